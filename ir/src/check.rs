@@ -1,0 +1,1 @@
+//! Is a schedule valid for a trace and a budget?

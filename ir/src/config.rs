@@ -1,0 +1,109 @@
+//! `config/1`: what was chosen for a training run, why, and what it was measured to take.
+//!
+//! It names everything that `run` needs besides the data: the network, the batch, the schedule (by file), the learning
+//! rate. A training script reads the same numbers from it.
+
+use crate::document::{Document, Fault, define_kind};
+use crate::network::NetworkSpec;
+use crate::schedule::Link;
+use crate::units::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+
+define_kind!(ConfigKind, "config/1");
+
+/// What was chosen for a training run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The kind and version of the document.
+    #[serde(rename = "plimsoll")]
+    pub kind: ConfigKind,
+    /// What is trained.
+    pub network: NetworkSpec,
+    /// Where it was tuned: device name and compute threads.
+    pub device: String,
+    /// Compute threads.
+    pub threads: u32,
+    /// The link that the plan stands on.
+    pub link: Link,
+    /// What the device may hold.
+    pub budget_bytes: Bytes,
+    /// The chosen samples in an iteration.
+    pub batch: u64,
+    /// The policy that made the schedule.
+    pub policy: String,
+    /// The schedule's file, relative to the config.
+    pub schedule: String,
+    /// The learning rate, and where it comes from.
+    pub learning_rate: LearningRate,
+    /// What the model says of an iteration.
+    pub predicted: Figures,
+    /// What was measured; none where the choice was not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Figures>,
+}
+
+/// The learning rate, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearningRate {
+    /// At the chosen batch.
+    pub rate: f64,
+    /// How it follows from the base point.
+    pub rule: LearningRateRule,
+    /// The batch that the user knows a good rate for.
+    pub base_batch: u64,
+    /// That rate.
+    pub base_rate: f64,
+    /// Iterations in which the rate rises linearly from a small value.
+    pub warmup_iterations: u64,
+}
+
+/// How a learning rate follows from the base point, with q = batch / base batch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum LearningRateRule {
+    /// base * q.
+    Linear,
+    /// base * sqrt(q).
+    SquareRoot,
+    /// AccUDNN eq. (9): (1 - (1 - base * c)^q) / c, with c the convexity of the objective.
+    Accudnn {
+        /// c; above 0, and base * c below 1.
+        convexity: f64,
+    },
+}
+
+/// What an iteration takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figures {
+    /// One iteration.
+    pub iteration_seconds: Seconds,
+    /// The relative error that goes with it: of the model on held-out samples, or the spread of the measurement.
+    pub relative_error: f64,
+    /// Between iterations: input, synchronisation (Δ of AccUDNN eq. 3).
+    pub between_seconds: Seconds,
+    /// One pass over the training set.
+    pub epoch_seconds: Seconds,
+    /// Resident bytes and pool.
+    pub peak_bytes: Bytes,
+}
+
+impl Document for Config {
+    const KIND: &'static str = "config/1";
+
+    fn validate(&self) -> Result<(), Fault> {
+        let fault = |place: &str, why: &str| Err(Fault::Meaning { place: place.to_owned(), why: why.to_owned() });
+        if self.batch == 0 || self.learning_rate.base_batch == 0 {
+            return fault("batch", "a batch has at least 1 sample");
+        }
+        if !(self.learning_rate.rate.is_finite() && self.learning_rate.rate > 0.0) {
+            return fault("learning_rate.rate", "a learning rate is above 0");
+        }
+        if self.threads == 0 {
+            return fault("threads", "there is at least 1 compute thread");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Reading and writing the JSON documents, strictly.
+//!
+//! Every document says in its key `"plimsoll"` what it is; a reader takes only the kind and version that it knows and
+//! rejects every key that it does not, with the place of the fault. This file does no IO: it takes and gives text.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Why a text is not the document that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// There is nothing in it.
+    #[error("the file is empty; expected a {wanted} document")]
+    Empty {
+        /// The kind that was asked for.
+        wanted: &'static str,
+    },
+    /// It is no JSON object, or was cut short.
+    #[error("not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another kind")]
+    NotJson {
+        /// The parser's word.
+        why: String,
+        /// Where, from 1.
+        line: usize,
+        /// Where, from 1.
+        column: usize,
+    },
+    /// It is JSON that is not Plimsoll's.
+    #[error("no key \"plimsoll\" that names its kind; expected a {wanted} document")]
+    Foreign {
+        /// The kind that was asked for.
+        wanted: &'static str,
+    },
+    /// It is another kind of document, or another version.
+    #[error("this is a `{found}` document; expected `{wanted}`")]
+    OtherKind {
+        /// The kind that it says it is.
+        found: String,
+        /// The kind that was asked for.
+        wanted: &'static str,
+    },
+    /// A key is unknown or missing, or a value has the wrong type or sign.
+    #[error("at {place} (line {line}, column {column}): {why}")]
+    Shape {
+        /// The path to the value, such as `ops[3].reads[1]`.
+        place: String,
+        /// What is wrong.
+        why: String,
+        /// Where, from 1.
+        line: usize,
+        /// Where, from 1.
+        column: usize,
+    },
+    /// The values do not belong together: an id that names nothing, a sum that overflows, an op that reads what was
+    /// never written.
+    #[error("at {place}: {why}")]
+    Meaning {
+        /// The path to the value.
+        place: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+}
+
+/// A JSON document with a kind and version in its key `"plimsoll"`.
+pub trait Document: Serialize + DeserializeOwned {
+    /// What stands in the key `"plimsoll"`.
+    const KIND: &'static str;
+
+    /// Says what is wrong with the values taken together.
+    fn validate(&self) -> Result<(), Fault>;
+
+    /// Reads a document from its text.
+    fn from_json(text: &str) -> Result<Self, Fault> {
+        #[derive(Deserialize)]
+        struct Header {
+            plimsoll: Option<String>,
+        }
+        if text.trim().is_empty() {
+            return Err(Fault::Empty { wanted: Self::KIND });
+        }
+        match serde_json::from_str::<Header>(text) {
+            Ok(Header { plimsoll: None }) => return Err(Fault::Foreign { wanted: Self::KIND }),
+            Ok(Header { plimsoll: Some(found) }) if found != Self::KIND => {
+                return Err(Fault::OtherKind { found, wanted: Self::KIND });
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let why = error.to_string();
+                let why = why.split(" at line ").next().unwrap_or_default().to_owned();
+                return Err(Fault::NotJson { why, line: error.line(), column: error.column() });
+            }
+        }
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let document: Self = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let place = error.path().to_string();
+            let inner = error.into_inner();
+            let why = inner.to_string();
+            let why = why.split(" at line ").next().unwrap_or_default().to_owned();
+            Fault::Shape { place, why, line: inner.line(), column: inner.column() }
+        })?;
+        document.validate()?;
+        Ok(document)
+    }
+
+    /// Writes the document as text: the same bytes for the same value, with one entry of the long arrays a line.
+    fn to_json(&self) -> String {
+        let value = serde_json::to_value(self).expect("a document has string keys and finite numbers");
+        let mut out = String::new();
+        write_value(&value, 0, &mut out);
+        out.push('\n');
+        out
+    }
+}
+
+/// Objects at depth 0 and arrays of objects at depth 1 go one entry a line; everything deeper stays on its line.
+fn write_value(value: &serde_json::Value, depth: usize, out: &mut String) {
+    use serde_json::Value;
+    match value {
+        Value::Object(map) if depth == 0 => {
+            out.push_str("{\n");
+            for (i, (key, inner)) in map.iter().enumerate() {
+                let comma = if i + 1 < map.len() { "," } else { "" };
+                out.push_str("  ");
+                out.push_str(&Value::String(key.clone()).to_string());
+                out.push_str(": ");
+                write_value(inner, 1, out);
+                out.push_str(comma);
+                out.push('\n');
+            }
+            out.push('}');
+        }
+        Value::Array(items) if depth == 1 && items.first().is_some_and(Value::is_object) => {
+            out.push_str("[\n");
+            for (i, item) in items.iter().enumerate() {
+                let comma = if i + 1 < items.len() { "," } else { "" };
+                out.push_str("    ");
+                out.push_str(&item.to_string());
+                out.push_str(comma);
+                out.push('\n');
+            }
+            out.push_str("  ]");
+        }
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+/// Defines the zero-sized type that is written as a document's kind, and read only from it.
+macro_rules! define_kind {
+    ($name:ident, $text:literal) => {
+        #[doc = concat!("The value of the key `\"plimsoll\"`: `\"", $text, "\"`.")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name;
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str($text)
+            }
+        }
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                if text == $text {
+                    Ok($name)
+                } else {
+                    Err(serde::de::Error::custom(format_args!(concat!("`{}` is not `", $text, "`"), text)))
+                }
+            }
+        }
+    };
+}
+pub(crate) use define_kind;

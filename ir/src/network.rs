@@ -1,0 +1,224 @@
+//! A network before it is lowered: layers, shapes, parameters, FLOPs.
+//!
+//! Layers stand in topological order; a layer names the layers whose outputs it takes. Shapes are those of one sample;
+//! the batch comes in when a network is lowered.
+
+use crate::ids::LayerId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What names a network, so that it can be built again: a name of the zoo, and what it is built for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkSpec {
+    /// A name that the zoo knows, such as `resnet18`.
+    pub name: String,
+    /// Image height and width in pixels.
+    pub image: [u32; 2],
+    /// Image channels.
+    pub channels: u32,
+    /// Classes to tell apart.
+    pub classes: u32,
+}
+
+/// The shape of one sample's feature map. In memory a batch is `[batch][height][width][channels]`, channels innermost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shape {
+    /// Rows.
+    pub height: u32,
+    /// Columns.
+    pub width: u32,
+    /// Channels.
+    pub channels: u32,
+}
+
+impl Shape {
+    /// Elements of one sample.
+    pub fn elements(self) -> u64 {
+        self.pixels() * u64::from(self.channels)
+    }
+
+    /// Positions of one sample, each with all channels.
+    pub fn pixels(self) -> u64 {
+        u64::from(self.height) * u64::from(self.width)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.height, self.width, self.channels)
+    }
+}
+
+/// A window that slides over rows and columns: of a convolution or a pooling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Rows and columns of the window.
+    pub size: [u32; 2],
+    /// Step between windows.
+    pub stride: [u32; 2],
+    /// Rows and columns of zeros (of minus infinity, for max pooling) on each side.
+    pub padding: [u32; 2],
+    /// Step between the window's own positions; 1 is dense.
+    pub dilation: [u32; 2],
+}
+
+impl Window {
+    /// A square window.
+    pub fn square(size: u32, stride: u32, padding: u32) -> Window {
+        Window { size: [size; 2], stride: [stride; 2], padding: [padding; 2], dilation: [1; 2] }
+    }
+
+    /// Rows and columns of the output; none where the window does not fit the padded input.
+    pub fn output(&self, height: u32, width: u32) -> Option<[u32; 2]> {
+        let along = |input: u32, d: usize| {
+            let reach = u64::from(self.dilation[d]) * (u64::from(self.size[d]).checked_sub(1)?) + 1;
+            let room = (u64::from(input) + 2 * u64::from(self.padding[d])).checked_sub(reach)?;
+            u32::try_from(room / u64::from(self.stride[d]) + 1).ok()
+        };
+        Some([along(height, 0)?, along(width, 1)?])
+    }
+}
+
+/// What a layer computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LayerKind {
+    /// The images of the batch; the first layer, and the only one of its kind.
+    Input,
+    /// 2-D convolution (cross-correlation).
+    Conv {
+        /// Channels of the output.
+        out_channels: u32,
+        /// The window.
+        window: Window,
+        /// Channels of input and output fall into this many groups, each convolved by itself.
+        groups: u32,
+        /// Whether a bias is added to each output channel.
+        bias: bool,
+    },
+    /// Batch normalisation over batch, rows and columns, with scale and shift.
+    BatchNorm {
+        /// Added to the variance.
+        epsilon: f32,
+        /// Share of the new statistics in the running ones.
+        momentum: f32,
+    },
+    /// max(x, 0).
+    Relu,
+    /// Largest of each window.
+    MaxPool {
+        /// The window.
+        window: Window,
+    },
+    /// Mean of each window, padding counted.
+    AvgPool {
+        /// The window.
+        window: Window,
+    },
+    /// Mean over rows and columns.
+    GlobalAvgPool,
+    /// Every output sees every input element.
+    FullyConnected {
+        /// Outputs.
+        outputs: u32,
+        /// Whether a bias is added.
+        bias: bool,
+    },
+    /// Zeroes each element with this probability and scales the rest by 1 / (1 - p), in training only.
+    Dropout {
+        /// The probability.
+        probability: f32,
+    },
+    /// Sum of two inputs of one shape.
+    Add,
+    /// Channels of the inputs side by side.
+    Concat,
+    /// Local response normalisation across channels (AlexNet §3.3):
+    /// y = x / (bias + alpha / size * sum of x^2 over `size` neighbouring channels)^beta.
+    Lrn {
+        /// Channels in the neighbourhood, odd.
+        size: u32,
+        /// Scale of the sum, before the division by `size`.
+        alpha: f32,
+        /// Exponent.
+        beta: f32,
+        /// Added to the sum (k in the paper).
+        bias: f32,
+    },
+    /// Softmax and cross entropy against the labels; the last layer, and the only one of its kind.
+    SoftmaxCrossEntropy,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Unique in its network, such as `layer1.0.conv2`.
+    pub name: String,
+    /// What it computes.
+    pub kind: LayerKind,
+    /// The layers whose outputs it takes; all earlier.
+    pub inputs: Vec<LayerId>,
+    /// Shape of its output, of one sample.
+    pub output: Shape,
+}
+
+/// A network: layers in topological order, the first the input, the last the loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// What it was built from.
+    pub spec: NetworkSpec,
+    /// In topological order.
+    pub layers: Vec<Layer>,
+}
+
+impl Network {
+    /// The layer with this id.
+    pub fn layer(&self, id: LayerId) -> &Layer {
+        &self.layers[id.index()]
+    }
+
+    /// The shape that a layer takes: that of its first input.
+    pub fn input_shape(&self, layer: &Layer) -> Shape {
+        layer.inputs.first().map_or(layer.output, |i| self.layer(*i).output)
+    }
+
+    /// Trained parameters of a layer, biases and scales included, running statistics not.
+    pub fn parameters(&self, layer: &Layer) -> u64 {
+        let input = self.input_shape(layer);
+        match &layer.kind {
+            LayerKind::Conv { out_channels, window, groups, bias } => {
+                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
+                let weights = u64::from(*out_channels) * taps * u64::from(input.channels / groups);
+                weights + u64::from(*bias) * u64::from(*out_channels)
+            }
+            LayerKind::BatchNorm { .. } => 2 * u64::from(input.channels),
+            LayerKind::FullyConnected { outputs, bias } => {
+                u64::from(*outputs) * (input.elements() + u64::from(*bias))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Floating-point operations of a layer's forward pass for one sample; a multiply and an add are two.
+    pub fn forward_flops(&self, layer: &Layer) -> u64 {
+        let input = self.input_shape(layer);
+        let out = layer.output.elements();
+        match &layer.kind {
+            LayerKind::Input => 0,
+            LayerKind::Conv { window, groups, bias, .. } => {
+                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
+                out * (2 * taps * u64::from(input.channels / groups) + u64::from(*bias))
+            }
+            LayerKind::BatchNorm { .. } => 8 * out,
+            LayerKind::Relu | LayerKind::Add | LayerKind::Concat => out,
+            LayerKind::MaxPool { window } | LayerKind::AvgPool { window } => {
+                out * u64::from(window.size[0]) * u64::from(window.size[1])
+            }
+            LayerKind::GlobalAvgPool => input.elements(),
+            LayerKind::FullyConnected { bias, .. } => out * (2 * input.elements() + u64::from(*bias)),
+            LayerKind::Dropout { .. } => 2 * out,
+            LayerKind::Lrn { size, .. } => out * (2 * u64::from(*size) + 20),
+            LayerKind::SoftmaxCrossEntropy => 5 * out,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `profile/1`: what was measured of one network on one machine.
+//!
+//! Raw samples are kept, so that another model can be fitted to them later and a reader can judge the spread. Nothing
+//! in a profile is predicted.
+
+use crate::document::{Document, Fault, define_kind};
+use crate::network::NetworkSpec;
+use crate::trace::Phase;
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+use serde::{Deserialize, Serialize};
+
+define_kind!(ProfileKind, "profile/1");
+
+/// What was measured of one network on one machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The kind and version of the document.
+    #[serde(rename = "plimsoll")]
+    pub kind: ProfileKind,
+    /// What was measured.
+    pub network: NetworkSpec,
+    /// Where, and with what.
+    pub machine: Machine,
+    /// The budget that the measured iterations ran in.
+    pub budget_bytes: Bytes,
+    /// What measuring one op costs by itself; it is already taken off the samples.
+    pub overhead_seconds: Seconds,
+    /// The link.
+    pub link: LinkSamples,
+    /// The ops, at every batch size that was measured.
+    pub batches: Vec<BatchSamples>,
+}
+
+/// What the measurement stands on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The device, such as `cpu: AMD EPYC 9J14`.
+    pub device: String,
+    /// Compute threads (CPU) or multiprocessors (GPU).
+    pub threads: u32,
+    /// The link's pace where the device was told to pace it; none where it runs as fast as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paced: Option<crate::schedule::Link>,
+    /// Operating system, and driver where there is one.
+    pub system: String,
+    /// Version and commit of Plimsoll.
+    pub plimsoll: String,
+    /// When it was measured: seconds since 1970, UTC.
+    pub unix_seconds: u64,
+}
+
+/// Link rates, each way alone and with the other way running. Every sample is one transfer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSamples {
+    /// Device to host, alone.
+    pub offload_alone: Vec<TransferSample>,
+    /// Host to device, alone.
+    pub prefetch_alone: Vec<TransferSample>,
+    /// Device to host while the other way runs.
+    pub offload_together: Vec<TransferSample>,
+    /// Host to device while the other way runs.
+    pub prefetch_together: Vec<TransferSample>,
+}
+
+/// One timed transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransferSample {
+    /// How much was moved.
+    pub bytes: Bytes,
+    /// How long it took.
+    pub seconds: Seconds,
+}
+
+/// All ops at one batch size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSamples {
+    /// Samples in the iteration.
+    pub batch: u64,
+    /// The seconds of whole measured iterations, stalls included.
+    pub iteration_seconds: Vec<Seconds>,
+    /// In the order of the trace.
+    pub ops: Vec<OpSamples>,
+}
+
+/// One op at one batch size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpSamples {
+    /// The op's name; the same at every batch size.
+    pub name: String,
+    /// Its layer type.
+    pub kind: String,
+    /// Where in the iteration it stands.
+    pub phase: Phase,
+    /// Floating-point operations at this batch size.
+    pub flops: u64,
+    /// One measured time for each repetition, warm-up left out.
+    pub seconds: Vec<Seconds>,
+}
+
+/// What of a rate the fit found: `seconds = latency + bytes / rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// The slope.
+    pub bytes_per_second: BytesPerSecond,
+    /// The intercept.
+    pub latency_seconds: Seconds,
+}
+
+impl Document for Profile {
+    const KIND: &'static str = "profile/1";
+
+    fn validate(&self) -> Result<(), Fault> {
+        let fault = |place: String, why: &str| Err(Fault::Meaning { place, why: why.to_owned() });
+        if self.batches.is_empty() {
+            return fault("batches".into(), "a profile holds at least one batch size");
+        }
+        for (i, batch) in self.batches.iter().enumerate() {
+            if batch.batch == 0 {
+                return fault(format!("batches[{i}].batch"), "a batch has at least 1 sample");
+            }
+            for (j, op) in batch.ops.iter().enumerate() {
+                let place = format!("batches[{i}].ops[{j}]");
+                if self.batches[0].ops.get(j).is_none_or(|first| first.name != op.name) {
+                    return fault(place, "the ops are not the same at every batch size");
+                }
+                if op.seconds.is_empty() || op.seconds.iter().any(|s| !(s.0.is_finite() && s.0 >= 0.0)) {
+                    return fault(place, "an op needs at least one time, and times are 0 or more");
+                }
+            }
+        }
+        let link = &self.link;
+        let all = [&link.offload_alone, &link.prefetch_alone, &link.offload_together, &link.prefetch_together];
+        if all.iter().any(|samples| samples.is_empty()) {
+            return fault("link".into(), "each way needs samples, alone and together");
+        }
+        if all.iter().flat_map(|s| s.iter()).any(|s| !(s.seconds.0.is_finite() && s.seconds.0 > 0.0)) {
+            return fault("link".into(), "a transfer takes more than 0 seconds");
+        }
+        Ok(())
+    }
+}

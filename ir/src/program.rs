@@ -1,0 +1,303 @@
+//! What each op of a trace computes: the kernel, its shapes, and where its operands lie.
+//!
+//! Kernel `i` of a program is op `i` of its trace. Every device implements every [`Call`] with the same operands in the
+//! same order; what a call computes is said here, once, for all of them. Numbers are f32, labels i32. A feature map of a
+//! batch is `[batch][height][width][channels]`; convolution weights are `[out][kernel rows][kernel columns][in / groups]`,
+//! fully connected ones `[out][in]`, which makes a fully connected layer a convolution with a 1x1 window on a 1x1 image.
+//!
+//! What it deliberately does not do: name a device, an algorithm or an address of the pool.
+
+use crate::ids::TensorId;
+use crate::network::Window;
+use crate::trace::Trace;
+use crate::units::Bytes;
+
+/// Every tensor and every resident region is a multiple of this many bytes, so that any sum of sizes is an aligned
+/// address on every device and no planner needs to know of alignment.
+pub const STORAGE_ALIGNMENT: u64 = 256;
+
+/// One training iteration (or one forward pass, for evaluation), ready to be planned and run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// What the ops touch; seconds are 0 until a model fills them in.
+    pub trace: Trace,
+    /// The kernel of each op.
+    pub kernels: Vec<Kernel>,
+    /// What stays on the device: the same regions for every batch size and for evaluation of one network.
+    pub resident: Vec<Region>,
+    /// The images: f32 `[batch][height][width][channels]`; written by the host before each iteration.
+    pub images: TensorId,
+    /// The labels: i32 `[batch]`, -1 for a sample that does not count; written by the host before each iteration.
+    pub labels: TensorId,
+}
+
+/// A kernel with its operands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// What to compute.
+    pub call: Call,
+    /// In the order that the call's documentation gives.
+    pub operands: Vec<Operand>,
+}
+
+/// Where an operand lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// In a tensor of the trace, from its first byte.
+    Tensor(TensorId),
+    /// In the resident part, at this offset from its start.
+    Resident(Bytes),
+}
+
+/// A named part of the resident bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Region {
+    /// Such as `layer1.0.conv2.weight`; unique together with the role.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// From the start of the resident part; a multiple of [`STORAGE_ALIGNMENT`].
+    pub offset: Bytes,
+    /// The lengths of its dimensions; its bytes are 4 times their product.
+    pub shape: Vec<u64>,
+}
+
+/// What a resident region is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Role {
+    /// Trained; starts as the initialisation says.
+    Parameter(Init),
+    /// The gradient of the parameter of the same name.
+    Gradient,
+    /// The momentum of the parameter of the same name; starts at 0.
+    Momentum,
+    /// Updated by kernels and not trained (running statistics); starts at this value.
+    State(f32),
+    /// [`Hyper`], written by the host before each iteration. There is one.
+    Hyper,
+    /// f32 `[mean loss, correct, counted]` of the last iteration, read by the host after it. There is one.
+    Metrics,
+}
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All the same.
+    Constant(f32),
+    /// Normal with mean 0 and this standard deviation.
+    Normal(f32),
+    /// Uniform in (-bound, bound).
+    Uniform(f32),
+}
+
+/// What changes from iteration to iteration without a new schedule; it lies on the device so that a captured graph
+/// replays with new values. Each field is 4 bytes, in this order, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hyper {
+    /// Step length of SGD.
+    pub learning_rate: f32,
+    /// Share of the old momentum kept.
+    pub momentum: f32,
+    /// L2 penalty, added to the gradient.
+    pub weight_decay: f32,
+    /// Seed of dropout, low half.
+    pub seed_low: u32,
+    /// Seed of dropout, high half.
+    pub seed_high: u32,
+    /// Number of the iteration from the start of training.
+    pub step: u32,
+}
+
+impl Hyper {
+    /// How many f32-sized words it takes.
+    pub const WORDS: u64 = 6;
+
+    /// As it lies on the device.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let words = [
+            self.learning_rate.to_bits(),
+            self.momentum.to_bits(),
+            self.weight_decay.to_bits(),
+            self.seed_low,
+            self.seed_high,
+            self.step,
+        ];
+        let mut bytes = [0; 24];
+        for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Shape of a convolution over a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvShape {
+    /// Samples.
+    pub batch: u64,
+    /// Rows and columns of the input.
+    pub input: [u32; 2],
+    /// Channels of the input.
+    pub in_channels: u32,
+    /// Rows and columns of the output.
+    pub output: [u32; 2],
+    /// Channels of the output.
+    pub out_channels: u32,
+    /// The window.
+    pub window: Window,
+    /// Groups of channels.
+    pub groups: u32,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+/// Shape of a pooling over a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PoolShape {
+    /// Samples.
+    pub batch: u64,
+    /// Rows and columns of the input.
+    pub input: [u32; 2],
+    /// Rows and columns of the output.
+    pub output: [u32; 2],
+    /// Channels.
+    pub channels: u32,
+    /// The window.
+    pub window: Window,
+}
+
+/// Shape of a normalisation: rows are batch x height x width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowShape {
+    /// Positions of the whole batch.
+    pub rows: u64,
+    /// Channels, innermost.
+    pub channels: u64,
+}
+
+/// What a kernel computes. `x -> y` names operands: those read, then those written. Where `accumulate` is set, the
+/// gradient is added to what the operand holds, and the op reads it too. Operands that hold the same tensor are computed
+/// in place; each call says where that is allowed. Sums run in a fixed order: the same inputs give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the fields are the ones that the variant's formula names")]
+pub enum Call {
+    /// x, weight, [bias] -> y.
+    ConvForward { shape: ConvShape },
+    /// x, dy -> dweight, [dbias]. Overwrites.
+    ConvBackwardFilter { shape: ConvShape },
+    /// dy, weight -> dx.
+    ConvBackwardData { shape: ConvShape, accumulate: bool },
+    /// x, gamma, beta -> y, stats: with the batch's mean and biased variance per channel; stats is
+    /// `[mean; channels][1 / sqrt(variance + epsilon); channels]`.
+    BatchNormForward { shape: RowShape, epsilon: f32 },
+    /// stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards the
+    /// batch's (the variance unbiased, rows / (rows - 1)).
+    BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32 },
+    /// x, gamma, beta, running mean, running variance -> y. In place allowed. For evaluation.
+    BatchNormInference { shape: RowShape, epsilon: f32 },
+    /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
+    BatchNormBackward { shape: RowShape, accumulate: bool },
+    /// x -> y = max(x, 0). In place allowed.
+    ReluForward { elements: u64 },
+    /// y, dy -> dx = dy where y > 0, else 0. dx may be dy.
+    ReluBackward { elements: u64, accumulate: bool },
+    /// x -> y, mask: one bit an element, set where x > 0, bit i % 8 of byte i / 8 (Layrub §4.2, with 1 bit where the
+    /// paper's CUDA code has 8). y may be x.
+    ReluMaskForward { elements: u64 },
+    /// mask, dy -> dx = dy where the bit is set, else 0. dx may be dy.
+    ReluMaskBackward { elements: u64, accumulate: bool },
+    /// x -> y, places: one byte an output element, the position in the window (row * columns + column) of the first
+    /// largest element. Windows have at most 256 positions.
+    MaxPoolForward { shape: PoolShape },
+    /// places, dy -> dx.
+    MaxPoolBackward { shape: PoolShape, accumulate: bool },
+    /// x -> y: mean over the window, padding counted as zeros. Global pooling is a window of the whole image.
+    AvgPoolForward { shape: PoolShape },
+    /// dy -> dx.
+    AvgPoolBackward { shape: PoolShape, accumulate: bool },
+    /// hyper, x -> y = x / (1 - p) where kept, else 0. Element i of layer number `stream` is dropped where
+    /// `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is below p. In place allowed.
+    DropoutForward { elements: u64, probability: f32, stream: u32 },
+    /// hyper, dy -> dx: drawn again from the same counter. dx may be dy.
+    DropoutBackward { elements: u64, probability: f32, stream: u32, accumulate: bool },
+    /// a, b -> y = a + b. y may be a.
+    Add { elements: u64 },
+    /// x -> y: copies x to `channels` channels of y from channel `first` on; y has `total` channels. One op for each part.
+    ConcatPart { rows: u64, channels: u64, first: u64, total: u64 },
+    /// dy -> dx: the channels of one part.
+    SplitPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
+    /// x -> y. See [`crate::network::LayerKind::Lrn`].
+    LrnForward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32 },
+    /// x, dy -> dx. Computes the sums anew from x.
+    LrnBackward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32, accumulate: bool },
+    /// logits, labels -> probabilities, metrics. Rows are samples. In place allowed.
+    SoftmaxCrossEntropyForward { shape: RowShape },
+    /// probabilities, labels -> dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
+    /// In place allowed.
+    SoftmaxCrossEntropyBackward { shape: RowShape },
+    /// hyper, parameter, gradient, momentum -> parameter, momentum: g = gradient + decay * parameter where `decay`
+    /// is set, m = momentum * m + g, parameter -= learning rate * m.
+    Sgd { elements: u64, decay: bool },
+}
+
+impl Call {
+    /// The call's name, as kernels and profiles carry it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Call::ConvForward { .. } => "conv_forward",
+            Call::ConvBackwardFilter { .. } => "conv_backward_filter",
+            Call::ConvBackwardData { .. } => "conv_backward_data",
+            Call::BatchNormForward { .. } => "batch_norm_forward",
+            Call::BatchNormRunning { .. } => "batch_norm_running",
+            Call::BatchNormInference { .. } => "batch_norm_inference",
+            Call::BatchNormBackward { .. } => "batch_norm_backward",
+            Call::ReluForward { .. } => "relu_forward",
+            Call::ReluBackward { .. } => "relu_backward",
+            Call::ReluMaskForward { .. } => "relu_mask_forward",
+            Call::ReluMaskBackward { .. } => "relu_mask_backward",
+            Call::MaxPoolForward { .. } => "max_pool_forward",
+            Call::MaxPoolBackward { .. } => "max_pool_backward",
+            Call::AvgPoolForward { .. } => "avg_pool_forward",
+            Call::AvgPoolBackward { .. } => "avg_pool_backward",
+            Call::DropoutForward { .. } => "dropout_forward",
+            Call::DropoutBackward { .. } => "dropout_backward",
+            Call::Add { .. } => "add",
+            Call::ConcatPart { .. } => "concat_part",
+            Call::SplitPart { .. } => "split_part",
+            Call::LrnForward { .. } => "lrn_forward",
+            Call::LrnBackward { .. } => "lrn_backward",
+            Call::SoftmaxCrossEntropyForward { .. } => "softmax_cross_entropy_forward",
+            Call::SoftmaxCrossEntropyBackward { .. } => "softmax_cross_entropy_backward",
+            Call::Sgd { .. } => "sgd",
+        }
+    }
+}
+
+impl Region {
+    /// How many f32 it holds.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// What it takes of the resident bytes, without the rounding to [`STORAGE_ALIGNMENT`].
+    pub fn bytes(&self) -> Bytes {
+        Bytes(4 * self.elements())
+    }
+}
+
+impl Program {
+    /// The one region of a role that there is one of.
+    fn only(&self, role: Role) -> &Region {
+        self.resident.iter().find(|r| r.role == role).expect("every program has its hyper and metrics regions")
+    }
+
+    /// Where [`Hyper`] lies.
+    pub fn hyper(&self) -> &Region {
+        self.only(Role::Hyper)
+    }
+
+    /// Where the metrics lie.
+    pub fn metrics(&self) -> &Region {
+        self.only(Role::Metrics)
+    }
+}

@@ -1,0 +1,318 @@
+//! `schedule/1`: a static program for the compute, swap-out and swap-in streams, with explicit waits and fixed addresses.
+//!
+//! It is what the tuner makes, [`crate::check`] proves, [`crate::simulate`] times and the runtime executes. It holds no
+//! decision that is still open. Whether it is *valid* for a trace is for `check` to say; reading one only makes sure
+//! that its ids are positions and its numbers are numbers.
+
+use crate::document::{Document, Fault, define_kind};
+use crate::ids::{BufferId, CommandId, OpId, TensorId};
+use crate::trace::{BYTES_MAX, Op, Tensor};
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+define_kind!(ScheduleKind, "schedule/1");
+
+/// A static program for three streams.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    /// The kind and version of the document.
+    #[serde(rename = "plimsoll")]
+    pub kind: ScheduleKind,
+    /// The name of the trace that it is for.
+    pub trace: String,
+    /// The batch size of that trace.
+    pub batch: u64,
+    /// What resident bytes and pool may take together.
+    pub budget_bytes: Bytes,
+    /// The one allocation that all buffers lie in.
+    pub pool_bytes: Bytes,
+    /// The link that the times were predicted for.
+    pub link: Link,
+    /// Each stream runs its own commands in this order.
+    pub commands: Vec<Command>,
+    /// What lies where, from when until when.
+    pub buffers: Vec<Buffer>,
+}
+
+/// The link between device and host.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Device to host.
+    pub offload_bytes_per_second: BytesPerSecond,
+    /// Host to device.
+    pub prefetch_bytes_per_second: BytesPerSecond,
+    /// What every transfer takes besides its bytes.
+    #[serde(default)]
+    pub latency_seconds: Seconds,
+    /// Whether both ways can be busy at once.
+    #[serde(default)]
+    pub duplex: Duplex,
+}
+
+/// Whether the two transfer streams can be busy at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Duplex {
+    /// Each way has the link to itself.
+    #[default]
+    Full,
+    /// They share it: a transfer starts no earlier than the end of the transfer before it in list order.
+    Half,
+}
+
+impl Link {
+    /// A full-duplex link of one rate, without latency.
+    pub fn symmetric(rate: BytesPerSecond) -> Link {
+        let duplex = Duplex::Full;
+        let latency_seconds = Seconds::ZERO;
+        Link { offload_bytes_per_second: rate, prefetch_bytes_per_second: rate, latency_seconds, duplex }
+    }
+
+    /// How long a transfer of so many bytes takes on a stream; none on the compute stream.
+    pub fn seconds(&self, stream: Stream, bytes: Bytes) -> Seconds {
+        match stream {
+            Stream::Compute => Seconds::ZERO,
+            Stream::Offload => self.latency_seconds + bytes / self.offload_bytes_per_second,
+            Stream::Prefetch => self.latency_seconds + bytes / self.prefetch_bytes_per_second,
+        }
+    }
+}
+
+/// The three streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// Kernels.
+    Compute,
+    /// Swap-out: device to host.
+    Offload,
+    /// Swap-in: host to device.
+    Prefetch,
+}
+
+impl Stream {
+    /// All of them, in the order of [`Stream::index`].
+    pub const ALL: [Stream; 3] = [Stream::Compute, Stream::Offload, Stream::Prefetch];
+
+    /// 0, 1 or 2.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// One command of one stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Command {
+    /// Runs an op.
+    Compute {
+        /// Which.
+        op: OpId,
+        /// It is a recomputation.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        again: bool,
+        /// Which of the op's alternatives; none for the op as it stands.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        alternative: Option<u32>,
+        /// Earlier commands that must have ended.
+        waits: Vec<CommandId>,
+    },
+    /// Copies a tensor, or a piece of it, to the host.
+    Offload {
+        /// Which.
+        tensor: TensorId,
+        /// Where the piece starts; 0 where missing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_byte: Option<Bytes>,
+        /// How long the piece is; to the tensor's end where missing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes: Option<Bytes>,
+        /// Earlier commands that must have ended.
+        waits: Vec<CommandId>,
+    },
+    /// Copies a tensor, or a piece of it, back from the host.
+    Prefetch {
+        /// Which.
+        tensor: TensorId,
+        /// Where the piece starts; 0 where missing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_byte: Option<Bytes>,
+        /// How long the piece is; to the tensor's end where missing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes: Option<Bytes>,
+        /// Earlier commands that must have ended.
+        waits: Vec<CommandId>,
+    },
+}
+
+impl Command {
+    /// The stream that runs it.
+    pub fn stream(&self) -> Stream {
+        match self {
+            Command::Compute { .. } => Stream::Compute,
+            Command::Offload { .. } => Stream::Offload,
+            Command::Prefetch { .. } => Stream::Prefetch,
+        }
+    }
+
+    /// The earlier commands that must have ended.
+    pub fn waits(&self) -> &[CommandId] {
+        match self {
+            Command::Compute { waits, .. } | Command::Offload { waits, .. } | Command::Prefetch { waits, .. } => waits,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn waits_mut(&mut self) -> &mut Vec<CommandId> {
+        match self {
+            Command::Compute { waits, .. } | Command::Offload { waits, .. } | Command::Prefetch { waits, .. } => waits,
+        }
+    }
+
+    /// The tensor that a transfer moves, and its piece as written; none for a compute command.
+    pub fn transfer(&self) -> Option<(TensorId, Option<Bytes>, Option<Bytes>)> {
+        match *self {
+            Command::Compute { .. } => None,
+            Command::Offload { tensor, first_byte, bytes, .. } | Command::Prefetch { tensor, first_byte, bytes, .. } => {
+                Some((tensor, first_byte, bytes))
+            }
+        }
+    }
+}
+
+/// The bytes of a tensor that a piece names, half-open; none where they leave the tensor.
+pub fn piece_of(tensor: &Tensor, first_byte: Option<Bytes>, bytes: Option<Bytes>) -> Option<Range<u64>> {
+    let first = first_byte.unwrap_or_default().0;
+    let rest = tensor.bytes.0.checked_sub(first)?;
+    let length = bytes.map_or(rest, |b| b.0);
+    (length <= rest).then(|| first..first + length)
+}
+
+/// The seconds and the workspace of an op run in the given way; none where it has no such alternative.
+pub fn way_of(op: &Op, alternative: Option<u32>) -> Option<(Seconds, Bytes)> {
+    match alternative {
+        None => Some((op.seconds, op.workspace_bytes)),
+        Some(k) => op.alternatives.get(k as usize).map(|a| (a.seconds, a.workspace_bytes)),
+    }
+}
+
+/// Bytes of the pool that hold one thing, from the start of a command until the end of all of some others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BufferText", into = "BufferText")]
+pub struct Buffer {
+    /// What it holds.
+    pub holds: Holds,
+    /// Its first byte in the pool.
+    pub offset: Bytes,
+    /// Opens at this command's start; none where the tensor is on the device from the start.
+    pub opens: Option<CommandId>,
+    /// Closes when all of these have ended.
+    pub closes: Vec<CommandId>,
+}
+
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// A tensor, or one piece of it.
+    Tensor {
+        /// Which.
+        tensor: TensorId,
+        /// Where the piece starts; 0 where missing.
+        first_byte: Option<Bytes>,
+        /// How long the piece is; to the tensor's end where missing.
+        bytes: Option<Bytes>,
+    },
+    /// The workspace of a compute command.
+    Workspace {
+        /// Which.
+        command: CommandId,
+    },
+}
+
+/// A buffer as `schedule/1` writes it.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BufferText {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tensor: Option<TensorId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_byte: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workspace_of: Option<CommandId>,
+    offset: Bytes,
+    // Named so that the key must be there: a missing `opens` is a mistake, `null` means "from the start".
+    #[serde(deserialize_with = "Option::deserialize")]
+    opens: Option<CommandId>,
+    closes: Vec<CommandId>,
+}
+
+impl TryFrom<BufferText> for Buffer {
+    type Error = &'static str;
+    fn try_from(text: BufferText) -> Result<Buffer, &'static str> {
+        let BufferText { tensor, first_byte, bytes, workspace_of, offset, opens, closes } = text;
+        let holds = match (tensor, workspace_of) {
+            (Some(tensor), None) => Holds::Tensor { tensor, first_byte, bytes },
+            (None, Some(command)) if first_byte.is_none() && bytes.is_none() => Holds::Workspace { command },
+            _ => return Err("a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)"),
+        };
+        Ok(Buffer { holds, offset, opens, closes })
+    }
+}
+
+impl From<Buffer> for BufferText {
+    fn from(buffer: Buffer) -> BufferText {
+        let Buffer { holds, offset, opens, closes } = buffer;
+        let (tensor, first_byte, bytes, workspace_of) = match holds {
+            Holds::Tensor { tensor, first_byte, bytes } => (Some(tensor), first_byte, bytes, None),
+            Holds::Workspace { command } => (None, None, None, Some(command)),
+        };
+        BufferText { tensor, first_byte, bytes, workspace_of, offset, opens, closes }
+    }
+}
+
+impl Schedule {
+    /// Every buffer with its id.
+    pub fn numbered_buffers(&self) -> impl Iterator<Item = (BufferId, &Buffer)> {
+        self.buffers.iter().enumerate().map(|(i, b)| (BufferId::new(i), b))
+    }
+
+    /// Every command with its id.
+    pub fn numbered_commands(&self) -> impl Iterator<Item = (CommandId, &Command)> {
+        self.commands.iter().enumerate().map(|(i, c)| (CommandId::new(i), c))
+    }
+}
+
+impl Document for Schedule {
+    const KIND: &'static str = "schedule/1";
+
+    fn validate(&self) -> Result<(), Fault> {
+        let fault = |place: String, why: String| Err(Fault::Meaning { place, why });
+        if self.batch == 0 {
+            return fault("batch".into(), "a batch has at least 1 sample".into());
+        }
+        let rates = [
+            ("link.offload_bytes_per_second", self.link.offload_bytes_per_second.0),
+            ("link.prefetch_bytes_per_second", self.link.prefetch_bytes_per_second.0),
+        ];
+        for (place, rate) in rates {
+            if !(rate.is_finite() && rate > 0.0) {
+                return fault(place.into(), format!("a rate is above zero, not {rate}"));
+            }
+        }
+        let latency = self.link.latency_seconds.0;
+        if !(latency.is_finite() && latency >= 0.0) {
+            return fault("link.latency_seconds".into(), format!("a latency is 0 or more, not {latency}"));
+        }
+        if self.budget_bytes.0 > BYTES_MAX || self.pool_bytes.0 > BYTES_MAX {
+            return fault("budget_bytes".into(), "at most 2^62 bytes make sense".into());
+        }
+        if let Some(i) = self.buffers.iter().position(|b| b.offset.0 > BYTES_MAX) {
+            return fault(format!("buffers[{i}].offset"), "at most 2^62 bytes make sense".into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,316 @@
+//! Quantities with their unit in the type: bytes, seconds, bytes per second.
+//!
+//! They are written in JSON as bare numbers (integers for bytes, floats otherwise) and printed for people with a unit.
+//! Parsing accepts what people write on a command line: `22GiB`, `500MB`, `12.2GB/s`, `3ms`.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
+use std::str::FromStr;
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+/// A length of time in seconds; never NaN once it was read from a document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Seconds(pub f64);
+
+/// A rate in bytes per second; positive and finite once it was read from a document.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BytesPerSecond(pub f64);
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Bytes = Bytes(0);
+
+    /// What remains after `other` is taken away, or none.
+    pub fn saturating_sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
+    }
+
+    /// The smallest multiple of `alignment` that is at least this.
+    pub fn round_up(self, alignment: u64) -> Bytes {
+        Bytes(self.0.div_ceil(alignment) * alignment)
+    }
+}
+
+impl Seconds {
+    /// No time.
+    pub const ZERO: Seconds = Seconds(0.0);
+
+    /// The later of two times.
+    pub fn max(self, other: Seconds) -> Seconds {
+        Seconds(self.0.max(other.0))
+    }
+
+    /// The earlier of two times.
+    pub fn min(self, other: Seconds) -> Seconds {
+        Seconds(self.0.min(other.0))
+    }
+}
+
+macro_rules! arithmetic {
+    ($t:ident) => {
+        impl Add for $t {
+            type Output = $t;
+            fn add(self, other: $t) -> $t {
+                $t(self.0 + other.0)
+            }
+        }
+        impl AddAssign for $t {
+            fn add_assign(&mut self, other: $t) {
+                self.0 += other.0;
+            }
+        }
+        impl Sub for $t {
+            type Output = $t;
+            fn sub(self, other: $t) -> $t {
+                $t(self.0 - other.0)
+            }
+        }
+        impl SubAssign for $t {
+            fn sub_assign(&mut self, other: $t) {
+                self.0 -= other.0;
+            }
+        }
+        impl Sum for $t {
+            fn sum<I: Iterator<Item = $t>>(iter: I) -> $t {
+                iter.fold($t::default(), Add::add)
+            }
+        }
+    };
+}
+arithmetic!(Bytes);
+arithmetic!(Seconds);
+
+impl Mul<u64> for Bytes {
+    type Output = Bytes;
+    fn mul(self, count: u64) -> Bytes {
+        Bytes(self.0 * count)
+    }
+}
+
+impl Mul<f64> for Seconds {
+    type Output = Seconds;
+    fn mul(self, factor: f64) -> Seconds {
+        Seconds(self.0 * factor)
+    }
+}
+
+impl Div for Seconds {
+    type Output = f64;
+    fn div(self, other: Seconds) -> f64 {
+        self.0 / other.0
+    }
+}
+
+impl Div<BytesPerSecond> for Bytes {
+    type Output = Seconds;
+    /// How long this many bytes take at that rate.
+    fn div(self, rate: BytesPerSecond) -> Seconds {
+        Seconds(self.0 as f64 / rate.0)
+    }
+}
+
+/// Four significant digits at most, without trailing zeros: `12.2`, `3`, `0.0451`.
+fn short(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let decimals = (3 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.0 as f64;
+        let text = match self.0 {
+            0..1024 => format!("{} B", self.0),
+            1024..1_048_576 => format!("{} KiB", short(value / 1024.0)),
+            1_048_576..1_073_741_824 => format!("{} MiB", short(value / 1_048_576.0)),
+            _ => format!("{} GiB", short(value / 1_073_741_824.0)),
+        };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.0.abs();
+        let text = if size == 0.0 {
+            "0 s".to_owned()
+        } else if size < 1e-3 {
+            format!("{} us", short(self.0 * 1e6))
+        } else if size < 1.0 {
+            format!("{} ms", short(self.0 * 1e3))
+        } else if size < 120.0 {
+            format!("{} s", short(self.0))
+        } else if size < 7200.0 {
+            format!("{} min", short(self.0 / 60.0))
+        } else {
+            format!("{} h", short(self.0 / 3600.0))
+        };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Display for BytesPerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text =
+            if self.0 >= 1e9 { format!("{} GB/s", short(self.0 / 1e9)) } else { format!("{} MB/s", short(self.0 / 1e6)) };
+        f.pad(&text)
+    }
+}
+
+/// A quantity that could not be read from text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {wanted}")]
+pub struct ParseQuantityError {
+    /// What was given.
+    pub text: String,
+    /// What would have been understood, with an example.
+    pub wanted: &'static str,
+}
+
+/// Splits `12.2GB` into 12.2 and `GB`. Accepts no sign, so no quantity is negative.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
+    // `1e9` is one number, not `1` of the unit `e9`.
+    let (number, unit) = match text[end..].strip_prefix(['e', 'E']) {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_digit()) => {
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            text.split_at(end + 1 + digits)
+        }
+        _ => text.split_at(end),
+    };
+    let value: f64 = number.replace('_', "").parse().ok()?;
+    value.is_finite().then_some((value, unit.trim()))
+}
+
+/// How many bytes one of this unit is; decimal for `kB`, `MB`, binary for `KiB`, `MiB`.
+fn bytes_of_unit(unit: &str) -> Option<f64> {
+    Some(match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" | "k" => 1e3,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "tb" | "t" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1_048_576.0,
+        "gib" => 1_073_741_824.0,
+        "tib" => 1_099_511_627_776.0,
+        _ => return None,
+    })
+}
+
+impl FromStr for Bytes {
+    type Err = ParseQuantityError;
+    fn from_str(text: &str) -> Result<Bytes, ParseQuantityError> {
+        let error = || ParseQuantityError { text: text.to_owned(), wanted: "a size such as 22GiB, 500MB or 4096" };
+        if let Ok(exact) = text.trim().parse::<u64>() {
+            return Ok(Bytes(exact));
+        }
+        let (value, unit) = split(text).ok_or_else(error)?;
+        let bytes = value * bytes_of_unit(unit).ok_or_else(error)?;
+        if bytes < 9e18 { Ok(Bytes(bytes.round() as u64)) } else { Err(error()) }
+    }
+}
+
+impl FromStr for BytesPerSecond {
+    type Err = ParseQuantityError;
+    fn from_str(text: &str) -> Result<BytesPerSecond, ParseQuantityError> {
+        let error = || ParseQuantityError {
+            text: text.to_owned(),
+            wanted: "a rate above zero such as 12.2GB/s, 900MB/s or 12.2e9",
+        };
+        let (value, unit) = split(text).ok_or_else(error)?;
+        let rate = value * bytes_of_unit(unit.strip_suffix("/s").unwrap_or(unit)).ok_or_else(error)?;
+        if rate > 0.0 && rate.is_finite() { Ok(BytesPerSecond(rate)) } else { Err(error()) }
+    }
+}
+
+impl FromStr for Seconds {
+    type Err = ParseQuantityError;
+    fn from_str(text: &str) -> Result<Seconds, ParseQuantityError> {
+        let error = || ParseQuantityError { text: text.to_owned(), wanted: "a time such as 3ms, 10s or 2min" };
+        let (value, unit) = split(text).ok_or_else(error)?;
+        let factor = match unit {
+            "" | "s" => 1.0,
+            "us" => 1e-6,
+            "ms" => 1e-3,
+            "min" | "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(error()),
+        };
+        Ok(Seconds(value * factor))
+    }
+}
+
+/// A size on the command line: bytes, or a share of something that the command names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Size {
+    /// So many bytes.
+    Exact(Bytes),
+    /// A share between 0 and 1, written `90%`.
+    Share(f64),
+}
+
+impl Size {
+    /// The bytes, where a share is one of `whole`.
+    pub fn of(self, whole: Bytes) -> Bytes {
+        match self {
+            Size::Exact(bytes) => bytes,
+            Size::Share(share) => Bytes((whole.0 as f64 * share).round() as u64),
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = ParseQuantityError;
+    fn from_str(text: &str) -> Result<Size, ParseQuantityError> {
+        let Some(number) = text.trim().strip_suffix('%') else { return text.parse().map(Size::Exact) };
+        let error =
+            || ParseQuantityError { text: text.to_owned(), wanted: "a size such as 22GiB, or a share above 0% such as 90%" };
+        match split(number) {
+            Some((value, "")) if value > 0.0 => Ok(Size::Share(value / 100.0)),
+            _ => Err(error()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_decimal_and_binary_units() {
+        assert_eq!("22GiB".parse(), Ok(Bytes(22 << 30)));
+        assert_eq!("500MB".parse(), Ok(Bytes(500_000_000)));
+        assert_eq!("1e9".parse(), Ok(Bytes(1_000_000_000)));
+        assert_eq!("18446744073709551615".parse(), Ok(Bytes(u64::MAX)));
+        assert_eq!("90%".parse::<Size>().map(|s| s.of(Bytes(1000))), Ok(Bytes(900)));
+        for bad in ["", "-1", "1XB", "nan", "1e40", "0%", "-3%", "GiB"] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates_and_times_are_read_and_shown() {
+        assert_eq!("12.2GB/s".parse(), Ok(BytesPerSecond(12.2e9)));
+        assert_eq!("12.2e9".parse(), Ok(BytesPerSecond(12.2e9)));
+        for bad in ["0", "-1GB/s", "NaN", "inf", "1GB/h"] {
+            assert!(bad.parse::<BytesPerSecond>().is_err(), "{bad}");
+        }
+        assert_eq!("3ms".parse(), Ok(Seconds(3e-3)));
+        assert_eq!(BytesPerSecond(12.2e9).to_string(), "12.2 GB/s");
+        assert_eq!(Seconds(0.01234).to_string(), "12.34 ms");
+        assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
+    }
+}
