@@ -175,9 +175,10 @@ pub struct RowShape {
     pub channels: u64,
 }
 
-/// What a kernel computes. `x -> y` names operands: those read, then those written. Where `accumulate` is set, the
-/// gradient is added to what the operand holds, and the op reads it too. Operands that hold the same tensor are computed
-/// in place; each call says where that is allowed. Sums run in a fixed order: the same inputs give the same bits.
+/// What a kernel computes. `x -> y` names operands: those read, then those written; a name that stands on both sides is
+/// one operand, at its place among those read. Where `accumulate` is set, the gradient is added to what the operand
+/// holds, and the op reads it too ([`Call::accesses`] says all this as data). Computed in place, two operands are the
+/// same tensor; each call says where that is allowed. Sums run in a fixed order: the same inputs give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the fields are the ones that the variant's formula names")]
 pub enum Call {
@@ -222,7 +223,8 @@ pub enum Call {
     DropoutBackward { elements: u64, probability: f32, stream: u32, accumulate: bool },
     /// a, b -> y = a + b. y may be a.
     Add { elements: u64 },
-    /// x -> y: copies x to `channels` channels of y from channel `first` on; y has `total` channels. One op for each part.
+    /// x -> y: copies x to `channels` channels of y from channel `first` on; y has `total` channels. One op for each part,
+    /// in the order of `first`; each but the one with `first` 0 updates y.
     ConcatPart { rows: u64, channels: u64, first: u64, total: u64 },
     /// dy -> dx: the channels of one part.
     SplitPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
@@ -240,7 +242,124 @@ pub enum Call {
     Sgd { elements: u64, decay: bool },
 }
 
+/// What a kernel does with an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Only reads it.
+    Read,
+    /// Overwrites all of it.
+    Write,
+    /// Reads what it holds, and changes it.
+    Update,
+}
+
+impl Access {
+    /// Whether what the operand holds before matters.
+    pub fn reads(self) -> bool {
+        self != Access::Write
+    }
+
+    /// Whether the operand holds something else afterwards.
+    pub fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
 impl Call {
+    /// What the call does with each operand, in the documented order: how many operands there are, and from which an
+    /// op's `reads` and `writes` follow.
+    ///
+    /// `ConcatPart` writes only its own channels, so it updates y; the part with `first` 0 stands first and gives y its
+    /// first version.
+    pub fn accesses(&self) -> &'static [Access] {
+        use Access::{Read as R, Update as U, Write as W};
+        match self {
+            Call::ConvForward { shape } if shape.bias => &[R, R, R, W],
+            Call::ConvForward { .. } => &[R, R, W],
+            Call::ConvBackwardFilter { shape } if shape.bias => &[R, R, W, W],
+            Call::ConvBackwardFilter { .. } => &[R, R, W],
+            Call::ReluForward { .. } | Call::AvgPoolForward { .. } | Call::LrnForward { .. } => &[R, W],
+            Call::ConcatPart { first: 0, .. } => &[R, W],
+            Call::ConcatPart { .. } => &[R, U],
+            Call::ReluMaskForward { .. } | Call::MaxPoolForward { .. } => &[R, W, W],
+            Call::DropoutForward { .. } | Call::Add { .. } => &[R, R, W],
+            Call::AvgPoolBackward { accumulate, .. } | Call::SplitPart { accumulate, .. } => {
+                if *accumulate { &[R, U] } else { &[R, W] }
+            }
+            Call::ConvBackwardData { accumulate, .. }
+            | Call::ReluBackward { accumulate, .. }
+            | Call::ReluMaskBackward { accumulate, .. }
+            | Call::MaxPoolBackward { accumulate, .. }
+            | Call::DropoutBackward { accumulate, .. }
+            | Call::LrnBackward { accumulate, .. } => {
+                if *accumulate { &[R, R, U] } else { &[R, R, W] }
+            }
+            Call::BatchNormForward { .. } => &[R, R, R, W, W],
+            Call::BatchNormRunning { .. } => &[R, U, U],
+            Call::BatchNormInference { .. } => &[R, R, R, R, R, W],
+            Call::BatchNormBackward { accumulate, .. } => {
+                if *accumulate { &[R, R, R, R, U, W, W] } else { &[R, R, R, R, W, W, W] }
+            }
+            Call::SoftmaxCrossEntropyForward { .. } => &[R, R, W, W],
+            Call::SoftmaxCrossEntropyBackward { .. } => &[R, R, W],
+            Call::Sgd { .. } => &[R, U, R, U],
+        }
+    }
+
+    /// Whether running the call again on what its tensors held gives what it gave: all but those that move a resident
+    /// state on. The others overwrite resident regions (gradients, metrics) with the same values.
+    pub fn repeatable(&self) -> bool {
+        !matches!(self, Call::BatchNormRunning { .. } | Call::Sgd { .. })
+    }
+
+    /// Floating-point operations; a multiply and an add are two. Those of a convolution are the same in its three
+    /// passes. Saturates at the largest number.
+    pub fn flops(&self) -> u64 {
+        let product = |factors: &[u64]| factors.iter().fold(1, |a: u64, f| a.saturating_mul(*f));
+        let window = |w: &Window| [u64::from(w.size[0]), u64::from(w.size[1])];
+        match self {
+            Call::ConvForward { shape } | Call::ConvBackwardFilter { shape } | Call::ConvBackwardData { shape, .. } => {
+                let [rows, columns] = shape.output.map(u64::from);
+                let outputs = product(&[shape.batch, rows, columns, u64::from(shape.out_channels)]);
+                let [kernel_rows, kernel_columns] = window(&shape.window);
+                let taps = product(&[2, kernel_rows, kernel_columns, u64::from(shape.in_channels / shape.groups)]);
+                product(&[outputs, taps.saturating_add(u64::from(shape.bias))])
+            }
+            Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => {
+                product(&[8, shape.rows, shape.channels])
+            }
+            Call::BatchNormInference { shape, .. } => product(&[2, shape.rows, shape.channels]),
+            Call::BatchNormRunning { shape, .. } => product(&[8, shape.channels]),
+            Call::MaxPoolForward { shape } | Call::AvgPoolForward { shape } | Call::AvgPoolBackward { shape, .. } => {
+                let [rows, columns] = shape.output.map(u64::from);
+                let [kernel_rows, kernel_columns] = window(&shape.window);
+                product(&[shape.batch, rows, columns, u64::from(shape.channels), kernel_rows, kernel_columns])
+            }
+            Call::MaxPoolBackward { shape, .. } => {
+                let [rows, columns] = shape.output.map(u64::from);
+                product(&[shape.batch, rows, columns, u64::from(shape.channels)])
+            }
+            Call::ReluForward { elements }
+            | Call::ReluBackward { elements, .. }
+            | Call::ReluMaskForward { elements }
+            | Call::ReluMaskBackward { elements, .. }
+            | Call::Add { elements } => *elements,
+            Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => product(&[2, *elements]),
+            Call::ConcatPart { rows, channels, .. } | Call::SplitPart { rows, channels, .. } => {
+                product(&[*rows, *channels])
+            }
+            Call::LrnForward { shape, size, .. } => {
+                product(&[shape.rows, shape.channels, 2 * u64::from(*size) + 20])
+            }
+            Call::LrnBackward { shape, size, .. } => {
+                product(&[shape.rows, shape.channels, 4 * u64::from(*size) + 40])
+            }
+            Call::SoftmaxCrossEntropyForward { shape } => product(&[5, shape.rows, shape.channels]),
+            Call::SoftmaxCrossEntropyBackward { shape } => product(&[2, shape.rows, shape.channels]),
+            Call::Sgd { elements, .. } => product(&[6, *elements]),
+        }
+    }
+
     /// The call's name, as kernels and profiles carry it.
     pub fn name(&self) -> &'static str {
         match self {
