@@ -1,1 +1,4 @@
-//! .
+//! Decides.
+
+pub mod rate;
+pub mod search;

@@ -1,0 +1,408 @@
+//! The search for the batch size: the shortest epoch over all batch sizes that can be trained.
+//!
+//! The epoch takes dataset / k x (makespan(k) + between(k)) (AccUDNN eq. (3), one epoch of it). The makespan holds the
+//! stalls, so the objective is not monotone in k: a larger batch uses the machine better until its transfers stall it.
+//! [`search`] therefore plans at batch sizes spread over the whole range and then closer and closer around the best few,
+//! and gives the whole curve. The quotient is a real number, as in the paper, although a last batch that is not full is
+//! dropped and an epoch really runs floor(dataset / k) iterations: with the floor in the objective, the batch that throws
+//! the most samples away would win.
+//!
+//! [`accudnn_batch`] is the search of AccUDNN itself (Algorithm 2), and [`largest`] finds the largest batch with a
+//! property that smaller batches share: that it can be trained, that everything is kept.
+//!
+//! What it deliberately does not do: build traces, plan, or run anything. The caller hands in closures; this is logic.
+
+use plimsoll_ir::schedule::{Command, Schedule, piece_of};
+use plimsoll_ir::trace::{TensorKind, Trace};
+use plimsoll_ir::{Bytes, Seconds};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+/// What is searched, and how far.
+pub struct SearchRequest<'a> {
+    /// Samples in an epoch, at least 1.
+    pub dataset: u64,
+    /// The largest batch to consider, such as the largest trainable one; never more than the dataset has samples.
+    pub most: u64,
+    /// The largest batch that keeps everything on the device; none where not even one sample does.
+    pub keeps_all: Option<u64>,
+    /// Seconds between two iterations at a batch size (Delta of eq. (3)): input, update of workers.
+    pub between: &'a dyn Fn(u64) -> Seconds,
+    /// The relative error of the model's iteration time at a batch size.
+    pub relative_error: &'a dyn Fn(u64) -> f64,
+    /// Plans at most.
+    pub evaluations: usize,
+    /// True ends the search with what it has: a deadline, or the user's Ctrl-C.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+/// A plan at one batch size, as the caller's planner gives it.
+pub struct Planned {
+    /// The trace, with seconds.
+    pub trace: Trace,
+    /// Its schedule.
+    pub schedule: Schedule,
+    /// Its makespan by `simulate`.
+    pub makespan: Seconds,
+}
+
+/// One point of the curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Samples in an iteration.
+    pub batch: u64,
+    /// One iteration, stalls included.
+    pub iteration: Seconds,
+    /// Between two iterations.
+    pub between: Seconds,
+    /// dataset / batch x (iteration + between).
+    pub epoch: Seconds,
+    /// Resident bytes and pool.
+    pub peak: Bytes,
+    /// Feature maps that never leave the device.
+    pub kept: Bytes,
+    /// What is copied to the host in one iteration.
+    pub offloaded: Bytes,
+    /// Ops that are computed again.
+    pub recomputed: u64,
+}
+
+/// What a search found.
+pub struct Search {
+    /// Every batch size that was planned and fits, by batch size.
+    pub curve: Vec<Candidate>,
+    /// Batch sizes that were tried and have no plan, ascending.
+    pub no_plan: Vec<u64>,
+    /// The one to take.
+    pub chosen: Candidate,
+    /// Its plan.
+    pub plan: Planned,
+    /// Why that one.
+    pub reason: Reason,
+    /// Whether `stop` or the number of evaluations ended the search before it was done.
+    pub cut_short: bool,
+}
+
+/// Why a candidate was chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// It has the shortest epoch; `gain` is the share of the epoch that it saves over the largest batch that keeps
+    /// everything, none where no batch does.
+    Shortest {
+        /// 1 - epoch / epoch of the batch that keeps everything.
+        gain: Option<f64>,
+    },
+    /// Another batch promises a shorter epoch, but by no more than the model may be wrong: swapping for that is a gamble,
+    /// so everything is kept.
+    WithinError {
+        /// The batch that promises more.
+        batch: u64,
+        /// The share of the epoch that it promises to save.
+        gain: f64,
+        /// The relative error that the gain does not pass.
+        error: f64,
+    },
+}
+
+/// Why a search gave nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SearchError<E> {
+    /// There is nothing to search.
+    #[error(
+        "nothing to search: {dataset} samples, batches up to {most}, {evaluations} plans allowed; each must be at least 1"
+    )]
+    Empty {
+        /// Samples in an epoch.
+        dataset: u64,
+        /// The largest batch.
+        most: u64,
+        /// Plans allowed.
+        evaluations: usize,
+    },
+    /// No batch size has a plan within the budget.
+    #[error(
+        "no plan fits at any of the {tried} batch sizes that were tried; raise the budget, or lower the largest batch"
+    )]
+    NoPlan {
+        /// How many were tried.
+        tried: usize,
+    },
+    /// It was stopped before the first plan was there.
+    #[error("stopped before the first plan was made")]
+    Stopped,
+    /// The caller's planner failed.
+    #[error(transparent)]
+    Caller(#[from] E),
+}
+
+/// Points that the first pass spreads evenly over the range.
+const SPREAD: u64 = 12;
+
+/// How many of the best points the refinement looks around.
+const BEST: usize = 3;
+
+/// Finds the batch size with the shortest epoch. `plan_at` gives none where no plan fits at that batch size. The order of
+/// evaluation, and so the result of a search that is cut short by its number of evaluations, is the same for the same input.
+pub fn search<E>(
+    request: &SearchRequest<'_>,
+    plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
+) -> Result<Search, SearchError<E>> {
+    let most = request.most.min(request.dataset);
+    if most == 0 || request.evaluations == 0 {
+        let SearchRequest { dataset, most, evaluations, .. } = *request;
+        return Err(SearchError::Empty { dataset, most, evaluations });
+    }
+    let mut state = State { request, tried: BTreeMap::new(), best: None, keeper: None, cut_short: false };
+    for batch in first_pass(most, request.keeps_all) {
+        state.evaluate(batch, plan_at)?;
+    }
+    while !state.cut_short {
+        let Some(batch) = state.next_refinement() else { break };
+        state.evaluate(batch, plan_at)?;
+    }
+    state.finish()
+}
+
+/// The first batch sizes to plan: the two that matter most first, then powers of two and an even spread, largest first.
+fn first_pass(most: u64, keeps_all: Option<u64>) -> Vec<u64> {
+    let keeps_all = keeps_all.map(|k| k.min(most)).filter(|k| *k > 0);
+    let mut order: Vec<u64> = keeps_all.into_iter().chain([most]).collect();
+    let powers =
+        (0..64).map(|i| 1u64 << i).take_while(|k| *k <= most).filter(|k| k.saturating_mul(64) > most);
+    let spread = (1..=SPREAD).map(|i| (u128::from(most) * u128::from(i) / u128::from(SPREAD)) as u64);
+    let mut rest: Vec<u64> = powers.chain(spread).filter(|k| *k > 0).collect();
+    rest.sort_unstable_by(|a, b| b.cmp(a));
+    order.extend(rest);
+    let mut seen = std::collections::BTreeSet::new();
+    order.retain(|k| seen.insert(*k));
+    order
+}
+
+/// Shorter epochs first; of equal ones fewer bytes moved, then the smaller batch.
+fn better(a: &Candidate, b: &Candidate) -> Ordering {
+    a.epoch.0.total_cmp(&b.epoch.0).then(a.offloaded.cmp(&b.offloaded)).then(a.batch.cmp(&b.batch))
+}
+
+struct State<'a, 'r> {
+    request: &'r SearchRequest<'a>,
+    /// Every batch size that was tried; none where it has no plan.
+    tried: BTreeMap<u64, Option<Candidate>>,
+    best: Option<(Candidate, Planned)>,
+    /// The largest batch that keeps everything.
+    keeper: Option<(Candidate, Planned)>,
+    cut_short: bool,
+}
+
+impl State<'_, '_> {
+    fn evaluate<E>(
+        &mut self,
+        batch: u64,
+        plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
+    ) -> Result<(), SearchError<E>> {
+        if self.cut_short || self.tried.len() >= self.request.evaluations || (self.request.stop)() {
+            self.cut_short = true;
+            return Ok(());
+        }
+        let Some(plan) = plan_at(batch)? else {
+            self.tried.insert(batch, None);
+            return Ok(());
+        };
+        let candidate = self.request.candidate(batch, &plan);
+        self.tried.insert(batch, Some(candidate));
+        let keeps = self.request.keeps_all.map(|k| k.min(self.request.most).min(self.request.dataset));
+        if keeps == Some(batch) && candidate.offloaded == Bytes::ZERO && candidate.recomputed == 0 {
+            let copy = Planned {
+                trace: plan.trace.clone(),
+                schedule: plan.schedule.clone(),
+                makespan: plan.makespan,
+            };
+            self.keeper = Some((candidate, copy));
+        }
+        if self.best.as_ref().is_none_or(|(best, _)| better(&candidate, best).is_lt()) {
+            self.best = Some((candidate, plan));
+        }
+        Ok(())
+    }
+
+    /// The middle of the widest gap beside one of the best few, the best one's gaps first; none where every gap beside
+    /// them is closed.
+    fn next_refinement(&self) -> Option<u64> {
+        let mut ranked: Vec<&Candidate> = self.tried.values().flatten().collect();
+        ranked.sort_by(|a, b| better(a, b));
+        ranked.iter().take(BEST).find_map(|candidate| {
+            let k = candidate.batch;
+            let below = self.tried.range(..k).next_back().map_or(0, |(b, _)| *b);
+            let above = self.tried.range(k + 1..).next().map_or(k, |(b, _)| *b);
+            let (low, high) = if above - k > k - below { (k, above) } else { (below, k) };
+            let middle = low + (high - low) / 2;
+            (middle > low).then_some(middle)
+        })
+    }
+
+    fn finish<E>(self) -> Result<Search, SearchError<E>> {
+        let State { request, tried, best, keeper, cut_short } = self;
+        let Some((best, best_plan)) = best else {
+            let tried = tried.len();
+            return Err(if cut_short && tried == 0 {
+                SearchError::Stopped
+            } else {
+                SearchError::NoPlan { tried }
+            });
+        };
+        let curve = tried.values().flatten().copied().collect();
+        let no_plan = tried.iter().filter(|(_, c)| c.is_none()).map(|(k, _)| *k).collect();
+        let gain = keeper.as_ref().map(|(keep, _)| 1.0 - best.epoch / keep.epoch);
+        let (chosen, plan, reason) = match (keeper, gain) {
+            (Some((keep, keep_plan)), Some(gain)) if keep.batch != best.batch => {
+                let error = (request.relative_error)(best.batch).max((request.relative_error)(keep.batch));
+                let gambles = best.offloaded > Bytes::ZERO || best.recomputed > 0;
+                if gain <= error && gambles {
+                    (keep, keep_plan, Reason::WithinError { batch: best.batch, gain, error })
+                } else {
+                    (best, best_plan, Reason::Shortest { gain: Some(gain) })
+                }
+            }
+            _ => (best, best_plan, Reason::Shortest { gain }),
+        };
+        Ok(Search { curve, no_plan, chosen, plan, reason, cut_short })
+    }
+}
+
+impl SearchRequest<'_> {
+    fn candidate(&self, batch: u64, plan: &Planned) -> Candidate {
+        let between = (self.between)(batch);
+        let Moved { kept, offloaded, recomputed } = moved(&plan.trace, &plan.schedule);
+        Candidate {
+            batch,
+            iteration: plan.makespan,
+            between,
+            epoch: (plan.makespan + between) * (self.dataset as f64 / batch as f64),
+            peak: plan.trace.resident_bytes + plan.schedule.pool_bytes,
+            kept,
+            offloaded,
+            recomputed,
+        }
+    }
+}
+
+/// What a schedule does with the feature maps of its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes of activations of which nothing is offloaded and which are not computed again.
+    pub kept: Bytes,
+    /// Bytes that are copied to the host in one iteration.
+    pub offloaded: Bytes,
+    /// Ops that are computed again.
+    pub recomputed: u64,
+}
+
+/// Counts what a schedule keeps, offloads and recomputes. A transfer that leaves its tensor counts nothing.
+pub fn moved(trace: &Trace, schedule: &Schedule) -> Moved {
+    let mut stays: Vec<bool> = trace.tensors.iter().map(|t| t.kind == TensorKind::Activation).collect();
+    let mut moved = Moved { kept: Bytes::ZERO, offloaded: Bytes::ZERO, recomputed: 0 };
+    for command in &schedule.commands {
+        match *command {
+            Command::Offload { tensor, first_byte, bytes, .. } => {
+                let Some(whole) = trace.tensors.get(tensor.index()) else { continue };
+                let piece = piece_of(whole, first_byte, bytes).unwrap_or(0..0);
+                moved.offloaded += Bytes(piece.end - piece.start);
+                stays[tensor.index()] = false;
+            }
+            Command::Compute { op, again: true, .. } => {
+                moved.recomputed += 1;
+                for t in trace.ops.get(op.index()).map_or(&[][..], |op| &op.writes) {
+                    stays[t.index()] = false;
+                }
+            }
+            Command::Compute { .. } | Command::Prefetch { .. } => {}
+        }
+    }
+    moved.kept = trace.tensors.iter().zip(&stays).filter(|(_, stays)| **stays).map(|(t, _)| t.bytes).sum();
+    moved
+}
+
+/// The largest k in 1..=limit with a property that every smaller k has too; none where 1 has it not. Asks about
+/// 2 log2(k) times: k doubles until it has the property no longer, then the gap is halved.
+pub fn largest<E>(limit: u64, has: &mut dyn FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
+    if limit == 0 || !has(1)? {
+        return Ok(None);
+    }
+    let mut good = 1;
+    let mut bad = loop {
+        if good == limit {
+            return Ok(Some(limit));
+        }
+        let next = good.saturating_mul(2).min(limit);
+        if !has(next)? {
+            break next;
+        }
+        good = next;
+    };
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if has(middle)? {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    Ok(Some(good))
+}
+
+/// The batch of AccUDNN's Algorithm 2: from the largest trainable batch `most` down by one until no layer stalls, that
+/// is until `ready_in_time(k)` says that eq. (6) holds for every layer, after what violates it was pinned in the memory
+/// that the smaller batch frees. None where it holds at no batch size. Linear, as in the paper: eq. (6) is not monotone in
+/// k, so a binary search could stop at a batch that the paper's loop passes by.
+pub fn accudnn_batch<E>(
+    most: u64,
+    ready_in_time: &mut dyn FnMut(u64) -> Result<bool, E>,
+) -> Result<Option<u64>, E> {
+    for k in (1..=most).rev() {
+        if ready_in_time(k)? {
+            return Ok(Some(k));
+        }
+    }
+    Ok(None)
+}
+
+/// What comes of running the choice for a few iterations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// Measurement and prediction agree within the error; what was measured is what is reported.
+    Accept,
+    /// They do not: fit the model again with the new samples, and search again.
+    Refit {
+        /// measured / predicted iteration - 1.
+        iteration_off: f64,
+        /// measured / predicted peak - 1.
+        peak_off: f64,
+    },
+}
+
+/// Iteration time and peak memory, predicted or measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Observed {
+    /// One iteration.
+    pub iteration: Seconds,
+    /// Resident bytes and pool.
+    pub peak: Bytes,
+    /// The relative error that goes with the time: of the model on held-out samples, or the spread of the measurement.
+    pub relative_error: f64,
+}
+
+/// Whether a measured choice confirms its prediction: the times differ by no more than both relative errors together,
+/// and the peak, which is computed and not fitted, is no larger than predicted. A measurement that is no number refits.
+pub fn confirm(predicted: &Observed, measured: &Observed) -> Verdict {
+    let iteration_off = measured.iteration / predicted.iteration - 1.0;
+    let peak_off = measured.peak.0 as f64 / predicted.peak.0 as f64 - 1.0;
+    let error = predicted.relative_error + measured.relative_error;
+    if iteration_off.abs() <= error && measured.peak <= predicted.peak {
+        Verdict::Accept
+    } else {
+        Verdict::Refit { iteration_off, peak_off }
+    }
+}
+
+#[cfg(test)]
+#[path = "search_tests.rs"]
+mod tests;

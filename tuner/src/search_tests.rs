@@ -1,0 +1,198 @@
+use super::*;
+use plimsoll_ir::schedule::{Link, ScheduleKind};
+use plimsoll_ir::trace::{Op, Phase, Tensor, TraceKind};
+use plimsoll_ir::{BytesPerSecond, OpId, TensorId};
+use proptest::prelude::*;
+use std::convert::Infallible;
+
+/// A plan with the given makespan that offloads its one activation or keeps it.
+fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
+    let tensor = Tensor { name: "x".into(), bytes: Bytes(100 * batch), kind: TensorKind::Activation };
+    let op = Op {
+        name: "op".into(),
+        layer: "op".into(),
+        kind: "conv".into(),
+        phase: Phase::Forward,
+        seconds: Seconds(makespan),
+        reads: vec![],
+        writes: vec![TensorId(0)],
+        workspace_bytes: Bytes::ZERO,
+        flops: 0,
+        recomputable: true,
+        alternatives: vec![],
+    };
+    let kind = TraceKind;
+    let resident_bytes = Bytes(1000);
+    let trace = Trace { kind, name: "t".into(), batch, resident_bytes, tensors: vec![tensor], ops: vec![op] };
+    let compute = Command::Compute { op: OpId(0), again: false, alternative: None, waits: vec![] };
+    let offload = Command::Offload { tensor: TensorId(0), first_byte: None, bytes: None, waits: vec![] };
+    let schedule = Schedule {
+        kind: ScheduleKind,
+        trace: "t".into(),
+        batch,
+        budget_bytes: Bytes(1 << 40),
+        pool_bytes: Bytes(100 * batch),
+        link: Link::symmetric(BytesPerSecond(1e9)),
+        commands: if swaps { vec![compute, offload] } else { vec![compute] },
+        buffers: vec![],
+    };
+    Planned { trace, schedule, makespan: Seconds(makespan) }
+}
+
+struct Case {
+    dataset: u64,
+    most: u64,
+    keeps_all: Option<u64>,
+    between: f64,
+    error: f64,
+    evaluations: usize,
+}
+
+const CASE: Case =
+    Case { dataset: 1000, most: 400, keeps_all: Some(100), between: 0.0, error: 0.0, evaluations: 1000 };
+
+/// Searches over `seconds`, which gives none where there is no plan; everything beyond `keeps_all` swaps.
+fn run(case: &Case, seconds: impl Fn(u64) -> Option<f64>) -> Result<Search, SearchError<Infallible>> {
+    let request = SearchRequest {
+        dataset: case.dataset,
+        most: case.most,
+        keeps_all: case.keeps_all,
+        between: &|_| Seconds(case.between),
+        relative_error: &|_| case.error,
+        evaluations: case.evaluations,
+        stop: &|| false,
+    };
+    let swaps = |k| case.keeps_all.is_none_or(|most| k > most);
+    search(&request, &mut |k| Ok(seconds(k).map(|s| planned(k, s, swaps(k)))))
+}
+
+#[test]
+fn a_stalling_machine_has_its_best_batch_where_the_stalls_begin() {
+    // Overhead 1 s an iteration, 0.01 s a sample; beyond 237 every further sample stalls for 0.05 s.
+    let seconds = |k: u64| Some(1.0 + 0.01 * k as f64 + 0.05 * k.saturating_sub(237) as f64);
+    let found = run(&CASE, seconds).expect("found");
+    assert_eq!(found.chosen.batch, 237);
+    assert!((found.chosen.epoch.0 - 1000.0 / 237.0 * 3.37).abs() < 1e-9);
+    assert_eq!(found.chosen.peak, Bytes(1000 + 23_700));
+    assert_eq!((found.chosen.offloaded, found.chosen.kept), (Bytes(23_700), Bytes::ZERO));
+    assert_eq!(found.plan.schedule.batch, 237);
+    assert!(!found.cut_short && found.no_plan.is_empty());
+    assert!(found.curve.len() < 70, "{} plans", found.curve.len());
+    assert!(found.curve.windows(2).all(|w| w[0].batch < w[1].batch));
+}
+
+#[test]
+fn a_gain_within_the_error_keeps_everything() {
+    // Twice the batch saves 5 % of the epoch.
+    let seconds = |k: u64| Some(0.01 * k as f64 * if k > 100 { 0.95 } else { 1.0 });
+    let found = run(&Case { error: 0.06, ..CASE }, seconds).expect("found");
+    assert_eq!(found.chosen.batch, 100);
+    assert!(matches!(found.reason, Reason::WithinError { gain, .. } if (gain - 0.05).abs() < 1e-9));
+    let found = run(&Case { error: 0.04, ..CASE }, seconds).expect("found");
+    assert!(found.chosen.batch > 100);
+    assert!(matches!(found.reason, Reason::Shortest { gain: Some(gain) } if (gain - 0.05).abs() < 1e-9));
+}
+
+#[test]
+fn time_between_iterations_favours_large_batches() {
+    let seconds = |k: u64| Some(0.01 * k as f64 + 0.005 * k.saturating_sub(100) as f64);
+    let small = run(&CASE, seconds).expect("found");
+    let large = run(&Case { between: 10.0, ..CASE }, seconds).expect("found");
+    assert!(small.chosen.batch <= 100);
+    assert_eq!(large.chosen.batch, 400);
+}
+
+#[test]
+fn batches_without_a_plan_are_named_and_passed_by() {
+    let found = run(&CASE, |k| (k < 50).then_some(1.0)).expect("found");
+    assert_eq!(found.chosen.batch, 49);
+    assert!(found.no_plan.contains(&400) && found.no_plan.contains(&100));
+    assert!(matches!(found.reason, Reason::Shortest { gain: None }));
+    assert!(matches!(run(&CASE, |_| None), Err(SearchError::NoPlan { tried }) if tried > 10));
+}
+
+#[test]
+fn limits_end_the_search_with_the_best_so_far() {
+    let found = run(&Case { evaluations: 2, ..CASE }, |k| Some(1.0 + k as f64)).expect("found");
+    assert_eq!(found.curve.iter().map(|c| c.batch).collect::<Vec<_>>(), [100, 400]);
+    assert!(found.cut_short);
+    assert!(matches!(run(&Case { dataset: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
+    assert!(matches!(run(&Case { evaluations: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
+    let stopped = SearchRequest {
+        dataset: 10,
+        most: 10,
+        keeps_all: None,
+        between: &|_| Seconds::ZERO,
+        relative_error: &|_| 0.0,
+        evaluations: 9,
+        stop: &|| true,
+    };
+    let got = search::<Infallible>(&stopped, &mut |k| Ok(Some(planned(k, 1.0, false))));
+    assert!(matches!(got, Err(SearchError::Stopped)));
+}
+
+#[test]
+fn the_callers_error_comes_through() {
+    let request = SearchRequest {
+        dataset: 10,
+        most: 10,
+        keeps_all: None,
+        between: &|_| Seconds::ZERO,
+        relative_error: &|_| 0.0,
+        evaluations: 9,
+        stop: &|| false,
+    };
+    assert!(matches!(search(&request, &mut |_| Err("broken")), Err(SearchError::Caller("broken"))));
+}
+
+#[test]
+fn the_papers_loop_stops_at_the_first_batch_that_does_not_stall() {
+    let mut asked = 0;
+    let mut ready = |k: u64| {
+        asked += 1;
+        Ok::<_, Infallible>(k == 7 || k == 90)
+    };
+    assert_eq!(accudnn_batch(100, &mut ready), Ok(Some(90)));
+    assert_eq!(asked, 11);
+    assert_eq!(accudnn_batch(100, &mut |_| Ok::<_, Infallible>(false)), Ok(None));
+    assert_eq!(accudnn_batch(0, &mut |_| Ok::<_, Infallible>(true)), Ok(None));
+}
+
+#[test]
+fn confirmation_weighs_both_errors_and_allows_no_larger_peak() {
+    let figures = |iteration, peak, relative_error| Observed {
+        iteration: Seconds(iteration),
+        peak: Bytes(peak),
+        relative_error,
+    };
+    let predicted = figures(1.0, 100, 0.05);
+    let accepts = |measured| confirm(&predicted, &measured) == Verdict::Accept;
+    assert!(accepts(figures(1.06, 100, 0.02)));
+    assert!(accepts(figures(0.96, 90, 0.0)));
+    assert!(!accepts(figures(1.06, 100, 0.0)));
+    assert!(!accepts(figures(0.9, 100, 0.0)));
+    assert!(!accepts(figures(1.0, 101, 0.0)));
+    assert!(!accepts(figures(f64::NAN, 100, 0.0)));
+}
+
+proptest! {
+    /// Binary search agrees with looking at every k, and asks seldom.
+    #[test]
+    fn the_largest_is_the_last_that_has_it(limit in 0u64..5000, edge in 0u64..6000) {
+        let mut asked = 0u32;
+        let got = largest(limit, &mut |k| { asked += 1; Ok::<_, Infallible>(k <= edge) }).expect("infallible");
+        let expected = edge.min(limit);
+        prop_assert_eq!(got, (expected > 0).then_some(expected));
+        prop_assert!(asked <= 30);
+    }
+
+    /// On a curve with one valley the search finds its floor, at any place.
+    #[test]
+    fn one_valley_is_found(most in 2u64..3000, at in 0.0..1.0f64) {
+        let floor = ((most as f64 * at) as u64).max(1);
+        let case = Case { dataset: 10_000, most, keeps_all: None, ..CASE };
+        let per_sample = |k: u64| 1.0 + ((k as f64) / (floor as f64)).ln().abs();
+        let found = run(&case, |k| Some(per_sample(k) * k as f64)).expect("found");
+        prop_assert_eq!(found.chosen.batch, floor);
+    }
+}
