@@ -1,2 +1,95 @@
-//! .
-fn main() {}
+//! The house's own checks: `cargo xtask ci` is all of them, `cargo xtask <name>` is one.
+//!
+//! Every fault is one line `path:line: what is wrong and what to do`, and all faults are listed before the exit
+//! code says 1. The rules that read text ([`tidy`], [`arrows`], [`links`], [`limits`]) are functions from a
+//! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. There are no dependencies, so
+//! that checking costs no building. It does not fix anything, and it does not run the tests: `cargo test` does.
+
+mod arrows;
+mod limits;
+mod links;
+mod markdown;
+mod readme;
+mod rust;
+mod tidy;
+mod tools;
+mod tree;
+
+use std::process::ExitCode;
+use std::time::Instant;
+use tree::{Finding, Tree};
+
+/// What a check gives: its faults, or the reason why it could not look.
+type Outcome = Result<Vec<Finding>, String>;
+
+/// A check: its name on the command line, what it looks at, and how.
+struct Check {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Tree) -> Outcome,
+}
+
+/// In the order in which `ci` runs them: what answers at once comes first.
+const CHECKS: &[Check] = &[
+    Check {
+        name: "tidy",
+        about: "headers, sizes, unfinished work, unsafe",
+        run: |tree| Ok(tidy::check(tree)),
+    },
+    Check { name: "arrows", about: "which crate may use what", run: |tree| Ok(arrows::check(tree)) },
+    Check { name: "links", about: "what the documents point at", run: |tree| Ok(links::check(tree)) },
+    Check {
+        name: "limits",
+        about: "lengths of documents and functions",
+        run: |tree| Ok(limits::check(tree)),
+    },
+    Check { name: "fmt", about: "formatting", run: |_| tools::fmt() },
+    Check { name: "clippy", about: "lints, without a warning", run: |_| tools::clippy() },
+    Check { name: "doc", about: "links inside the code's documentation", run: |_| tools::doc() },
+    Check { name: "readme", about: "the README's commands and what they print", run: readme::check },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let chosen: Vec<&Check> = match arguments.as_slice() {
+        [name] if name == "ci" => CHECKS.iter().collect(),
+        [name] => CHECKS.iter().filter(|check| check.name == name).collect(),
+        _ => Vec::new(),
+    };
+    if chosen.is_empty() {
+        eprintln!("usage: cargo xtask <check>\n\n  {:8} all of these", "ci");
+        CHECKS.iter().for_each(|check| eprintln!("  {:8} {}", check.name, check.about));
+        return ExitCode::from(2);
+    }
+    match Tree::read(&tools::root()) {
+        Ok(tree) => report(&tree, &chosen),
+        Err(error) => {
+            eprintln!("xtask: cannot read the working tree: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the checks, prints their faults on stdout and a line each on stderr.
+fn report(tree: &Tree, chosen: &[&Check]) -> ExitCode {
+    let mut clean = true;
+    for check in chosen {
+        let start = Instant::now();
+        let verdict = match (check.run)(tree) {
+            Ok(found) if found.is_empty() => "ok".to_owned(),
+            Ok(mut found) => {
+                clean = false;
+                found.sort();
+                found.dedup();
+                found.iter().for_each(|finding| println!("{finding}"));
+                format!("{} to mend", found.len())
+            }
+            Err(reason) => {
+                clean = false;
+                format!("could not be checked: {reason}")
+            }
+        };
+        eprintln!("xtask {}: {verdict} ({:.1} s)", check.name, start.elapsed().as_secs_f64());
+    }
+    if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
