@@ -47,7 +47,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 
 /// Uses of the standard library's `modules`, also from within `std::{...}`.
 fn std_modules(path: &str, source: &Source, modules: &[&str], why: &str, found: &mut Vec<Finding>) {
-    if path.ends_with("/tests.rs") || path.contains("/tests/") {
+    if path.ends_with("tests.rs") || path.contains("/tests/") {
         return;
     }
     let code = source.code_without_tests();
@@ -100,7 +100,7 @@ fn manifest(path: &str, text: &str, found: &mut Vec<Finding>) {
             continue;
         }
         for target in line.split(|c: char| !c.is_alphanumeric() && c != '-').filter_map(folder_of) {
-            let shown = |folder| if folder == "" { "the root" } else { folder };
+            let shown = |folder| if str::is_empty(folder) { "the root" } else { folder };
             let (crate_, used) = (shown(folder), shown(target));
             if !section.contains("dev-dependencies") && !allowed.contains(&target) {
                 let what = format!("{crate_} may not depend on {used}: hand over a value of ir instead");

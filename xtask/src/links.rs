@@ -10,8 +10,8 @@ use crate::tree::{Finding, Tree};
 /// Documents at the root, besides each folder's README.md.
 const DOCUMENTS: [&str; 2] = ["ARCHITECTURE.md", "CHANGELOG.md"];
 
-/// A span that ends so is meant as a file of this house; other endings may be files of the user's.
-const SOURCE_ENDINGS: [&str; 4] = [".rs", ".toml", ".py", ".sh"];
+/// A span that ends so is meant as a file of this house, wherever it begins; other endings may be files of the user's.
+const SOURCE_ENDINGS: [&str; 2] = [".rs", "Cargo.toml"];
 
 /// All dead ends.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -57,7 +57,7 @@ fn dead_link(tree: &Tree, path: &str, target: &str) -> Option<String> {
 fn is_path(tree: &Tree, span: &str) -> bool {
     let plain = span.chars().all(|c| c.is_alphanumeric() || "._-/".contains(c));
     let under_the_root = span.split_once('/').is_some_and(|(top, _)| !top.is_empty() && tree.has(top));
-    let named = SOURCE_ENDINGS.iter().any(|end| span.len() > end.len() && span.ends_with(end));
+    let named = SOURCE_ENDINGS.iter().any(|end| span != *end && span.ends_with(end));
     plain && !span.starts_with(['/', '.']) && (under_the_root || named)
 }
 
@@ -111,7 +111,7 @@ mod tests {
         expect("ARCHITECTURE.md", "`ir/src/check.rs`, `check.rs`, `ir/src`, `ir/`", &[]);
         expect(
             "ARCHITECTURE.md",
-            "`trace/1`, `my.schedule.json`, `ir::check`, `cargo run x.rs`, `12GB/s`",
+            "`trace/1`, `my.schedule.json`, `study.toml`, `.rs`, `ir::check`, `cargo run x.rs`, `12GB/s`",
             &[],
         );
         expect("ARCHITECTURE.md", "`ir/src/chuck.rs`", &[":1: `ir/src/chuck.rs` is not in the house"]);

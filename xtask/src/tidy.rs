@@ -129,6 +129,8 @@ fn duty(rest: &str) -> Duty {
         ["extern" | "impl", ..] if !names.contains(&"fn") => Duty::Reason,
         // The type of a function pointer, or an attribute.
         [] | [.., "fn"] => Duty::Nothing,
+        // A macro's pattern; what is written for it is looked at where it is used.
+        _ if head.contains("fn $") => Duty::Nothing,
         _ => Duty::Contract,
     }
 }
@@ -225,6 +227,7 @@ mod tests {
             "// SAFETY: it is,\n// really.\n#[inline]\nunsafe impl Send for A {}",
             "/// Runs.\n///\n/// # Safety\n/// `a` is valid.\n#[inline]\npub unsafe fn a() {}",
             "type F = unsafe fn(u8);\ntype G = unsafe extern \"C\" fn(u8);",
+            "macro_rules! m { (unsafe fn $name:ident) => { unsafe fn $name() {} } }",
             "#[unsafe(no_mangle)]\nfn a() {}",
         ];
         for body in said {
