@@ -1,4 +1,5 @@
 //! Decides.
 
+pub mod model;
 pub mod rate;
 pub mod search;

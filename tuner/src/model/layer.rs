@@ -1,0 +1,157 @@
+//! The seconds of one op over the batch size: the layer type's curve refined by the op's own samples, where those
+//! predict better what they have not seen.
+//!
+//! Three shapes compete for every op:
+//!
+//! - **group**: the type's curve times one factor. Sees all ops of the type; strong when the op has few or noisy samples.
+//! - **line**: t0 + a k. The op's own overhead and cost a sample; averages the noise of all batch sizes.
+//! - **between**: straight from one measured batch size to the next. Follows the jumps of a CPU whose caches run full
+//!   and of a library that changes its algorithm; passes the noise of each batch size on.
+//!
+//! The winner is chosen by cross-validation: each batch size between the smallest and the largest is left out in turn and
+//! predicted from the others. Few batch sizes make one op's score a matter of luck, so the score of all ops of its type is added
+//! to it: an op goes its own way only where its samples say so clearly.
+//!
+//! What it deliberately does not do: refit the type's curve for each inner fold. One point of one op barely moves it; a
+//! type with fewer than [`COMPANY`] ops, where it would, does not offer it unless nothing else is there.
+
+use super::curve::Curve;
+use super::line::Line;
+
+/// One op at one measured batch size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    /// The batch size.
+    pub batch: f64,
+    /// What the type's curve takes: FLOPs, or the batch size where FLOPs are unknown. Above 0.
+    pub x: f64,
+    /// Median seconds, above 0.
+    pub seconds: f64,
+}
+
+/// The shapes that compete, the one that assumes most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shape {
+    /// The layer type's curve, scaled.
+    Group,
+    /// A line in the batch size.
+    Line,
+    /// Straight from one measured batch size to the next.
+    Between,
+}
+
+impl Shape {
+    /// All of them.
+    pub const ALL: [Shape; 3] = [Shape::Group, Shape::Line, Shape::Between];
+}
+
+/// The fitted seconds of one op.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Fitted {
+    /// Factor times the type's curve at x.
+    Group(f64),
+    /// At the batch size.
+    Line(Line),
+    /// (batch, seconds), batches ascending; at least two.
+    Between(Vec<(f64, f64)>),
+}
+
+/// A type with fewer ops than this has no curve to lend.
+pub(super) const COMPANY: usize = 3;
+
+impl Fitted {
+    /// Fits one shape to the points (ascending in batch); none where there are too few for it.
+    pub fn fit(shape: Shape, points: &[Point], curve: &Curve) -> Option<Fitted> {
+        let pairs = || points.iter().map(|p| (p.batch, p.seconds)).collect::<Vec<_>>();
+        match shape {
+            Shape::Group => {
+                let mut factors: Vec<f64> = points.iter().map(|p| p.seconds / curve.at(p.x)).collect();
+                factors.sort_unstable_by(f64::total_cmp);
+                let (low, high) =
+                    (factors.get((factors.len().max(1) - 1) / 2)?, factors.get(factors.len() / 2)?);
+                Some(Fitted::Group((low * high).sqrt()))
+            }
+            Shape::Line if points.len() >= 2 => Line::fit(&pairs()).map(Fitted::Line),
+            Shape::Between if points.len() >= 2 => Some(Fitted::Between(pairs())),
+            Shape::Line | Shape::Between => None,
+        }
+    }
+
+    /// Seconds at a batch size, with the x and the curve of the op's type.
+    pub fn at(&self, batch: f64, x: f64, curve: &Curve) -> f64 {
+        match self {
+            Fitted::Group(factor) => factor * curve.at(x),
+            Fitted::Line(line) => line.at(batch),
+            Fitted::Between(points) => between(points, batch),
+        }
+    }
+}
+
+/// Straight through the neighbours of `batch`; outside the measured range along the outermost segment, whose slope is kept
+/// between none and twice what is proportional, so that noise cannot run away.
+fn between(points: &[(f64, f64)], batch: f64) -> f64 {
+    let above = points.partition_point(|p| p.0 < batch).clamp(1, points.len() - 1);
+    let ((k0, y0), (k1, y1)) = (points[above - 1], points[above]);
+    let slope = (y1 - y0) / (k1 - k0);
+    if batch < k0 {
+        // Not below the line from the origin's side: down to nothing at batch 0 at the steepest.
+        y0 + slope.clamp(0.0, y0 / k0) * (batch - k0)
+    } else if batch > k1 {
+        y1 + slope.clamp(0.0, 2.0 * y1 / k1) * (batch - k1)
+    } else {
+        y0 + slope * (batch - k0)
+    }
+}
+
+/// The positions that are left out in turn: those between the ends, or all where there is nothing between.
+pub(super) fn folds(count: usize) -> std::ops::Range<usize> {
+    if count >= 3 { 1..count - 1 } else { 0..count }
+}
+
+/// The mean |ln(predicted / measured)| of each shape over the folds; infinite where the shape cannot be fitted.
+/// Two batch sizes or fewer leave nothing to compare by.
+fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
+    if points.len() < 3 {
+        return [f64::INFINITY; 3];
+    }
+    let folds = folds(points.len());
+    Shape::ALL.map(|shape| {
+        let total: f64 = folds
+            .clone()
+            .map(|left_out| {
+                let rest: Vec<Point> =
+                    points.iter().enumerate().filter(|(i, _)| *i != left_out).map(|(_, p)| *p).collect();
+                let Some(fitted) = Fitted::fit(shape, &rest, curve) else { return f64::INFINITY };
+                let p = points[left_out];
+                (fitted.at(p.batch, p.x, curve).max(f64::MIN_POSITIVE) / p.seconds).ln().abs()
+            })
+            .sum();
+        total / folds.len() as f64
+    })
+}
+
+/// Fits every op of one type: `ops` are the points of each, ascending in batch. The result is in the same order.
+pub(super) fn fit_group(ops: &[Vec<Point>], curve: &Curve) -> Vec<Fitted> {
+    let own: Vec<[f64; 3]> = ops.iter().map(|points| scores(points, curve)).collect();
+    let mean = |s: usize| own.iter().map(|scores| scores[s]).sum::<f64>() / own.len() as f64;
+    let company = [mean(0), mean(1), mean(2)];
+    ops.iter()
+        .zip(&own)
+        .map(|(points, own)| {
+            let mut ranked: Vec<(f64, Shape)> = Shape::ALL
+                .into_iter()
+                .enumerate()
+                .map(|(s, shape)| {
+                    let lent = shape != Shape::Group || ops.len() >= COMPANY;
+                    (if lent { own[s] + company[s] } else { f64::INFINITY }, shape)
+                })
+                .collect();
+            // A line comes first where nothing could be left out, or all are equal.
+            let preference =
+                |shape| [Shape::Line, Shape::Between, Shape::Group].iter().position(|s| *s == shape);
+            ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(preference(a.1).cmp(&preference(b.1))));
+            let fitted = ranked.iter().find_map(|(_, shape)| Fitted::fit(*shape, points, curve));
+            fitted.expect("an op has at least one point, to which the type's curve can be scaled")
+        })
+        .collect()
+}

@@ -1,0 +1,161 @@
+//! The four rates of the link, and the link that plans stand on.
+//!
+//! A transfer takes latency + bytes / rate (AccUDNN eq. (5) with a latency; the paper averages its rates, which charges small
+//! transfers' latency to large ones). Each of the four, offload and prefetch, alone and with the other way running, is
+//! fitted robustly to the median of each size.
+//!
+//! A plan knows one rate a way, so one must be chosen before it is known what runs together:
+//!
+//! - **Full duplex**, where the two ways together move clearly more than one alone. A way whose rate drops by more than
+//!   5 % while the other runs is planned at that lower rate, as if the other always ran: a plan may then be beaten by its run, but
+//!   does not stall where it promised not to.
+//! - **Half duplex** at the rates alone, where both together move hardly more than one alone would: their shares of
+//!   the rates alone sum to 1.2 or less. A shared link gives 1, two independent ways give 2.
+
+use super::FitError;
+use super::line::Line;
+use plimsoll_ir::profile::{LinkSamples, Rate, TransferSample};
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use std::collections::BTreeMap;
+
+/// One fitted rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FittedRate {
+    /// latency + bytes / rate.
+    pub rate: Rate,
+    /// The median of |predicted / measured - 1| over the sizes.
+    pub relative_error: f64,
+}
+
+/// The link as it was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkModel {
+    /// Device to host, alone.
+    pub offload_alone: FittedRate,
+    /// Host to device, alone.
+    pub prefetch_alone: FittedRate,
+    /// Device to host while the other way runs.
+    pub offload_together: FittedRate,
+    /// Host to device while the other way runs.
+    pub prefetch_together: FittedRate,
+}
+
+/// Both ways together move at most this much of what both alone would, in rates alone: they share one link.
+const SHARED: f64 = 1.2;
+
+/// A rate that keeps at least this share while the other way runs is undisturbed.
+const UNDISTURBED: f64 = 0.95;
+
+impl LinkModel {
+    /// Fits the four rates.
+    pub fn fit(samples: &LinkSamples) -> Result<LinkModel, FitError> {
+        Ok(LinkModel {
+            offload_alone: fit_rate("offload_alone", &samples.offload_alone)?,
+            prefetch_alone: fit_rate("prefetch_alone", &samples.prefetch_alone)?,
+            offload_together: fit_rate("offload_together", &samples.offload_together)?,
+            prefetch_together: fit_rate("prefetch_together", &samples.prefetch_together)?,
+        })
+    }
+
+    /// The link to plan with; this file's head says how it is chosen.
+    pub fn planned(&self) -> Link {
+        let rate = |fitted: &FittedRate| fitted.rate.bytes_per_second.0;
+        let choose = |alone: &FittedRate, together: &FittedRate| {
+            let share = rate(together) / rate(alone);
+            (share, if share < UNDISTURBED { rate(together) } else { rate(alone) })
+        };
+        let (out_share, out) = choose(&self.offload_alone, &self.offload_together);
+        let (in_share, back) = choose(&self.prefetch_alone, &self.prefetch_together);
+        let latency = |fitted: &FittedRate| fitted.rate.latency_seconds;
+        let latency_seconds = latency(&self.offload_alone).max(latency(&self.prefetch_alone));
+        let shared = out_share + in_share <= SHARED;
+        let (duplex, out, back) = if shared {
+            (Duplex::Half, rate(&self.offload_alone), rate(&self.prefetch_alone))
+        } else {
+            (Duplex::Full, out, back)
+        };
+        Link {
+            offload_bytes_per_second: BytesPerSecond(out),
+            prefetch_bytes_per_second: BytesPerSecond(back),
+            latency_seconds,
+            duplex,
+        }
+    }
+}
+
+/// The rate through the median of each size. Where the samples say that time does not grow with the bytes (one size
+/// only, or noise), the latency is 0 and the rate the one of the largest size.
+fn fit_rate(which: &'static str, samples: &[TransferSample]) -> Result<FittedRate, FitError> {
+    let mut sizes: BTreeMap<Bytes, Vec<f64>> = BTreeMap::new();
+    for sample in samples.iter().filter(|s| s.bytes.0 > 0 && s.seconds.0 > 0.0 && s.seconds.0.is_finite()) {
+        sizes.entry(sample.bytes).or_default().push(sample.seconds.0);
+    }
+    let points: Vec<(f64, f64)> =
+        sizes.into_iter().map(|(bytes, mut seconds)| (bytes.0 as f64, super::median(&mut seconds))).collect();
+    let Some((largest, slowest)) = points.last().copied() else {
+        return Err(FitError::NoTransfers { which });
+    };
+    let mut line = Line::fit(&points).expect("there is a point, and it is above zero");
+    if line.slope <= 0.0 {
+        line = Line { intercept: 0.0, slope: slowest / largest };
+    }
+    let mut errors: Vec<f64> = points.iter().map(|(x, y)| (line.at(*x) / y - 1.0).abs()).collect();
+    let rate =
+        Rate { bytes_per_second: BytesPerSecond(1.0 / line.slope), latency_seconds: Seconds(line.intercept) };
+    Ok(FittedRate { rate, relative_error: super::median(&mut errors) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(rate: f64, latency: f64) -> Vec<TransferSample> {
+        let sizes = [1u64 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24];
+        let noise = [1.0, 1.02, 0.99, 1.01, 9.0, 0.98, 1.0];
+        let one = |bytes: u64, f: f64| TransferSample {
+            bytes: Bytes(bytes),
+            seconds: Seconds(f * (latency + bytes as f64 / rate)),
+        };
+        sizes.iter().flat_map(|b| noise.map(|f| one(*b, f))).collect()
+    }
+
+    #[track_caller]
+    fn check(alone: [f64; 2], together: [f64; 2], expected: [f64; 2], duplex: Duplex) {
+        let model = LinkModel::fit(&LinkSamples {
+            offload_alone: samples(alone[0], 1e-5),
+            prefetch_alone: samples(alone[1], 1e-5),
+            offload_together: samples(together[0], 1e-5),
+            prefetch_together: samples(together[1], 1e-5),
+        });
+        let link = model.expect("there are samples").planned();
+        let near = |rate: BytesPerSecond, expected: f64| (rate.0 / expected - 1.0).abs() < 0.01;
+        assert!(near(link.offload_bytes_per_second, expected[0]), "{link:?}");
+        assert!(near(link.prefetch_bytes_per_second, expected[1]), "{link:?}");
+        assert!((link.latency_seconds.0 / 1e-5 - 1.0).abs() < 0.05, "{link:?}");
+        assert_eq!(link.duplex, duplex);
+    }
+
+    #[test]
+    fn the_planned_link_follows_what_both_ways_do_together() {
+        check([12e9, 13e9], [12e9, 13e9], [12e9, 13e9], Duplex::Full);
+        check([12e9, 13e9], [11.8e9, 12.9e9], [12e9, 13e9], Duplex::Full);
+        check([12e9, 13e9], [10e9, 11e9], [10e9, 11e9], Duplex::Full);
+        check([12e9, 12e9], [6e9, 6e9], [12e9, 12e9], Duplex::Half);
+        check([12e9, 12e9], [9e9, 3.5e9], [12e9, 12e9], Duplex::Half);
+    }
+
+    #[test]
+    fn one_size_gives_a_rate_and_no_samples_an_error() {
+        let one = TransferSample { bytes: Bytes(1000), seconds: Seconds(1e-3) };
+        let fitted = fit_rate("offload_alone", &[one; 3]).expect("there are samples");
+        assert!((fitted.rate.bytes_per_second.0 - 1e6).abs() < 1.0);
+        assert_eq!(fitted.rate.latency_seconds, Seconds::ZERO);
+        let none = TransferSample { bytes: Bytes(0), seconds: Seconds(1e-3) };
+        assert_eq!(fit_rate("offload_alone", &[none]), Err(FitError::NoTransfers { which: "offload_alone" }));
+        // Larger is faster: noise; the rate is that of the largest.
+        let fast = TransferSample { bytes: Bytes(4000), seconds: Seconds(0.5e-3) };
+        let fitted = fit_rate("offload_alone", &[one, fast]).expect("there are samples");
+        assert!(fitted.rate.bytes_per_second.0.is_finite() && fitted.rate.bytes_per_second.0 > 0.0);
+    }
+}

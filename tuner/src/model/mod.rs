@@ -1,0 +1,393 @@
+//! The performance model (AccUDNN §3.3): seconds of any op at any batch size, and the link, fitted to what was measured.
+//!
+//! ```text
+//! seconds of op j at batch k = spread * layer_j(k)
+//! ```
+//!
+//! `layer_j` is the op's own curve (`layer.rs`) above the saturating curve of its layer type (`curve.rs`); both
+//! are fitted to medians of the repetitions, so that one disturbed repetition counts nothing. Medians of parts sum to less
+//! than the median of the whole where times have a long upper tail; `spread` is that ratio, measured on the same
+//! repetitions, so that the sum over all ops predicts the median iteration.
+//!
+//! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
+//! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
+//! batch size stands in for them, which suits the op's own curve and says little across ops.
+//!
+//! Every prediction carries its relative error. It is found by leaving each batch size out of *everything* (curves,
+//! choice of shapes, fit), predicting it, and comparing. Batch sizes between the smallest and the largest give the error
+//! inside the measured range; leaving out an end gives the error outside.
+//!
+//! What it deliberately does not do: memory (exact, in the trace), stalls (`simulate`), or kernel alternatives, whose seconds
+//! it leaves as the trace has them.
+
+mod curve;
+mod layer;
+mod line;
+mod link;
+
+pub use layer::Shape;
+pub use link::{FittedRate, LinkModel};
+
+use curve::Curve;
+use layer::{Fitted, Point};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::profile::{BatchSamples, Profile};
+use plimsoll_ir::schedule::Link;
+use plimsoll_ir::trace::{Op, Phase, Trace};
+use std::collections::BTreeMap;
+
+/// Why a profile gives no model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FitError {
+    /// There is no measured batch size, or one without ops.
+    #[error("the profile holds no op times; run `profile` again")]
+    NoSamples,
+    /// The batch sizes do not hold the same ops, or an op has no time.
+    #[error(
+        "op {position} (`{name}`) at batch {batch} does not match the other batch sizes or has no times; run `profile` again"
+    )]
+    Ops {
+        /// The batch size.
+        batch: u64,
+        /// The op's position.
+        position: usize,
+        /// Its name.
+        name: String,
+    },
+    /// Two ops share a name, by which the trace's ops are found.
+    #[error("two ops of the profile are called `{name}`; names tell ops apart")]
+    TwoOps {
+        /// The name.
+        name: String,
+    },
+    /// One of the four link measurements is empty.
+    #[error("the profile has no usable transfer for `{which}`; run `profile` again")]
+    NoTransfers {
+        /// Which of the four.
+        which: &'static str,
+    },
+}
+
+/// The model was never shown an op like this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no `{kind}` op like `{name}` was measured; profile the network that the trace is of")]
+pub struct UnknownOp {
+    /// The op's name.
+    pub name: String,
+    /// Its layer type.
+    pub kind: String,
+}
+
+/// Seconds, and how far off they may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Predicted.
+    pub seconds: Seconds,
+    /// Estimated on batch sizes that were held out; 1 where none could be.
+    pub relative_error: f64,
+}
+
+/// How well a batch size was predicted by a model that had never seen it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeldOut {
+    /// The batch size.
+    pub batch: u64,
+    /// Whether it lies between other measured ones.
+    pub inside: bool,
+    /// The sum over all ops, predicted.
+    pub predicted: Seconds,
+    /// The median over the repetitions of the sum over all ops.
+    pub measured: Seconds,
+    /// The median over the ops of |predicted / measured - 1|.
+    pub op_relative_error: f64,
+}
+
+impl HeldOut {
+    /// predicted / measured - 1 of the sum over all ops.
+    pub fn off(&self) -> f64 {
+        self.predicted / self.measured - 1.0
+    }
+}
+
+/// The fitted model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    layers: BTreeMap<String, Layer>,
+    curves: BTreeMap<Type, Curve>,
+    /// Median iteration / sum of median ops.
+    spread: f64,
+    held_out: Vec<HeldOut>,
+    /// The smallest and the largest measured batch size.
+    range: (u64, u64),
+    link: LinkModel,
+}
+
+/// One op of the profile.
+#[derive(Clone, Debug, PartialEq)]
+struct Layer {
+    of: Type,
+    fitted: Fitted,
+    /// Inside and outside the measured range.
+    relative_error: [f64; 2],
+}
+
+/// What the group curves tell apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Type {
+    kind: String,
+    phase: Phase,
+    kernel: String,
+}
+
+impl Type {
+    fn of(name: &str, kind: &str, phase: Phase) -> Type {
+        let kernel = name.rsplit_once(['.', '/', ':', ' ']).map_or("", |(_, last)| last);
+        Type { kind: kind.to_owned(), phase, kernel: kernel.to_owned() }
+    }
+}
+
+/// Times are no shorter than this when logarithms are taken: a clock's tick.
+const TICK: f64 = 1e-9;
+
+/// The relative error where no batch size could be held out: anything up to twice.
+const UNKNOWN: f64 = 1.0;
+
+/// The middle value, the mean of the two middle ones where there are two. The slice is not empty.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
+}
+
+/// The profile, ready to be fitted: per op the medians, ascending in batch.
+struct Data {
+    batches: Vec<u64>,
+    names: Vec<(String, Type)>,
+    /// One list an op, one point a batch size.
+    points: Vec<Vec<Point>>,
+    /// The median over the repetitions of the sum over all ops, per batch size.
+    totals: Vec<f64>,
+}
+
+impl Data {
+    fn new(profile: &Profile) -> Result<Data, FitError> {
+        // Batch sizes that stand in the profile more than once (measured again to refit) are taken together.
+        let mut batches: BTreeMap<u64, Vec<&BatchSamples>> = BTreeMap::new();
+        for samples in &profile.batches {
+            batches.entry(samples.batch).or_default().push(samples);
+        }
+        let first = profile.batches.first().filter(|b| !b.ops.is_empty()).ok_or(FitError::NoSamples)?;
+        let names: Vec<(String, Type)> =
+            first.ops.iter().map(|op| (op.name.clone(), Type::of(&op.name, &op.kind, op.phase))).collect();
+        let mut points = vec![Vec::new(); names.len()];
+        let mut totals = Vec::new();
+        for (batch, parts) in &batches {
+            for (position, (name, _)) in names.iter().enumerate() {
+                let mismatch = || FitError::Ops { batch: *batch, position, name: name.clone() };
+                let mut seconds = Vec::new();
+                let mut flops = 0;
+                for part in parts {
+                    let op = part.ops.get(position).filter(|op| op.name == *name).ok_or_else(mismatch)?;
+                    seconds.extend(op.seconds.iter().map(|s| s.0).filter(|s| s.is_finite() && *s >= 0.0));
+                    flops = op.flops;
+                }
+                if seconds.is_empty() {
+                    return Err(mismatch());
+                }
+                let x = size(flops, *batch);
+                points[position].push(Point {
+                    batch: *batch as f64,
+                    x,
+                    seconds: median(&mut seconds).max(TICK),
+                });
+            }
+            totals.push(iteration_total(parts).unwrap_or_else(|| {
+                points.iter().map(|op| op.last().map_or(0.0, |p: &Point| p.seconds)).sum()
+            }));
+        }
+        Ok(Data { batches: batches.into_keys().collect(), names, points, totals })
+    }
+
+    /// Median iteration / sum of median ops: the median of it over the batch sizes but the one left out.
+    fn spread(&self, left_out: Option<usize>) -> f64 {
+        let ratio = |b: usize| self.totals[b] / self.points.iter().map(|op| op[b].seconds).sum::<f64>();
+        let mut ratios: Vec<f64> =
+            (0..self.batches.len()).filter(|b| Some(*b) != left_out).map(ratio).collect();
+        if ratios.is_empty() { 1.0 } else { median(&mut ratios) }
+    }
+}
+
+/// The median over the repetitions of the sum over all ops; none where the ops were not repeated together.
+fn iteration_total(parts: &[&BatchSamples]) -> Option<f64> {
+    let mut totals = Vec::new();
+    for part in parts {
+        let repetitions = part.ops.first()?.seconds.len();
+        if part.ops.iter().any(|op| op.seconds.len() != repetitions) {
+            return None;
+        }
+        totals.extend((0..repetitions).map(|r| part.ops.iter().map(|op| op.seconds[r].0).sum::<f64>()));
+    }
+    (!totals.is_empty()).then(|| median(&mut totals).max(TICK))
+}
+
+/// What the curves take: FLOPs, or the batch size where they are unknown.
+fn size(flops: u64, batch: u64) -> f64 {
+    if flops > 0 { flops as f64 } else { batch as f64 }
+}
+
+/// Curves per type, and one fitted shape per op.
+struct Fits {
+    curves: BTreeMap<Type, Curve>,
+    layers: Vec<Fitted>,
+}
+
+/// Fits everything, as if batch size `left_out` had never been measured. `near` gives the curves to start from.
+fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
+    let mut members: BTreeMap<&Type, Vec<usize>> = BTreeMap::new();
+    for (j, (_, of)) in data.names.iter().enumerate() {
+        members.entry(of).or_default().push(j);
+    }
+    let mut layers: Vec<Option<Fitted>> = vec![None; data.names.len()];
+    let mut curves = BTreeMap::new();
+    for (of, members) in members {
+        let keep = |points: &[Point]| -> Vec<Point> {
+            points.iter().enumerate().filter(|(b, _)| Some(*b) != left_out).map(|(_, p)| *p).collect()
+        };
+        let points: Vec<Vec<Point>> = members.iter().map(|j| keep(&data.points[*j])).collect();
+        let samples: Vec<(f64, f64)> = points.iter().flatten().map(|p| (p.x, p.seconds)).collect();
+        let curve = Curve::fit(&samples, near.and_then(|fits| fits.curves.get(of)));
+        let curve = curve.expect("every op has a point at every batch size, and one is never left out alone");
+        for (j, fitted) in members.iter().zip(layer::fit_group(&points, &curve)) {
+            layers[*j] = Some(fitted);
+        }
+        curves.insert(of.clone(), curve);
+    }
+    let layers = layers.into_iter().map(|fitted| fitted.expect("every op belongs to one type")).collect();
+    Fits { curves, layers }
+}
+
+impl Model {
+    /// Fits the model to a profile. The same profile gives the same model.
+    pub fn fit(profile: &Profile) -> Result<Model, FitError> {
+        let link = LinkModel::fit(&profile.link)?;
+        let data = Data::new(profile)?;
+        let fits = fit_all(&data, None, None);
+        let (held_out, errors) = hold_out(&data, &fits);
+        let mut layers = BTreeMap::new();
+        for (((name, of), fitted), relative_error) in data.names.iter().zip(fits.layers).zip(errors) {
+            let layer = Layer { of: of.clone(), fitted, relative_error };
+            if layers.insert(name.clone(), layer).is_some() {
+                return Err(FitError::TwoOps { name: name.clone() });
+            }
+        }
+        let range = (data.batches[0], data.batches[data.batches.len() - 1]);
+        Ok(Model { layers, curves: fits.curves, spread: data.spread(None), held_out, range, link })
+    }
+
+    /// Seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of its
+    /// layer type, with the error 1: nothing was held out that would say how well that does.
+    pub fn seconds(&self, op: &Op, batch: u64) -> Result<Prediction, UnknownOp> {
+        let (k, x) = (batch as f64, size(op.flops, batch));
+        let of = Type::of(&op.name, &op.kind, op.phase);
+        let own = self.layers.get(&op.name).filter(|layer| layer.of == of);
+        let curve = self.curves.get(&of);
+        let (seconds, relative_error) = match (own, curve) {
+            (Some(layer), Some(curve)) => {
+                (layer.fitted.at(k, x, curve), layer.relative_error[usize::from(!self.inside(batch))])
+            }
+            (None, Some(curve)) => (curve.at(x), UNKNOWN),
+            (_, None) => return Err(UnknownOp { name: op.name.clone(), kind: op.kind.clone() }),
+        };
+        Ok(Prediction { seconds: Seconds(self.spread * seconds.max(0.0)), relative_error })
+    }
+
+    /// Writes the predicted seconds of every op into a trace. Nothing is written where an op is unknown.
+    pub fn fill(&self, trace: &mut Trace) -> Result<(), UnknownOp> {
+        let seconds: Vec<Seconds> = trace
+            .ops
+            .iter()
+            .map(|op| self.seconds(op, trace.batch).map(|prediction| prediction.seconds))
+            .collect::<Result<_, _>>()?;
+        for (op, seconds) in trace.ops.iter_mut().zip(seconds) {
+            op.seconds = seconds;
+        }
+        Ok(())
+    }
+
+    /// The relative error of the sum over all ops at a batch size: the largest over the batch sizes that were held out,
+    /// those inside the measured range for a batch inside, those at its ends for one outside; 1 where there is none.
+    pub fn iteration_error(&self, batch: u64) -> f64 {
+        let inside = self.inside(batch) && self.held_out.iter().any(|h| h.inside);
+        let of = self.held_out.iter().filter(|h| h.inside == inside).map(|h| h.off().abs());
+        of.reduce(f64::max).unwrap_or(UNKNOWN)
+    }
+
+    /// Every batch size as predicted by a model that had never seen it, ascending.
+    pub fn held_out(&self) -> &[HeldOut] {
+        &self.held_out
+    }
+
+    /// How many ops follow each shape.
+    pub fn shapes(&self) -> [(Shape, usize); 3] {
+        let shape = |layer: &Layer| match layer.fitted {
+            Fitted::Group(_) => Shape::Group,
+            Fitted::Line(_) => Shape::Line,
+            Fitted::Between(_) => Shape::Between,
+        };
+        Shape::ALL.map(|s| (s, self.layers.values().filter(|layer| shape(layer) == s).count()))
+    }
+
+    /// The link to plan with.
+    pub fn link(&self) -> Link {
+        self.link.planned()
+    }
+
+    /// The four fitted rates.
+    pub fn rates(&self) -> &LinkModel {
+        &self.link
+    }
+
+    fn inside(&self, batch: u64) -> bool {
+        (self.range.0..=self.range.1).contains(&batch)
+    }
+}
+
+/// Leaves every batch size out in turn. Returns how the whole did, and for each op the root mean square of its relative
+/// errors inside the measured range and the largest at its ends.
+fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
+    let count = data.batches.len();
+    let unknown = vec![[UNKNOWN; 2]; data.names.len()];
+    if count < 2 {
+        return (Vec::new(), unknown);
+    }
+    let mut held_out = Vec::new();
+    let mut offs: Vec<Vec<f64>> = vec![Vec::new(); data.names.len()];
+    for b in 0..count {
+        let fits = fit_all(data, Some(b), Some(full));
+        let spread = data.spread(Some(b));
+        let mut predicted = 0.0;
+        for (j, (_, of)) in data.names.iter().enumerate() {
+            let p = data.points[j][b];
+            let seconds = fits.layers[j].at(p.batch, p.x, &fits.curves[of]).max(0.0);
+            predicted += spread * seconds;
+            offs[j].push((seconds / p.seconds - 1.0).abs());
+        }
+        let op_relative_error = median(&mut offs.iter().map(|of| of[b]).collect::<Vec<_>>());
+        held_out.push(HeldOut {
+            batch: data.batches[b],
+            inside: count >= 3 && layer::folds(count).contains(&b),
+            predicted: Seconds(predicted),
+            measured: Seconds(data.totals[b]),
+            op_relative_error,
+        });
+    }
+    let errors = offs.iter().map(|offs| {
+        let inside = &offs[layer::folds(count)];
+        let root_mean_square = (inside.iter().map(|off| off * off).sum::<f64>() / inside.len() as f64).sqrt();
+        [root_mean_square, offs[0].max(offs[count - 1])]
+    });
+    (held_out, errors.collect())
+}
+
+#[cfg(test)]
+mod tests;

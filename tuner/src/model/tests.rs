@@ -1,0 +1,334 @@
+use super::*;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::profile::{LinkSamples, Machine, OpSamples, ProfileKind, TransferSample};
+use plimsoll_ir::trace::TraceKind;
+use proptest::prelude::*;
+
+/// A repeatable stream of numbers in 0..1.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A factor around 1: mostly small noise, sometimes a disturbance that only ever slows.
+    fn noise(&mut self, size: f64) -> f64 {
+        let disturbed = if self.roll() < 0.05 { 1.0 + 2.0 * self.roll() } else { 1.0 };
+        (1.0 + size * (self.roll() + self.roll() - 1.0)) * disturbed
+    }
+}
+
+/// An op of a made-up machine.
+#[derive(Clone)]
+struct Truth {
+    name: String,
+    kind: &'static str,
+    phase: Phase,
+    /// FLOPs a sample; 0 for an op that does not depend on the batch.
+    flops: u64,
+    /// Seconds a launch.
+    overhead: f64,
+    /// FLOPs a second at large sizes.
+    rate: f64,
+    /// FLOPs at which half the rate is reached.
+    turn: f64,
+    /// Batch size beyond which a sample takes 40 % longer.
+    cache: f64,
+}
+
+impl Truth {
+    fn flops(&self, batch: u64) -> u64 {
+        if self.phase == Phase::Update { self.flops } else { self.flops * batch }
+    }
+
+    fn seconds(&self, batch: u64) -> f64 {
+        let k = if self.phase == Phase::Update { 1.0 } else { batch as f64 };
+        let work = self.flops as f64 * (k + 0.4 * (k - self.cache).max(0.0));
+        self.overhead + (work + self.turn) / self.rate
+    }
+}
+
+fn machine(cache: f64) -> Vec<Truth> {
+    let mut ops = Vec::new();
+    for (j, flops) in [20_000_000u64, 74_000_000, 37_000_000, 74_000_000, 9_000_000].into_iter().enumerate() {
+        for (kernel, phase, share) in [
+            ("forward", Phase::Forward, 1.0),
+            ("backward_filter", Phase::Backward, 0.8),
+            ("backward_data", Phase::Backward, 0.7),
+        ] {
+            let rate = 1e11 * share * (1.0 + 0.2 * j as f64);
+            let name = format!("conv{j}.{kernel}");
+            ops.push(Truth { name, kind: "conv", phase, flops, overhead: 3e-6, rate, turn: 1e6, cache });
+        }
+        let (kind, phase) = ("relu", Phase::Forward);
+        ops.push(Truth {
+            name: format!("relu{j}.forward"),
+            kind,
+            phase,
+            flops: flops / 500,
+            overhead: 1e-6,
+            rate: 2e9,
+            turn: 0.0,
+            cache,
+        });
+    }
+    let (kind, phase) = ("sgd", Phase::Update);
+    ops.push(Truth {
+        name: "w.sgd".into(),
+        kind,
+        phase,
+        flops: 500_000,
+        overhead: 1e-6,
+        rate: 3e9,
+        turn: 0.0,
+        cache,
+    });
+    ops.sort_by_key(|op| op.phase);
+    ops
+}
+
+fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
+    let mut dice = Dice(seed);
+    let repetitions = 9;
+    let batches = batches.iter().map(|batch| {
+        let measured = ops.iter().map(|op| OpSamples {
+            name: op.name.clone(),
+            kind: op.kind.into(),
+            phase: op.phase,
+            flops: op.flops(*batch),
+            seconds: (0..repetitions).map(|_| Seconds(op.seconds(*batch) * dice.noise(noise))).collect(),
+        });
+        let ops = measured.collect();
+        BatchSamples { batch: *batch, iteration_seconds: vec![Seconds(1.0); repetitions], ops }
+    });
+    let transfer = vec![TransferSample { bytes: Bytes(1 << 20), seconds: Seconds(1e-4) }];
+    Profile {
+        kind: ProfileKind,
+        network: NetworkSpec { name: "made-up".into(), image: [8, 8], channels: 3, classes: 10 },
+        machine: Machine {
+            device: "made-up".into(),
+            threads: 1,
+            paced: None,
+            system: "none".into(),
+            plimsoll: "0".into(),
+            unix_seconds: 0,
+        },
+        budget_bytes: Bytes(1 << 30),
+        overhead_seconds: Seconds::ZERO,
+        link: LinkSamples {
+            offload_alone: transfer.clone(),
+            prefetch_alone: transfer.clone(),
+            offload_together: transfer.clone(),
+            prefetch_together: transfer,
+        },
+        batches: batches.collect(),
+    }
+}
+
+fn trace(ops: &[Truth], batch: u64) -> Trace {
+    let ops = ops.iter().map(|op| Op {
+        name: op.name.clone(),
+        layer: op.name.clone(),
+        kind: op.kind.into(),
+        phase: op.phase,
+        seconds: Seconds::ZERO,
+        reads: vec![],
+        writes: vec![],
+        workspace_bytes: Bytes::ZERO,
+        flops: op.flops(batch),
+        recomputable: true,
+        alternatives: vec![],
+    });
+    let ops = ops.collect();
+    Trace {
+        kind: TraceKind,
+        name: "made-up".into(),
+        batch,
+        resident_bytes: Bytes::ZERO,
+        tensors: vec![],
+        ops,
+    }
+}
+
+const BATCHES: [u64; 5] = [8, 16, 32, 43, 64];
+
+/// |predicted / true - 1| of the sum over all ops, at batch sizes that were not measured.
+fn errors(ops: &[Truth], model: &Model, batches: impl Iterator<Item = u64>) -> Vec<f64> {
+    let off = batches.map(|batch| {
+        let mut trace = trace(ops, batch);
+        model.fill(&mut trace).expect("every op was measured");
+        let truth: f64 = ops.iter().map(|op| op.seconds(batch)).sum();
+        // The made-up disturbances slow the median iteration; `spread` carries that, the truth here does not.
+        (trace.compute_seconds().0 / model.spread / truth - 1.0).abs()
+    });
+    off.collect()
+}
+
+#[test]
+fn exact_samples_are_predicted_exactly_at_any_batch() {
+    let ops = machine(1e9);
+    let model = Model::fit(&profile(&ops, &BATCHES, 0.0, 1)).expect("fits");
+    for off in errors(&ops, &model, 4..100) {
+        assert!(off < 0.005, "{off}");
+    }
+}
+
+#[test]
+fn noise_and_disturbances_leave_the_iteration_within_a_few_percent() {
+    let ops = machine(1e9);
+    for seed in 0..8 {
+        let model = Model::fit(&profile(&ops, &BATCHES, 0.1, seed)).expect("fits");
+        let mut all = errors(&ops, &model, 8..=64);
+        assert!(all.iter().all(|off| *off < 0.05), "{all:?}");
+        assert!(median(&mut all) < 0.02);
+        assert!(model.iteration_error(24) < 0.12, "{:?}", model.held_out());
+    }
+}
+
+#[test]
+fn a_jump_where_the_cache_runs_full_is_followed() {
+    let ops = machine(32.0);
+    let model = Model::fit(&profile(&ops, &BATCHES, 0.0, 1)).expect("fits");
+    let all = errors(&ops, &model, 8..=64);
+    assert!(all.iter().all(|off| *off < 0.02), "{all:?}");
+    let [_, _, (shape, count)] = model.shapes();
+    assert_eq!(shape, Shape::Between);
+    assert!(count * 2 > ops.len(), "{:?}", model.shapes());
+}
+
+#[test]
+fn the_stated_error_covers_what_happens_at_other_batches() {
+    let mut covered = 0;
+    let mut asked = 0;
+    for seed in 0..10 {
+        let ops = machine(30.0);
+        let model = Model::fit(&profile(&ops, &BATCHES, 0.1, 100 + seed)).expect("fits");
+        for off in errors(&ops, &model, 9..64) {
+            covered += usize::from(off <= model.iteration_error(24));
+            asked += 1;
+        }
+    }
+    assert!(covered * 10 >= asked * 8, "{covered} of {asked}");
+}
+
+#[test]
+fn an_unmeasured_op_takes_the_curve_of_its_type_and_an_unknown_type_none() {
+    let ops = machine(1e9);
+    let model = Model::fit(&profile(&ops, &BATCHES, 0.0, 1)).expect("fits");
+    let mut op = trace(&ops, 32).ops[0].clone();
+    let measured = model.seconds(&op, 32).expect("measured");
+    assert!(measured.relative_error < 0.05, "{measured:?}");
+    op.name = "conv77.forward".into();
+    let other = model.seconds(&op, 32).expect("a conv");
+    assert_eq!(other.relative_error, 1.0);
+    assert!((other.seconds / measured.seconds - 1.0).abs() < 0.5, "{other:?} {measured:?}");
+    op.kind = "attention".into();
+    let error = UnknownOp { name: op.name.clone(), kind: op.kind.clone() };
+    assert_eq!(model.seconds(&op, 32), Err(error));
+    let mut trace = trace(&ops, 32);
+    trace.ops[3] = op;
+    assert!(model.fill(&mut trace).is_err());
+    assert!(trace.ops.iter().all(|op| op.seconds == Seconds::ZERO), "nothing is half filled");
+}
+
+#[test]
+fn few_batch_sizes_fit_and_admit_their_error() {
+    let ops = machine(1e9);
+    let one = Model::fit(&profile(&ops, &[32], 0.0, 1)).expect("fits");
+    assert_eq!(one.iteration_error(32), 1.0);
+    assert!(errors(&ops, &one, 32..33)[0] < 0.01);
+    let two = Model::fit(&profile(&ops, &[16, 32], 0.0, 1)).expect("fits");
+    assert_eq!(two.held_out().len(), 2);
+    assert!(two.iteration_error(24) > 0.0 && two.iteration_error(24) < 1.0);
+    for off in errors(&ops, &two, 8..64) {
+        assert!(off < 0.01, "{off}");
+    }
+}
+
+#[test]
+fn a_batch_that_is_measured_again_joins_the_fit() {
+    let ops = machine(30.0);
+    let mut profile = profile(&ops, &BATCHES, 0.0, 1);
+    let before = errors(&ops, &Model::fit(&profile).expect("fits"), 37..38)[0];
+    profile.batches.extend(self::profile(&ops, &[37, 32], 0.0, 2).batches);
+    let after = errors(&ops, &Model::fit(&profile).expect("fits"), 37..38)[0];
+    assert!(after <= before && after < 1e-3, "{before} {after}");
+}
+
+#[test]
+fn profiles_that_hold_together_badly_are_refused() {
+    let ops = machine(1e9);
+    let good = profile(&ops, &BATCHES, 0.0, 1);
+    let mut bad = good.clone();
+    bad.batches.clear();
+    assert_eq!(Model::fit(&bad), Err(FitError::NoSamples));
+    let mut bad = good.clone();
+    bad.batches[2].ops.pop();
+    assert!(matches!(Model::fit(&bad), Err(FitError::Ops { batch: 32, .. })));
+    let mut bad = good.clone();
+    bad.batches[1].ops[4].seconds.clear();
+    assert!(matches!(Model::fit(&bad), Err(FitError::Ops { batch: 16, position: 4, .. })));
+    let mut bad = good.clone();
+    for batch in &mut bad.batches {
+        batch.ops[1].name = batch.ops[0].name.clone();
+    }
+    assert!(matches!(Model::fit(&bad), Err(FitError::TwoOps { .. })));
+    let mut bad = good;
+    bad.link.prefetch_together.clear();
+    assert_eq!(Model::fit(&bad), Err(FitError::NoTransfers { which: "prefetch_together" }));
+}
+
+#[test]
+fn medians_of_parts_are_raised_to_the_median_of_the_whole() {
+    // Every op is disturbed in every third repetition, each in another one: no median sees it, every iteration does.
+    let ops = machine(1e9);
+    let mut profile = profile(&ops, &BATCHES, 0.0, 1);
+    let mut quiet = 0.0;
+    for batch in &mut profile.batches {
+        quiet = 0.0;
+        for (j, samples) in batch.ops.iter_mut().enumerate() {
+            let seconds = ops[j].seconds(batch.batch);
+            quiet += seconds;
+            samples.seconds =
+                (0..9).map(|r| Seconds(if (r + j) % 3 == 0 { 1.3 * seconds } else { seconds })).collect();
+        }
+    }
+    let model = Model::fit(&profile).expect("fits");
+    let mut trace = trace(&ops, 64);
+    model.fill(&mut trace).expect("every op was measured");
+    let ratio = trace.compute_seconds().0 / quiet;
+    assert!((1.05..1.15).contains(&ratio), "{ratio}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever was measured, predictions are finite and not negative, at any batch size; and the fit is repeatable.
+    #[test]
+    fn predictions_are_times(
+        seconds in prop::collection::vec(prop::collection::vec(0.0..10.0f64, 1..4), 6),
+        batches in prop::collection::btree_set(1u64..10_000, 1..6),
+    ) {
+        let ops = machine(1e9);
+        let batches: Vec<u64> = batches.into_iter().collect();
+        let mut profile = profile(&ops, &batches, 0.0, 1);
+        for (i, batch) in profile.batches.iter_mut().enumerate() {
+            for (j, op) in batch.ops.iter_mut().enumerate() {
+                op.seconds = seconds[(i + j) % seconds.len()].iter().map(|s| Seconds(*s)).collect();
+            }
+        }
+        let model = Model::fit(&profile).expect("fits");
+        prop_assert_eq!(&model, &Model::fit(&profile).expect("fits"));
+        for batch in [1, 7, 500, 1_000_000] {
+            let mut trace = trace(&ops, batch);
+            model.fill(&mut trace).expect("every op was measured");
+            for op in &trace.ops {
+                prop_assert!(op.seconds.0.is_finite() && op.seconds.0 >= 0.0, "{op:?}");
+            }
+            prop_assert!(model.iteration_error(batch) >= 0.0);
+        }
+    }
+}
