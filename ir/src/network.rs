@@ -182,6 +182,16 @@ impl Network {
         layer.inputs.first().map_or(layer.output, |i| self.layer(*i).output)
     }
 
+    /// Trained parameters of all layers.
+    pub fn all_parameters(&self) -> u64 {
+        self.layers.iter().map(|layer| self.parameters(layer)).sum()
+    }
+
+    /// Floating-point operations of the forward pass of all layers for one sample.
+    pub fn all_forward_flops(&self) -> u64 {
+        self.layers.iter().map(|layer| self.forward_flops(layer)).sum()
+    }
+
     /// Trained parameters of a layer, biases and scales included, running statistics not.
     pub fn parameters(&self, layer: &Layer) -> u64 {
         let input = self.input_shape(layer);

@@ -1,1 +1,20 @@
-//! .
+//! What is trained: the zoo of networks, and the lowering of a network to one training iteration.
+//!
+//! [`build`] makes a [`Network`](plimsoll_ir::network::Network) from the name of one (or [`Builder`] from its layers);
+//! [`lower`] makes of it, at a batch size, the program that the runtime runs and the trace that the tuner plans.
+//! Everything here is plain computation on shapes: the same input gives the same output, on any machine.
+//!
+//! What it deliberately does not do: know a device, a duration or an address of the pool.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod error;
+mod lower;
+mod resident;
+mod resnet;
+mod zoo;
+
+pub use builder::Builder;
+pub use error::NetworkError;
+pub use lower::{LowerOptions, Mode, ReluStorage, lower};
+pub use zoo::{Entry, build, entries};

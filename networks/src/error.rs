@@ -1,0 +1,96 @@
+//! Why a network cannot be built or lowered, by what the caller can do about it.
+
+use plimsoll_ir::Bytes;
+use plimsoll_ir::network::Shape;
+
+/// Why a network cannot be built or lowered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetworkError {
+    /// Choose another name.
+    #[error("no network is called `{name}`; did you mean {}?", either(.nearest))]
+    UnknownName {
+        /// What was asked for.
+        name: String,
+        /// Names that exist, nearest first.
+        nearest: Vec<String>,
+    },
+    /// Choose another depth of that family.
+    #[error("there is no `{name}`: {rule}; the nearest are {}", either(.nearest))]
+    ImpossibleDepth {
+        /// What was asked for.
+        name: String,
+        /// Which depths there are.
+        rule: &'static str,
+        /// The nearest possible names, the shallower first.
+        nearest: Vec<String>,
+    },
+    /// Give a number of at least 1.
+    #[error("{what} is 0; give at least 1")]
+    Zero {
+        /// What is 0, such as `the number of classes`.
+        what: &'static str,
+    },
+    /// Give larger images, or choose a network for small ones.
+    #[error(
+        "{}x{} images are too small for `{network}`: its layer `{layer}` has nothing left to work on; give images of \
+         at least {smallest}x{smallest}, or choose a network for small images such as resnet20 or mlp", .image[0], .image[1]
+    )]
+    ImageTooSmall {
+        /// The network's name.
+        network: String,
+        /// Height and width that were asked for.
+        image: [u32; 2],
+        /// The first layer that does not fit.
+        layer: String,
+        /// The least height and width with which the network works.
+        smallest: u32,
+    },
+    /// A window reaches beyond its padded input: change the layer, or enlarge what it takes.
+    #[error("layer `{layer}`: a window of {}x{} does not fit its input of {input}", .window[0], .window[1])]
+    WindowTooLarge {
+        /// The layer.
+        layer: String,
+        /// Rows and columns that the window reaches over, dilation included.
+        window: [u64; 2],
+        /// What the layer takes.
+        input: Shape,
+    },
+    /// The layer makes no sense: change it.
+    #[error("layer `{layer}`: {why}")]
+    BadLayer {
+        /// The layer.
+        layer: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// Choose a smaller image, batch or network: no machine addresses so many bytes.
+    #[error(
+        "{what} would take {bytes} bytes; sizes above {limit} fit no machine: make the batch, the image or the network smaller"
+    )]
+    TooLarge {
+        /// What is too large, such as `layer conv1 at batch 4`.
+        what: String,
+        /// Its size.
+        bytes: u128,
+        /// The most that is accepted.
+        limit: Bytes,
+    },
+    /// Choose a larger batch or image.
+    #[error(
+        "batch normalisation `{layer}` sees one position of one sample, which has no variance: train with a batch of \
+         at least 2, or on larger images"
+    )]
+    NoVariance {
+        /// The layer.
+        layer: String,
+    },
+}
+
+/// `a`, `a or b`, `a, b or c`.
+fn either(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
+    }
+}

@@ -1,0 +1,181 @@
+//! The forward pass: one op a layer, but for batch normalisation (its running statistics are an op of their own, so that
+//! the normalisation itself can be computed again) and concatenation (one op a part).
+
+use super::{Lowering, Mode};
+use plimsoll_ir::network::LayerKind;
+use plimsoll_ir::program::{Call, Operand};
+use plimsoll_ir::trace::{Phase, TensorKind};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
+
+impl Lowering<'_> {
+    /// Walks the layers in their order.
+    pub(super) fn forward(&mut self, images: TensorId, labels: TensorId) {
+        for index in 0..self.network.layers.len() {
+            let id = LayerId::new(index);
+            let value = if index == 0 { images } else { self.forward_layer(id, labels) };
+            self.values.push(value);
+        }
+    }
+
+    /// Appends the forward ops of a layer; gives the tensor where its output lies.
+    fn forward_layer(&mut self, id: LayerId, labels: TensorId) -> TensorId {
+        let layer = self.network.layer(id);
+        let inputs: Vec<LayerId> = layer.inputs.iter().map(|i| self.analysis.source(*i)).collect();
+        let x = self.value(inputs[0]);
+        let elements = self.elements(id);
+        match layer.kind {
+            LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } => {
+                let call = Call::ConvForward { shape: self.conv_shape(layer) };
+                let parameters = self.parameters(id);
+                self.forward_op(id, call, x, &parameters, None, &[])
+            }
+            LayerKind::BatchNorm { .. } => self.forward_batch_norm(id, inputs[0]),
+            LayerKind::Relu if self.analysis.masked[id.index()] => {
+                let mask = self.save(id, "mask", elements.div_ceil(8));
+                let over = self.overwritten(id, &inputs);
+                self.forward_op(id, Call::ReluMaskForward { elements }, x, &[], over, &[mask])
+            }
+            LayerKind::Relu => {
+                let over = self.overwritten(id, &inputs);
+                self.forward_op(id, Call::ReluForward { elements }, x, &[], over, &[])
+            }
+            LayerKind::MaxPool { .. } => {
+                let places = self.save(id, "places", elements);
+                let call = Call::MaxPoolForward { shape: self.pool_shape(layer) };
+                self.forward_op(id, call, x, &[], None, &[places])
+            }
+            LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
+                let call = Call::AvgPoolForward { shape: self.pool_shape(layer) };
+                self.forward_op(id, call, x, &[], None, &[])
+            }
+            LayerKind::Dropout { .. } if self.options.mode == Mode::Evaluate => x,
+            LayerKind::Dropout { probability } => {
+                let call = Call::DropoutForward { elements, probability, stream: id.0 };
+                let over = self.overwritten(id, &inputs);
+                let y = over.unwrap_or_else(|| self.output(id));
+                let operands =
+                    vec![Operand::Resident(self.resident.hyper), Operand::Tensor(x), Operand::Tensor(y)];
+                self.push(id, "forward", Phase::Forward, call, operands);
+                y
+            }
+            LayerKind::Add => {
+                let [a, b] = [x, self.value(inputs[1])];
+                let over = self.overwritten(id, &inputs);
+                // The call may write over its first operand only; a sum does not mind the order.
+                let (a, b) = if over == Some(b) { (b, a) } else { (a, b) };
+                self.forward_op(id, Call::Add { elements }, a, &[Operand::Tensor(b)], over, &[])
+            }
+            LayerKind::Concat => self.forward_concat(id, &inputs),
+            LayerKind::Lrn { size, alpha, beta, bias } => {
+                let call = Call::LrnForward { shape: self.rows(id), size, alpha, beta, bias };
+                self.forward_op(id, call, x, &[], None, &[])
+            }
+            LayerKind::SoftmaxCrossEntropy => {
+                let call = Call::SoftmaxCrossEntropyForward { shape: self.rows(id) };
+                let over = self.overwritten(id, &inputs);
+                let metrics = Operand::Resident(self.resident.metrics);
+                self.forward_op(id, call, x, &[Operand::Tensor(labels)], over, &[metrics])
+            }
+            LayerKind::Input => unreachable!("the builder makes one input, the first layer"),
+        }
+    }
+
+    /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; gives y.
+    fn forward_op(
+        &mut self,
+        id: LayerId,
+        call: Call,
+        x: TensorId,
+        more: &[Operand],
+        over: Option<TensorId>,
+        saved: &[Operand],
+    ) -> TensorId {
+        let y = over.unwrap_or_else(|| self.output(id));
+        let mut operands = vec![Operand::Tensor(x)];
+        operands.extend(more);
+        operands.push(Operand::Tensor(y));
+        operands.extend(saved);
+        self.push(id, "forward", Phase::Forward, call, operands);
+        y
+    }
+
+    /// A batch normalisation: with the batch's statistics, which then move the running ones, or with the running ones.
+    fn forward_batch_norm(&mut self, id: LayerId, input: LayerId) -> TensorId {
+        let LayerKind::BatchNorm { epsilon, momentum } = self.network.layer(id).kind else {
+            unreachable!("asked for batch normalisations only")
+        };
+        let shape = self.rows(id);
+        let x = self.value(input);
+        let mut parameters = self.parameters(id);
+        let states: Vec<Operand> =
+            self.resident.layers[id.index()].states.iter().map(|o| Operand::Resident(*o)).collect();
+        if self.options.mode == Mode::Evaluate {
+            parameters.extend(states);
+            let over = self.overwritten(id, &[input]);
+            return self.forward_op(
+                id,
+                Call::BatchNormInference { shape, epsilon },
+                x,
+                &parameters,
+                over,
+                &[],
+            );
+        }
+        let stats = self.save(id, "stats", 8 * shape.channels);
+        let y =
+            self.forward_op(id, Call::BatchNormForward { shape, epsilon }, x, &parameters, None, &[stats]);
+        let operands = [stats].into_iter().chain(states).collect();
+        self.push(
+            id,
+            "running",
+            Phase::Forward,
+            Call::BatchNormRunning { shape, epsilon, momentum },
+            operands,
+        );
+        y
+    }
+
+    /// A concatenation: each part is copied to its channels.
+    fn forward_concat(&mut self, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let y = self.output(id);
+        let total = self.rows(id).channels;
+        let mut first = 0;
+        for (part, input) in inputs.iter().enumerate() {
+            let shape = self.rows(*input);
+            let call = Call::ConcatPart { rows: shape.rows, channels: shape.channels, first, total };
+            let operands = vec![Operand::Tensor(self.value(*input)), Operand::Tensor(y)];
+            self.push(id, &format!("part{part}.forward"), Phase::Forward, call, operands);
+            first += shape.channels;
+        }
+        y
+    }
+
+    /// The input's tensor that a layer may compute its output in, if there is one: not where one input is read twice.
+    fn overwritten(&self, id: LayerId, inputs: &[LayerId]) -> Option<TensorId> {
+        if let [a, b] = inputs
+            && a == b
+        {
+            return None;
+        }
+        inputs.iter().find(|input| self.analysis.may_overwrite(**input, id)).map(|input| self.value(*input))
+    }
+
+    /// A new tensor for a layer's output.
+    fn output(&mut self, id: LayerId) -> TensorId {
+        let layer = self.network.layer(id);
+        self.tensor(&format!("{}.y", layer.name), self.f32s(layer.output), TensorKind::Activation)
+    }
+
+    /// A new tensor for what a layer keeps for its backward pass besides feature maps.
+    fn save(&mut self, id: LayerId, what: &str, bytes: u64) -> Operand {
+        let name = format!("{}.{what}", self.network.layer(id).name);
+        let tensor = self.tensor(&name, Bytes(bytes), TensorKind::Other);
+        self.saved[id.index()] = Some(tensor);
+        Operand::Tensor(tensor)
+    }
+
+    /// A layer's parameters, in the order in which its calls take them.
+    pub(super) fn parameters(&self, id: LayerId) -> Vec<Operand> {
+        self.resident.layers[id.index()].parameters.iter().map(|t| Operand::Resident(t.parameter)).collect()
+    }
+}

@@ -1,0 +1,197 @@
+//! The zoo: published parameter counts and FLOPs at the usual sizes, and what it says to specs that make no sense.
+
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, build, entries, lower};
+
+fn spec(name: &str, image: u32, channels: u32, classes: u32) -> NetworkSpec {
+    NetworkSpec { name: name.to_owned(), image: [image; 2], channels, classes }
+}
+
+/// A network at the size that its family was published for.
+fn usual(name: &str) -> Network {
+    let family = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let named = |name: &str| entries().iter().find(|e| e.name == name);
+    let entry = named(name).or_else(|| named(&format!("{family}<N>"))).expect("it is in the table");
+    build(&spec(name, entry.image, entry.channels, entry.classes)).expect("its usual size works")
+}
+
+#[test]
+fn parameter_counts_are_the_published_ones() {
+    let check = |name: &str, published: u64| assert_eq!(usual(name).all_parameters(), published, "{name}");
+    // torchvision's model table.
+    check("resnet18", 11_689_512);
+    check("resnet34", 21_797_672);
+    check("resnet50", 25_557_032);
+    check("resnet101", 44_549_160);
+    check("resnet152", 60_192_808);
+    check("vgg11", 132_863_336);
+    check("vgg13", 133_047_848);
+    check("vgg16", 138_357_544);
+    check("vgg19", 143_667_240);
+    // Caffe's bvlc_alexnet (two groups).
+    check("alexnet", 60_965_224);
+    check("lenet", 61_706);
+    // 784 x 256, 256 x 256, 256 x 10, and biases.
+    check("mlp", 269_322);
+    // He et al. table 6 says 0.27M, 0.85M and 1.7M with option A; option B has 2,752 more.
+    check("resnet20", 269_722 + 2_752);
+    check("resnet56", 853_018 + 2_752);
+    check("resnet110", 1_727_962 + 2_752);
+}
+
+#[test]
+fn enlarged_networks_have_the_layers_that_their_papers_say() {
+    let weighted = |name: &str| {
+        let network = usual(name);
+        let counts = |l: &&plimsoll_ir::network::Layer| {
+            let shortcut = l.name.contains("downsample");
+            !shortcut && matches!(l.kind, LayerKind::Conv { .. } | LayerKind::FullyConnected { .. })
+        };
+        network.layers.iter().filter(counts).count()
+    };
+    for (name, layers) in [
+        ("vgg16", 16),
+        ("vgg116", 116),
+        ("vgg416", 416),
+        ("resnet35", 35),
+        ("resnet50", 50),
+        ("resnet302", 302),
+        ("resnet1001", 1001),
+        ("resnet1517", 1517),
+        ("resnet20", 20),
+        ("resnet110", 110),
+    ] {
+        assert_eq!(weighted(name), layers, "{name}");
+    }
+}
+
+#[test]
+fn multiply_adds_are_the_published_ones() {
+    // torchvision's table of GFLOPS counts a multiply-add as one, convolutions and fully connected layers only.
+    let check = |name: &str, published: f64| {
+        let network = usual(name);
+        let counted = |l: &&plimsoll_ir::network::Layer| {
+            matches!(l.kind, LayerKind::Conv { .. } | LayerKind::FullyConnected { .. })
+        };
+        let flops: u64 = network.layers.iter().filter(counted).map(|l| network.forward_flops(l)).sum();
+        let giga = flops as f64 / 2e9;
+        assert!((giga - published).abs() < 0.0101, "{name}: {giga} instead of {published}");
+    };
+    check("resnet18", 1.81);
+    check("resnet34", 3.66);
+    check("resnet50", 4.09);
+    check("resnet101", 7.80);
+    check("resnet152", 11.51);
+    check("vgg11", 7.61);
+    check("vgg16", 15.47);
+    check("vgg19", 19.63);
+}
+
+#[test]
+fn every_network_is_built_for_any_images() {
+    for entry in entries().iter().filter(|e| !e.name.contains('<')) {
+        for (image, channels, classes) in [([64, 64], 3, 10), ([97, 70], 1, 2), ([63, 130], 5, 1)] {
+            let spec = NetworkSpec { name: entry.name.to_owned(), image, channels, classes };
+            let network = build(&spec).unwrap_or_else(|e| panic!("{}: {e}", entry.name));
+            assert_eq!(network.spec, spec);
+            assert_eq!(network.layers.last().map(|l| l.output.channels), Some(classes));
+        }
+    }
+    // The shipped digits are 8x8 in one channel: three groups at 8x8, 4x4, 2x2.
+    let digits = build(&spec("resnet20", 8, 1, 10)).expect("8x8 is enough");
+    let pooled = digits.layers.iter().find(|l| l.kind == LayerKind::GlobalAvgPool).expect("it has one");
+    assert_eq!(digits.input_shape(pooled).to_string(), "2x2x64");
+}
+
+#[test]
+fn specs_that_make_no_sense_are_refused_with_what_to_do() {
+    let check = |name: &str, image: u32, channels: u32, classes: u32, words: &[&str]| {
+        let error = build(&spec(name, image, channels, classes)).expect_err(name).to_string();
+        for word in words {
+            assert!(error.contains(word), "{name}: `{error}` does not say `{word}`");
+        }
+    };
+    check("resnet19", 32, 3, 10, &["resnet18", "resnet20"]);
+    check("resnet36", 32, 3, 10, &["resnet35", "resnet38"]);
+    check("resnet99999999999999", 32, 3, 10, &["resnet9998"]);
+    check("resnet0", 32, 3, 10, &["no network is called", "resnet20"]);
+    check("vgg17", 64, 3, 10, &["vgg16", "vgg19"]);
+    check("ResNet-18", 32, 3, 10, &["no network is called `ResNet-18`", "resnet18"]);
+    check("alexnt", 64, 3, 10, &["did you mean alexnet"]);
+    check("", 64, 3, 10, &["no network is called ``"]);
+    check("alexnet", 62, 3, 10, &["62x62", "`pool5`", "at least 63x63"]);
+    check("vgg16", 31, 3, 10, &["`pool5`", "at least 32x32"]);
+    check("lenet", 8, 1, 10, &["`conv2`", "at least 12x12"]);
+    check("mlp", 0, 1, 10, &["height is 0"]);
+    check("mlp", 8, 0, 10, &["channels is 0"]);
+    check("mlp", 8, 1, 0, &["classes is 0"]);
+    check("resnet18", u32::MAX, u32::MAX, 10, &["images", "smaller"]);
+    check("mlp", 65_535, 1_000, 10, &["fc1", "2^32"]);
+}
+
+#[test]
+fn the_smallest_image_of_the_table_is_the_smallest() {
+    for (name, smallest) in [("alexnet", 63), ("vgg11", 32), ("lenet", 12), ("resnet50", 1), ("mlp", 1)] {
+        assert!(build(&spec(name, smallest, 3, 10)).is_ok(), "{name}");
+        assert!(build(&spec(name, smallest - 1, 3, 10)).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn layers_that_make_no_sense_are_refused() {
+    let check = |word: &str, layer: &dyn Fn(&mut Builder) -> Result<(), NetworkError>| {
+        let mut builder = Builder::new(&spec("test", 8, 4, 10)).expect("a sound spec");
+        let error = layer(&mut builder).expect_err(word).to_string();
+        assert!(error.contains(word), "`{error}` does not say `{word}`");
+    };
+    let conv = |out_channels, window, groups| LayerKind::Conv { out_channels, window, groups, bias: false };
+    let one = |kind: LayerKind| move |b: &mut Builder| b.add("l", kind.clone(), &[b.images()]).map(drop);
+    check("groups", &one(conv(6, Window::square(1, 1, 0), 4)));
+    check("at least 1", &one(conv(4, Window::square(1, 1, 0), 0)));
+    check("at least 1", &one(conv(4, Window::square(1, 0, 0), 1)));
+    check("a window of 9x9 does not fit its input of 8x8x4", &one(conv(4, Window::square(9, 1, 0), 1)));
+    check("the weights of layer `l` would take", &one(conv(u32::MAX, Window::square(255, 1, 127), 1)));
+    check("256 positions", &one(LayerKind::MaxPool { window: Window::square(17, 1, 8) }));
+    check("wholly in the padding", &one(LayerKind::MaxPool { window: Window::square(2, 2, 2) }));
+    check("from 0 to below 1", &one(LayerKind::Dropout { probability: 1.0 }));
+    check("from 0 to below 1", &one(LayerKind::Dropout { probability: f32::NAN }));
+    check("odd", &one(LayerKind::Lrn { size: 4, alpha: 1.0, beta: 1.0, bias: 1.0 }));
+    check("takes 2 input", &one(LayerKind::Add));
+    check("the builder itself", &one(LayerKind::Input));
+    check("the name is taken", &|b| b.relu("images", b.images()).map(drop));
+    check("does not exist", &|b| b.relu("l", plimsoll_ir::LayerId(7)).map(drop));
+    check("takes 1 input(s), not 0", &|b| b.add("l", LayerKind::Concat, &[]).map(drop));
+    check("cannot be added", &|b| {
+        let pool = b.max_pool("pool", b.images(), Window::square(2, 2, 0))?;
+        b.add("l", LayerKind::Add, &[b.images(), pool]).map(drop)
+    });
+    check("side by side", &|b| {
+        let pool = b.max_pool("pool", b.images(), Window::square(2, 2, 0))?;
+        b.add("l", LayerKind::Concat, &[b.images(), pool]).map(drop)
+    });
+    let finish = |used: bool| {
+        move |b: &mut Builder| {
+            let logits = b.fully_connected("fc", b.images(), if used { 9 } else { 10 })?;
+            b.relu("unused", b.images())?;
+            b.clone().finish(logits).map(drop)
+        }
+    };
+    check("`fc`: the loss needs 1x1x10, not 1x1x9", &finish(true));
+    check("`unused`: no layer uses its output", &finish(false));
+}
+
+#[test]
+fn batches_that_make_no_sense_are_refused() {
+    let check = |name: &str, image: u32, batch: u64, word: &str| {
+        let network = build(&spec(name, image, 3, 10)).expect("a sound spec");
+        let error = lower(&network, batch, &LowerOptions::default()).expect_err(word).to_string();
+        assert!(error.contains(word), "`{error}` does not say `{word}`");
+    };
+    check("mlp", 8, 0, "the batch size is 0");
+    check("mlp", 8, 1 << 40, "at a batch of 1099511627776 would take");
+    check("resnet152", 224, u64::MAX, "smaller");
+    check("resnet20", 4, 1, "`layer3.0.bn1` sees one position");
+    let network = build(&spec("resnet20", 4, 3, 10)).expect("a sound spec");
+    let evaluate = LowerOptions { mode: Mode::Evaluate, ..LowerOptions::default() };
+    assert!(lower(&network, 1, &evaluate).is_ok(), "evaluation needs no variance");
+}
