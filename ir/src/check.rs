@@ -1,1 +1,66 @@
 //! Is a schedule valid for a trace and a budget?
+//!
+//! The idea: walk the commands once, in list order, and know at each of them what *must* have ended before it starts.
+//! That is a vector clock of three numbers (how many commands of each stream), because a stream runs its commands in
+//! order. Everything else is kept beside it: which version each buffer holds and who put it there, which version the
+//! host holds, who occupied each byte of the pool last.
+//!
+//! What it proves: whatever the real times are, the schedule's commands read the versions that the trace's own order
+//! gives them, no two of them race for a byte, and nothing leaves the pool or the budget (rules 1 to 6 of `schedule/1`).
+//!
+//! What it does not promise: that the schedule is fast, that the trace tells the truth about the program, that a device
+//! really has the budget, or that an op marked `recomputable` is. It stops at the first violation that it meets.
+//!
+//! How rule 5 is read. Bytes of a tensor in two buffers are not the same bytes on the device; what must be ordered is
+//! a command and whatever an earlier command of the list puts into a buffer of the bytes that it touches, if that
+//! buffer may be open while it runs, and every offload and every update in place of one tensor. A transfer moves at
+//! least one byte, and from one place of the pool.
+//!
+//! It shares no code with what makes schedules, trusts neither document, and its cost grows with the commands, waits
+//! and buffers times a logarithm.
+
+mod contents;
+mod intervals;
+mod order;
+mod pool;
+mod violation;
+
+pub use violation::{Doer, Part, Violation};
+
+use crate::document::Document;
+use crate::ids::TensorId;
+use crate::schedule::Schedule;
+use crate::trace::Trace;
+use crate::units::Bytes;
+
+/// Proves that a schedule is valid for a trace within the schedule's budget, or says where it is not.
+pub fn check(trace: &Trace, schedule: &Schedule) -> Result<(), Violation> {
+    locate(trace, schedule).map(|_| ())
+}
+
+/// Where every command of a valid schedule finds what it touches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// For every command, each tensor that it touches and the pool offset: of the tensor's first byte for a compute
+    /// command, of the first byte moved for a transfer. Tensors of 0 bytes have no place.
+    pub tensors: Vec<Vec<(TensorId, Bytes)>>,
+    /// For every command, the pool offset of its workspace, if it needs one.
+    pub workspace: Vec<Option<Bytes>>,
+}
+
+/// Checks a schedule, and tells the places that the proof found: what an executor needs besides the commands.
+pub fn locate(trace: &Trace, schedule: &Schedule) -> Result<Places, Violation> {
+    if (&schedule.trace, schedule.batch) != (&trace.name, trace.batch) {
+        return Err(Violation::OtherTrace {
+            found: schedule.trace.as_str().into(),
+            found_batch: schedule.batch,
+            wanted: trace.name.as_str().into(),
+            wanted_batch: trace.batch,
+        });
+    }
+    trace.validate().map_err(Violation::Unusable)?;
+    schedule.validate().map_err(Violation::Unusable)?;
+    let order = order::Order::of(trace, schedule)?;
+    let buffers = pool::check(trace, schedule, &order)?;
+    contents::check(trace, schedule, &order, &buffers)
+}

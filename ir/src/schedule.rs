@@ -82,7 +82,8 @@ impl Link {
 }
 
 /// The three streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Stream {
     /// Kernels.
     Compute,
@@ -160,14 +161,18 @@ impl Command {
     /// The earlier commands that must have ended.
     pub fn waits(&self) -> &[CommandId] {
         match self {
-            Command::Compute { waits, .. } | Command::Offload { waits, .. } | Command::Prefetch { waits, .. } => waits,
+            Command::Compute { waits, .. }
+            | Command::Offload { waits, .. }
+            | Command::Prefetch { waits, .. } => waits,
         }
     }
 
     /// The same, to be changed.
     pub fn waits_mut(&mut self) -> &mut Vec<CommandId> {
         match self {
-            Command::Compute { waits, .. } | Command::Offload { waits, .. } | Command::Prefetch { waits, .. } => waits,
+            Command::Compute { waits, .. }
+            | Command::Offload { waits, .. }
+            | Command::Prefetch { waits, .. } => waits,
         }
     }
 
@@ -175,9 +180,8 @@ impl Command {
     pub fn transfer(&self) -> Option<(TensorId, Option<Bytes>, Option<Bytes>)> {
         match *self {
             Command::Compute { .. } => None,
-            Command::Offload { tensor, first_byte, bytes, .. } | Command::Prefetch { tensor, first_byte, bytes, .. } => {
-                Some((tensor, first_byte, bytes))
-            }
+            Command::Offload { tensor, first_byte, bytes, .. }
+            | Command::Prefetch { tensor, first_byte, bytes, .. } => Some((tensor, first_byte, bytes)),
         }
     }
 }
@@ -257,7 +261,11 @@ impl TryFrom<BufferText> for Buffer {
         let holds = match (tensor, workspace_of) {
             (Some(tensor), None) => Holds::Tensor { tensor, first_byte, bytes },
             (None, Some(command)) if first_byte.is_none() && bytes.is_none() => Holds::Workspace { command },
-            _ => return Err("a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)"),
+            _ => {
+                return Err(
+                    "a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)",
+                );
+            }
         };
         Ok(Buffer { holds, offset, opens, closes })
     }

@@ -1,1 +1,293 @@
 //! How long does a schedule take?
+//!
+//! The idea: one walk over the commands in list order. A command starts when the command before it in its stream and
+//! all of its waits have ended; on a half-duplex link a transfer also waits for the transfer before it in the list. All
+//! that a person asks of a run (makespan, stalls and their causes, bytes of the pool over time) follows from the start
+//! and end of every command, so it is computed from those alone, and a *measured* timeline answers the same questions.
+//!
+//! What it deliberately does not do: check the schedule ([`crate::check`] does, and must have passed), or model a link
+//! whose two ways slow each other down.
+
+use crate::ids::{BufferId, CommandId};
+use crate::schedule::{Command, Duplex, Holds, Schedule, Stream, piece_of, way_of};
+use crate::trace::Trace;
+use crate::units::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+
+/// When a command ran, from the start of the iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// When it began.
+    pub start: Seconds,
+    /// When it had ended.
+    pub end: Seconds,
+}
+
+/// When every command of a schedule ran: predicted by [`simulate`], or measured by a device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// By command id.
+    pub spans: Vec<Span>,
+}
+
+/// Time in which a stream had a command to run and could not start it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stall {
+    /// The command that could not start.
+    pub command: CommandId,
+    /// Its stream.
+    pub stream: Stream,
+    /// From the end of the stream's command before it until its start.
+    pub span: Span,
+    /// What it waited for.
+    pub cause: Cause,
+}
+
+/// Why a command could not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A compute command whose result or end it needs had not ended.
+    Compute(CommandId),
+    /// Bytes were not out yet: their room, or the right to change them, was missing.
+    Offload(CommandId),
+    /// Bytes were not in yet.
+    Prefetch(CommandId),
+    /// The half-duplex link was busy with this transfer of the other way.
+    Link(CommandId),
+    /// None of these: the device itself was late. Never predicted.
+    Device,
+}
+
+/// What each stream did in an iteration, and what was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Seconds in commands, by [`Stream::index`].
+    pub busy: [Seconds; 3],
+    /// Seconds in stalls.
+    pub stalled: [Seconds; 3],
+    /// Seconds from the stream's last command until the end of the iteration.
+    pub idle: [Seconds; 3],
+    /// Bytes from device to host.
+    pub offloaded: Bytes,
+    /// Bytes from host to device.
+    pub prefetched: Bytes,
+    /// Seconds of the commands that compute an op again; part of `busy`.
+    pub recomputed: Seconds,
+}
+
+/// Bytes of the pool that lie in open buffers from a time on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolStep {
+    /// From when on.
+    pub from: Seconds,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+/// The start and end of every command of a schedule that passed [`crate::check`].
+pub fn simulate(trace: &Trace, schedule: &Schedule) -> Timeline {
+    let mut spans: Vec<Span> = Vec::with_capacity(schedule.commands.len());
+    let mut free = [Seconds::ZERO; 3];
+    let mut link_free = Seconds::ZERO;
+    let half = schedule.link.duplex == Duplex::Half;
+    for command in &schedule.commands {
+        let stream = command.stream();
+        let mut start = free[stream.index()];
+        for wait in command.waits() {
+            start = start.max(spans[wait.index()].end);
+        }
+        if half && stream != Stream::Compute {
+            start = start.max(link_free);
+        }
+        let end = start + duration(trace, schedule, command);
+        free[stream.index()] = end;
+        if stream != Stream::Compute {
+            link_free = end;
+        }
+        spans.push(Span { start, end });
+    }
+    Timeline { spans }
+}
+
+/// How long one command runs.
+fn duration(trace: &Trace, schedule: &Schedule, command: &Command) -> Seconds {
+    match *command {
+        Command::Compute { op, alternative, .. } => {
+            way_of(&trace.ops[op.index()], alternative).expect("the schedule passed the check").0
+        }
+        _ => schedule.link.seconds(command.stream(), moved_bytes(trace, command)),
+    }
+}
+
+/// What a transfer moves; nothing for a compute command.
+fn moved_bytes(trace: &Trace, command: &Command) -> Bytes {
+    let Some((tensor, first_byte, bytes)) = command.transfer() else { return Bytes::ZERO };
+    let piece =
+        piece_of(&trace.tensors[tensor.index()], first_byte, bytes).expect("the schedule passed the check");
+    Bytes(piece.end - piece.start)
+}
+
+impl Span {
+    /// How long it is.
+    pub fn seconds(self) -> Seconds {
+        self.end - self.start
+    }
+}
+
+impl Timeline {
+    /// The end of the last command.
+    pub fn makespan(&self) -> Seconds {
+        self.spans.iter().map(|span| span.end).fold(Seconds::ZERO, Seconds::max)
+    }
+
+    /// Every stall of every stream, in list order. A stall's cause is what ended last of all that it waited for.
+    pub fn stalls(&self, schedule: &Schedule) -> Vec<Stall> {
+        let mut stalls = Vec::new();
+        let mut last: [Option<CommandId>; 3] = [None; 3];
+        let mut last_transfer: Option<CommandId> = None;
+        let half = schedule.link.duplex == Duplex::Half;
+        let end = |id: Option<CommandId>| id.map_or(Seconds::ZERO, |id| self.spans[id.index()].end);
+        for (id, command) in schedule.numbered_commands() {
+            let stream = command.stream();
+            let start = self.spans[id.index()].start;
+            let free = end(last[stream.index()]);
+            if start > free {
+                let mut cause = (free, Cause::Device);
+                for wait in command.waits() {
+                    let ended = end(Some(*wait));
+                    if ended > cause.0 {
+                        cause = (ended, waited_for(schedule, *wait));
+                    }
+                }
+                if half && stream != Stream::Compute && end(last_transfer) > cause.0 {
+                    cause = (end(last_transfer), last_transfer.map_or(Cause::Device, Cause::Link));
+                }
+                let span = Span { start: free, end: start };
+                stalls.push(Stall { command: id, stream, span, cause: cause.1 });
+            }
+            last[stream.index()] = Some(id);
+            if stream != Stream::Compute {
+                last_transfer = Some(id);
+            }
+        }
+        stalls
+    }
+
+    /// What each stream did, and what was moved.
+    pub fn totals(&self, trace: &Trace, schedule: &Schedule) -> Totals {
+        let mut totals = Totals::default();
+        let mut ended = [Seconds::ZERO; 3];
+        for (span, command) in self.spans.iter().zip(&schedule.commands) {
+            let stream = command.stream();
+            totals.busy[stream.index()] += span.seconds();
+            ended[stream.index()] = ended[stream.index()].max(span.end);
+            match command {
+                Command::Compute { again: true, .. } => totals.recomputed += span.seconds(),
+                Command::Compute { .. } => {}
+                Command::Offload { .. } => totals.offloaded += moved_bytes(trace, command),
+                Command::Prefetch { .. } => totals.prefetched += moved_bytes(trace, command),
+            }
+        }
+        for stall in self.stalls(schedule) {
+            totals.stalled[stall.stream.index()] += stall.span.seconds();
+        }
+        totals.idle = ended.map(|ended| self.makespan() - ended);
+        totals
+    }
+
+    /// Bytes in open buffers over time, as steps in order of time: a buffer counts from the start of the command that
+    /// opens it until the last end of those that close it. Steps at one time stand in an order that the schedule
+    /// allows, so that no two buffers that never meet are counted together.
+    pub fn pool_bytes_over_time(&self, trace: &Trace, schedule: &Schedule) -> Vec<PoolStep> {
+        let mut events = Vec::with_capacity(2 * schedule.buffers.len());
+        for (id, _) in schedule.numbered_buffers() {
+            let bytes = buffer_bytes(trace, schedule, id).0 as i64;
+            if bytes > 0 {
+                events.push((self.opening(schedule, id), bytes));
+                events.push((self.closing(schedule, id), -bytes));
+            }
+        }
+        events.sort_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut open = 0;
+        let mut steps: Vec<PoolStep> = Vec::with_capacity(events.len());
+        for ((from, _), bytes) in events {
+            open += bytes;
+            steps.push(PoolStep { from: Seconds(from), bytes: Bytes(u64::try_from(open).unwrap_or(0)) });
+        }
+        steps
+    }
+
+    /// The most bytes that lie in open buffers at once. The pool's bytes over these are its fragmentation.
+    pub fn peak(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
+        let steps = self.pool_bytes_over_time(trace, schedule);
+        steps.iter().map(|step| step.bytes).max().unwrap_or(Bytes::ZERO)
+    }
+
+    /// When a buffer opens, and where that stands among the events of one instant.
+    fn opening(&self, schedule: &Schedule, id: BufferId) -> (f64, Instant) {
+        match schedule.buffers[id.index()].opens {
+            None => (0.0, Instant::Before),
+            Some(opens) => (self.spans[opens.index()].start.0, Instant::At(opens, Edge::Opens)),
+        }
+    }
+
+    /// When a buffer closes. A command that took time has left its bytes before whatever starts at its end; one that
+    /// took none stands in the list's order among what starts then.
+    fn closing(&self, schedule: &Schedule, id: BufferId) -> (f64, Instant) {
+        let closes = schedule.buffers[id.index()].closes.iter();
+        let at = |close: &CommandId| {
+            let span = self.spans[close.index()];
+            let instant =
+                if span.end > span.start { Instant::Leaving } else { Instant::At(*close, Edge::Closes) };
+            (span.end.0, instant)
+        };
+        closes
+            .map(at)
+            .max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
+            .unwrap_or((0.0, Instant::Before))
+    }
+}
+
+/// The order of events at one instant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Instant {
+    /// Open from the start.
+    Before,
+    /// At the end of a command that took time.
+    Leaving,
+    /// At the start of a command, or at its end if it takes no time.
+    At(CommandId, Edge),
+}
+
+/// Within one command of no length.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Edge {
+    Opens,
+    Closes,
+}
+
+/// What a wait for a command is a wait for.
+fn waited_for(schedule: &Schedule, id: CommandId) -> Cause {
+    match schedule.commands[id.index()].stream() {
+        Stream::Compute => Cause::Compute(id),
+        Stream::Offload => Cause::Offload(id),
+        Stream::Prefetch => Cause::Prefetch(id),
+    }
+}
+
+/// How much of the pool a buffer takes.
+fn buffer_bytes(trace: &Trace, schedule: &Schedule, id: BufferId) -> Bytes {
+    match schedule.buffers[id.index()].holds {
+        Holds::Tensor { tensor, first_byte, bytes } => {
+            let piece = piece_of(&trace.tensors[tensor.index()], first_byte, bytes);
+            piece.map_or(Bytes::ZERO, |piece| Bytes(piece.end - piece.start))
+        }
+        Holds::Workspace { command } => match schedule.commands[command.index()] {
+            Command::Compute { op, alternative, .. } => {
+                way_of(&trace.ops[op.index()], alternative).map_or(Bytes::ZERO, |(_, workspace)| workspace)
+            }
+            _ => Bytes::ZERO,
+        },
+    }
+}

@@ -1,0 +1,147 @@
+//! What must have ended before what starts: a vector clock for each command; and rule 1.
+
+use super::violation::{Doer, Violation};
+use crate::ids::{CommandId, OpId};
+use crate::schedule::{Command, Schedule, Stream, piece_of, way_of};
+use crate::trace::Trace;
+use std::ops::Range;
+
+/// The order that streams and waits give, transitively.
+pub(super) struct Order {
+    /// For each command, how many commands of each stream have ended before it starts.
+    clock: Vec<[u32; 3]>,
+    /// The place of each command in its own stream.
+    place: Vec<(Stream, u32)>,
+    /// The bytes of its tensor that a transfer moves; empty for a compute command.
+    pub(super) moved: Vec<Range<u64>>,
+}
+
+impl Order {
+    /// Puts the commands in order, and makes sure that their ids name something and that rule 1 holds.
+    pub(super) fn of(trace: &Trace, schedule: &Schedule) -> Result<Order, Violation> {
+        let count = schedule.commands.len();
+        let mut order = Order {
+            clock: Vec::with_capacity(count),
+            place: Vec::with_capacity(count),
+            moved: Vec::with_capacity(count),
+        };
+        let mut latest: [Option<CommandId>; 3] = [None; 3];
+        let mut lengths = [0; 3];
+        let mut due = 0;
+        for (id, command) in schedule.numbered_commands() {
+            let stream = command.stream();
+            let mut clock = [0; 3];
+            for &wait in command.waits().iter().chain(&latest[stream.index()]) {
+                if wait >= id {
+                    let command = Doer::of(trace, schedule, id);
+                    return Err(Violation::WaitsForLater { command, waits_for: wait });
+                }
+                order.join(&mut clock, wait);
+            }
+            order.clock.push(clock);
+            order.place.push((stream, lengths[stream.index()]));
+            lengths[stream.index()] += 1;
+            latest[stream.index()] = Some(id);
+            order.moved.push(moved(trace, id, command)?);
+            if let Command::Compute { op, again, alternative, .. } = *command {
+                check_op(trace, schedule, id, (op, again, alternative), &mut due)?;
+            }
+        }
+        match trace.ops.get(due) {
+            None => Ok(order),
+            Some(op) => Err(Violation::NeverComputed { op: OpId::new(due), name: op.name.as_str().into() }),
+        }
+    }
+
+    /// Raises a clock to that of something that starts after `earlier` has ended.
+    fn join(&self, clock: &mut [u32; 3], earlier: CommandId) {
+        for (mine, theirs) in clock.iter_mut().zip(self.clock[earlier.index()]) {
+            *mine = (*mine).max(theirs);
+        }
+        let (stream, place) = self.place[earlier.index()];
+        clock[stream.index()] = clock[stream.index()].max(place + 1);
+    }
+
+    /// Whether `a` has surely ended when `b` starts.
+    pub(super) fn before(&self, a: CommandId, b: CommandId) -> bool {
+        let (stream, place) = self.place[a.index()];
+        self.clock[b.index()][stream.index()] > place
+    }
+
+    /// The commands of a stream that are in `closes` or before one of them: all below this place.
+    pub(super) fn reach(&self, closes: &[CommandId]) -> [u32; 3] {
+        let mut reach = [0; 3];
+        closes.iter().for_each(|close| self.join(&mut reach, *close));
+        reach
+    }
+
+    /// The clock at which all of `closes` have ended.
+    pub(super) fn all_ended(&self, closes: &[CommandId]) -> [u32; 3] {
+        let mut ended = [0; 3];
+        for close in closes {
+            let (stream, place) = self.place[close.index()];
+            ended[stream.index()] = ended[stream.index()].max(place + 1);
+        }
+        ended
+    }
+
+    /// Whether everything below `ended` has surely ended when `b` starts.
+    pub(super) fn ended_before(&self, ended: [u32; 3], b: CommandId) -> bool {
+        self.clock[b.index()].iter().zip(ended).all(|(clock, ended)| *clock >= ended)
+    }
+
+    /// Whether `c` is below a reach: in the `closes` that it was made of, or before one of them.
+    pub(super) fn is_within(&self, c: CommandId, reach: [u32; 3]) -> bool {
+        let (stream, place) = self.place[c.index()];
+        place < reach[stream.index()]
+    }
+}
+
+/// The bytes that a transfer moves.
+fn moved(trace: &Trace, id: CommandId, command: &Command) -> Result<Range<u64>, Violation> {
+    let Some((tensor, first_byte, bytes)) = command.transfer() else { return Ok(0..0) };
+    let Some(whole) = trace.tensors.get(tensor.index()) else {
+        let place = format!("commands[{}].tensor", id.index());
+        return Err(Violation::NoSuchId { place, id: tensor.0, count: trace.tensors.len() });
+    };
+    piece_of(whole, first_byte, bytes).filter(|piece| !piece.is_empty()).ok_or_else(|| {
+        Violation::NoSuchBytes {
+            place: format!("commands[{}]", id.index()),
+            tensor,
+            name: whole.name.as_str().into(),
+            bytes: whole.bytes.0,
+        }
+    })
+}
+
+/// One compute command: its op and its way exist, and it stands where rule 1 wants it.
+fn check_op(
+    trace: &Trace,
+    schedule: &Schedule,
+    id: CommandId,
+    (op, again, alternative): (OpId, bool, Option<u32>),
+    due: &mut usize,
+) -> Result<(), Violation> {
+    let doer = || Doer::of(trace, schedule, id);
+    let Some(found) = trace.ops.get(op.index()) else {
+        let place = format!("commands[{}].op", id.index());
+        return Err(Violation::NoSuchId { place, id: op.0, count: trace.ops.len() });
+    };
+    if way_of(found, alternative).is_none() {
+        let place = format!("commands[{}].alternative", id.index());
+        let id = alternative.unwrap_or_default();
+        return Err(Violation::NoSuchId { place, id, count: found.alternatives.len() });
+    }
+    if !again {
+        if op.index() != *due {
+            let due = (*due < trace.ops.len()).then(|| OpId::new(*due));
+            return Err(Violation::OutOfOrder { command: doer(), due });
+        }
+        *due += 1;
+    } else if op.index() >= *due {
+        return Err(Violation::AgainTooEarly { command: doer() });
+    } else if !found.recomputable {
+        return Err(Violation::NotRecomputable { command: doer() });
+    }
+    Ok(())
+}

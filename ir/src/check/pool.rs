@@ -1,0 +1,176 @@
+//! The buffers as room: where they lie and when they are open (rules 4 and 6, and that they open before they close).
+
+use super::intervals::Intervals;
+use super::order::Order;
+use super::violation::{Doer, Part, Violation};
+use crate::ids::{BufferId, CommandId, TensorId};
+use crate::schedule::{Buffer, Command, Holds, Schedule, piece_of, way_of};
+use crate::trace::Trace;
+use crate::units::Bytes;
+use std::ops::Range;
+
+/// A buffer whose ids and bytes were found sound.
+pub(super) struct Room {
+    /// What it holds; none for a workspace.
+    pub(super) tensor: Option<TensorId>,
+    /// Which bytes of the tensor.
+    pub(super) piece: Range<u64>,
+    /// Where byte 0 of the tensor lies or would lie: buffers of one tensor with the same base lie as in the whole.
+    pub(super) base: i64,
+    /// Up to where commands may still use it: see [`Order::reach`].
+    pub(super) reach: [u32; 3],
+    /// When it has surely closed: see [`Order::all_ended`].
+    ended: [u32; 3],
+}
+
+/// All buffers, and what is found through them.
+pub(super) struct Rooms {
+    /// By buffer id.
+    pub(super) rooms: Vec<Room>,
+    /// Buffer ids by the command that opens them, those from the start first.
+    pub(super) by_opening: Vec<BufferId>,
+    /// The workspace of every command.
+    pub(super) workspace: Vec<Option<Bytes>>,
+}
+
+/// What a buffer holds, in words.
+fn words(trace: &Trace, buffer: &Buffer) -> Box<str> {
+    match buffer.holds {
+        Holds::Workspace { command } => format!("the workspace of {command}").into(),
+        Holds::Tensor { tensor, first_byte, bytes } => {
+            let Some(whole) = trace.tensors.get(tensor.index()) else { return "?".into() };
+            let piece = piece_of(whole, first_byte, bytes).unwrap_or(0..0);
+            Part::of(trace, tensor, piece).to_string().into()
+        }
+    }
+}
+
+/// Checks rules 4 and 6 and each buffer by itself.
+pub(super) fn check(trace: &Trace, schedule: &Schedule, order: &Order) -> Result<Rooms, Violation> {
+    let (resident, pool, budget) = (trace.resident_bytes, schedule.pool_bytes, schedule.budget_bytes);
+    let over = (u128::from(resident.0) + u128::from(pool.0)).saturating_sub(u128::from(budget.0));
+    if let Some(over) = u64::try_from(over).ok().filter(|over| *over > 0) {
+        return Err(Violation::OverBudget { resident, pool, budget, over });
+    }
+    let mut workspace = vec![None; schedule.commands.len()];
+    let mut rooms = Vec::with_capacity(schedule.buffers.len());
+    for (id, buffer) in schedule.numbered_buffers() {
+        check_ids(schedule, id, buffer)?;
+        let room = room(trace, schedule, order, id)?;
+        let end = buffer.offset.0 + (room.piece.end - room.piece.start);
+        if end > pool.0 {
+            return Err(Violation::OutsidePool { buffer: id, holds: words(trace, buffer), end, pool });
+        }
+        if let Holds::Workspace { command } = buffer.holds {
+            workspace[command.index()] = Some(buffer.offset);
+        }
+        rooms.push(room);
+    }
+    for (id, command) in schedule.numbered_commands() {
+        let Command::Compute { op, alternative, .. } = *command else { continue };
+        let bytes =
+            way_of(&trace.ops[op.index()], alternative).map_or(Bytes::ZERO, |(_, workspace)| workspace);
+        if bytes == Bytes::ZERO {
+            workspace[id.index()] = None;
+        } else if workspace[id.index()].is_none() {
+            return Err(Violation::NoWorkspace { command: Doer::of(trace, schedule, id), bytes });
+        }
+    }
+    let mut by_opening: Vec<BufferId> = (0..rooms.len()).map(BufferId::new).collect();
+    by_opening.sort_by_key(|b| schedule.buffers[b.index()].opens);
+    let rooms = Rooms { rooms, by_opening, workspace };
+    check_overlaps(trace, schedule, order, &rooms)?;
+    Ok(rooms)
+}
+
+/// Every command that a buffer names exists.
+fn check_ids(schedule: &Schedule, id: BufferId, buffer: &Buffer) -> Result<(), Violation> {
+    let count = schedule.commands.len();
+    let exists = |command: CommandId, key: &dyn Fn() -> String| {
+        let place = || format!("buffers[{}].{}", id.index(), key());
+        if command.index() < count {
+            Ok(())
+        } else {
+            Err(Violation::NoSuchId { place: place(), id: command.0, count })
+        }
+    };
+    if let Some(opens) = buffer.opens {
+        exists(opens, &|| "opens".to_owned())?;
+    }
+    if let Holds::Workspace { command } = buffer.holds {
+        exists(command, &|| "workspace_of".to_owned())?;
+    }
+    buffer.closes.iter().enumerate().try_for_each(|(i, close)| exists(*close, &|| format!("closes[{i}]")))
+}
+
+/// One buffer by itself.
+fn room(trace: &Trace, schedule: &Schedule, order: &Order, id: BufferId) -> Result<Room, Violation> {
+    let buffer = &schedule.buffers[id.index()];
+    let (tensor, piece) = match buffer.holds {
+        Holds::Workspace { command } => (None, 0..workspace_bytes(trace, schedule, id, command)?.0),
+        Holds::Tensor { tensor, first_byte, bytes } => {
+            let Some(whole) = trace.tensors.get(tensor.index()) else {
+                let place = format!("buffers[{}].tensor", id.index());
+                return Err(Violation::NoSuchId { place, id: tensor.0, count: trace.tensors.len() });
+            };
+            let Some(piece) = piece_of(whole, first_byte, bytes) else {
+                let (place, name) = (format!("buffers[{}]", id.index()), whole.name.as_str().into());
+                return Err(Violation::NoSuchBytes { place, tensor, name, bytes: whole.bytes.0 });
+            };
+            (Some(tensor), piece)
+        }
+    };
+    if buffer.closes.is_empty() {
+        return Err(Violation::NeverCloses { buffer: id, holds: words(trace, buffer) });
+    }
+    let reach = order.reach(&buffer.closes);
+    if let Some(opens) = buffer.opens.filter(|opens| !order.is_within(*opens, reach)) {
+        let opens = Doer::of(trace, schedule, opens);
+        return Err(Violation::ClosesEarly { buffer: id, holds: words(trace, buffer), opens });
+    }
+    // Both are at most 2^62, which the documents' own validation holds them to.
+    let base = buffer.offset.0 as i64 - piece.start as i64;
+    Ok(Room { tensor, piece, base, reach, ended: order.all_ended(&buffer.closes) })
+}
+
+/// The size of a workspace, if it lives just as long as its compute command.
+fn workspace_bytes(
+    trace: &Trace,
+    schedule: &Schedule,
+    id: BufferId,
+    command: CommandId,
+) -> Result<Bytes, Violation> {
+    let buffer = &schedule.buffers[id.index()];
+    match schedule.commands[command.index()] {
+        Command::Compute { op, alternative, .. }
+            if buffer.opens == Some(command) && buffer.closes == [command] =>
+        {
+            Ok(way_of(&trace.ops[op.index()], alternative).map_or(Bytes::ZERO, |(_, workspace)| workspace))
+        }
+        _ => Err(Violation::WorkspaceLife { buffer: id, command: Doer::of(trace, schedule, command) }),
+    }
+}
+
+/// Rule 4. A buffer that opens later in the list can only lie after one that opens earlier; so every byte's last
+/// occupant must have closed before the next one opens, and by transitivity all earlier occupants then have too.
+fn check_overlaps(trace: &Trace, schedule: &Schedule, order: &Order, rooms: &Rooms) -> Result<(), Violation> {
+    let mut occupants: Intervals<BufferId> = Intervals::new();
+    for &id in &rooms.by_opening {
+        let (buffer, room) = (&schedule.buffers[id.index()], &rooms.rooms[id.index()]);
+        let bytes = buffer.offset.0..buffer.offset.0 + (room.piece.end - room.piece.start);
+        for (shared, other) in occupants.within(bytes.clone()) {
+            let ended = rooms.rooms[other.index()].ended;
+            if !buffer.opens.is_some_and(|opens| order.ended_before(ended, opens)) {
+                return Err(Violation::Overlap {
+                    first: other,
+                    first_holds: words(trace, &schedule.buffers[other.index()]),
+                    second: id,
+                    second_holds: words(trace, buffer),
+                    bytes: shared,
+                });
+            }
+        }
+        occupants.set(bytes, id);
+    }
+    Ok(())
+}
