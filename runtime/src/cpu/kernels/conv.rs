@@ -1,0 +1,312 @@
+//! Convolutions as matrix products, a cache-sized block of the input's matrix at a time.
+//!
+//! With channels innermost the output of a batch is one matrix `[positions][out channels]`, and the input one
+//! `[positions][window and in channels]` (`columns`). The product runs over blocks of positions, which may span
+//! images; a 1x1 window needs no block at all. A fully connected layer is a 1x1 convolution on a 1x1 image.
+//!
+//! What it deliberately does not do: choose an algorithm by measuring; blocks follow from the shape alone, as do sums.
+
+use super::columns::{Columns, gather, scatter_add};
+use super::norm;
+use super::threads::Threads;
+use super::vector::Ptr;
+use plimsoll_ir::program::{ConvShape, RowShape};
+use std::ops::Range;
+
+/// Elements that a block of the matrix aims at: half of a usual second-level cache.
+const BLOCK: usize = 1 << 17;
+
+/// Positions that a block has at least: below, packing the weights anew for each block would show.
+const LEAST_POSITIONS: usize = 256;
+
+/// Input channels of a task of the filter gradient, where the window is 1x1.
+const CHANNELS: usize = 512;
+
+/// A matrix in memory: where, and the elements from one row and one column to the next.
+#[derive(Clone, Copy)]
+struct Matrix {
+    at: Ptr<f32>,
+    row: usize,
+    column: usize,
+}
+
+impl Matrix {
+    /// Rows after one another, `width` apart.
+    fn rows(at: Ptr<f32>, width: usize) -> Matrix {
+        Matrix { at, row: width, column: 1 }
+    }
+
+    /// Rows as columns.
+    fn transposed(self) -> Matrix {
+        Matrix { row: self.column, column: self.row, ..self }
+    }
+}
+
+/// c = a * b, or c += a * b; c is m x n, a is m x k.
+///
+/// # Safety
+/// Live matrices of these sizes; nobody else touches c, which overlaps neither a nor b.
+unsafe fn product(add: bool, [m, n, k]: [usize; 3], c: Matrix, a: Matrix, b: Matrix) {
+    let [c_row, c_column, a_row, a_column, b_row, b_column] =
+        [c.row, c.column, a.row, a.column, b.row, b.column].map(|n| n as isize);
+    // SAFETY: the caller's promise.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c.at.0,
+            c_column,
+            c_row,
+            add,
+            a.at.0,
+            a_column,
+            a_row,
+            b.at.0,
+            b_column,
+            b_row,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// The numbers of a convolution that its products use.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Output positions of the batch, and of one image.
+    positions: usize,
+    of_image: usize,
+    groups: usize,
+    /// Channels of the whole input and output.
+    channels_in: usize,
+    channels_out: usize,
+    /// Output channels of a group.
+    filters: usize,
+    /// Weights of a filter: columns of the matrix.
+    weights: usize,
+    /// Whether the matrix is the input itself.
+    direct: bool,
+}
+
+impl Sizes {
+    fn of(shape: &ConvShape) -> Sizes {
+        let of_image = shape.output[0] as usize * shape.output[1] as usize;
+        let columns = Columns::of(shape, 0);
+        Sizes {
+            positions: shape.batch as usize * of_image,
+            of_image,
+            groups: shape.groups as usize,
+            channels_in: shape.in_channels as usize,
+            channels_out: shape.out_channels as usize,
+            filters: (shape.out_channels / shape.groups) as usize,
+            weights: columns.taps[0] * columns.of_kernel_row(),
+            direct: columns.is_input(),
+        }
+    }
+
+    /// Positions of a block of `width` columns.
+    fn block(&self, width: usize) -> usize {
+        (BLOCK / width.max(1)).max(LEAST_POSITIONS).min(self.positions)
+    }
+}
+
+/// The blocks of some positions.
+fn blocks(positions: Range<usize>, block: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = positions.end;
+    positions.step_by(block).map(move |start| start..end.min(start + block))
+}
+
+/// Floats of one lane's block, such that the next lane's is aligned.
+fn lane_floats(floats: usize) -> usize {
+    floats.next_multiple_of(super::ALIGNMENT / 4)
+}
+
+/// Floats of workspace for [`forward`]: a block for each lane.
+pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
+    let s = Sizes::of(shape);
+    if s.direct { 0 } else { lanes * lane_floats(s.block(s.weights) * s.weights) }
+}
+
+/// y = matrix * weight^T + bias.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap, and the workspace.
+pub(super) unsafe fn forward(
+    shape: &ConvShape,
+    x: Ptr<f32>,
+    weight: Ptr<f32>,
+    bias: Option<Ptr<f32>>,
+    y: Ptr<f32>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let s = Sizes::of(shape);
+    let block = s.block(s.weights);
+    let count = s.positions.div_ceil(block);
+    threads.each(count * s.groups, |task, lane| {
+        let group = task / count;
+        let start = task % count * block;
+        let rows = start..s.positions.min(start + block);
+        let y = y.at(start * s.channels_out + group * s.filters);
+        // SAFETY: the caller's promise; tasks write rows and channels of their own, a lane has scratch of its own.
+        unsafe {
+            if let Some(bias) = bias {
+                let bias = bias.at(group * s.filters);
+                for row in 0..rows.len() {
+                    bias.0.copy_to_nonoverlapping(y.at(row * s.channels_out).0, s.filters);
+                }
+            }
+            let columns = Columns::of(shape, group);
+            let matrix = if s.direct {
+                Matrix::rows(x.at(start * s.channels_in + group * columns.depth), s.channels_in)
+            } else {
+                let scratch = scratch.at(lane * lane_floats(block * s.weights));
+                gather(&columns, rows.clone(), 0..columns.taps[0], x, scratch);
+                Matrix::rows(scratch, s.weights)
+            };
+            let weight = Matrix::rows(weight.at(group * s.filters * s.weights), s.weights);
+            let sizes = [rows.len(), s.filters, s.weights];
+            product(bias.is_some(), sizes, Matrix::rows(y, s.channels_out), matrix, weight.transposed());
+        }
+    });
+}
+
+/// How the filter gradient is cut: by columns of the matrix, which are independent of one another. A task has one row of
+/// the window, or where the window is 1x1, some input channels.
+struct FilterTasks {
+    of_group: usize,
+    /// Columns of a task; the last may have fewer.
+    width: usize,
+}
+
+impl FilterTasks {
+    fn of(s: &Sizes, columns: &Columns) -> FilterTasks {
+        if s.direct {
+            FilterTasks { of_group: columns.depth.div_ceil(CHANNELS), width: CHANNELS }
+        } else {
+            FilterTasks { of_group: columns.taps[0], width: columns.of_kernel_row() }
+        }
+    }
+}
+
+/// The output gradient as rows of channels.
+fn output_rows(shape: &ConvShape, s: &Sizes) -> RowShape {
+    RowShape { rows: s.positions as u64, channels: u64::from(shape.out_channels) }
+}
+
+/// Floats of workspace for [`backward_filter`]: a block for each lane; the sums for the bias come after.
+pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize {
+    let s = Sizes::of(shape);
+    let width = FilterTasks::of(&s, &Columns::of(shape, 0)).width;
+    let blocks = if s.direct { 0 } else { lanes * lane_floats(s.block(width) * width) };
+    blocks.max(if shape.bias { norm::scratch(&output_rows(shape, &s)) } else { 0 })
+}
+
+/// dweight = dy^T * matrix; dbias = sums of dy over positions.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap, and the workspace.
+pub(super) unsafe fn backward_filter(
+    shape: &ConvShape,
+    x: Ptr<f32>,
+    dy: Ptr<f32>,
+    dweight: Ptr<f32>,
+    dbias: Option<Ptr<f32>>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let s = Sizes::of(shape);
+    let tasks = FilterTasks::of(&s, &Columns::of(shape, 0));
+    let block = if s.direct { s.positions } else { s.block(tasks.width) };
+    threads.each(tasks.of_group * s.groups, |task, lane| {
+        let (group, part) = (task / tasks.of_group, task % tasks.of_group);
+        let columns = Columns::of(shape, group);
+        let first = part * tasks.width;
+        let width = tasks.width.min(s.weights - first);
+        let dweight = Matrix::rows(dweight.at(group * s.filters * s.weights + first), s.weights);
+        for rows in blocks(0..s.positions, block) {
+            // SAFETY: the caller's promise; tasks write columns of their own, a lane has scratch of its own.
+            unsafe {
+                let matrix = if s.direct {
+                    Matrix::rows(x.at(group * columns.depth + first), s.channels_in)
+                } else {
+                    let scratch = scratch.at(lane * lane_floats(block * width));
+                    gather(&columns, rows.clone(), part..part + 1, x, scratch);
+                    Matrix::rows(scratch, width)
+                };
+                let dy = Matrix::rows(dy.at(rows.start * s.channels_out + group * s.filters), s.channels_out);
+                product(rows.start > 0, [s.filters, width, rows.len()], dweight, dy.transposed(), matrix);
+            }
+        }
+    });
+    if let Some(dbias) = dbias {
+        // SAFETY: the caller's promise; the blocks are no longer needed.
+        unsafe { norm::channel_sums(&output_rows(shape, &s), dy, dbias, scratch, threads) };
+    }
+}
+
+/// Images of a task of the input gradient: what different images add never meets.
+fn images_of_task(s: &Sizes) -> usize {
+    LEAST_POSITIONS.div_ceil(s.of_image)
+}
+
+/// Positions of a block of the input gradient.
+fn data_block(s: &Sizes) -> usize {
+    s.block(s.weights).min(images_of_task(s) * s.of_image)
+}
+
+/// Floats of workspace for [`backward_data`]: a block for each lane.
+pub(super) fn backward_data_scratch(shape: &ConvShape, lanes: usize) -> usize {
+    let s = Sizes::of(shape);
+    if s.direct { 0 } else { lanes * lane_floats(data_block(&s) * s.weights) }
+}
+
+/// dx = dy * weight, each column of the product added to the elements that it came from.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap, and the workspace.
+pub(super) unsafe fn backward_data(
+    shape: &ConvShape,
+    accumulate: bool,
+    dy: Ptr<f32>,
+    weight: Ptr<f32>,
+    dx: Ptr<f32>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let s = Sizes::of(shape);
+    let batch = shape.batch as usize;
+    let input = shape.input[0] as usize * shape.input[1] as usize * s.channels_in;
+    let (images, block) = (images_of_task(&s), data_block(&s));
+    threads.each(batch.div_ceil(images), |task, lane| {
+        let images = task * images..batch.min((task + 1) * images);
+        let scratch = scratch.at(lane * lane_floats(block * s.weights));
+        if !accumulate && !s.direct {
+            // SAFETY: images of this task.
+            unsafe { dx.at(images.start * input).slice_mut(images.len() * input).fill(0.0) };
+        }
+        for group in 0..s.groups {
+            let columns = Columns::of(shape, group);
+            let weight = Matrix::rows(weight.at(group * s.filters * s.weights), s.weights);
+            for rows in blocks(images.start * s.of_image..images.end * s.of_image, block) {
+                let dy = Matrix::rows(dy.at(rows.start * s.channels_out + group * s.filters), s.channels_out);
+                let sizes = [rows.len(), s.weights, s.filters];
+                // SAFETY: the caller's promise; tasks write images of their own, a lane has scratch of its own.
+                unsafe {
+                    if s.direct {
+                        let dx = dx.at(rows.start * s.channels_in + group * columns.depth);
+                        product(accumulate, sizes, Matrix::rows(dx, s.channels_in), dy, weight);
+                    } else {
+                        product(false, sizes, Matrix::rows(scratch, s.weights), dy, weight);
+                        scatter_add(&columns, rows, scratch, dx);
+                    }
+                }
+            }
+        }
+    });
+}

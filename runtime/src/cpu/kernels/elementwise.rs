@@ -1,0 +1,273 @@
+//! Kernels that go through a tensor once: ReLU with its two ways back, dropout, add, and the parts of a concatenation.
+//!
+//! A tensor is cut into pieces of [`PIECE`] elements; a piece is one task, and fits a core's caches.
+//!
+//! What it deliberately does not do: anything that mixes elements.
+
+use super::threads::Threads;
+use super::vector::{Ptr, map_rows, vectorized};
+use plimsoll_ir::philox::{philox4x32, unit_f32};
+
+/// Elements of a task; a multiple of 8, so that no two tasks share a byte of a mask.
+pub(super) const PIECE: usize = 1 << 14;
+
+/// Calls `work(first element, how many)` for the pieces of a tensor.
+pub(super) fn pieces(elements: u64, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
+    let elements = elements as usize;
+    threads.each(elements.div_ceil(PIECE), |task, _| {
+        let start = task * PIECE;
+        work(start, PIECE.min(elements - start));
+    });
+}
+
+/// `y = f(inputs)`, element by element; an input may be `y`.
+///
+/// # Safety
+/// As [`map_rows`], for one row of all elements.
+pub(super) unsafe fn map<const N: usize>(
+    elements: u64,
+    inputs: [Ptr<f32>; N],
+    y: Ptr<f32>,
+    threads: &Threads,
+    f: impl Fn([f32; N]) -> f32 + Copy + Sync,
+) {
+    pieces(elements, threads, |start, len| {
+        let inputs = inputs.map(|p| p.at(start));
+        // SAFETY: the caller's promise, and pieces do not overlap.
+        unsafe { map_rows(inputs, [], y.at(start), 1, len, move |x, []| f(x)) };
+    });
+}
+
+/// y = max(x, 0); NaN stays NaN, so that a run that diverged is seen.
+///
+/// # Safety
+/// Live operands of that many elements; y may be x.
+pub(super) unsafe fn relu_forward(elements: u64, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+    // SAFETY: the caller's promise.
+    unsafe { map(elements, [x], y, threads, |[x]| if x <= 0.0 { 0.0 } else { x }) };
+}
+
+/// dx = dy where y > 0.
+///
+/// # Safety
+/// Live operands of that many elements; dx may be dy.
+pub(super) unsafe fn relu_backward(
+    elements: u64,
+    accumulate: bool,
+    y: Ptr<f32>,
+    dy: Ptr<f32>,
+    dx: Ptr<f32>,
+    threads: &Threads,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if accumulate {
+            map(elements, [y, dy, dx], dx, threads, |[y, dy, dx]| dx + if y > 0.0 { dy } else { 0.0 });
+        } else {
+            map(elements, [y, dy], dx, threads, |[y, dy]| if y > 0.0 { dy } else { 0.0 });
+        }
+    }
+}
+
+/// y = a + b.
+///
+/// # Safety
+/// Live operands of that many elements; y may be a or b.
+pub(super) unsafe fn add(elements: u64, a: Ptr<f32>, b: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+    // SAFETY: the caller's promise.
+    unsafe { map(elements, [a, b], y, threads, |[a, b]| a + b) };
+}
+
+vectorized! {
+    /// y = max(x, 0) and one bit an element, for `len` elements from a byte's first bit on.
+    ///
+    /// # Safety
+    /// Live operands of that many elements, which nobody else touches; y may be x.
+    unsafe fn mask_and_zero [](x: Ptr<f32>, y: Ptr<f32>, mask: Ptr<u8>, len: usize) {
+        let whole = len / 8 * 8;
+        for i in (0..whole).step_by(8) {
+            // SAFETY: i + 8 <= len.
+            unsafe {
+                let v = x.at(i).0.cast::<[f32; 8]>().read();
+                let mut bits = 0;
+                for (l, v) in v.iter().enumerate() {
+                    bits |= u8::from(*v > 0.0) << l;
+                }
+                y.at(i).0.cast::<[f32; 8]>().write(v.map(|v| if v <= 0.0 { 0.0 } else { v }));
+                mask.at(i / 8).set(bits);
+            }
+        }
+        if whole < len {
+            let mut bits = 0;
+            for i in whole..len {
+                // SAFETY: i < len.
+                unsafe {
+                    let v = x.at(i).get();
+                    bits |= u8::from(v > 0.0) << (i - whole);
+                    y.at(i).set(if v <= 0.0 { 0.0 } else { v });
+                }
+            }
+            // SAFETY: the mask has a byte for every 8 elements begun.
+            unsafe { mask.at(whole / 8).set(bits) };
+        }
+    }
+}
+
+vectorized! {
+    /// dx = dy where the bit is set, else 0, or added to dx; for `len` elements from a byte's first bit on.
+    ///
+    /// # Safety
+    /// Live operands of that many elements, which nobody else touches; dx may be dy.
+    unsafe fn pass_where_set [](accumulate: bool, mask: Ptr<u8>, dy: Ptr<f32>, dx: Ptr<f32>, len: usize) {
+        let whole = len / 8 * 8;
+        for i in (0..whole).step_by(8) {
+            // SAFETY: i + 8 <= len.
+            unsafe {
+                let bits = mask.at(i / 8).get();
+                let v = dy.at(i).0.cast::<[f32; 8]>().read();
+                let mut out = if accumulate { dx.at(i).0.cast::<[f32; 8]>().read() } else { [0.0; 8] };
+                for l in 0..8 {
+                    out[l] += if bits & (1 << l) != 0 { v[l] } else { 0.0 };
+                }
+                dx.at(i).0.cast::<[f32; 8]>().write(out);
+            }
+        }
+        for i in whole..len {
+            // SAFETY: i < len.
+            unsafe {
+                let old = if accumulate { dx.at(i).get() } else { 0.0 };
+                let set = mask.at(i / 8).get() & (1 << (i % 8)) != 0;
+                dx.at(i).set(old + if set { dy.at(i).get() } else { 0.0 });
+            }
+        }
+    }
+}
+
+/// y = max(x, 0), and the mask of where x > 0.
+///
+/// # Safety
+/// Live operands of that many elements; y may be x.
+pub(super) unsafe fn relu_mask_forward(
+    elements: u64,
+    x: Ptr<f32>,
+    y: Ptr<f32>,
+    mask: Ptr<u8>,
+    threads: &Threads,
+) {
+    // SAFETY: the caller's promise; pieces share neither elements nor bytes of the mask.
+    pieces(elements, threads, |i, len| unsafe { mask_and_zero(x.at(i), y.at(i), mask.at(i / 8), len) });
+}
+
+/// dx = dy where the bit is set, else 0.
+///
+/// # Safety
+/// Live operands of that many elements; dx may be dy.
+pub(super) unsafe fn relu_mask_backward(
+    elements: u64,
+    accumulate: bool,
+    mask: Ptr<u8>,
+    dy: Ptr<f32>,
+    dx: Ptr<f32>,
+    threads: &Threads,
+) {
+    pieces(elements, threads, |i, len| {
+        // SAFETY: the caller's promise; pieces do not overlap.
+        unsafe { pass_where_set(accumulate, mask.at(i / 8), dy.at(i), dx.at(i), len) };
+    });
+}
+
+/// y = x / (1 - p) where kept, else 0, or added to y. Forward and backward are the same map, drawn from one counter.
+///
+/// # Safety
+/// `hyper` holds [`plimsoll_ir::program::Hyper`]; live operands of that many elements; y may be x.
+#[allow(clippy::too_many_arguments, reason = "the call's own fields and operands")]
+pub(super) unsafe fn dropout(
+    elements: u64,
+    probability: f32,
+    stream: u32,
+    accumulate: bool,
+    hyper: Ptr<u32>,
+    x: Ptr<f32>,
+    y: Ptr<f32>,
+    threads: &Threads,
+) {
+    // SAFETY: the caller's promise; seed low, seed high and step are words 3, 4 and 5.
+    let [low, high, step] = unsafe { [hyper.at(3).get(), hyper.at(4).get(), hyper.at(5).get()] };
+    let seed = u64::from(high) << 32 | u64::from(low);
+    let scale = 1.0 / (1.0 - probability);
+    pieces(elements, threads, |start, len| {
+        for first in (start..start + len).step_by(4) {
+            let counter = (first / 4) as u64;
+            let words = philox4x32(seed, [counter as u32, (counter >> 32) as u32, step, stream]);
+            for (i, word) in (first..start + len).zip(words) {
+                // SAFETY: i < elements, and pieces do not overlap.
+                unsafe {
+                    let kept = if unit_f32(word) < probability { 0.0 } else { x.at(i).get() * scale };
+                    y.at(i).set(if accumulate { y.at(i).get() + kept } else { kept });
+                }
+            }
+        }
+    });
+}
+
+/// Channels `first..first + channels` of rows of `total` channels.
+pub(super) struct Part {
+    /// Rows of either tensor.
+    pub rows: u64,
+    /// Channels of the part.
+    pub channels: u64,
+    /// The part's first channel in the whole.
+    pub first: u64,
+    /// Channels of the whole.
+    pub total: u64,
+}
+
+impl Part {
+    /// Calls `work(element of the part, element of the whole)` with the first elements of each row.
+    fn rows(&self, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
+        let [rows, channels, first, total] =
+            [self.rows, self.channels, self.first, self.total].map(|n| n as usize);
+        let rows_of_task = (PIECE / channels.max(1)).max(1);
+        threads.each(rows.div_ceil(rows_of_task), |task, _| {
+            for row in task * rows_of_task..rows.min((task + 1) * rows_of_task) {
+                work(row * channels, row * total + first);
+            }
+        });
+    }
+}
+
+/// Copies x to its channels of y.
+///
+/// # Safety
+/// x has the part's elements, y the whole's, and they do not overlap.
+pub(super) unsafe fn concat_part(part: &Part, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+    part.rows(threads, |of_part, of_whole| {
+        // SAFETY: the caller's promise; rows do not overlap.
+        unsafe { x.at(of_part).0.copy_to_nonoverlapping(y.at(of_whole).0, part.channels as usize) };
+    });
+}
+
+/// Copies its channels of dy to dx, or adds them.
+///
+/// # Safety
+/// dx has the part's elements, dy the whole's, and they do not overlap.
+pub(super) unsafe fn split_part(
+    part: &Part,
+    accumulate: bool,
+    dy: Ptr<f32>,
+    dx: Ptr<f32>,
+    threads: &Threads,
+) {
+    let channels = part.channels as usize;
+    part.rows(threads, |of_part, of_whole| {
+        // SAFETY: the caller's promise; rows do not overlap.
+        unsafe {
+            let (dx, dy) = (dx.at(of_part), dy.at(of_whole));
+            if accumulate {
+                map_rows([dx, dy], [], dx, 1, channels, |[a, b], []| a + b);
+            } else {
+                dy.0.copy_to_nonoverlapping(dx.0, channels);
+            }
+        }
+    });
+}

@@ -1,0 +1,121 @@
+//! Softmax with cross entropy, its gradient, and the metrics of an iteration.
+//!
+//! Sums over a batch run over its samples in order, in f64.
+//!
+//! What it deliberately does not do: smooth labels, or weigh classes.
+
+use super::threads::Threads;
+use super::vector::Ptr;
+use plimsoll_ir::program::RowShape;
+
+/// Rows of a task.
+const ROWS: usize = 16;
+
+/// Floats of workspace: loss, and whether the answer is right, of each sample.
+pub(super) fn forward_scratch(shape: &RowShape) -> usize {
+    2 * shape.rows as usize
+}
+
+/// Calls `work(row)` for each row.
+fn rows(shape: &RowShape, threads: &Threads, work: impl Fn(usize) + Sync) {
+    let rows = shape.rows as usize;
+    threads.each(rows.div_ceil(ROWS), |task, _| (task * ROWS..rows.min((task + 1) * ROWS)).for_each(&work));
+}
+
+/// The class of a sample; none for one that does not count.
+fn class(label: i32) -> Option<usize> {
+    usize::try_from(label).ok()
+}
+
+/// probabilities = softmax(logits) by rows; metrics = mean of -ln(probability of the label), right answers (ties go to
+/// the first class), samples that count.
+///
+/// # Safety
+/// Live operands of the shape; probabilities may be the logits; labels are below the number of channels.
+pub(super) unsafe fn forward(
+    shape: &RowShape,
+    logits: Ptr<f32>,
+    labels: Ptr<i32>,
+    probabilities: Ptr<f32>,
+    metrics: Ptr<f32>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let channels = shape.channels as usize;
+    // SAFETY: the caller's promise.
+    let labels = unsafe { labels.slice(shape.rows as usize) };
+    rows(shape, threads, |row| {
+        // SAFETY: rows do not overlap. The one slice is read and written where logits lie, as they may be the same.
+        unsafe {
+            let out = probabilities.at(row * channels);
+            if logits.0 != probabilities.0 {
+                logits.at(row * channels).0.copy_to_nonoverlapping(out.0, channels);
+            }
+            let [loss, right] = softmax(out.slice_mut(channels), class(labels[row]));
+            scratch.at(2 * row).set(loss);
+            scratch.at(2 * row + 1).set(right);
+        }
+    });
+    let (mut loss, mut right, mut counted) = (0.0, 0.0, 0.0f64);
+    for (row, label) in labels.iter().enumerate() {
+        if class(*label).is_some() {
+            // SAFETY: this row's two floats, which its task has written.
+            let [l, r] = unsafe { [scratch.at(2 * row).get(), scratch.at(2 * row + 1).get()] };
+            (loss, right, counted) = (loss + f64::from(l), right + f64::from(r), counted + 1.0);
+        }
+    }
+    // SAFETY: three floats that only this thread touches.
+    unsafe {
+        metrics.set((loss / counted.max(1.0)) as f32);
+        metrics.at(1).set(right as f32);
+        metrics.at(2).set(counted as f32);
+    }
+}
+
+/// Turns logits into probabilities; gives the loss and 1 if the label is the first of the largest, else 0.
+fn softmax(row: &mut [f32], label: Option<usize>) -> [f32; 2] {
+    let mut best = 0;
+    for (c, v) in row.iter().enumerate() {
+        if *v > row[best] {
+            best = c;
+        }
+    }
+    let largest = row[best];
+    let of_label = label.map_or(largest, |l| row[l]);
+    let mut sum = 0.0f64;
+    for v in row.iter_mut() {
+        *v = (*v - largest).exp();
+        sum += f64::from(*v);
+    }
+    let scale = (1.0 / sum) as f32;
+    row.iter_mut().for_each(|v| *v *= scale);
+    [(sum.ln() - f64::from(of_label - largest)) as f32, f32::from(u8::from(label == Some(best)))]
+}
+
+/// dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
+///
+/// # Safety
+/// Live operands of the shape; dlogits may be the probabilities; labels are below the number of channels.
+pub(super) unsafe fn backward(
+    shape: &RowShape,
+    probabilities: Ptr<f32>,
+    labels: Ptr<i32>,
+    dlogits: Ptr<f32>,
+    threads: &Threads,
+) {
+    let channels = shape.channels as usize;
+    // SAFETY: the caller's promise.
+    let labels = unsafe { labels.slice(shape.rows as usize) };
+    let counted = labels.iter().filter(|l| class(**l).is_some()).count();
+    let scale = 1.0 / counted.max(1) as f32;
+    rows(shape, threads, |row| {
+        let label = class(labels[row]);
+        let scale = if label.is_some() { scale } else { 0.0 };
+        for c in 0..channels {
+            let hot = if label == Some(c) { 1.0 } else { 0.0 };
+            let i = row * channels + c;
+            // SAFETY: i is in this row, and rows do not overlap.
+            unsafe { dlogits.at(i).set((probabilities.at(i).get() - hot) * scale) };
+        }
+    });
+}

@@ -1,0 +1,107 @@
+//! Local response normalisation across channels (AlexNet §3.3) and its gradient.
+//!
+//! With d = bias + alpha / size * (sum of x^2 over the neighbourhood): y = x * d^-beta, and
+//! dx = dy * d^-beta - 2 alpha beta / size * x * (sum of dy * x * d^(-beta - 1) over the neighbourhood).
+//!
+//! What it deliberately does not do: keep d between forward and backward; memory is dearer here than arithmetic.
+
+use super::elementwise::PIECE;
+use super::threads::Threads;
+use super::vector::Ptr;
+use plimsoll_ir::program::RowShape;
+
+/// The layer's numbers, as [`plimsoll_ir::network::LayerKind::Lrn`] names them.
+#[derive(Clone, Copy)]
+pub(super) struct Lrn {
+    pub size: u32,
+    pub alpha: f32,
+    pub beta: f32,
+    pub bias: f32,
+}
+
+impl Lrn {
+    /// Sum of f over the neighbourhood of a channel; cut at the first and last channel.
+    fn around(&self, channel: usize, channels: usize, f: impl Fn(usize) -> f32) -> f32 {
+        let reach = self.size as usize / 2;
+        (channel.saturating_sub(reach)..channels.min(channel + reach + 1)).map(f).sum()
+    }
+
+    /// d of a channel.
+    fn divisor(&self, x: &[f32], channel: usize) -> f32 {
+        self.bias + self.alpha / self.size as f32 * self.around(channel, x.len(), |c| x[c] * x[c])
+    }
+
+    /// d^-beta; 0.75 is what everybody uses, and two roots are much faster than a power.
+    fn power(&self, d: f32) -> f32 {
+        if self.beta == 0.75 { 1.0 / (d.sqrt() * d.sqrt().sqrt()) } else { d.powf(-self.beta) }
+    }
+}
+
+/// Calls `work(first element of the row, lane)` for each row.
+fn rows(shape: &RowShape, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
+    let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
+    let rows_of_task = (PIECE / channels.max(1)).max(1);
+    threads.each(rows.div_ceil(rows_of_task), |task, lane| {
+        (task * rows_of_task..rows.min((task + 1) * rows_of_task)).for_each(|row| work(row * channels, lane));
+    });
+}
+
+/// y = x * d^-beta.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap.
+pub(super) unsafe fn forward(shape: &RowShape, lrn: &Lrn, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+    let channels = shape.channels as usize;
+    rows(shape, threads, |start, _| {
+        // SAFETY: the caller's promise; rows do not overlap.
+        let (x, y) = unsafe { (x.at(start).slice(channels), y.at(start).slice_mut(channels)) };
+        for c in 0..channels {
+            y[c] = x[c] * lrn.power(lrn.divisor(x, c));
+        }
+    });
+}
+
+/// Floats of workspace: d^-beta and dy * x * d^(-beta - 1) of a row, for each lane.
+pub(super) fn backward_scratch(shape: &RowShape, lanes: usize) -> usize {
+    2 * shape.channels as usize * lanes
+}
+
+/// dx, or dx added to what it holds.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap, and the workspace.
+#[allow(clippy::too_many_arguments, reason = "the call's own fields and operands")]
+pub(super) unsafe fn backward(
+    shape: &RowShape,
+    lrn: &Lrn,
+    accumulate: bool,
+    x: Ptr<f32>,
+    dy: Ptr<f32>,
+    dx: Ptr<f32>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let channels = shape.channels as usize;
+    let factor = 2.0 * lrn.alpha * lrn.beta / lrn.size as f32;
+    rows(shape, threads, |start, lane| {
+        // SAFETY: the caller's promise; rows do not overlap, and a lane has scratch of its own.
+        let (x, dy, dx, scratch) = unsafe {
+            (
+                x.at(start).slice(channels),
+                dy.at(start).slice(channels),
+                dx.at(start).slice_mut(channels),
+                scratch.at(2 * channels * lane).slice_mut(2 * channels),
+            )
+        };
+        let (power, product) = scratch.split_at_mut(channels);
+        for c in 0..channels {
+            let d = lrn.divisor(x, c);
+            power[c] = lrn.power(d);
+            product[c] = dy[c] * x[c] * power[c] / d;
+        }
+        for c in 0..channels {
+            let gradient = dy[c] * power[c] - factor * x[c] * lrn.around(c, channels, |j| product[j]);
+            dx[c] = if accumulate { dx[c] + gradient } else { gradient };
+        }
+    });
+}

@@ -1,0 +1,161 @@
+//! The kernels of the CPU: every [`Call`] in f32, on operands that lie in the device's memory.
+//!
+//! [`run`] is the whole seam: what to compute, where the operands lie, scratch memory, threads. Kernels are plain
+//! functions on addresses, for two reasons: an operand may be the output of the same call (in place), which references
+//! cannot say, and the executor has proved before that nothing else touches the bytes meanwhile.
+//!
+//! The same inputs give the same bits, with any number of threads and at any address. `unsafe` is the price of addresses:
+//! it is kept to taking slices and to the two loops of `vector`.
+//!
+//! What it deliberately does not do: allocate what grows with the batch (scratch comes with the call), choose between
+//! algorithms by measuring, or check operands: `run` is unsafe, and its caller is the executor.
+
+mod columns;
+mod conv;
+mod elementwise;
+mod loss;
+mod lrn;
+mod norm;
+mod pool;
+mod sgd;
+mod threads;
+mod vector;
+
+pub use threads::Threads;
+
+use plimsoll_ir::Bytes;
+use plimsoll_ir::program::Call;
+use vector::Ptr;
+
+/// What a device address must be a multiple of: operands and workspace.
+const ALIGNMENT: usize = 256;
+
+/// How much scratch memory a call takes when it runs on so many threads.
+pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
+    let lanes = threads as usize;
+    let floats = match call {
+        Call::ConvForward { shape } => conv::forward_scratch(shape, lanes),
+        Call::ConvBackwardFilter { shape } => conv::backward_filter_scratch(shape, lanes),
+        Call::ConvBackwardData { shape, .. } => conv::backward_data_scratch(shape, lanes),
+        Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::scratch(shape),
+        Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
+        Call::SoftmaxCrossEntropyForward { shape } => loss::forward_scratch(shape),
+        _ => 0,
+    };
+    Bytes(4 * floats as u64).round_up(ALIGNMENT as u64)
+}
+
+/// Computes a call, and returns when it is done.
+///
+/// # Safety
+/// `operands` are the call's, in the order that its documentation gives, and `workspace` has [`workspace_bytes`]; all
+/// are multiples of 256, in live memory that was initialised (with any values), and nothing else touches them until the
+/// call returns. Two operands overlap only by being equal, where the call's documentation allows it. Labels are below
+/// the number of classes.
+pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
+    let f = |i: usize| Ptr::<f32>::of(operands[i]);
+    let bytes = |i: usize| Ptr::<u8>::of(operands[i]);
+    let words = |i: usize| Ptr::<u32>::of(operands[i]);
+    let labels = |i: usize| Ptr::<i32>::of(operands[i]);
+    let scratch = Ptr::<f32>::of(workspace);
+    // SAFETY: each kernel asks for what the caller promised: operands of the call's shapes, and its workspace.
+    unsafe {
+        match *call {
+            Call::ConvForward { shape: s } => {
+                conv::forward(
+                    &s,
+                    f(0),
+                    f(1),
+                    s.bias.then(|| f(2)),
+                    f(2 + usize::from(s.bias)),
+                    scratch,
+                    threads,
+                );
+            }
+            Call::ConvBackwardFilter { shape: s } => {
+                conv::backward_filter(&s, f(0), f(1), f(2), s.bias.then(|| f(3)), scratch, threads);
+            }
+            Call::ConvBackwardData { shape: s, accumulate } => {
+                conv::backward_data(&s, accumulate, f(0), f(1), f(2), scratch, threads);
+            }
+            Call::BatchNormForward { shape: s, epsilon } => {
+                norm::forward(&s, epsilon, [f(0), f(1), f(2)], f(3), f(4), scratch, threads);
+            }
+            Call::BatchNormRunning { shape: s, epsilon, momentum } => {
+                norm::running(&s, epsilon, momentum, f(0), [f(1), f(2)], [f(3), f(4)]);
+            }
+            Call::BatchNormInference { shape: s, epsilon } => {
+                norm::inference(&s, epsilon, [f(0), f(1), f(2), f(3), f(4)], f(5), threads);
+            }
+            Call::BatchNormBackward { shape: s, accumulate } => {
+                norm::backward(
+                    &s,
+                    accumulate,
+                    [f(0), f(1), f(2), f(3)],
+                    [f(4), f(5), f(6)],
+                    scratch,
+                    threads,
+                );
+            }
+            Call::ReluForward { elements } => elementwise::relu_forward(elements, f(0), f(1), threads),
+            Call::ReluBackward { elements, accumulate } => {
+                elementwise::relu_backward(elements, accumulate, f(0), f(1), f(2), threads);
+            }
+            Call::ReluMaskForward { elements } => {
+                elementwise::relu_mask_forward(elements, f(0), f(1), bytes(2), threads);
+            }
+            Call::ReluMaskBackward { elements, accumulate } => {
+                elementwise::relu_mask_backward(elements, accumulate, bytes(0), f(1), f(2), threads);
+            }
+            Call::MaxPoolForward { shape: s } => pool::max_forward(&s, f(0), f(1), bytes(2), threads),
+            Call::MaxPoolBackward { shape: s, accumulate } => {
+                pool::max_backward(&s, accumulate, bytes(0), f(1), f(2), threads);
+            }
+            Call::AvgPoolForward { shape: s } => pool::avg_forward(&s, f(0), f(1), threads),
+            Call::AvgPoolBackward { shape: s, accumulate } => {
+                pool::avg_backward(&s, accumulate, f(0), f(1), threads)
+            }
+            Call::DropoutForward { elements, probability, stream } => {
+                elementwise::dropout(elements, probability, stream, false, words(0), f(1), f(2), threads);
+            }
+            Call::DropoutBackward { elements, probability, stream, accumulate } => {
+                elementwise::dropout(
+                    elements,
+                    probability,
+                    stream,
+                    accumulate,
+                    words(0),
+                    f(1),
+                    f(2),
+                    threads,
+                );
+            }
+            Call::Add { elements } => elementwise::add(elements, f(0), f(1), f(2), threads),
+            Call::ConcatPart { rows, channels, first, total } => {
+                let part = elementwise::Part { rows, channels, first, total };
+                elementwise::concat_part(&part, f(0), f(1), threads);
+            }
+            Call::SplitPart { rows, channels, first, total, accumulate } => {
+                let part = elementwise::Part { rows, channels, first, total };
+                elementwise::split_part(&part, accumulate, f(0), f(1), threads);
+            }
+            Call::LrnForward { shape: s, size, alpha, beta, bias } => {
+                let lrn = lrn::Lrn { size, alpha, beta, bias };
+                lrn::forward(&s, &lrn, f(0), f(1), threads);
+            }
+            Call::LrnBackward { shape: s, size, alpha, beta, bias, accumulate } => {
+                let lrn = lrn::Lrn { size, alpha, beta, bias };
+                lrn::backward(&s, &lrn, accumulate, f(0), f(1), f(2), scratch, threads);
+            }
+            Call::SoftmaxCrossEntropyForward { shape: s } => {
+                loss::forward(&s, f(0), labels(1), f(2), f(3), scratch, threads);
+            }
+            Call::SoftmaxCrossEntropyBackward { shape: s } => {
+                loss::backward(&s, f(0), labels(1), f(2), threads);
+            }
+            Call::Sgd { elements, decay } => {
+                sgd::step(elements, decay, f(0), [f(1), f(2), f(3)], [f(4), f(5)], threads);
+            }
+        }
+    }
+}

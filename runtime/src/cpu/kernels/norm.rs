@@ -1,0 +1,269 @@
+//! Batch normalisation: forward, running statistics, inference, backward.
+//!
+//! Statistics are taken in chunks of rows that fit a core's caches: in each the mean, then the squared distances from
+//! it, so that no large numbers are subtracted; chunks are joined by the formula of Chan, Golub and LeVeque (1979) in
+//! f64, in their order.
+//!
+//! What it deliberately does not do: synchronise statistics between workers.
+
+use super::threads::Threads;
+use super::vector::{Ptr, map_rows, sum_rows};
+use plimsoll_ir::program::RowShape;
+
+/// Elements of a chunk of rows.
+const CHUNK: usize = 1 << 14;
+
+/// How rows are cut.
+#[derive(Clone, Copy)]
+struct Chunks {
+    rows: usize,
+    channels: usize,
+    rows_of_chunk: usize,
+}
+
+impl Chunks {
+    fn of(shape: &RowShape) -> Chunks {
+        let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
+        Chunks { rows, channels, rows_of_chunk: (CHUNK / channels.max(1)).max(8) }
+    }
+
+    fn count(self) -> usize {
+        self.rows.div_ceil(self.rows_of_chunk)
+    }
+
+    /// Rows of a chunk: the last may have fewer.
+    fn len(self, chunk: usize) -> usize {
+        self.rows_of_chunk.min(self.rows - chunk * self.rows_of_chunk)
+    }
+
+    /// Calls `work(chunk, first element, rows)` for each.
+    fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
+        threads.each(self.count(), |chunk, _| {
+            work(chunk, chunk * self.rows_of_chunk * self.channels, self.len(chunk));
+        });
+    }
+}
+
+/// Floats of workspace: two numbers for each channel of each chunk, and two for each channel.
+pub(super) fn scratch(shape: &RowShape) -> usize {
+    let chunks = Chunks::of(shape);
+    2 * chunks.channels * (chunks.count() + 1)
+}
+
+/// `sums = sum over all rows of x` for each channel: the gradient of a bias.
+///
+/// # Safety
+/// x has the shape, `sums` its channels, `scratch` what [`scratch`] says; nobody else touches them.
+pub(super) unsafe fn channel_sums(
+    shape: &RowShape,
+    x: Ptr<f32>,
+    sums: Ptr<f32>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let chunks = Chunks::of(shape);
+    let c = chunks.channels;
+    chunks.each(threads, |chunk, start, rows| {
+        // SAFETY: the caller's promise; each chunk writes sums of its own.
+        unsafe { sum_rows([x.at(start)], [], scratch.at(chunk * c), rows, c, |[x], []| x) };
+    });
+    for channel in 0..c {
+        // SAFETY: written by the tasks above, which are done.
+        let sum: f64 =
+            (0..chunks.count()).map(|k| f64::from(unsafe { scratch.at(k * c + channel).get() })).sum();
+        // SAFETY: the caller's promise.
+        unsafe { sums.at(channel).set(sum as f32) };
+    }
+}
+
+/// y = (x - mean) * gamma / sqrt(variance + epsilon) + beta, with the batch's statistics, which go to `stats`.
+/// `inputs` is x, gamma, beta.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap, and the workspace.
+pub(super) unsafe fn forward(
+    shape: &RowShape,
+    epsilon: f32,
+    inputs: [Ptr<f32>; 3],
+    y: Ptr<f32>,
+    stats: Ptr<f32>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let [x, gamma, beta] = inputs;
+    let chunks = Chunks::of(shape);
+    let c = chunks.channels;
+    chunks.each(threads, |chunk, start, rows| {
+        let (mean, squares) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
+        // SAFETY: the caller's promise; each chunk writes a mean and squares of its own.
+        unsafe {
+            sum_rows([x.at(start)], [], mean, rows, c, |[x], []| x);
+            let share = 1.0 / rows as f32;
+            map_rows([mean], [], mean, 1, c, move |[sum], []| sum * share);
+            sum_rows([x.at(start)], [mean], squares, rows, c, |[x], [mean]| (x - mean) * (x - mean));
+        }
+    });
+    let scale = scratch.at(2 * c * chunks.count());
+    for channel in 0..c {
+        // SAFETY: written by the tasks above, which are done; `stats` and `scale` have a place for each channel.
+        unsafe {
+            let [mean, variance] = join(chunks, scratch.at(channel));
+            let inverse = 1.0 / (variance + f64::from(epsilon)).sqrt();
+            stats.at(channel).set(mean as f32);
+            stats.at(c + channel).set(inverse as f32);
+            scale.at(channel).set((inverse * f64::from(gamma.at(channel).get())) as f32);
+        }
+    }
+    chunks.each(threads, |_, start, rows| {
+        // SAFETY: the caller's promise; chunks do not overlap.
+        unsafe {
+            map_rows(
+                [x.at(start)],
+                [stats, scale, beta],
+                y.at(start),
+                rows,
+                c,
+                |[x], [mean, scale, beta]| (x - mean) * scale + beta,
+            );
+        }
+    });
+}
+
+/// Mean and biased variance of a channel from those of its chunks; `parts` is the first chunk's mean of the channel.
+///
+/// # Safety
+/// The means and squared distances of all chunks are written.
+unsafe fn join(chunks: Chunks, parts: Ptr<f32>) -> [f64; 2] {
+    let (mut rows, mut mean, mut squares) = (0.0, 0.0, 0.0);
+    for chunk in 0..chunks.count() {
+        // SAFETY: the caller's promise.
+        let [m, s] = [0, chunks.channels]
+            .map(|i| f64::from(unsafe { parts.at(2 * chunks.channels * chunk + i).get() }));
+        let more = chunks.len(chunk) as f64;
+        let apart = m - mean;
+        squares += s + apart * apart * rows * more / (rows + more);
+        rows += more;
+        mean += apart * more / rows;
+    }
+    [mean, squares / rows]
+}
+
+/// Moves the running mean and variance towards the batch's. `read` and `written` are mean, variance.
+///
+/// # Safety
+/// Live operands of the shape's channels; written ones may be read ones.
+pub(super) unsafe fn running(
+    shape: &RowShape,
+    epsilon: f32,
+    momentum: f32,
+    stats: Ptr<f32>,
+    read: [Ptr<f32>; 2],
+    written: [Ptr<f32>; 2],
+) {
+    let c = shape.channels as usize;
+    // One row has a variance of 0, biased or not.
+    let unbias = shape.rows as f64 / (shape.rows as f64 - 1.0).max(1.0);
+    for channel in 0..c {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let inverse = f64::from(stats.at(c + channel).get());
+            let variance = (1.0 / (inverse * inverse) - f64::from(epsilon)).max(0.0) * unbias;
+            for (i, now) in [stats.at(channel).get(), variance as f32].into_iter().enumerate() {
+                let old = read[i].at(channel).get();
+                written[i].at(channel).set(old + momentum * (now - old));
+            }
+        }
+    }
+}
+
+/// y = (x - running mean) * gamma / sqrt(running variance + epsilon) + beta. `inputs` is x, gamma, beta, mean, variance.
+///
+/// # Safety
+/// Live operands of the shape; y may be x.
+pub(super) unsafe fn inference(
+    shape: &RowShape,
+    epsilon: f32,
+    inputs: [Ptr<f32>; 5],
+    y: Ptr<f32>,
+    threads: &Threads,
+) {
+    let [x, gamma, beta, mean, variance] = inputs;
+    let chunks = Chunks::of(shape);
+    chunks.each(threads, |_, start, rows| {
+        // SAFETY: the caller's promise; chunks do not overlap.
+        unsafe {
+            map_rows(
+                [x.at(start)],
+                [gamma, beta, mean, variance],
+                y.at(start),
+                rows,
+                chunks.channels,
+                move |[x], [gamma, beta, mean, variance]| {
+                    (x - mean) * (gamma / (variance + epsilon).sqrt()) + beta
+                },
+            );
+        }
+    });
+}
+
+/// With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat,
+/// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n).
+/// `inputs` is x, dy, gamma, stats; `outputs` is dx, dgamma, dbeta.
+///
+/// # Safety
+/// Live operands of the shape, and the workspace; dx may be dy.
+pub(super) unsafe fn backward(
+    shape: &RowShape,
+    accumulate: bool,
+    inputs: [Ptr<f32>; 4],
+    outputs: [Ptr<f32>; 3],
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let [x, dy, gamma, stats] = inputs;
+    let [dx, dgamma, dbeta] = outputs;
+    let chunks = Chunks::of(shape);
+    let c = chunks.channels;
+    let (mean, inverse) = (stats, stats.at(c));
+    chunks.each(threads, |chunk, start, rows| {
+        let (sum, product) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
+        // SAFETY: the caller's promise; each chunk writes sums of its own.
+        unsafe {
+            sum_rows([dy.at(start)], [], sum, rows, c, |[dy], []| dy);
+            sum_rows([x.at(start), dy.at(start)], [mean], product, rows, c, |[x, dy], [mean]| {
+                (x - mean) * dy
+            });
+        }
+    });
+    let slope = scratch.at(2 * c * chunks.count());
+    let share = 1.0 / chunks.rows as f64;
+    for channel in 0..c {
+        // SAFETY: written by the tasks above, which are done; outputs and `slope` have a place for each channel.
+        unsafe {
+            let [sum, product] = [0, c].map(|i| {
+                (0..chunks.count()).map(|k| f64::from(scratch.at(2 * c * k + i + channel).get())).sum::<f64>()
+            });
+            let inverse = f64::from(inverse.at(channel).get());
+            dbeta.at(channel).set(sum as f32);
+            dgamma.at(channel).set((product * inverse) as f32);
+            // What the chunks' sums held is no longer needed: the means of dy and of dy * xhat / sqrt(...) go there.
+            slope.at(channel).set((product * inverse * inverse * share) as f32);
+            slope.at(c + channel).set((sum * share) as f32);
+        }
+    }
+    let parameters = [mean, inverse, gamma, slope, slope.at(c)];
+    chunks.each(threads, |_, start, rows| {
+        let (x, dy, dx) = (x.at(start), dy.at(start), dx.at(start));
+        let gradient = |x: f32, dy: f32, [mean, inverse, gamma, slope, shift]: [f32; 5]| {
+            gamma * inverse * (dy - shift - (x - mean) * slope)
+        };
+        // SAFETY: the caller's promise; chunks do not overlap.
+        unsafe {
+            if accumulate {
+                map_rows([x, dy, dx], parameters, dx, rows, c, move |[x, dy, dx], p| dx + gradient(x, dy, p));
+            } else {
+                map_rows([x, dy], parameters, dx, rows, c, move |[x, dy], p| gradient(x, dy, p));
+            }
+        }
+    });
+}

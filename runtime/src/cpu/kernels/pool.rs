@@ -1,0 +1,226 @@
+//! Max and average pooling, forward and backward.
+//!
+//! Backward is a gather: each input position asks the windows that cover it, so tasks write places of their own and sums
+//! have one order.
+//!
+//! What it deliberately does not do: keep the input for max pooling's gradient; one byte an output says it all.
+
+use super::threads::Threads;
+use super::vector::{Ptr, map_rows, vectorized};
+use plimsoll_ir::network::Window;
+use plimsoll_ir::program::PoolShape;
+
+/// The input position under a window's tap along one dimension; none in the padding.
+fn tap_input(window: &Window, d: usize, output: usize, tap: usize, input: usize) -> Option<usize> {
+    (output * window.stride[d] as usize + tap * window.dilation[d] as usize)
+        .checked_sub(window.padding[d] as usize)
+        .filter(|i| *i < input)
+}
+
+/// The output whose window has this tap over an input position along one dimension, if there is one.
+fn tap_output(window: &Window, d: usize, input: usize, tap: usize, output: usize) -> Option<usize> {
+    let reach = (input + window.padding[d] as usize).checked_sub(tap * window.dilation[d] as usize)?;
+    let stride = window.stride[d] as usize;
+    (reach.is_multiple_of(stride) && reach / stride < output).then_some(reach / stride)
+}
+
+/// A [`PoolShape`] in the numbers that loops use.
+struct Grid<'a> {
+    window: &'a Window,
+    size: [usize; 2],
+    input: [usize; 2],
+    output: [usize; 2],
+    channels: usize,
+    batch: usize,
+}
+
+impl<'a> Grid<'a> {
+    fn of(shape: &'a PoolShape) -> Grid<'a> {
+        Grid {
+            window: &shape.window,
+            size: shape.window.size.map(|n| n as usize),
+            input: shape.input.map(|n| n as usize),
+            output: shape.output.map(|n| n as usize),
+            channels: shape.channels as usize,
+            batch: shape.batch as usize,
+        }
+    }
+
+    /// Calls `work(element of y, taps)` for each output position; taps give their number and element of x, in order.
+    fn outputs(
+        &self,
+        threads: &Threads,
+        work: impl Fn(usize, &mut dyn Iterator<Item = (usize, usize)>) + Sync,
+    ) {
+        let [height, width] = self.output;
+        threads.each(self.batch * height, |task, _| {
+            let (image, oy) = (task / height, task % height);
+            for ox in 0..width {
+                let mut taps = (0..self.size[0] * self.size[1]).filter_map(|tap| {
+                    let iy = tap_input(self.window, 0, oy, tap / self.size[1], self.input[0])?;
+                    let ix = tap_input(self.window, 1, ox, tap % self.size[1], self.input[1])?;
+                    Some((tap, ((image * self.input[0] + iy) * self.input[1] + ix) * self.channels))
+                });
+                work((task * width + ox) * self.channels, &mut taps);
+            }
+        });
+    }
+
+    /// Calls `work(element of x, taps)` for each input position; taps give their number and element of y, in order.
+    fn inputs(
+        &self,
+        threads: &Threads,
+        work: impl Fn(usize, &mut dyn Iterator<Item = (usize, usize)>) + Sync,
+    ) {
+        let [height, width] = self.input;
+        threads.each(self.batch * height, |task, _| {
+            let (image, iy) = (task / height, task % height);
+            for ix in 0..width {
+                let mut taps = (0..self.size[0] * self.size[1]).filter_map(|tap| {
+                    let oy = tap_output(self.window, 0, iy, tap / self.size[1], self.output[0])?;
+                    let ox = tap_output(self.window, 1, ix, tap % self.size[1], self.output[1])?;
+                    Some((tap, ((image * self.output[0] + oy) * self.output[1] + ox) * self.channels))
+                });
+                work((task * width + ix) * self.channels, &mut taps);
+            }
+        });
+    }
+}
+
+vectorized! {
+    /// Puts x and its tap where x is larger than what y holds; NaN counts as larger than all.
+    ///
+    /// # Safety
+    /// Live memory of so many channels, not overlapping, that nobody else touches.
+    unsafe fn keep_larger [](x: Ptr<f32>, y: Ptr<f32>, places: Ptr<u8>, tap: u8, channels: usize) {
+        // SAFETY: the caller's promise.
+        let (x, y, places) = unsafe { (x.slice(channels), y.slice_mut(channels), places.slice_mut(channels)) };
+        for ((x, y), place) in x.iter().zip(y).zip(places) {
+            let larger = *x > *y || x.is_nan();
+            *y = if larger { *x } else { *y };
+            *place = if larger { tap } else { *place };
+        }
+    }
+}
+
+vectorized! {
+    /// Adds dy to dx where the place is this tap.
+    ///
+    /// # Safety
+    /// Live memory of so many channels, not overlapping, that nobody else touches.
+    unsafe fn add_where [](places: Ptr<u8>, dy: Ptr<f32>, dx: Ptr<f32>, tap: u8, channels: usize) {
+        // SAFETY: the caller's promise.
+        let (places, dy, dx) = unsafe { (places.slice(channels), dy.slice(channels), dx.slice_mut(channels)) };
+        for ((place, dy), dx) in places.iter().zip(dy).zip(dx) {
+            *dx += if *place == tap { *dy } else { 0.0 };
+        }
+    }
+}
+
+/// y = the largest of each window, places = its tap, the first of equals. A window all in the padding gives minus
+/// infinity.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap.
+pub(super) unsafe fn max_forward(
+    shape: &PoolShape,
+    x: Ptr<f32>,
+    y: Ptr<f32>,
+    places: Ptr<u8>,
+    threads: &Threads,
+) {
+    let grid = Grid::of(shape);
+    grid.outputs(threads, |out, taps| {
+        let (y, places, c) = (y.at(out), places.at(out), grid.channels);
+        // SAFETY: the caller's promise; output positions do not overlap.
+        unsafe {
+            match taps.next() {
+                Some((tap, i)) => {
+                    x.at(i).0.copy_to_nonoverlapping(y.0, c);
+                    places.0.write_bytes(tap as u8, c);
+                }
+                None => {
+                    y.slice_mut(c).fill(f32::NEG_INFINITY);
+                    places.0.write_bytes(0, c);
+                }
+            }
+            for (tap, i) in taps {
+                keep_larger(x.at(i), y, places, tap as u8, c);
+            }
+        }
+    });
+}
+
+/// dx = the dy of the windows in which x was the largest.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap.
+pub(super) unsafe fn max_backward(
+    shape: &PoolShape,
+    accumulate: bool,
+    places: Ptr<u8>,
+    dy: Ptr<f32>,
+    dx: Ptr<f32>,
+    threads: &Threads,
+) {
+    let grid = Grid::of(shape);
+    grid.inputs(threads, |input, taps| {
+        let (dx, c) = (dx.at(input), grid.channels);
+        // SAFETY: the caller's promise; input positions do not overlap.
+        unsafe {
+            if !accumulate {
+                dx.slice_mut(c).fill(0.0);
+            }
+            for (tap, i) in taps {
+                add_where(places.at(i), dy.at(i), dx, tap as u8, c);
+            }
+        }
+    });
+}
+
+/// y = the mean of each window, padding counted as zeros.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap.
+pub(super) unsafe fn avg_forward(shape: &PoolShape, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+    let grid = Grid::of(shape);
+    let share = 1.0 / (grid.size[0] * grid.size[1]) as f32;
+    grid.outputs(threads, |out, taps| {
+        let (y, c) = (y.at(out), grid.channels);
+        // SAFETY: the caller's promise; output positions do not overlap.
+        unsafe {
+            y.slice_mut(c).fill(0.0);
+            for (_, i) in taps {
+                map_rows([y, x.at(i)], [], y, 1, c, |[y, x], []| y + x);
+            }
+            map_rows([y], [], y, 1, c, move |[y], []| y * share);
+        }
+    });
+}
+
+/// dx = the shares of the windows that cover it.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap.
+pub(super) unsafe fn avg_backward(
+    shape: &PoolShape,
+    accumulate: bool,
+    dy: Ptr<f32>,
+    dx: Ptr<f32>,
+    threads: &Threads,
+) {
+    let grid = Grid::of(shape);
+    let share = 1.0 / (grid.size[0] * grid.size[1]) as f32;
+    grid.inputs(threads, |input, taps| {
+        let (dx, c) = (dx.at(input), grid.channels);
+        // SAFETY: the caller's promise; input positions do not overlap.
+        unsafe {
+            if !accumulate {
+                dx.slice_mut(c).fill(0.0);
+            }
+            for (_, i) in taps {
+                map_rows([dx, dy.at(i)], [], dx, 1, c, move |[dx, dy], []| dx + dy * share);
+            }
+        }
+    });
+}

@@ -1,0 +1,77 @@
+//! The threads that a kernel runs on, and the one way in which kernels share work among them.
+//!
+//! A kernel is cut into numbered tasks, by its shape alone; threads take tasks as they come. Tasks write to places of
+//! their own, and sums over tasks are made afterwards in the order of their numbers, so the count of threads never
+//! shows in a result.
+//!
+//! What it deliberately does not do: cut tasks by the number of threads, or use rayon's global pool, which belongs to
+//! whoever links this crate.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The threads of one device's compute stream.
+pub struct Threads {
+    /// None where the calling thread does everything.
+    pool: Option<rayon::ThreadPool>,
+    count: u32,
+}
+
+impl Threads {
+    /// Starts `count` threads, which must be at least 1; 1 starts none and computes on the calling thread.
+    pub fn new(count: u32) -> Threads {
+        assert!(count > 0, "kernels need at least one thread");
+        let pool = (count > 1).then(|| {
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(count as usize)
+                .thread_name(|i| format!("compute-{i}"))
+                .build()
+                .expect("the system starts the compute threads that were asked for")
+        });
+        Threads { pool, count }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Calls `work(task, lane)` once for each task in `0..tasks`, and returns when all are done. Calls that run at the
+    /// same time have different lanes, all below [`Threads::count`]: a lane owns a part of the workspace.
+    pub(super) fn each(&self, tasks: usize, work: impl Fn(usize, usize) + Sync) {
+        match &self.pool {
+            Some(pool) if tasks > 1 => {
+                let next = AtomicUsize::new(0);
+                pool.broadcast(|lane| {
+                    loop {
+                        let task = next.fetch_add(1, Ordering::Relaxed);
+                        if task >= tasks {
+                            break;
+                        }
+                        work(task, lane.index());
+                    }
+                });
+            }
+            _ => (0..tasks).for_each(|task| work(task, 0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_task_runs_once_on_any_number_of_threads() {
+        for count in [1, 2, 5] {
+            let threads = Threads::new(count);
+            for tasks in [0, 1, 2, 100] {
+                let seen: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                threads.each(tasks, |task, lane| {
+                    assert!(lane < count as usize);
+                    seen[task].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+}

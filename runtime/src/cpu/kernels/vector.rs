@@ -1,0 +1,233 @@
+//! The two loops that most kernels are: a map over rows of channels, and a sum over rows of channels.
+//!
+//! Both are written once, on arrays of [`LANES`] numbers that the compiler turns into vectors, and compiled three times:
+//! for any x86-64, for AVX2 and for AVX-512; the machine's best is taken at run time. Each number is computed by the same
+//! operations in the same order whichever it is, and no multiply and add are fused, so the three agree to the bit.
+//!
+//! A map reads a whole array before it writes one: inputs may be the output (in place), which is why the loops are on raw
+//! pointers. References would have to be exclusive or shared, and in place they are both.
+//!
+//! What it deliberately does not do: share work among threads.
+
+/// Numbers that are computed at once.
+const LANES: usize = 16;
+
+/// An address in the device's memory, which threads may share: kernels hand each task places of its own.
+#[derive(Debug)]
+pub(super) struct Ptr<T>(pub *mut T);
+
+impl<T> Clone for Ptr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Ptr<T> {}
+
+// SAFETY: a pointer is only a number; whoever reads or writes through it promises, there, that no other task writes.
+unsafe impl<T> Send for Ptr<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Ptr<T> {}
+
+impl<T: Copy> Ptr<T> {
+    /// From untyped device memory.
+    pub fn of(bytes: *mut u8) -> Ptr<T> {
+        Ptr(bytes.cast())
+    }
+
+    /// The address `count` elements on.
+    #[inline(always)]
+    pub fn at(self, count: usize) -> Ptr<T> {
+        Ptr(self.0.wrapping_add(count))
+    }
+
+    /// Reads the element here.
+    ///
+    /// # Safety
+    /// It lies in live memory that no other thread writes.
+    #[inline(always)]
+    pub unsafe fn get(self) -> T {
+        // SAFETY: the caller's promise; kernels' operands are aligned for every element type.
+        unsafe { self.0.read() }
+    }
+
+    /// Writes the element here.
+    ///
+    /// # Safety
+    /// It lies in live memory that no other thread reads or writes.
+    #[inline(always)]
+    pub unsafe fn set(self, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.write(value) }
+    }
+
+    /// The elements here, for reading.
+    ///
+    /// # Safety
+    /// They lie in live memory, hold values, and nobody writes them for as long as the slice is used.
+    #[inline(always)]
+    pub unsafe fn slice<'a>(self, len: usize) -> &'a [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0, len) }
+    }
+
+    /// The elements here, for writing. Every bit pattern is a value of the element types that kernels use, and device
+    /// memory is never uninitialised as the allocator gives it zeroed.
+    ///
+    /// # Safety
+    /// They lie in live memory, and nobody else reads or writes them for as long as the slice is used.
+    #[inline(always)]
+    pub unsafe fn slice_mut<'a>(self, len: usize) -> &'a mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0, len) }
+    }
+}
+
+/// Compiles a function for three levels of vectors and calls the machine's best.
+macro_rules! vectorized {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident
+     [$($generic:tt)*] ($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments, reason = "shapes are clearer side by side than in a struct used once")]
+        $vis unsafe fn $name<$($generic)*>($($arg: $ty),*) {
+            /// The loop itself.
+            ///
+            /// # Safety
+            /// As the function that it stands in.
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            unsafe fn body<$($generic)*>($($arg: $ty),*) $body
+            /// For AVX2.
+            ///
+            /// # Safety
+            /// As above, and the machine has it.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            unsafe fn avx2<$($generic)*>($($arg: $ty),*) {
+                // SAFETY: passed on.
+                unsafe { body($($arg),*) }
+            }
+            /// For AVX-512.
+            ///
+            /// # Safety
+            /// As above, and the machine has it.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            unsafe fn avx512<$($generic)*>($($arg: $ty),*) {
+                // SAFETY: passed on.
+                unsafe { body($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            {
+                use std::arch::is_x86_feature_detected as has;
+                if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
+                    // SAFETY: passed on, and the machine has what it needs.
+                    return unsafe { avx512($($arg),*) };
+                }
+                if has!("avx2") {
+                    // SAFETY: passed on, and the machine has what it needs.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            // SAFETY: passed on.
+            unsafe { body($($arg),*) }
+        }
+    };
+}
+pub(super) use vectorized;
+
+vectorized! {
+    /// For each of `rows` rows of `channels` elements: `y = f(inputs at the same place, parameters of the channel)`.
+    /// Rows follow one another without gaps. An input may be `y`.
+    ///
+    /// # Safety
+    /// All lie in live memory of that length, `y` is not touched by others meanwhile, and overlaps an input only by being it.
+    pub(super) unsafe fn map_rows [const N: usize, const M: usize, F: Fn([f32; N], [f32; M]) -> f32 + Copy]
+        (inputs: [Ptr<f32>; N], parameters: [Ptr<f32>; M], y: Ptr<f32>, rows: usize, channels: usize, f: F)
+    {
+        let whole = channels / LANES * LANES;
+        for row in 0..rows {
+            let start = row * channels;
+            let mut c = 0;
+            while c < whole {
+                // SAFETY: c + LANES <= channels.
+                unsafe {
+                    let x = inputs.map(|p| p.at(start + c).0.cast::<[f32; LANES]>().read());
+                    let q = parameters.map(|p| p.at(c).0.cast::<[f32; LANES]>().read());
+                    let mut out = [0.0; LANES];
+                    for (l, o) in out.iter_mut().enumerate() {
+                        *o = f(x.map(|x| x[l]), q.map(|q| q[l]));
+                    }
+                    y.at(start + c).0.cast::<[f32; LANES]>().write(out);
+                }
+                c += LANES;
+            }
+            while c < channels {
+                // SAFETY: c < channels.
+                unsafe { y.at(start + c).set(f(inputs.map(|p| p.at(start + c).get()), parameters.map(|p| p.at(c).get()))) };
+                c += 1;
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// For each channel: `sums = sum over rows of f(inputs, parameters of the channel)`, in an order that depends on
+    /// nothing but `rows`. Rows follow one another without gaps.
+    ///
+    /// # Safety
+    /// All lie in live memory of that length, and `sums` is not touched by others meanwhile nor overlaps an input.
+    pub(super) unsafe fn sum_rows [const N: usize, const M: usize, F: Fn([f32; N], [f32; M]) -> f32 + Copy]
+        (inputs: [Ptr<f32>; N], parameters: [Ptr<f32>; M], sums: Ptr<f32>, rows: usize, channels: usize, f: F)
+    {
+        /// Sums of so many rows are kept apart: more precise, and no addition waits for the one before it.
+        const APART: usize = 4;
+        let mut c = 0;
+        while c + LANES <= channels {
+            let mut part = [[0.0f32; LANES]; APART];
+            // SAFETY: c + LANES <= channels, and row < rows.
+            unsafe {
+                let q = parameters.map(|p| p.at(c).0.cast::<[f32; LANES]>().read());
+                let add = |row: usize, part: &mut [f32; LANES]| {
+                    let x = inputs.map(|p| p.at(row * channels + c).0.cast::<[f32; LANES]>().read());
+                    for (l, s) in part.iter_mut().enumerate() {
+                        *s += f(x.map(|x| x[l]), q.map(|q| q[l]));
+                    }
+                };
+                let mut row = 0;
+                while row + APART <= rows {
+                    for (a, part) in part.iter_mut().enumerate() {
+                        add(row + a, part);
+                    }
+                    row += APART;
+                }
+                while row < rows {
+                    add(row, &mut part[0]);
+                    row += 1;
+                }
+                let mut out = [0.0; LANES];
+                for (l, o) in out.iter_mut().enumerate() {
+                    *o = (part[0][l] + part[1][l]) + (part[2][l] + part[3][l]);
+                }
+                sums.at(c).0.cast::<[f32; LANES]>().write(out);
+            }
+            c += LANES;
+        }
+        while c < channels {
+            let mut part = [0.0f32; APART];
+            // SAFETY: c < channels and row < rows.
+            unsafe {
+                let q = parameters.map(|p| p.at(c).get());
+                for row in 0..rows {
+                    // The same order as above: rows that fill no group of APART go to the first part.
+                    let a = if row < rows / APART * APART { row % APART } else { 0 };
+                    part[a] += f(inputs.map(|p| p.at(row * channels + c).get()), q);
+                }
+                sums.at(c).set((part[0] + part[1]) + (part[2] + part[3]));
+            }
+            c += 1;
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The CPU's kernels against plain f64 ones, whose gradients are proved by finite differences: odd shapes, every
+//! `accumulate`, every in-place pair, 1, 2 and 3 threads, guards around every operand and the workspace.
+//!
+//! What it deliberately does not do: measure; the example `kernel_step` does.
+
+mod harness;
+mod reference;
+
+use harness::{
+    Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, output, updated,
+};
+use plimsoll_ir::network::Window;
+use plimsoll_ir::philox::{philox4x32, unit_f32};
+use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape, RowShape};
+use reference::wide;
+
+fn conv_shape(
+    batch: u64,
+    input: [u32; 2],
+    channels: [u32; 2],
+    window: Window,
+    groups: u32,
+    bias: bool,
+) -> ConvShape {
+    let output = window.output(input[0], input[1]).expect("the test's window fits");
+    ConvShape {
+        batch,
+        input,
+        in_channels: channels[0],
+        output,
+        out_channels: channels[1],
+        window,
+        groups,
+        bias,
+    }
+}
+
+/// Small enough for finite differences and for the f64 loops.
+fn conv_shapes() -> Vec<ConvShape> {
+    let square = Window::square;
+    let odd = Window { size: [3, 2], stride: [1, 2], padding: [2, 0], dilation: [1, 1] };
+    let dilated = Window { size: [3, 3], stride: [1, 1], padding: [2, 2], dilation: [2, 2] };
+    let far = Window { size: [2, 3], stride: [2, 1], padding: [0, 5], dilation: [3, 4] };
+    let padded_pixel = Window::square(1, 1, 1);
+    vec![
+        conv_shape(1, [1, 1], [1, 1], square(1, 1, 0), 1, false),
+        conv_shape(5, [1, 1], [17, 3], square(1, 1, 0), 1, true),
+        conv_shape(1, [1, 1], [3, 5], square(3, 1, 1), 1, true),
+        conv_shape(2, [5, 4], [3, 4], square(3, 1, 1), 1, false),
+        conv_shape(5, [4, 3], [2, 3], square(3, 2, 1), 1, true),
+        conv_shape(1, [9, 8], [1, 2], square(7, 2, 3), 1, false),
+        conv_shape(2, [4, 4], [4, 6], square(1, 2, 0), 1, false),
+        conv_shape(2, [4, 3], [4, 6], square(1, 1, 0), 2, true),
+        conv_shape(2, [4, 5], [6, 4], square(3, 1, 1), 2, true),
+        conv_shape(2, [5, 5], [4, 4], square(3, 1, 1), 4, false),
+        conv_shape(1, [4, 6], [2, 3], odd, 1, true),
+        conv_shape(2, [5, 6], [3, 2], dilated, 1, false),
+        conv_shape(1, [6, 4], [2, 4], far, 2, true),
+        conv_shape(2, [2, 2], [3, 3], padded_pixel, 1, false),
+        conv_shape(2, [2, 3], [2, 2], square(3, 3, 2), 1, false),
+    ]
+}
+
+/// Large enough for several blocks and tasks.
+fn large_conv_shapes() -> Vec<ConvShape> {
+    vec![
+        conv_shape(3, [20, 21], [16, 19], Window::square(3, 1, 1), 1, true),
+        conv_shape(4, [18, 17], [3, 32], Window::square(7, 2, 3), 1, false),
+        conv_shape(40, [4, 3], [24, 16], Window::square(3, 2, 1), 2, true),
+        conv_shape(30, [1, 1], [1100, 10], Window::square(1, 1, 0), 1, true),
+        conv_shape(3, [16, 19], [48, 33], Window::square(1, 1, 0), 1, false),
+    ]
+}
+
+#[test]
+fn convolutions() {
+    for (i, s) in conv_shapes().into_iter().chain(large_conv_shapes()).enumerate() {
+        let n = reference::conv_sizes(&s);
+        let random = &mut Random::new(i as u32);
+        let [x, w, b, dy] = [n.x, n.weight, n.out, n.y].map(|n| random.floats(n));
+        let [wx, ww, wdy] = [&x, &w, &dy].map(|v| wide(v));
+
+        let mut args = vec![input(&x), input(&w)];
+        args.extend(s.bias.then(|| input(&b)));
+        args.push(output(n.y));
+        check(
+            &Call::ConvForward { shape: s },
+            &args,
+            &[(args.len() - 1, &reference::conv(&s, &wx, &ww, &wide(&b)))],
+        );
+
+        let [dx, dw, db] = reference::conv_gradient(&s, &wx, &ww, &wdy);
+        let mut args = vec![input(&x), input(&dy), output(n.weight)];
+        args.extend(s.bias.then(|| output(n.out)));
+        let mut expected: Vec<(usize, &[f64])> = vec![(2, &dw)];
+        if s.bias {
+            expected.push((3, &db));
+        }
+        check(&Call::ConvBackwardFilter { shape: s }, &args, &expected);
+
+        let args = [input(&dy), input(&w), output(n.x)];
+        check_accumulate(|accumulate| Call::ConvBackwardData { shape: s, accumulate }, &args, 2, &dx);
+    }
+}
+
+#[test]
+fn convolution_gradients_are_derivatives() {
+    for (i, s) in conv_shapes().into_iter().enumerate() {
+        let n = reference::conv_sizes(&s);
+        let random = &mut Random::new(100 + i as u32);
+        let [x, w, b, dy] = [n.x, n.weight, n.out, n.y].map(|n| wide(&random.floats(n)));
+        let [dx, dw, db] = reference::conv_gradient(&s, &x, &w, &dy);
+        reference::assert_gradient("x", &x, &dy, &dx, |x| reference::conv(&s, x, &w, &b));
+        reference::assert_gradient("weight", &w, &dy, &dw, |w| reference::conv(&s, &x, w, &b));
+        if s.bias {
+            reference::assert_gradient("bias", &b, &dy, &db, |b| reference::conv(&s, &x, &w, b));
+        }
+    }
+}
+
+const EPSILON: f32 = 1e-2;
+
+#[test]
+fn batch_norm() {
+    for (i, (rows, channels)) in
+        [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64)].into_iter().enumerate()
+    {
+        let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+        let random = &mut Random::new(i as u32);
+        // Far from 0, so that a variance by the difference of squares would show.
+        let x: Vec<f32> = random.floats(rows * channels).iter().map(|x| x + 3.0).collect();
+        let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
+        let dy = random.floats(rows * channels);
+        let (wx, wgamma, wbeta, wdy) = (wide(&x), wide(&gamma), wide(&beta), wide(&dy));
+        let e = f64::from(EPSILON);
+
+        let [y, mean, inverse] = reference::batch_norm(channels, e, &wx, &wgamma, &wbeta);
+        let stats = [mean, inverse].concat();
+        let forward = Call::BatchNormForward { shape, epsilon: EPSILON };
+        let args = [input(&x), input(&gamma), input(&beta), output(x.len()), output(2 * channels)];
+        check(&forward, &args, &[(3, &y), (4, &stats)]);
+
+        let stats: Vec<f32> = stats.iter().map(|s| *s as f32).collect();
+        let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &wx, &wgamma, &wdy);
+        let inputs = [input(&x), input(&dy), input(&gamma), input(&stats)];
+        let args = [&inputs[..], &[output(x.len()), output(channels), output(channels)]].concat();
+        let backward = |accumulate| Call::BatchNormBackward { shape, accumulate };
+        check(&backward(false), &args, &[(5, &dgamma), (6, &dbeta)]);
+        check_accumulate(backward, &args, 4, &dx);
+        check_in_place(&backward(false), &args, 1, 4);
+    }
+}
+
+#[test]
+fn batch_norm_running_and_inference() {
+    for (rows, channels) in [(1u64, 1usize), (5, 3), (40, 33)] {
+        let shape = RowShape { rows, channels: channels as u64 };
+        let random = &mut Random::new(rows as u32);
+        let mean = random.floats(channels);
+        let variance: Vec<f32> = (0..channels).map(|_| 0.1 + random.unit()).collect();
+        let inverse: Vec<f32> = variance.iter().map(|v| 1.0 / (v + EPSILON).sqrt()).collect();
+        let old = [0, 1].map(|_| random.floats(channels));
+        let unbias = rows as f64 / (rows as f64 - 1.0).max(1.0);
+        let moved = |old: &[f32], now: &[f32], factor: f64| -> Vec<f64> {
+            old.iter().zip(now).map(|(o, n)| f64::from(*o) * 0.9 + 0.1 * factor * f64::from(*n)).collect()
+        };
+        let running = Call::BatchNormRunning { shape, epsilon: EPSILON, momentum: 0.1 };
+        let stats = input(&[mean.clone(), inverse].concat());
+        let args = [stats, input(&old[0]), input(&old[1]), output(channels), output(channels)];
+        let expected = [moved(&old[0], &mean, 1.0), moved(&old[1], &variance, unbias)];
+        check(&running, &args, &[(3, &expected[0]), (4, &expected[1])]);
+        let mut half = args.clone();
+        half[3] = Arg::Same(1);
+        check_in_place(&running, &half, 2, 4);
+        check_in_place(&running, &args, 1, 3);
+
+        let x = random.floats(rows as usize * channels);
+        let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
+        let y: Vec<f64> = (0..x.len())
+            .map(|i| {
+                let at = |v: &[f32]| f64::from(v[i % channels]);
+                let scale = at(&gamma) / (at(&variance) + f64::from(EPSILON)).sqrt();
+                (f64::from(x[i]) - at(&mean)) * scale + at(&beta)
+            })
+            .collect();
+        let inference = Call::BatchNormInference { shape, epsilon: EPSILON };
+        let args = [input(&x), input(&gamma), input(&beta), input(&mean), input(&variance), output(x.len())];
+        check(&inference, &args, &[(5, &y)]);
+        check_in_place(&inference, &args, 0, 5);
+    }
+}
+
+#[test]
+fn batch_norm_gradients_are_derivatives() {
+    for (rows, channels) in [(2, 1), (5, 3), (9, 2)] {
+        let random = &mut Random::new(rows as u32);
+        let [x, dy] = [0, 1].map(|_| wide(&random.floats(rows * channels)));
+        let [gamma, beta] = [0, 1].map(|_| wide(&random.floats(channels)));
+        let e = 0.1;
+        let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &x, &gamma, &dy);
+        let y = |x: &[f64], gamma: &[f64], beta: &[f64]| {
+            let [y, ..] = reference::batch_norm(channels, e, x, gamma, beta);
+            y
+        };
+        reference::assert_gradient("x", &x, &dy, &dx, |x| y(x, &gamma, &beta));
+        reference::assert_gradient("gamma", &gamma, &dy, &dgamma, |g| y(&x, g, &beta));
+        reference::assert_gradient("beta", &beta, &dy, &dbeta, |b| y(&x, &gamma, b));
+    }
+}
+
+/// Lengths around the sizes of vectors, mask bytes and pieces.
+const LENGTHS: [usize; 8] = [1, 3, 8, 15, 17, 64, 1001, 40_003];
+
+#[test]
+fn relu_add_and_their_gradients() {
+    for n in LENGTHS {
+        let elements = n as u64;
+        let random = &mut Random::new(n as u32 % 1000);
+        let mut x = random.floats(n);
+        x[n / 2] = 0.0;
+        let dy = random.floats(n);
+        let y: Vec<f32> = x.iter().map(|x| x.max(0.0)).collect();
+        let dx: Vec<f64> =
+            x.iter().zip(&dy).map(|(x, d)| if *x > 0.0 { f64::from(*d) } else { 0.0 }).collect();
+
+        let forward = Call::ReluForward { elements };
+        check(&forward, &[input(&x), output(n)], &[(1, &wide(&y))]);
+        check_in_place(&forward, &[input(&x), output(n)], 0, 1);
+        let backward = |accumulate| Call::ReluBackward { elements, accumulate };
+        let args = [input(&y), input(&dy), output(n)];
+        check_accumulate(backward, &args, 2, &dx);
+        check_in_place(&backward(false), &args, 1, 2);
+
+        let forward = Call::ReluMaskForward { elements };
+        let args = [input(&x), output(n), Arg::Out(n.div_ceil(8))];
+        check(&forward, &args, &[(1, &wide(&y))]);
+        check_in_place(&forward, &args, 0, 1);
+        let mask = outcome(&forward, &args).remove(2);
+        for (i, x) in x.iter().enumerate() {
+            assert_eq!(mask[i / 8] >> (i % 8) & 1 == 1, *x > 0.0, "bit {i} of {n}");
+        }
+        let backward = |accumulate| Call::ReluMaskBackward { elements, accumulate };
+        let args = [Arg::In(mask), input(&dy), output(n)];
+        check_accumulate(backward, &args, 2, &dx);
+        check_in_place(&backward(false), &args, 1, 2);
+
+        let sum: Vec<f64> = x.iter().zip(&dy).map(|(a, b)| f64::from(*a) + f64::from(*b)).collect();
+        let args = [input(&x), input(&dy), output(n)];
+        check(&Call::Add { elements }, &args, &[(2, &sum)]);
+        check_in_place(&Call::Add { elements }, &args, 0, 2);
+    }
+}
+
+#[test]
+fn a_number_that_is_none_stays_none() {
+    let x = [f32::NAN, 1.0, -1.0, -0.0, f32::INFINITY];
+    let y = floats(&outcome(&Call::ReluForward { elements: 5 }, &[input(&x), output(5)])[1]);
+    assert!(y[0].is_nan());
+    assert_eq!(y[1..], [1.0, 0.0, 0.0, f32::INFINITY]);
+}
+
+#[test]
+fn dropout() {
+    let hyper =
+        Hyper { learning_rate: 0.0, momentum: 0.0, weight_decay: 0.0, seed_low: 5, seed_high: 6, step: 7 };
+    let hyper = Arg::In(hyper.to_bytes().to_vec());
+    for n in LENGTHS {
+        let x = Random::new(1).floats(n);
+        let (elements, probability, stream) = (n as u64, 0.3, 4);
+        let y: Vec<f64> = (0..n)
+            .map(|i| {
+                let word = philox4x32(6 << 32 | 5, [(i / 4) as u32, 0, 7, stream])[i % 4];
+                if unit_f32(word) < probability { 0.0 } else { f64::from(x[i]) / (1.0 - 0.3) }
+            })
+            .collect();
+        let args = [hyper.clone(), input(&x), output(n)];
+        let forward = Call::DropoutForward { elements, probability, stream };
+        check(&forward, &args, &[(2, &y)]);
+        check_in_place(&forward, &args, 1, 2);
+        let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, accumulate };
+        check_accumulate(backward, &args, 2, &y);
+        check_in_place(&backward(false), &args, 1, 2);
+    }
+}
+
+#[test]
+fn parts_of_a_concatenation() {
+    for (rows, channels, first, total) in [(1, 1, 0, 1), (5, 3, 2, 7), (700, 40, 8, 64)] {
+        let random = &mut Random::new(3);
+        let (part, whole) = (random.floats(rows * channels), random.floats(rows * total));
+        let inside = |i: usize| (first..first + channels).contains(&(i % total));
+        let of_part = |i: usize| i / total * channels + i % total - first;
+        let joined: Vec<f64> = (0..whole.len())
+            .map(|i| f64::from(if inside(i) { part[of_part(i)] } else { whole[i] }))
+            .collect();
+        let [r, c, f, t] = [rows, channels, first, total].map(|n| n as u64);
+        let call = Call::ConcatPart { rows: r, channels: c, first: f, total: t };
+        check(&call, &[input(&part), updated(&whole)], &[(1, &joined)]);
+        let taken: Vec<f64> = (0..whole.len()).filter(|i| inside(*i)).map(|i| f64::from(whole[i])).collect();
+        let split = |accumulate| Call::SplitPart { rows: r, channels: c, first: f, total: t, accumulate };
+        check_accumulate(split, &[input(&whole), output(part.len())], 1, &taken);
+    }
+}
+
+fn pool_shapes() -> Vec<PoolShape> {
+    let shape = |batch, input: [u32; 2], channels, window: Window| {
+        let output = window.output(input[0], input[1]).expect("the test's window fits");
+        PoolShape { batch, input, output, channels, window }
+    };
+    let dilated = Window { size: [2, 3], stride: [1, 2], padding: [1, 1], dilation: [2, 1] };
+    vec![
+        shape(1, [1, 1], 1, Window::square(1, 1, 0)),
+        shape(5, [4, 4], 3, Window::square(2, 2, 0)),
+        shape(2, [7, 6], 17, Window::square(3, 2, 1)),
+        shape(1, [5, 5], 2, Window::square(3, 1, 1)),
+        shape(5, [3, 4], 33, Window { size: [3, 4], stride: [1, 1], padding: [0, 0], dilation: [1, 1] }),
+        shape(2, [5, 6], 4, dilated),
+        shape(2, [1, 3], 1, Window::square(2, 3, 1)),
+    ]
+}
+
+#[test]
+fn pooling() {
+    for (i, s) in pool_shapes().into_iter().enumerate() {
+        let random = &mut Random::new(i as u32);
+        let pixels = |p: [u32; 2]| s.batch as usize * (p[0] * p[1] * s.channels) as usize;
+        let (nx, ny) = (pixels(s.input), pixels(s.output));
+        // Few different values, so that there are ties.
+        let x: Vec<f32> = (0..nx).map(|_| random.below(5) as f32 - 2.0).collect();
+        let dy = random.floats(ny);
+        let (y, places) = reference::max_pool(&s, &wide(&x));
+        let args = [input(&x), output(ny), Arg::Out(ny)];
+        check(&Call::MaxPoolForward { shape: s }, &args, &[(1, &y)]);
+        assert_eq!(outcome(&Call::MaxPoolForward { shape: s }, &args)[2], places, "{s:?}");
+        let dx = reference::max_pool_gradient(&s, &wide(&x), &wide(&dy));
+        let args = [Arg::In(places), input(&dy), output(nx)];
+        check_accumulate(|accumulate| Call::MaxPoolBackward { shape: s, accumulate }, &args, 2, &dx);
+
+        let y = reference::avg_pool(&s, &wide(&x));
+        check(&Call::AvgPoolForward { shape: s }, &[input(&x), output(ny)], &[(1, &y)]);
+        let dx = reference::avg_pool_gradient(&s, &wide(&dy));
+        let args = [input(&dy), output(nx)];
+        check_accumulate(|accumulate| Call::AvgPoolBackward { shape: s, accumulate }, &args, 1, &dx);
+
+        // No ties here: a tie has no derivative.
+        let x = wide(&random.floats(nx));
+        let dx = reference::max_pool_gradient(&s, &x, &wide(&dy));
+        reference::assert_gradient("max", &x, &wide(&dy), &dx, |x| reference::max_pool(&s, x).0);
+        let dx = reference::avg_pool_gradient(&s, &wide(&dy));
+        reference::assert_gradient("avg", &x, &wide(&dy), &dx, |x| reference::avg_pool(&s, x));
+    }
+}
+
+#[test]
+fn local_response_normalisation() {
+    for (rows, channels, size, beta) in [(1, 1, 5, 0.75), (3, 4, 5, 0.75), (5, 16, 3, 0.5), (400, 7, 1, 0.75)]
+    {
+        let random = &mut Random::new(channels as u32);
+        let [x, dy] = [0, 1].map(|_| random.floats(rows * channels));
+        let (alpha, bias) = (0.5, 2.0);
+        let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+        let numbers = (size, f64::from(alpha), f64::from(beta), f64::from(bias));
+        let y = reference::lrn(channels, numbers, &wide(&x));
+        let forward = Call::LrnForward { shape, size, alpha, beta, bias };
+        check(&forward, &[input(&x), output(x.len())], &[(1, &y)]);
+        let dx = reference::lrn_gradient(channels, numbers, &wide(&x), &wide(&dy));
+        let backward = |accumulate| Call::LrnBackward { shape, size, alpha, beta, bias, accumulate };
+        check_accumulate(backward, &[input(&x), input(&dy), output(x.len())], 2, &dx);
+        if rows < 100 {
+            let f = |x: &[f64]| reference::lrn(channels, numbers, x);
+            reference::assert_gradient("lrn", &wide(&x), &wide(&dy), &dx, f);
+        }
+    }
+}
+
+#[test]
+fn softmax_cross_entropy() {
+    let cases: [(usize, Vec<i32>); 4] = [
+        (1, vec![0]),
+        (10, vec![3, -1, 9, 0, 5]),
+        (3, vec![-1, -1]),
+        (17, (0..70).map(|i| i % 18 - 1).collect()),
+    ];
+    for (channels, of_samples) in cases {
+        let rows = of_samples.len();
+        let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+        let random = &mut Random::new(rows as u32);
+        let mut logits: Vec<f32> = random.floats(rows * channels).iter().map(|v| 8.0 * v).collect();
+        // A tie for the largest: the first class counts as the answer.
+        logits[..channels.min(2)].fill(9.0);
+        let (probabilities, metrics) =
+            reference::softmax_cross_entropy(channels, &wide(&logits), &of_samples);
+        let forward = Call::SoftmaxCrossEntropyForward { shape };
+        let args = [input(&logits), labels(&of_samples), output(logits.len()), output(3)];
+        check(&forward, &args, &[(2, &probabilities), (3, &metrics)]);
+        check_in_place(&forward, &args, 0, 2);
+
+        let gradient = reference::softmax_cross_entropy_gradient(channels, &probabilities, &of_samples);
+        let narrow: Vec<f32> = probabilities.iter().map(|p| *p as f32).collect();
+        let backward = Call::SoftmaxCrossEntropyBackward { shape };
+        let args = [input(&narrow), labels(&of_samples), output(logits.len())];
+        check(&backward, &args, &[(2, &gradient)]);
+        check_in_place(&backward, &args, 0, 2);
+        let loss = |x: &[f64]| vec![reference::softmax_cross_entropy(channels, x, &of_samples).1[0]];
+        reference::assert_gradient("loss", &wide(&logits), &[1.0], &gradient, loss);
+    }
+}
+
+#[test]
+fn huge_logits_stay_finite() {
+    let shape = RowShape { rows: 1, channels: 3 };
+    let args = [input(&[1e4, -1e4, 0.0]), labels(&[1]), output(3), output(3)];
+    let got = outcome(&Call::SoftmaxCrossEntropyForward { shape }, &args);
+    assert_eq!(floats(&got[2]), [1.0, 0.0, 0.0]);
+    assert_eq!(floats(&got[3]), [2e4, 0.0, 1.0]);
+}
+
+#[test]
+fn stochastic_gradient_descent() {
+    let hyper =
+        Hyper { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.01, seed_low: 0, seed_high: 0, step: 0 };
+    for n in LENGTHS {
+        let random = &mut Random::new(11);
+        let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
+        for decay in [false, true] {
+            let moved: Vec<f64> = (0..n)
+                .map(|i| {
+                    let penalty = if decay { 0.01 * f64::from(p[i]) } else { 0.0 };
+                    0.9 * f64::from(m[i]) + f64::from(g[i]) + penalty
+                })
+                .collect();
+            let stepped: Vec<f64> = p.iter().zip(&moved).map(|(p, m)| f64::from(*p) - 0.1 * m).collect();
+            let call = Call::Sgd { elements: n as u64, decay };
+            let read = [Arg::In(hyper.to_bytes().to_vec()), input(&p), input(&g), input(&m)];
+            let args = [&read[..], &[output(n), output(n)]].concat();
+            check(&call, &args, &[(4, &stepped), (5, &moved)]);
+            let mut half = args.clone();
+            half[4] = Arg::Same(1);
+            check_in_place(&call, &half, 3, 5);
+            check_in_place(&call, &args, 1, 4);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What the calls compute, in f64, as slowly and plainly as the formulas stand; and proof of its gradients by finite
+//! differences.
+//!
+//! What it deliberately does not do: share anything with the kernels.
+
+use plimsoll_ir::network::Window;
+use plimsoll_ir::program::{ConvShape, PoolShape};
+
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|v| f64::from(*v)).collect()
+}
+
+/// Calls `each(output position, tap, input position)` for each pair of positions that a window joins; positions count
+/// batch, rows, columns.
+fn joins(
+    window: &Window,
+    batch: u64,
+    input: [u32; 2],
+    output: [u32; 2],
+    mut each: impl FnMut(usize, usize, usize),
+) {
+    let [ih, iw] = input.map(i64::from);
+    let [oh, ow] = output.map(i64::from);
+    let along = |d: usize, o: i64, k: i64| {
+        o * i64::from(window.stride[d]) + k * i64::from(window.dilation[d]) - i64::from(window.padding[d])
+    };
+    for b in 0..batch as i64 {
+        for (oy, ox) in (0..oh).flat_map(|y| (0..ow).map(move |x| (y, x))) {
+            for tap in 0..i64::from(window.size[0] * window.size[1]) {
+                let iy = along(0, oy, tap / i64::from(window.size[1]));
+                let ix = along(1, ox, tap % i64::from(window.size[1]));
+                if (0..ih).contains(&iy) && (0..iw).contains(&ix) {
+                    each(
+                        ((b * oh + oy) * ow + ox) as usize,
+                        tap as usize,
+                        ((b * ih + iy) * iw + ix) as usize,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Calls `each(y, weight, x)` with the elements of each product of a convolution.
+fn products(s: &ConvShape, mut each: impl FnMut(usize, usize, usize)) {
+    let [cin, cout, groups] = [s.in_channels, s.out_channels, s.groups].map(|n| n as usize);
+    let taps = (s.window.size[0] * s.window.size[1]) as usize;
+    let (depth, filters) = (cin / groups, cout / groups);
+    joins(&s.window, s.batch, s.input, s.output, |o, tap, i| {
+        for out in 0..cout {
+            for c in 0..depth {
+                each(o * cout + out, (out * taps + tap) * depth + c, i * cin + out / filters * depth + c);
+            }
+        }
+    });
+}
+
+pub struct ConvSizes {
+    pub x: usize,
+    pub weight: usize,
+    pub y: usize,
+    pub out: usize,
+}
+
+pub fn conv_sizes(s: &ConvShape) -> ConvSizes {
+    let pixels = |p: [u32; 2]| s.batch as usize * (p[0] * p[1]) as usize;
+    let out = s.out_channels as usize;
+    ConvSizes {
+        x: pixels(s.input) * s.in_channels as usize,
+        weight: out * (s.window.size[0] * s.window.size[1] * (s.in_channels / s.groups)) as usize,
+        y: pixels(s.output) * out,
+        out,
+    }
+}
+
+pub fn conv(s: &ConvShape, x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
+    let n = conv_sizes(s);
+    let mut y: Vec<f64> = (0..n.y).map(|i| if s.bias { bias[i % n.out] } else { 0.0 }).collect();
+    products(s, |o, w, i| y[o] += weight[w] * x[i]);
+    y
+}
+
+/// dx, dweight, dbias.
+pub fn conv_gradient(s: &ConvShape, x: &[f64], weight: &[f64], dy: &[f64]) -> [Vec<f64>; 3] {
+    let n = conv_sizes(s);
+    let (mut dx, mut dw, mut db) = (vec![0.0; n.x], vec![0.0; n.weight], vec![0.0; n.out]);
+    products(s, |o, w, i| {
+        dx[i] += weight[w] * dy[o];
+        dw[w] += x[i] * dy[o];
+    });
+    dy.iter().enumerate().for_each(|(i, d)| db[i % n.out] += d);
+    [dx, dw, db]
+}
+
+/// y, mean, 1 / sqrt(variance + epsilon).
+pub fn batch_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64], beta: &[f64]) -> [Vec<f64>; 3] {
+    let rows = (x.len() / channels) as f64;
+    let of = |c: usize| x.iter().skip(c).step_by(channels);
+    let mean: Vec<f64> = (0..channels).map(|c| of(c).sum::<f64>() / rows).collect();
+    let inverse: Vec<f64> = (0..channels)
+        .map(|c| 1.0 / (of(c).map(|x| (x - mean[c]).powi(2)).sum::<f64>() / rows + epsilon).sqrt())
+        .collect();
+    let y = (0..x.len())
+        .map(|i| (i % channels, x[i]))
+        .map(|(c, x)| (x - mean[c]) * inverse[c] * gamma[c] + beta[c])
+        .collect();
+    [y, mean, inverse]
+}
+
+/// dx, dgamma, dbeta.
+pub fn batch_norm_gradient(
+    channels: usize,
+    epsilon: f64,
+    x: &[f64],
+    gamma: &[f64],
+    dy: &[f64],
+) -> [Vec<f64>; 3] {
+    let rows = (x.len() / channels) as f64;
+    let [_, mean, inverse] = batch_norm(channels, epsilon, x, gamma, &vec![0.0; channels]);
+    let xhat = |i: usize| (x[i] - mean[i % channels]) * inverse[i % channels];
+    let (mut dgamma, mut dbeta) = (vec![0.0; channels], vec![0.0; channels]);
+    for i in 0..x.len() {
+        dgamma[i % channels] += dy[i] * xhat(i);
+        dbeta[i % channels] += dy[i];
+    }
+    let dx = (0..x.len())
+        .map(|i| (i, i % channels))
+        .map(|(i, c)| gamma[c] * inverse[c] * (dy[i] - dbeta[c] / rows - xhat(i) * dgamma[c] / rows))
+        .collect();
+    [dx, dgamma, dbeta]
+}
+
+/// y, and the tap of the first largest.
+pub fn max_pool(s: &PoolShape, x: &[f64]) -> (Vec<f64>, Vec<u8>) {
+    let c = s.channels as usize;
+    let outputs = s.batch as usize * (s.output[0] * s.output[1]) as usize * c;
+    let (mut y, mut places) = (vec![f64::NEG_INFINITY; outputs], vec![0; outputs]);
+    joins(&s.window, s.batch, s.input, s.output, |o, tap, i| {
+        for k in 0..c {
+            if x[i * c + k] > y[o * c + k] {
+                (y[o * c + k], places[o * c + k]) = (x[i * c + k], tap as u8);
+            }
+        }
+    });
+    (y, places)
+}
+
+pub fn max_pool_gradient(s: &PoolShape, x: &[f64], dy: &[f64]) -> Vec<f64> {
+    let c = s.channels as usize;
+    let (_, places) = max_pool(s, x);
+    let mut dx = vec![0.0; x.len()];
+    joins(&s.window, s.batch, s.input, s.output, |o, tap, i| {
+        for k in 0..c {
+            if usize::from(places[o * c + k]) == tap {
+                dx[i * c + k] += dy[o * c + k];
+            }
+        }
+    });
+    dx
+}
+
+pub fn avg_pool(s: &PoolShape, x: &[f64]) -> Vec<f64> {
+    let c = s.channels as usize;
+    let mut y = vec![0.0; s.batch as usize * (s.output[0] * s.output[1]) as usize * c];
+    let taps = f64::from(s.window.size[0] * s.window.size[1]);
+    joins(&s.window, s.batch, s.input, s.output, |o, _, i| {
+        (0..c).for_each(|k| y[o * c + k] += x[i * c + k] / taps);
+    });
+    y
+}
+
+pub fn avg_pool_gradient(s: &PoolShape, dy: &[f64]) -> Vec<f64> {
+    let c = s.channels as usize;
+    let mut dx = vec![0.0; s.batch as usize * (s.input[0] * s.input[1]) as usize * c];
+    let taps = f64::from(s.window.size[0] * s.window.size[1]);
+    joins(&s.window, s.batch, s.input, s.output, |o, _, i| {
+        (0..c).for_each(|k| dx[i * c + k] += dy[o * c + k] / taps);
+    });
+    dx
+}
+
+/// size, alpha, beta, bias.
+pub type LrnNumbers = (u32, f64, f64, f64);
+
+fn lrn_divisors(channels: usize, (size, alpha, _, bias): LrnNumbers, x: &[f64]) -> Vec<f64> {
+    let reach = i64::from(size) / 2;
+    (0..x.len() as i64)
+        .map(|i| {
+            let c = i % channels as i64;
+            let near = (c - reach..=c + reach).filter(|j| (0..channels as i64).contains(j));
+            bias + alpha / f64::from(size) * near.map(|j| x[(i - c + j) as usize].powi(2)).sum::<f64>()
+        })
+        .collect()
+}
+
+pub fn lrn(channels: usize, numbers: LrnNumbers, x: &[f64]) -> Vec<f64> {
+    x.iter().zip(lrn_divisors(channels, numbers, x)).map(|(x, d)| x * d.powf(-numbers.2)).collect()
+}
+
+/// Each output's derivative by each input that it sees, one by one.
+pub fn lrn_gradient(channels: usize, numbers: LrnNumbers, x: &[f64], dy: &[f64]) -> Vec<f64> {
+    let (size, alpha, beta, _) = numbers;
+    let d = lrn_divisors(channels, numbers, x);
+    let mut dx = vec![0.0; x.len()];
+    for i in 0..x.len() {
+        for j in 0..x.len() {
+            if i / channels == j / channels && i.abs_diff(j) <= size as usize / 2 {
+                dx[j] -= dy[i] * x[i] * beta * d[i].powf(-beta - 1.0) * alpha / f64::from(size) * 2.0 * x[j];
+            }
+        }
+        dx[i] += dy[i] * d[i].powf(-beta);
+    }
+    dx
+}
+
+/// probabilities, and mean loss, right answers, samples that count.
+pub fn softmax_cross_entropy(channels: usize, logits: &[f64], labels: &[i32]) -> (Vec<f64>, [f64; 3]) {
+    let mut probabilities = Vec::new();
+    let mut metrics = [0.0; 3];
+    for (row, label) in logits.chunks(channels).zip(labels) {
+        let sum: f64 = row.iter().map(|v| v.exp()).sum();
+        probabilities.extend(row.iter().map(|v| v.exp() / sum));
+        if *label >= 0 {
+            let label = *label as usize;
+            metrics[0] -= (row[label].exp() / sum).ln();
+            let first_largest = (0..channels).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
+            metrics[1] += if first_largest == Some(label) { 1.0 } else { 0.0 };
+            metrics[2] += 1.0;
+        }
+    }
+    metrics[0] /= f64::max(metrics[2], 1.0);
+    (probabilities, metrics)
+}
+
+pub fn softmax_cross_entropy_gradient(channels: usize, probabilities: &[f64], labels: &[i32]) -> Vec<f64> {
+    let counted = labels.iter().filter(|l| **l >= 0).count().max(1) as f64;
+    let one = |i: usize, label: i32| {
+        let hot = if label as usize == i % channels { 1.0 } else { 0.0 };
+        if label < 0 { 0.0 } else { (probabilities[i] - hot) / counted }
+    };
+    (0..probabilities.len()).map(|i| one(i, labels[i / channels])).collect()
+}
+
+/// Demands that `gradient` is that of `sum(weights * f(x))`, by central differences.
+pub fn assert_gradient(
+    what: &str,
+    x: &[f64],
+    weights: &[f64],
+    gradient: &[f64],
+    f: impl Fn(&[f64]) -> Vec<f64>,
+) {
+    const STEP: f64 = 1e-5;
+    let loss = |x: &[f64]| -> f64 { f(x).iter().zip(weights).map(|(y, w)| y * w).sum() };
+    let scale = gradient.iter().fold(1e-3f64, |a, b| a.max(b.abs()));
+    for i in 0..x.len() {
+        let moved = |by: f64| {
+            let mut x = x.to_vec();
+            x[i] += by;
+            loss(&x)
+        };
+        let slope = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+        assert!(
+            (slope - gradient[i]).abs() < 1e-6 * scale,
+            "{what}: element {i}: {} but {slope}",
+            gradient[i]
+        );
+    }
+}
