@@ -1,1 +1,32 @@
-//! .
+//! What executes: the seam to a machine, the devices behind it, the executor and the trainer.
+//!
+//! A [`plimsoll_ir::schedule::Schedule`] that was proved valid is turned once into the commands of three streams
+//! ([`Executor`]), and those are enqueued on a [`Device`] at every iteration. The [`Trainer`] feeds it batches, and saves and resumes
+//! [`Checkpoint`]s. This crate decides nothing, and allocates nothing once an iteration has started; it is the only
+//! one of the house with `unsafe` code, all of it in `cpu/` and in the one cast of [`data`].
+
+pub mod checkpoint;
+pub mod cpu;
+pub mod data;
+mod device;
+mod error;
+mod executor;
+mod host;
+mod null;
+mod operands;
+mod rate;
+mod trainer;
+mod waits;
+
+pub use checkpoint::Checkpoint;
+pub use cpu::{Cpu, CpuOptions, HostMemory};
+pub use device::{
+    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+};
+pub use error::RuntimeError;
+pub use executor::{Executor, Loaded};
+pub use host::{HostSlab, host_slab};
+pub use null::Null;
+pub use operands::operand_bytes;
+pub use rate::{Decay, LearningRateSchedule};
+pub use trainer::{Evaluation, Observation, Outcome, Trainer, TrainingPlan};

@@ -1,0 +1,156 @@
+//! A checkpoint: everything that the next iteration depends on, as a safetensors file.
+//!
+//! Parameters are saved as `parameter/<name>`, their momentum as `momentum/<name>`, running statistics as
+//! `state/<name>`; what else there is to know (step, place in the epoch, the training plan) is JSON under the metadata key `plimsoll`. A file is
+//! written beside its place and then moved there, so that an interruption leaves the old one or the new one, whole.
+
+use crate::error::RuntimeError;
+use crate::trainer::TrainingPlan;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+/// The metadata key, and what the value says it is.
+const KEY: &str = "plimsoll";
+const KIND: &str = "checkpoint/1";
+
+/// The state of a training run between two iterations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Where the run stands.
+    pub progress: Progress,
+    /// Regions in the order of the program.
+    pub(crate) regions: Vec<SavedRegion>,
+}
+
+/// Where a training run stands, and what it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// `checkpoint/1`.
+    pub(crate) kind: String,
+    /// Iterations done.
+    pub step: u64,
+    /// The epoch of the next iteration, from 0.
+    pub epoch: u64,
+    /// Samples of that epoch's order that are behind it.
+    pub position: u64,
+    /// What is trained, and how.
+    pub plan: TrainingPlan,
+    /// What it is trained on; none before the first iteration.
+    pub data: Option<DataName>,
+}
+
+/// What a run is trained on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataName {
+    /// The set's name.
+    pub name: String,
+    /// Its samples.
+    pub samples: u64,
+}
+
+/// A resident region's contents.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SavedRegion {
+    /// With the role before it, such as `momentum/conv1.weight`.
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    /// f32, little-endian.
+    pub(crate) data: Vec<u8>,
+}
+
+impl Progress {
+    pub(crate) fn new(
+        step: u64,
+        iterations_per_epoch: u64,
+        plan: TrainingPlan,
+        data: Option<DataName>,
+    ) -> Progress {
+        let per_epoch = iterations_per_epoch.max(1);
+        let position = step % per_epoch * plan.batch;
+        Progress { kind: KIND.to_owned(), step, epoch: step / per_epoch, position, plan, data }
+    }
+}
+
+impl Checkpoint {
+    /// Writes it to a file, whole or not at all.
+    pub fn save(&self, path: &Path) -> Result<(), RuntimeError> {
+        let fault = |why: String| RuntimeError::Checkpoint { path: path.to_owned(), why };
+        let views = self.regions.iter().map(|r| {
+            let view = TensorView::new(Dtype::F32, r.shape.clone(), &r.data);
+            (&r.name, view.expect("a region has the bytes of its shape"))
+        });
+        let progress =
+            serde_json::to_string(&self.progress).expect("progress has string keys and finite numbers");
+        let metadata = HashMap::from([(KEY.to_owned(), progress)]);
+        let bytes = serialize(views, Some(metadata)).map_err(|e| fault(format!("cannot be written: {e}")))?;
+        write_whole(path, &bytes)
+            .map_err(|e| fault(format!("cannot be written: {e}; see to its folder, or name another place")))
+    }
+
+    /// Reads a file that [`Checkpoint::save`] wrote.
+    pub fn load(path: &Path) -> Result<Checkpoint, RuntimeError> {
+        let fault = |why: String| RuntimeError::Checkpoint { path: path.to_owned(), why };
+        let bytes = fs::read(path).map_err(|e| fault(format!("cannot be read: {e}")))?;
+        let foreign =
+            |e| fault(format!("is no whole safetensors file ({e}); it is cut short or of another kind"));
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(foreign)?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(foreign)?;
+        let text = metadata.metadata().as_ref().and_then(|m| m.get(KEY));
+        let text = text.ok_or_else(|| {
+            fault(format!("is a safetensors file without the metadata `{KEY}`; it was not made by Plimsoll"))
+        })?;
+        let progress: Progress = serde_json::from_str(text).map_err(|e| {
+            fault(format!("has metadata that this version cannot read ({e}); expected `{KIND}`"))
+        })?;
+        if progress.kind != KIND {
+            return Err(fault(format!("is a `{}`; expected `{KIND}`", progress.kind)));
+        }
+        let mut regions = Vec::new();
+        // By offset: the file's own order, where names come from a map.
+        for name in metadata.offset_keys() {
+            let view = tensors.tensor(&name).map_err(foreign)?;
+            if view.dtype() != Dtype::F32 {
+                return Err(fault(format!("holds `{name}` as {:?}; expected F32", view.dtype())));
+            }
+            regions.push(SavedRegion { name, shape: view.shape().to_vec(), data: view.data().to_vec() });
+        }
+        Ok(Checkpoint { progress, regions })
+    }
+
+    /// The f32 of a saved region, such as `parameter/conv1.weight`; none where there is no such region.
+    pub fn region(&self, name: &str) -> Option<Vec<f32>> {
+        let region = self.regions.iter().find(|r| r.name == name)?;
+        Some(region.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    }
+
+    /// The names of all saved regions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.regions.iter().map(|r| r.name.as_str())
+    }
+}
+
+/// Writes beside the place, makes it last, moves it there.
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().ok_or_else(|| std::io::Error::other("it names no file"))?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}.part", std::process::id()));
+    let beside = folder.join(beside);
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&beside, path)) {
+        // What was begun is of no use; the error that matters is the one at hand.
+        let _ = fs::remove_file(&beside);
+        return Err(error);
+    }
+    File::open(folder)?.sync_all()
+}

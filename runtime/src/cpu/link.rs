@@ -1,0 +1,89 @@
+//! Pacing: a transfer takes as long as a link of a given rate and latency would take.
+//!
+//! A transfer copies chunk by chunk and sleeps whenever it is ahead of its link; it never spins, which would take the
+//! computing thread's core. A sleep ends some microseconds late; so the next transfer of a busy link starts where the last one should have ended,
+//! and the error does not add up.
+
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::{Duplex, Link, Stream};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Copied between two looks at the clock.
+const CHUNK: usize = 256 << 10;
+/// A transfer that ends this much late was held up by the machine, and its link has been idle meanwhile.
+const LATE_NANOS: u64 = 300_000;
+/// Shorter sleeps than this are not worth the system call.
+const SHORTEST_SLEEP_NANOS: u64 = 20_000;
+
+/// One direction of a paced link.
+pub(super) struct Pace {
+    link: Link,
+    stream: Stream,
+    /// When the next transfer can start at the earliest, in nanoseconds of the device's clock.
+    ready: u64,
+}
+
+/// A half-duplex link carries one transfer at a time; this holds when the last one ended.
+pub(super) type Shared = Mutex<u64>;
+
+impl Pace {
+    pub(super) fn new(link: Link, stream: Stream) -> Pace {
+        // Wakes sleepers when they asked to be woken; the system's default adds 50 us.
+        // SAFETY: the call takes plain numbers and changes a property of this thread only.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
+        Pace { link, stream, ready: 0 }
+    }
+
+    /// The stream could not have gone on before this time.
+    pub(super) fn not_before(&mut self, nanos: u64) {
+        self.ready = self.ready.max(nanos);
+    }
+
+    /// Runs a transfer: `copy(from, to)` copies these bytes of it.
+    pub(super) fn transfer(
+        &mut self,
+        bytes: Bytes,
+        clock: Instant,
+        shared: &Shared,
+        copy: impl Fn(usize, usize),
+    ) {
+        if self.link.duplex == Duplex::Half {
+            let mut last = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            self.not_before(*last);
+            self.move_bytes(bytes, clock, copy);
+            *last = self.ready;
+        } else {
+            self.move_bytes(bytes, clock, copy);
+        }
+    }
+
+    fn move_bytes(&mut self, bytes: Bytes, clock: Instant, copy: impl Fn(usize, usize)) {
+        let due = |bytes: usize| {
+            let seconds = self.link.seconds(self.stream, Bytes(bytes as u64)).0;
+            self.ready + (seconds * 1e9) as u64
+        };
+        let total = bytes.0 as usize;
+        let mut done = 0;
+        while done < total {
+            let next = (done + CHUNK).min(total);
+            copy(done, next);
+            done = next;
+            sleep_until(due(done), clock);
+        }
+        let end = due(total);
+        let now = sleep_until(end, clock);
+        self.ready = if now > end + LATE_NANOS { now } else { end };
+    }
+}
+
+/// Sleeps until a time of the clock has come; gives the time then.
+fn sleep_until(nanos: u64, clock: Instant) -> u64 {
+    loop {
+        let now = clock.elapsed().as_nanos() as u64;
+        if now + SHORTEST_SLEEP_NANOS > nanos {
+            return now;
+        }
+        std::thread::sleep(Duration::from_nanos(nanos - now));
+    }
+}

@@ -1,0 +1,181 @@
+//! Device memory and host slab of the device `cpu`: mappings of exact size.
+//!
+//! Both are mapped and touched when they are allocated, so that too little memory or disk is an error then and not a
+//! killed process in the middle of training. A host file gets all its blocks at once for the same reason: writing through a
+//! mapping to a disk that has become full would end the process.
+//!
+//! Pointers into the mappings are given to the streams' threads. That no two of them touch the same bytes at once is what
+//! `ir::check` has proved of the schedule.
+
+use crate::device::{DeviceError, MemoryLayout};
+use memmap2::{MmapMut, MmapOptions};
+use plimsoll_ir::Bytes;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// Where the host slab lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum HostMemory {
+    /// In memory.
+    #[default]
+    Anonymous,
+    /// In this file, which is made or replaced, and left when the run ends.
+    File(PathBuf),
+}
+
+/// A mapping, or nothing where 0 bytes were asked for.
+struct Region {
+    /// Keeps the mapping alive; only `base` is used.
+    _map: Option<MmapMut>,
+    base: *mut u8,
+}
+
+/// The device memory and the host slab.
+pub(super) struct Memory {
+    layout: MemoryLayout,
+    device: Region,
+    host: Region,
+}
+
+// SAFETY: the pointers lead into mappings that live as long as the value; who may touch which bytes at a time is
+// ordered by the events of a checked schedule while the streams run, and by `&mut Cpu` while they are idle.
+unsafe impl Send for Memory {}
+// SAFETY: as above; shared access hands out raw pointers only.
+unsafe impl Sync for Memory {}
+
+impl Region {
+    fn empty() -> Region {
+        Region { _map: None, base: std::ptr::null_mut() }
+    }
+
+    fn of(mut map: MmapMut) -> Region {
+        let base = map.as_mut_ptr();
+        Region { _map: Some(map), base }
+    }
+}
+
+impl Memory {
+    /// No bytes.
+    pub(super) fn empty() -> Memory {
+        Memory { layout: MemoryLayout::default(), device: Region::empty(), host: Region::empty() }
+    }
+
+    /// Exactly these bytes, zeros, 4096-aligned.
+    pub(super) fn new(layout: MemoryLayout, host: &HostMemory) -> Result<Memory, DeviceError> {
+        let on_host = if *host == HostMemory::Anonymous { layout.host } else { Bytes::ZERO };
+        if let Some(available) = machine_bytes() {
+            let needed = Bytes(layout.device().0.saturating_add(on_host.0));
+            if needed > available {
+                return Err(DeviceError::OutOfMemory { what: "device and host", needed, available });
+            }
+        }
+        let device = anonymous(layout.device(), "device")?;
+        let host = match host {
+            HostMemory::Anonymous => anonymous(layout.host, "host")?,
+            HostMemory::File(path) => file(path, layout.host)?,
+        };
+        Ok(Memory { layout, device, host })
+    }
+
+    /// What was asked for.
+    pub(super) fn layout(&self) -> MemoryLayout {
+        self.layout
+    }
+
+    /// The address of a byte of the device memory; the offset is at most its length.
+    pub(super) fn device(&self, offset: Bytes) -> *mut u8 {
+        debug_assert!(offset <= self.layout.device());
+        self.device.base.wrapping_add(offset.0 as usize)
+    }
+
+    /// The address of a byte of the host slab; the offset is at most its length.
+    pub(super) fn host(&self, offset: Bytes) -> *mut u8 {
+        debug_assert!(offset <= self.layout.host);
+        self.host.base.wrapping_add(offset.0 as usize)
+    }
+
+    /// Fills pool and host slab with bytes that are NaN as f32 and no class as a label. The streams are idle.
+    pub(super) fn poison(&self) {
+        let pool = (self.device(self.layout.resident), self.layout.pool);
+        for (start, bytes) in [pool, (self.host.base, self.layout.host)] {
+            if bytes > Bytes::ZERO {
+                // SAFETY: the range is one of the mappings' own, and nothing else touches it while the streams are idle.
+                unsafe { start.write_bytes(0xff, bytes.0 as usize) };
+            }
+        }
+    }
+}
+
+/// Anonymous memory with all its pages in place.
+fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
+    let short =
+        || DeviceError::OutOfMemory { what, needed: bytes, available: machine_bytes().unwrap_or_default() };
+    if bytes == Bytes::ZERO {
+        return Ok(Region::empty());
+    }
+    let length = usize::try_from(bytes.0).map_err(|_| short())?;
+    MmapOptions::new().len(length).populate().map_anon().map(Region::of).map_err(|_| short())
+}
+
+/// A file of exactly this length, all of its blocks allocated.
+fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
+    let fault = |error: &std::io::Error| {
+        let why = match error.kind() {
+            ErrorKind::NotFound => "its folder does not exist; make it, or name another file".to_owned(),
+            ErrorKind::PermissionDenied => "no permission to write there; name another file".to_owned(),
+            ErrorKind::ReadOnlyFilesystem => "the disk is read-only; name a file on another".to_owned(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                format!("the disk has no room for it ({error}); free some, or name a file on another disk")
+            }
+            _ => format!("{error}; name a regular file on a disk with room for it"),
+        };
+        DeviceError::HostFile { path: path.to_owned(), bytes, why }
+    };
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
+    let file = options.map_err(|e| fault(&e))?;
+    if bytes == Bytes::ZERO {
+        return Ok(Region::empty());
+    }
+    if let Err(error) = fill(&file, bytes) {
+        // A file that was cut to what fitted helps nobody; what cannot be removed (a device) stays.
+        if file.metadata().is_ok_and(|m| m.is_file()) {
+            let _ = std::fs::remove_file(path);
+        }
+        return Err(fault(&error));
+    }
+    // SAFETY: the file is the run's own (made or cut to nothing just now); a process that shortens it meanwhile would
+    // end this one with SIGBUS, as for any mapped file.
+    let map = unsafe { MmapOptions::new().len(bytes.0 as usize).populate().map_mut(&file) };
+    map.map(Region::of).map_err(|e| fault(&e))
+}
+
+/// Gives a file its length and all of its blocks.
+fn fill(file: &File, bytes: Bytes) -> std::io::Result<()> {
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    let length = libc::off_t::try_from(bytes.0).map_err(|_| ErrorKind::FileTooLarge)?;
+    // SAFETY: the descriptor is open for writing for the whole call.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+        0 => file.set_len(bytes.0),
+        code => Err(std::io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// All memory of the machine; none where the system does not say.
+pub(super) fn machine_bytes() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Bytes(kibibytes * 1024))
+}
+
+/// The processor's model and the operating system.
+pub(super) fn system_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(':'));
+    let model = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+    format!("{model}, {}", std::env::consts::OS)
+}

@@ -1,0 +1,147 @@
+//! The device `cpu`: the embedded default, and the model of what any device does.
+//!
+//! One mapping of exactly the asked bytes is the device memory, another (or a file) the host slab; the streams are
+//! three threads with command queues, and events order them as on a GPU. Compute is f32 and deterministic, on one thread or on N.
+//! The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an accelerator behind its bus.
+//!
+//! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is filled with
+//! NaN between iterations, so that whoever reads what was never brought there computes NaN.
+
+mod events;
+pub mod kernels;
+mod link;
+mod memory;
+mod stream;
+
+pub use memory::HostMemory;
+
+use crate::device::{
+    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    in_range,
+};
+use memory::Memory;
+use plimsoll_ir::program::Call;
+use plimsoll_ir::schedule::{Link, Stream};
+use plimsoll_ir::{Bytes, Seconds};
+use std::sync::Arc;
+use stream::{Streams, Task};
+
+/// How the device `cpu` is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CpuOptions {
+    /// Threads that compute, at least 1.
+    pub threads: u32,
+    /// Transfers take the time of this link; none for as fast as memory copies.
+    pub link: Option<Link>,
+    /// Where the host slab lies.
+    pub host: HostMemory,
+    /// For tests: a seed of random delays of up to 100 us before every command.
+    pub delays: Option<u64>,
+    /// For tests: fill pool and host slab with NaN between iterations.
+    pub poison: bool,
+}
+
+impl Default for CpuOptions {
+    fn default() -> CpuOptions {
+        CpuOptions { threads: 1, link: None, host: HostMemory::Anonymous, delays: None, poison: false }
+    }
+}
+
+/// The device `cpu`.
+pub struct Cpu {
+    options: CpuOptions,
+    memory: Arc<Memory>,
+    streams: Streams,
+}
+
+impl Cpu {
+    /// A device with nothing allocated.
+    pub fn new(options: CpuOptions) -> Cpu {
+        let memory = Arc::new(Memory::empty());
+        let streams = Streams::start(&options, &memory, Room::default());
+        Cpu { options, memory, streams }
+    }
+
+    /// Fills what an iteration may not rely on with NaN. The streams are idle.
+    fn poison(&mut self) {
+        if self.options.poison {
+            self.memory.poison();
+        }
+    }
+}
+
+impl Device for Cpu {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts {
+            name: "cpu".into(),
+            system: memory::system_name(),
+            threads: self.options.threads.max(1),
+            memory: memory::machine_bytes(),
+        }
+    }
+
+    fn workspace_bytes(&self, call: &Call) -> Bytes {
+        kernels::workspace_bytes(call, self.options.threads.max(1))
+    }
+
+    fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {
+        self.memory = Arc::new(Memory::empty());
+        self.streams = Streams::start(&self.options, &self.memory, Room::default());
+        self.memory = Arc::new(Memory::new(layout, &self.options.host)?);
+        self.streams = Streams::start(&self.options, &self.memory, Room::default());
+        self.poison();
+        Ok(())
+    }
+
+    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+        self.streams = Streams::start(&self.options, &self.memory, room);
+        Ok(())
+    }
+
+    fn begin(&mut self, _: IterationId) -> Begun {
+        self.streams.begin();
+        Begun::Enqueue
+    }
+
+    fn compute(&mut self, launch: &Arc<Launch>) {
+        self.streams.push(Stream::Compute, Task::Compute(Arc::clone(launch)));
+    }
+
+    fn copy(&mut self, transfer: Transfer) {
+        self.streams.push(transfer.stream, Task::Copy(transfer));
+    }
+
+    fn record(&mut self, stream: Stream, event: EventId) {
+        self.streams.push(stream, Task::Record(event));
+    }
+
+    fn wait(&mut self, stream: Stream, event: EventId) {
+        self.streams.push(stream, Task::Wait(event));
+    }
+
+    fn synchronise(&mut self) -> Result<(), DeviceError> {
+        let outcome = self.streams.synchronise();
+        self.poison();
+        outcome
+    }
+
+    fn event_seconds(&mut self, event: EventId) -> Seconds {
+        self.streams.event_seconds(event)
+    }
+
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
+        self.streams.wait_until_idle();
+        // SAFETY: the range was checked, the streams are idle and `&mut self` keeps others from enqueueing.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.device(offset), data.len()) };
+        Ok(())
+    }
+
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
+        self.streams.wait_until_idle();
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
+        Ok(())
+    }
+}

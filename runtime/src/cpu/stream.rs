@@ -1,0 +1,328 @@
+//! The three streams: a thread each, with a queue of commands whose room is there beforehand.
+//!
+//! A command that fails (a kernel that panics) is kept as the iteration's failure, and everything after it is skipped
+//! except the events, so that no stream waits for ever and `synchronise` always returns.
+
+use super::CpuOptions;
+use super::events::Events;
+use super::kernels::{self, Threads};
+use super::link::{Pace, Shared as SharedLink};
+use super::memory::Memory;
+use crate::device::{DeviceError, EventId, Launch, Room, Transfer, in_range};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::philox::philox4x32;
+use plimsoll_ir::schedule::Stream;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a stream can do.
+pub(super) enum Task {
+    Compute(Arc<Launch>),
+    Copy(Transfer),
+    Record(EventId),
+    Wait(EventId),
+}
+
+/// A stream's commands, and whether its thread is busy with one that it has taken out.
+struct Queue {
+    state: Mutex<QueueState>,
+    work: Condvar,
+    idle: Condvar,
+}
+
+struct QueueState {
+    tasks: VecDeque<Task>,
+    /// The thread waits for work.
+    asleep: bool,
+    closed: bool,
+}
+
+/// What the three threads share.
+struct Common {
+    memory: Arc<Memory>,
+    events: Events,
+    queues: [Queue; 3],
+    clock: Instant,
+    /// The number of the running iteration, from 1.
+    iteration: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<DeviceError>>,
+    link: SharedLink,
+}
+
+/// The streams of a device; dropping them ends their threads once their queues are empty.
+pub(super) struct Streams {
+    common: Arc<Common>,
+    threads: Vec<JoinHandle<()>>,
+    begun: u64,
+}
+
+/// A mutex here guards plain values that are whole at every moment, so a panic elsewhere spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queue {
+    fn new(room: usize) -> Queue {
+        let state = QueueState { tasks: VecDeque::with_capacity(room), asleep: false, closed: false };
+        Queue { state: Mutex::new(state), work: Condvar::new(), idle: Condvar::new() }
+    }
+
+    fn push(&self, task: Task) {
+        let mut state = lock(&self.state);
+        state.tasks.push_back(task);
+        if state.asleep {
+            self.work.notify_one();
+        }
+    }
+
+    /// The next task and whether it had to be waited for; none when the queue is closed.
+    fn next(&self) -> Option<(Task, bool)> {
+        let mut state = lock(&self.state);
+        let mut waited = false;
+        loop {
+            if let Some(task) = state.tasks.pop_front() {
+                state.asleep = false;
+                return Some((task, waited));
+            }
+            if state.closed {
+                return None;
+            }
+            waited = true;
+            state.asleep = true;
+            self.idle.notify_all();
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The thread says that it waits for work only when it has done all that it took, so asleep and empty is idle.
+    fn wait_until_idle(&self) {
+        let mut state = lock(&self.state);
+        while !(state.asleep && state.tasks.is_empty()) {
+            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Streams {
+    pub(super) fn start(options: &CpuOptions, memory: &Arc<Memory>, room: Room) -> Streams {
+        let common = Arc::new(Common {
+            memory: Arc::clone(memory),
+            events: Events::new(room.events),
+            queues: Stream::ALL.map(|_| Queue::new(room.commands)),
+            clock: Instant::now(),
+            iteration: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            link: SharedLink::default(),
+        });
+        let spawn = |stream: Stream| {
+            let (common, options) = (Arc::clone(&common), options.clone());
+            let name = format!("plimsoll-{stream:?}").to_lowercase();
+            let builder = std::thread::Builder::new().name(name);
+            builder
+                .spawn(move || Worker::new(stream, &options, common).work())
+                .expect("a process can have three threads more")
+        };
+        let threads = Stream::ALL.map(spawn).into();
+        Streams { common, threads, begun: 0 }
+    }
+
+    pub(super) fn push(&self, stream: Stream, task: Task) {
+        self.common.queues[stream.index()].push(task);
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.wait_until_idle();
+        self.begun = self.now();
+        self.common.failed.store(false, Ordering::Relaxed);
+        *lock(&self.common.failure) = None;
+        // The queues' mutexes carry this to the threads together with the tasks.
+        self.common.iteration.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn synchronise(&self) -> Result<(), DeviceError> {
+        self.wait_until_idle();
+        lock(&self.common.failure).take().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn wait_until_idle(&self) {
+        self.common.queues.iter().for_each(Queue::wait_until_idle);
+    }
+
+    pub(super) fn event_seconds(&self, event: EventId) -> Seconds {
+        Seconds(self.common.events.nanos(event).saturating_sub(self.begun) as f64 * 1e-9)
+    }
+
+    fn now(&self) -> u64 {
+        self.common.clock.elapsed().as_nanos() as u64
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for queue in &self.common.queues {
+            lock(&queue.state).closed = true;
+            queue.work.notify_one();
+        }
+        for thread in self.threads.drain(..) {
+            // A worker catches what its tasks do; it has no panic of its own to hand on.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A stream's thread.
+struct Worker {
+    stream: Stream,
+    common: Arc<Common>,
+    threads: Threads,
+    /// None for a link without pace, and for the compute stream.
+    pace: Option<Pace>,
+    delays: Option<u64>,
+    done: u64,
+    /// Kept from launch to launch, so that none allocates.
+    operands: Vec<*mut u8>,
+}
+
+impl Worker {
+    fn new(stream: Stream, options: &CpuOptions, common: Arc<Common>) -> Worker {
+        let count = if stream == Stream::Compute { options.threads.max(1) } else { 1 };
+        let link = options.link.filter(|_| stream != Stream::Compute);
+        Worker {
+            stream,
+            common,
+            threads: Threads::new(count),
+            pace: link.map(|link| Pace::new(link, stream)),
+            delays: options.delays,
+            done: 0,
+            operands: Vec::with_capacity(16),
+        }
+    }
+
+    fn work(mut self) {
+        let common = Arc::clone(&self.common);
+        while let Some((task, waited)) = common.queues[self.stream.index()].next() {
+            if let (Some(pace), true) = (&mut self.pace, waited) {
+                pace.not_before(common.clock.elapsed().as_nanos() as u64);
+            }
+            self.delay();
+            self.run(&task);
+        }
+    }
+
+    /// For tests: up to 100 us, drawn from the seed, the stream and the number of the task.
+    fn delay(&mut self) {
+        let Some(seed) = self.delays else { return };
+        let [micros, ..] = philox4x32(seed, [self.done as u32, self.stream as u32, 0, 0]);
+        self.done += 1;
+        if micros % 4 == 0 {
+            std::thread::sleep(Duration::from_micros(u64::from(micros / 4 % 100)));
+        }
+    }
+
+    fn run(&mut self, task: &Task) {
+        let iteration = self.common.iteration.load(Ordering::Relaxed);
+        match task {
+            Task::Record(event) => {
+                let now = self.common.clock.elapsed().as_nanos() as u64;
+                self.common.events.record(*event, iteration, now);
+            }
+            Task::Wait(event) => {
+                let then = self.common.events.wait(*event, iteration);
+                if let Some(pace) = &mut self.pace {
+                    pace.not_before(then);
+                }
+            }
+            Task::Compute(_) | Task::Copy(_) if self.common.failed.load(Ordering::Relaxed) => {}
+            Task::Compute(launch) => self.compute(launch),
+            Task::Copy(transfer) => self.copy(*transfer),
+        }
+    }
+
+    fn compute(&mut self, launch: &Launch) {
+        let memory = &self.common.memory;
+        self.operands.clear();
+        self.operands.extend(launch.offsets.iter().map(|o| memory.device(*o)));
+        let (operands, workspace, threads) = (&self.operands, memory.device(launch.workspace), &self.threads);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: only the executor makes launches: each operand's bytes were found in the allocation, 256-aligned, and the checked
+            // schedule orders every other command that touches them; the workspace is the command's own buffer.
+            unsafe { kernels::run(&launch.call, operands, workspace, threads) }
+        }));
+        if let Err(panic) = outcome {
+            self.fail(DeviceError::Failed {
+                stream: self.stream,
+                what: launch.call.name().to_owned(),
+                why: message_of(&*panic),
+            });
+        }
+    }
+
+    fn copy(&mut self, transfer: Transfer) {
+        let Common { memory, clock, link, .. } = &*self.common;
+        let Transfer { stream, device, host, bytes } = transfer;
+        let layout = memory.layout();
+        let inside =
+            in_range(device, bytes, layout.device()).and_then(|()| in_range(host, bytes, layout.host));
+        if let Err(error) = inside {
+            return self.fail(error);
+        }
+        let (device, host) = (memory.device(device), memory.host(host));
+        let (from, to) = if stream == Stream::Offload { (device, host) } else { (host, device) };
+        let copy = |first: usize, end: usize| {
+            if first < end {
+                // SAFETY: the ranges were checked above, device memory and host slab are different mappings, and the checked schedule
+                // orders every other command that touches these bytes.
+                unsafe { std::ptr::copy_nonoverlapping(from.add(first), to.add(first), end - first) };
+            }
+        };
+        match &mut self.pace {
+            Some(pace) => pace.transfer(bytes, *clock, link, copy),
+            None => copy(0, bytes.0 as usize),
+        }
+    }
+
+    fn fail(&self, error: DeviceError) {
+        lock(&self.common.failure).get_or_insert(error);
+        self.common.failed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a panic said.
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemoryLayout;
+    use plimsoll_ir::Bytes;
+
+    /// The one way to a task outside of its memory is a mistake in this crate; it surfaces, and nothing hangs.
+    #[test]
+    fn a_failure_surfaces_at_synchronise_and_the_streams_go_on() {
+        let layout = MemoryLayout { resident: Bytes(4096), pool: Bytes(4096), host: Bytes(4096) };
+        let memory =
+            Arc::new(Memory::new(layout, &super::super::HostMemory::Anonymous).expect("it is small"));
+        let room = Room { events: 2, commands: 8 };
+        let mut streams = Streams::start(&CpuOptions::default(), &memory, room);
+        for (bytes, fails) in [(8192, true), (4096, false), (8193, true)] {
+            let transfer =
+                Transfer { stream: Stream::Offload, device: Bytes(0), host: Bytes(0), bytes: Bytes(bytes) };
+            streams.begin();
+            streams.push(Stream::Offload, Task::Copy(transfer));
+            streams.push(Stream::Offload, Task::Record(EventId(0)));
+            streams.push(Stream::Compute, Task::Wait(EventId(0)));
+            streams.push(Stream::Compute, Task::Record(EventId(1)));
+            assert_eq!(streams.synchronise().is_err(), fails, "{bytes} bytes");
+        }
+    }
+}

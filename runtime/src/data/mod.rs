@@ -1,0 +1,162 @@
+//! What is trained on: sets of labelled images, and the order in which they are taken.
+//!
+//! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, and its class. One set is in the
+//! binary ([`digits`]); others are read from files that the user has ([`mnist`], [`cifar10`]); [`synthetic`] makes one of any shape. Every
+//! order and every synthetic pixel is drawn from a seed by counter, so a run can be repeated and resumed.
+//!
+//! What it deliberately does not do: download, decompress, resize or augment.
+
+mod cifar;
+mod digits;
+mod images;
+mod mnist;
+mod synthetic;
+
+pub use cifar::cifar10;
+pub use digits::digits;
+pub use images::Images;
+pub use mnist::mnist;
+pub use synthetic::synthetic;
+
+use crate::error::RuntimeError;
+use plimsoll_ir::network::Shape;
+use plimsoll_ir::philox::philox4x32;
+use std::path::Path;
+
+/// A set of labelled images.
+pub trait Dataset: Send + Sync {
+    /// Its name, for people and for checkpoints.
+    fn name(&self) -> &str;
+
+    /// How many samples it has.
+    fn len(&self) -> usize;
+
+    /// Whether it has none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The shape of one image.
+    fn image(&self) -> Shape;
+
+    /// How many classes there are; every label is below.
+    fn classes(&self) -> u32;
+
+    /// Gives the pixels of sample `index`, f32 `[height][width][channels]`, and its class. Panics where there is no such sample.
+    fn read(&self, index: usize, pixels: &mut [f32]) -> i32;
+}
+
+/// A set to train on and one to test with.
+pub struct Split {
+    /// To train on.
+    pub train: Box<dyn Dataset>,
+    /// Held out.
+    pub test: Box<dyn Dataset>,
+}
+
+/// Keeps the draws of the order apart from those of parameters and dropout.
+const ORDER_STREAM: u32 = 0x4f52_4452;
+
+/// The order of an epoch: a permutation of `0..len` drawn from the seed (Fisher and Yates).
+pub fn epoch_order(len: usize, seed: u64, epoch: u64, order: &mut Vec<u32>) {
+    order.clear();
+    order.extend(0..len as u32);
+    for i in (1..len).rev() {
+        let [word, ..] = philox4x32(seed, [i as u32, epoch as u32, (epoch >> 32) as u32, ORDER_STREAM]);
+        let j = (u64::from(word) * (i as u64 + 1)) >> 32;
+        order.swap(i, j as usize);
+    }
+}
+
+/// A batch as the device takes it, with its room kept from batch to batch.
+pub(crate) struct Batch {
+    images: Vec<f32>,
+    labels: Vec<i32>,
+    elements: usize,
+}
+
+impl Batch {
+    pub(crate) fn new(samples: u64, image: Shape) -> Batch {
+        let elements = image.elements() as usize;
+        Batch { images: vec![0.0; samples as usize * elements], labels: vec![-1; samples as usize], elements }
+    }
+
+    /// Reads these samples, at most as many as the batch has; the rest becomes zeros with the label -1.
+    pub(crate) fn fill(&mut self, data: &dyn Dataset, samples: impl Iterator<Item = usize>) {
+        let mut filled = 0;
+        let places = self.images.chunks_exact_mut(self.elements).zip(&mut self.labels);
+        for ((pixels, label), sample) in places.zip(samples) {
+            *label = data.read(sample, pixels);
+            filled += 1;
+        }
+        self.images[filled * self.elements..].fill(0.0);
+        self.labels[filled..].fill(-1);
+    }
+
+    pub(crate) fn images(&self) -> &[u8] {
+        as_bytes(&self.images)
+    }
+
+    pub(crate) fn labels(&self) -> &[u8] {
+        as_bytes(&self.labels)
+    }
+}
+
+/// Numbers that are the same as their bytes: 4 of them, without padding, every pattern allowed.
+trait Word: Copy {}
+impl Word for f32 {}
+impl Word for i32 {}
+
+fn as_bytes<T: Word>(words: &[T]) -> &[u8] {
+    // SAFETY: f32 and i32 have no padding and u8 no alignment; the length is that of the same memory.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+/// The whole of a file; an empty one, or none, is an error that says what was wanted.
+fn whole_file(path: &Path, wanted: &str) -> Result<Vec<u8>, RuntimeError> {
+    let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
+    let bytes = std::fs::read(path).map_err(|error| {
+        let mut packed = path.as_os_str().to_owned();
+        packed.push(".gz");
+        if Path::new(&packed).is_file() {
+            return fault(format!(
+                "only `{0}` is there; unpack it: gunzip -k {0}",
+                Path::new(&packed).display()
+            ));
+        }
+        fault(format!("{error}; expected {wanted}"))
+    })?;
+    if bytes.is_empty() { Err(fault(format!("the file is empty; expected {wanted}"))) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_takes_every_sample_once_in_an_order_of_its_own() {
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        epoch_order(1000, 7, 0, &mut first);
+        epoch_order(1000, 7, 1, &mut second);
+        assert_ne!(first, second);
+        let mut sorted = first.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<u32>>());
+        epoch_order(1000, 7, 0, &mut second);
+        assert_eq!(first, second);
+        epoch_order(1000, 8, 0, &mut second);
+        assert_ne!(first, second);
+    }
+
+    #[test]
+    fn a_batch_that_is_not_full_ends_with_samples_that_do_not_count() {
+        let split = digits();
+        let mut batch = Batch::new(4, split.train.image());
+        batch.fill(&*split.train, 0..4);
+        batch.fill(&*split.train, 10..12);
+        assert!(batch.labels[..2].iter().all(|l| *l >= 0));
+        assert_eq!(batch.labels[2..], [-1, -1]);
+        assert!(batch.images[2 * 64..].iter().all(|p| *p == 0.0));
+        assert_eq!(batch.images().len(), 4 * 64 * 4);
+    }
+}

@@ -1,0 +1,262 @@
+//! The seam: all that the executor knows of a machine.
+//!
+//! A device holds one allocation of device memory (the resident part first, then the pool) and one slab of host
+//! memory, and runs three in-order streams that only events order. Enqueueing neither blocks nor allocates nor fails:
+//! what goes wrong comes out of [`Device::synchronise`]. There is no closure in the seam, so that one iteration can be
+//! captured whole and replayed ([`Begun::Replayed`]).
+//!
+//! What it deliberately does not do: plan, check or order anything. A [`Launch`] and a [`Transfer`] can only be made by
+//! this crate's executor, from a schedule that was checked; this is what the devices' `unsafe` code stands on.
+
+use plimsoll_ir::program::Call;
+use plimsoll_ir::schedule::Stream;
+use plimsoll_ir::{Bytes, OpId, Seconds};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What a device is, for reports and for keeping measurements of different machines apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// `cpu`, `null`, or the model of an accelerator.
+    pub name: String,
+    /// The machine around it: processor and operating system.
+    pub system: String,
+    /// Threads that compute.
+    pub threads: u32,
+    /// All of its memory; none where it has no limit.
+    pub memory: Option<Bytes>,
+}
+
+/// What is allocated, exactly: device memory of `resident + pool` bytes in one piece, and the host slab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryLayout {
+    /// Parameters, gradients, optimizer state; from offset 0 of the allocation.
+    pub resident: Bytes,
+    /// The pool, right after it.
+    pub pool: Bytes,
+    /// What offloaded tensors take on the host.
+    pub host: Bytes,
+}
+
+impl MemoryLayout {
+    /// The least layout that holds both: for several programs that share one allocation.
+    pub fn union(self, other: MemoryLayout) -> MemoryLayout {
+        MemoryLayout {
+            resident: self.resident.max(other.resident),
+            pool: self.pool.max(other.pool),
+            host: self.host.max(other.host),
+        }
+    }
+
+    /// The one device allocation.
+    pub fn device(self) -> Bytes {
+        self.resident + self.pool
+    }
+}
+
+/// What an iteration will enqueue at most, so that a device can make room for it beforehand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Events, numbered from 0.
+    pub events: u32,
+    /// Launches, transfers, records and waits of one stream.
+    pub commands: usize,
+}
+
+impl Room {
+    /// The least room that holds both.
+    pub fn union(self, other: Room) -> Room {
+        Room { events: self.events.max(other.events), commands: self.commands.max(other.commands) }
+    }
+}
+
+/// An event of a device, from 0; recorded anew in every iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId(pub u32);
+
+/// Names a fixed sequence of commands: two iterations with the same id enqueue the same commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IterationId(pub u32);
+
+/// What the caller of [`Device::begin`] does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Enqueue the iteration's commands, in list order.
+    Enqueue,
+    /// Nothing: the device had captured this iteration and has launched it whole.
+    Replayed,
+}
+
+/// A kernel with its addresses, made once for all iterations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    pub(crate) op: OpId,
+    pub(crate) call: Call,
+    pub(crate) offsets: Vec<Bytes>,
+    pub(crate) workspace: Bytes,
+    pub(crate) workspace_bytes: Bytes,
+    pub(crate) seconds: Seconds,
+}
+
+impl Launch {
+    /// Whose kernel it is.
+    pub fn op(&self) -> OpId {
+        self.op
+    }
+
+    /// What to compute.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Where the operands start in the allocation, in the call's order.
+    pub fn offsets(&self) -> &[Bytes] {
+        &self.offsets
+    }
+
+    /// Where the scratch starts in the allocation; 0 where there is none.
+    pub fn workspace(&self) -> Bytes {
+        self.workspace
+    }
+
+    /// How much scratch there is.
+    pub fn workspace_bytes(&self) -> Bytes {
+        self.workspace_bytes
+    }
+
+    /// How long it is predicted to take.
+    pub fn seconds(&self) -> Seconds {
+        self.seconds
+    }
+}
+
+/// A copy between the allocation and the host slab; its stream says which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    pub(crate) stream: Stream,
+    pub(crate) device: Bytes,
+    pub(crate) host: Bytes,
+    pub(crate) bytes: Bytes,
+}
+
+impl Transfer {
+    /// [`Stream::Offload`] (device to host) or [`Stream::Prefetch`] (host to device).
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// From the start of the allocation.
+    pub fn device(&self) -> Bytes {
+        self.device
+    }
+
+    /// From the start of the host slab.
+    pub fn host(&self) -> Bytes {
+        self.host
+    }
+
+    /// How many; may be 0, which still takes the link's latency.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+}
+
+/// Why a device did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DeviceError {
+    /// Less memory is there than was asked for.
+    #[error(
+        "{needed} of {what} memory are needed and the machine has {available}; lower the budget or the batch"
+    )]
+    OutOfMemory {
+        /// `device` or `host`.
+        what: &'static str,
+        /// What was asked for.
+        needed: Bytes,
+        /// What there is.
+        available: Bytes,
+    },
+    /// The host slab's file cannot be had at its full size.
+    #[error("the host file `{}` cannot hold {bytes}: {why}", path.display())]
+    HostFile {
+        /// Which.
+        path: PathBuf,
+        /// The slab's size.
+        bytes: Bytes,
+        /// What stands in the way, and what to do.
+        why: String,
+    },
+    /// Something that a stream ran failed; the device can go on with a new iteration, its contents are undefined.
+    #[error("`{what}` failed on the {stream:?} stream: {why}")]
+    Failed {
+        /// Which.
+        stream: Stream,
+        /// The kernel or transfer.
+        what: String,
+        /// The panic's or the driver's word.
+        why: String,
+    },
+    /// A read or write, or a transfer, leaves the memory that was allocated.
+    #[error("{bytes} at byte {offset} are outside the {memory} that were allocated", offset = offset.0)]
+    OutOfRange {
+        /// First byte.
+        offset: Bytes,
+        /// How many.
+        bytes: Bytes,
+        /// The allocation.
+        memory: Bytes,
+    },
+}
+
+/// A machine that executes schedules.
+///
+/// The order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An iteration is `begin`, the
+/// commands in list order, `synchronise`; `write`, `read` and `event_seconds` stand between iterations.
+pub trait Device: Send {
+    /// What it is.
+    fn facts(&self) -> DeviceFacts;
+
+    /// The scratch that this device needs for a call.
+    fn workspace_bytes(&self, call: &Call) -> Bytes;
+
+    /// Allocates device memory and the host slab, all of it zeros. What was allocated before is given back first.
+    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError>;
+
+    /// Makes room for iterations of so many events and commands.
+    fn reserve(&mut self, room: Room) -> Result<(), DeviceError>;
+
+    /// Starts an iteration: the zero of [`Device::event_seconds`].
+    fn begin(&mut self, iteration: IterationId) -> Begun;
+
+    /// Enqueues a kernel on the compute stream.
+    fn compute(&mut self, launch: &Arc<Launch>);
+
+    /// Enqueues a transfer on its stream.
+    fn copy(&mut self, transfer: Transfer);
+
+    /// Enqueues the recording of an event: it happens when everything before it on the stream has ended.
+    fn record(&mut self, stream: Stream, event: EventId);
+
+    /// Enqueues a wait for an event whose recording was enqueued earlier in this iteration.
+    fn wait(&mut self, stream: Stream, event: EventId);
+
+    /// Waits until all streams are idle. The first failure of the iteration comes out here.
+    fn synchronise(&mut self) -> Result<(), DeviceError>;
+
+    /// When an event of the last iteration happened, since its start.
+    fn event_seconds(&mut self, event: EventId) -> Seconds;
+
+    /// Writes to the allocation, between iterations.
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// Reads from the allocation, between iterations.
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
+}
+
+/// Makes sure that a range lies in an allocation.
+pub(crate) fn in_range(offset: Bytes, bytes: Bytes, memory: Bytes) -> Result<(), DeviceError> {
+    match offset.0.checked_add(bytes.0) {
+        Some(end) if end <= memory.0 => Ok(()),
+        _ => Err(DeviceError::OutOfRange { offset, bytes, memory }),
+    }
+}

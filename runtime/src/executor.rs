@@ -1,0 +1,452 @@
+//! The executor: a checked schedule, turned once into the commands of three streams, and enqueued at every iteration.
+//!
+//! Everything that can be decided is decided when a schedule is loaded: addresses, events, and the few waits that
+//! cross streams (what runs on one stream is in order anyway). An iteration only enqueues and synchronises, and
+//! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as formats.md asks.
+//!
+//! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
+
+use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
+use crate::error::RuntimeError;
+use crate::host::{HostSlab, host_slab, moved};
+use crate::operands::operand_bytes;
+use crate::waits::crossing_waits;
+use plimsoll_ir::check::{Places, locate};
+use plimsoll_ir::program::{Operand, Program, Region, STORAGE_ALIGNMENT};
+use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, way_of};
+use plimsoll_ir::simulate::{Span, Timeline};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, CommandId, TensorId};
+use std::sync::Arc;
+
+/// A device with its memory, ready to run what is loaded.
+pub struct Executor {
+    device: Box<dyn Device>,
+    layout: MemoryLayout,
+    room: Room,
+    loaded: u32,
+}
+
+/// A program under a schedule, bound to one executor's memory.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The samples in an iteration.
+    batch: u64,
+    resident: Vec<Region>,
+    hyper: Region,
+    metrics: Region,
+    images: Input,
+    labels: Input,
+    plain: Enqueued,
+    timed: Enqueued,
+    trace: Arc<Trace>,
+    schedule: Arc<Schedule>,
+}
+
+/// A tensor that the host writes before each iteration: where its pieces lie.
+#[derive(Clone, Debug)]
+struct Input {
+    bytes: Bytes,
+    /// Address in the allocation, first byte of the tensor, number of bytes.
+    pieces: Vec<(Bytes, Bytes, Bytes)>,
+}
+
+/// The commands of an iteration in the order in which they are enqueued.
+#[derive(Clone, Debug)]
+struct Enqueued {
+    id: IterationId,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Compute(Arc<Launch>),
+    Copy(Transfer),
+    Record(Stream, EventId),
+    Wait(Stream, EventId),
+}
+
+impl Step {
+    fn launch(&self) -> Option<&Launch> {
+        if let Step::Compute(launch) = self { Some(launch) } else { None }
+    }
+}
+
+impl MemoryLayout {
+    /// Exactly what a program under a schedule needs. The schedule must be valid for the program's trace.
+    pub fn of(program: &Program, schedule: &Schedule) -> MemoryLayout {
+        MemoryLayout {
+            resident: program.trace.resident_bytes,
+            pool: schedule.pool_bytes,
+            host: host_slab(&program.trace, schedule).bytes(),
+        }
+    }
+}
+
+impl Executor {
+    /// Allocates the memory on the device.
+    pub fn new(mut device: Box<dyn Device>, layout: MemoryLayout) -> Result<Executor, RuntimeError> {
+        device.allocate(layout)?;
+        Ok(Executor { device, layout, room: Room::default(), loaded: 0 })
+    }
+
+    /// The device, for its facts and its workspace sizes.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// What was allocated.
+    pub fn layout(&self) -> MemoryLayout {
+        self.layout
+    }
+
+    /// Checks a schedule and readies it. Several programs with the same resident regions can be loaded, and then run in turn.
+    ///
+    /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the allocation is too small.
+    pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
+        let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
+        check_program(program)?;
+        let need = MemoryLayout::of(program, schedule);
+        if need.union(self.layout) != self.layout {
+            let show = |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.host);
+            return Err(RuntimeError::mismatch(
+                "the executor's memory is too small",
+                show(need),
+                show(self.layout),
+            ));
+        }
+        let slab = host_slab(&program.trace, schedule);
+        let waits = crossing_waits(schedule);
+        let resident = self.layout.resident;
+        let builder = Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident };
+        let plain = Enqueued { id: IterationId(2 * self.loaded), steps: builder.steps(false) };
+        self.check_launches(program, &plain)?;
+        let timed = Enqueued { id: IterationId(2 * self.loaded + 1), steps: builder.steps(true) };
+        self.loaded += 1;
+        let room = plain.room().union(timed.room()).union(self.room);
+        if room != self.room {
+            self.device.reserve(room)?;
+            self.room = room;
+        }
+        Ok(Loaded {
+            batch: program.trace.batch,
+            resident: program.resident.clone(),
+            hyper: program.hyper().clone(),
+            metrics: program.metrics().clone(),
+            images: builder.input(program.images),
+            labels: builder.input(program.labels),
+            plain,
+            timed,
+            trace: Arc::new(program.trace.clone()),
+            schedule: Arc::new(schedule.clone()),
+        })
+    }
+
+    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, and the scratch that this device needs.
+    fn check_launches(&self, program: &Program, enqueued: &Enqueued) -> Result<(), RuntimeError> {
+        for launch in enqueued.steps.iter().filter_map(Step::launch) {
+            let name = &program.trace.ops[launch.op.index()].name;
+            let mut addresses = launch.offsets.iter().chain([&launch.workspace]);
+            if let Some(odd) = addresses.find(|a| a.0 % STORAGE_ALIGNMENT != 0) {
+                let expected = format!("multiples of {STORAGE_ALIGNMENT} bytes");
+                return Err(RuntimeError::mismatch(format!("addresses of `{name}`"), expected, odd.0));
+            }
+            let needed = self.device.workspace_bytes(&launch.call);
+            if launch.workspace_bytes < needed {
+                return Err(RuntimeError::mismatch(
+                    format!("workspace of `{name}`"),
+                    needed,
+                    launch.workspace_bytes,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one iteration and waits for its end.
+    pub fn run(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
+        self.start(loaded);
+        self.finish()
+    }
+
+    /// Enqueues one iteration; [`Executor::finish`] must follow. Between them the host is free to prepare the next input.
+    pub fn start(&mut self, loaded: &Loaded) {
+        self.enqueue(&loaded.plain);
+    }
+
+    /// Waits for the end of what was started.
+    pub fn finish(&mut self) -> Result<(), RuntimeError> {
+        Ok(self.device.synchronise()?)
+    }
+
+    /// Runs one iteration with an event before and after each command; gives the measured times.
+    pub fn run_timed(&mut self, loaded: &Loaded) -> Result<Timeline, RuntimeError> {
+        self.enqueue(&loaded.timed);
+        self.device.synchronise()?;
+        let commands = loaded.schedule.commands.len() as u32;
+        let spans = (0..commands).map(|i| Span {
+            start: self.device.event_seconds(begin_event(i)),
+            end: self.device.event_seconds(end_event(i)),
+        });
+        let spans = spans.collect();
+        Ok(Timeline { spans })
+    }
+
+    fn enqueue(&mut self, enqueued: &Enqueued) {
+        if self.device.begin(enqueued.id) == Begun::Replayed {
+            return;
+        }
+        for step in &enqueued.steps {
+            match step {
+                Step::Compute(launch) => self.device.compute(launch),
+                Step::Copy(transfer) => self.device.copy(*transfer),
+                Step::Record(stream, event) => self.device.record(*stream, *event),
+                Step::Wait(stream, event) => self.device.wait(*stream, *event),
+            }
+        }
+    }
+
+    /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration; none survives an iteration.
+    pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
+        self.write_input("images", &loaded.images, data)
+    }
+
+    /// Writes the labels (i32 `[batch]`, as bytes; -1 for a sample that does not count) of the next iteration.
+    pub fn write_labels(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
+        self.write_input("labels", &loaded.labels, data)
+    }
+
+    fn write_input(&mut self, what: &str, input: &Input, data: &[u8]) -> Result<(), RuntimeError> {
+        // A tensor's size is rounded up to the storage alignment.
+        let found = Bytes(data.len() as u64);
+        if found > input.bytes {
+            return Err(RuntimeError::mismatch(
+                format!("bytes of the {what} of a batch"),
+                input.bytes,
+                found,
+            ));
+        }
+        for (address, first, bytes) in &input.pieces {
+            let end = (*first + *bytes).min(found);
+            if *first < end {
+                self.device.write(*address, &data[first.0 as usize..end.0 as usize])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a resident region; the data must have the region's length.
+    pub fn write_region(&mut self, region: &Region, data: &[u8]) -> Result<(), RuntimeError> {
+        same_length(region, data.len())?;
+        Ok(self.device.write(region.offset, data)?)
+    }
+
+    /// Reads a resident region; the data must have the region's length.
+    pub fn read_region(&mut self, region: &Region, data: &mut [u8]) -> Result<(), RuntimeError> {
+        same_length(region, data.len())?;
+        Ok(self.device.read(region.offset, data)?)
+    }
+}
+
+fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
+    if region.bytes() == Bytes(found as u64) {
+        return Ok(());
+    }
+    Err(RuntimeError::mismatch(format!("bytes of region `{}`", region.name), region.bytes().0, found))
+}
+
+impl Loaded {
+    /// The samples in an iteration.
+    pub fn batch(&self) -> u64 {
+        self.batch
+    }
+
+    /// The resident regions.
+    pub fn resident(&self) -> &[Region] {
+        &self.resident
+    }
+
+    /// Where the hyperparameters are written.
+    pub fn hyper(&self) -> &Region {
+        &self.hyper
+    }
+
+    /// Where the metrics are read.
+    pub fn metrics(&self) -> &Region {
+        &self.metrics
+    }
+
+    /// What runs.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// What it runs for.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+}
+
+impl Enqueued {
+    fn room(&self) -> Room {
+        let mut room = Room::default();
+        let mut commands = [0; 3];
+        for step in &self.steps {
+            let stream = match step {
+                Step::Compute(_) => Stream::Compute,
+                Step::Copy(transfer) => transfer.stream,
+                Step::Record(stream, event) => {
+                    room.events = room.events.max(event.0 + 1);
+                    *stream
+                }
+                Step::Wait(stream, _) => *stream,
+            };
+            commands[stream.index()] += 1;
+        }
+        Room { commands: commands.into_iter().max().unwrap_or_default(), ..room }
+    }
+}
+
+/// In a timed iteration every command has two events.
+fn begin_event(command: u32) -> EventId {
+    EventId(2 * command)
+}
+
+fn end_event(command: u32) -> EventId {
+    EventId(2 * command + 1)
+}
+
+/// Makes the steps of an iteration.
+struct Builder<'a> {
+    program: &'a Program,
+    schedule: &'a Schedule,
+    places: &'a Places,
+    slab: &'a HostSlab,
+    waits: &'a [Vec<CommandId>],
+    resident: Bytes,
+}
+
+impl Builder<'_> {
+    /// Every command with its waits before it and, where it is waited for or timed, its record after it.
+    fn steps(&self, timed: bool) -> Vec<Step> {
+        let mut events: Vec<Option<EventId>> = vec![None; self.schedule.commands.len()];
+        if timed {
+            events = (0..events.len() as u32).map(|i| Some(end_event(i))).collect();
+        } else {
+            self.waits.iter().flatten().for_each(|w| events[w.index()] = Some(EventId(0)));
+            events.iter_mut().flatten().zip(0..).for_each(|(event, number)| *event = EventId(number));
+        }
+        let mut steps = Vec::new();
+        for (id, command) in self.schedule.numbered_commands() {
+            let stream = command.stream();
+            for wait in &self.waits[id.index()] {
+                let event = events[wait.index()].expect("whatever is waited for has an event");
+                steps.push(Step::Wait(stream, event));
+            }
+            if timed {
+                steps.push(Step::Record(stream, begin_event(id.0)));
+            }
+            steps.push(self.step(id, command));
+            steps.extend(events[id.index()].map(|event| Step::Record(stream, event)));
+        }
+        steps
+    }
+
+    fn step(&self, id: CommandId, command: &Command) -> Step {
+        let Command::Compute { op, alternative, .. } = command else {
+            let (tensor, piece) =
+                moved(&self.program.trace, command).expect("a checked transfer stays in its tensor");
+            let host = self.slab.place(tensor, &piece).expect("a checked prefetch brings what was offloaded");
+            let bytes = Bytes(piece.end - piece.start);
+            return Step::Copy(Transfer {
+                stream: command.stream(),
+                device: self.address(id, tensor),
+                host,
+                bytes,
+            });
+        };
+        let (kernel, op_of_trace) = (&self.program.kernels[op.index()], &self.program.trace.ops[op.index()]);
+        let way = way_of(op_of_trace, *alternative).expect("a checked command names a way that is there");
+        let offset = |operand: &Operand| match operand {
+            Operand::Resident(offset) => *offset,
+            Operand::Tensor(tensor) => self.address(id, *tensor),
+        };
+        let workspace = self.places.workspace[id.index()].map_or(Bytes::ZERO, |w| self.resident + w);
+        Step::Compute(Arc::new(Launch {
+            op: *op,
+            call: kernel.call,
+            offsets: kernel.operands.iter().map(offset).collect(),
+            workspace,
+            workspace_bytes: way.1,
+            seconds: way.0,
+        }))
+    }
+
+    /// Where a tensor, or the piece that is moved, lies for a command; a tensor of no bytes lies anywhere.
+    fn address(&self, id: CommandId, tensor: TensorId) -> Bytes {
+        let mut places = self.places.tensors[id.index()].iter();
+        self.resident + places.find(|(t, _)| *t == tensor).map_or(Bytes::ZERO, |(_, offset)| *offset)
+    }
+
+    /// Where a tensor that is there from the start lies.
+    fn input(&self, tensor: TensorId) -> Input {
+        let whole = self.program.trace.tensors[tensor.index()].bytes;
+        let pieces = self.schedule.buffers.iter().filter(|b| b.opens.is_none()).filter_map(|buffer| {
+            match buffer.holds {
+                Holds::Tensor { tensor: held, first_byte, bytes } if held == tensor => {
+                    let first = first_byte.unwrap_or_default();
+                    Some((self.resident + buffer.offset, first, bytes.unwrap_or(whole - first)))
+                }
+                _ => None,
+            }
+        });
+        Input { bytes: whole, pieces: pieces.collect() }
+    }
+}
+
+/// Makes sure that kernels and trace say the same, and that every operand lies whole in its tensor or among the resident bytes.
+fn check_program(program: &Program) -> Result<(), RuntimeError> {
+    let trace = &program.trace;
+    if program.kernels.len() != trace.ops.len() {
+        return Err(RuntimeError::mismatch("kernels of the program", trace.ops.len(), program.kernels.len()));
+    }
+    for region in &program.resident {
+        let end = region.offset.0.saturating_add(region.bytes().0);
+        if end > trace.resident_bytes.0 {
+            return Err(RuntimeError::mismatch(
+                format!("end of region `{}`", region.name),
+                trace.resident_bytes,
+                end,
+            ));
+        }
+    }
+    for (op, kernel) in trace.ops.iter().zip(&program.kernels) {
+        let (spans, accesses) = (operand_bytes(&kernel.call), kernel.call.accesses());
+        if kernel.operands.len() != spans.len() {
+            let what = format!("operands of `{}`", op.name);
+            return Err(RuntimeError::mismatch(what, spans.len(), kernel.operands.len()));
+        }
+        for (i, operand) in kernel.operands.iter().enumerate() {
+            let room = match operand {
+                Operand::Resident(offset) => trace.resident_bytes.saturating_sub(*offset),
+                Operand::Tensor(tensor) => {
+                    let told = (!accesses[i].reads() || op.reads.contains(tensor))
+                        && (!accesses[i].writes() || op.writes.contains(tensor));
+                    if !told {
+                        let what = format!("operand {i} of `{}` in its op's reads and writes", op.name);
+                        return Err(RuntimeError::mismatch(what, format!("{:?}", accesses[i]), tensor));
+                    }
+                    trace.tensors[tensor.index()].bytes
+                }
+            };
+            if spans[i] > room {
+                return Err(RuntimeError::mismatch(
+                    format!("bytes of operand {i} of `{}`", op.name),
+                    spans[i],
+                    room,
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! The host slab: where each offloaded tensor lies on the host.
+//!
+//! A pure function of the schedule, so that the slab's size is known, and can be refused, before anything is allocated.
+
+use plimsoll_ir::program::STORAGE_ALIGNMENT;
+use plimsoll_ir::schedule::{Command, Schedule, Stream, piece_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, TensorId};
+use std::ops::Range;
+
+/// For each tensor that is offloaded, the bytes of it that ever are and where they start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostSlab {
+    /// Bytes of the tensor, and where the first of them lies in the slab.
+    places: Vec<Option<(Range<u64>, u64)>>,
+    bytes: Bytes,
+}
+
+/// Lays out the host slab: one place after the other in the order of the tensors, each a multiple of 256 bytes. A piece that leaves its tensor
+/// (no valid schedule has one) takes no place.
+pub fn host_slab(trace: &Trace, schedule: &Schedule) -> HostSlab {
+    let mut spans: Vec<Option<Range<u64>>> = vec![None; trace.tensors.len()];
+    for command in schedule.commands.iter().filter(|c| c.stream() == Stream::Offload) {
+        if let Some((tensor, piece)) = moved(trace, command) {
+            let span = spans[tensor.index()].get_or_insert(piece.clone());
+            *span = span.start.min(piece.start)..span.end.max(piece.end);
+        }
+    }
+    let mut end = 0;
+    let places = spans.into_iter().map(|span| {
+        let span = span?;
+        let start = end;
+        end += (span.end - span.start).next_multiple_of(STORAGE_ALIGNMENT);
+        Some((span, start))
+    });
+    let places = places.collect();
+    HostSlab { places, bytes: Bytes(end) }
+}
+
+impl HostSlab {
+    /// Its exact size.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// Where a piece of a tensor lies; none where its bytes are never offloaded.
+    pub fn place(&self, tensor: TensorId, piece: &Range<u64>) -> Option<Bytes> {
+        let (span, start) = self.places[tensor.index()].as_ref()?;
+        (span.start <= piece.start && piece.end <= span.end).then(|| Bytes(start + piece.start - span.start))
+    }
+}
+
+/// The tensor and the bytes of it that a transfer moves.
+pub(crate) fn moved(trace: &Trace, command: &Command) -> Option<(TensorId, Range<u64>)> {
+    let (tensor, first_byte, bytes) = command.transfer()?;
+    Some((tensor, piece_of(trace.tensors.get(tensor.index())?, first_byte, bytes)?))
+}

@@ -1,0 +1,89 @@
+//! The device `null`: no memory and no work, only the clock of formats.md ("Time").
+//!
+//! A stream's clock is the end of its last command; a launch takes its predicted seconds and a transfer what its link says. What is
+//! executed on it takes exactly the times that `simulate` gives, to the last bit, because it adds the same numbers in the same order.
+//! Reads give zeros.
+
+use crate::device::{
+    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    in_range,
+};
+use plimsoll_ir::program::Call;
+use plimsoll_ir::schedule::{Link, Stream};
+use plimsoll_ir::{Bytes, Seconds};
+use std::sync::Arc;
+
+/// A device that takes its predicted time and does nothing.
+#[derive(Clone, Debug)]
+pub struct Null {
+    link: Link,
+    memory: MemoryLayout,
+    clocks: [Seconds; 3],
+    events: Vec<Seconds>,
+}
+
+impl Null {
+    /// With this link; its duplex is the executor's to keep.
+    pub fn new(link: Link) -> Null {
+        Null { link, memory: MemoryLayout::default(), clocks: [Seconds::ZERO; 3], events: Vec::new() }
+    }
+}
+
+impl Device for Null {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts { name: "null".into(), system: "simulated".into(), threads: 1, memory: None }
+    }
+
+    fn workspace_bytes(&self, _: &Call) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError> {
+        self.memory = memory;
+        Ok(())
+    }
+
+    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+        self.events = vec![Seconds::ZERO; room.events as usize];
+        Ok(())
+    }
+
+    fn begin(&mut self, _: IterationId) -> Begun {
+        self.clocks = [Seconds::ZERO; 3];
+        Begun::Enqueue
+    }
+
+    fn compute(&mut self, launch: &Arc<Launch>) {
+        self.clocks[Stream::Compute.index()] += launch.seconds;
+    }
+
+    fn copy(&mut self, transfer: Transfer) {
+        self.clocks[transfer.stream.index()] += self.link.seconds(transfer.stream, transfer.bytes);
+    }
+
+    fn record(&mut self, stream: Stream, event: EventId) {
+        self.events[event.0 as usize] = self.clocks[stream.index()];
+    }
+
+    fn wait(&mut self, stream: Stream, event: EventId) {
+        let clock = &mut self.clocks[stream.index()];
+        *clock = clock.max(self.events[event.0 as usize]);
+    }
+
+    fn synchronise(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn event_seconds(&mut self, event: EventId) -> Seconds {
+        self.events[event.0 as usize]
+    }
+
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.device())
+    }
+
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        data.fill(0);
+        in_range(offset, Bytes(data.len() as u64), self.memory.device())
+    }
+}

@@ -1,0 +1,179 @@
+//! How many bytes each operand of a call spans: the contract that makes a launch safe to run.
+//!
+//! The executor compares these spans with the tensors and regions that a program names, once, when it is loaded; a kernel then
+//! needs no bounds of its own. What a call does with an operand is `Call::accesses`.
+
+use plimsoll_ir::Bytes;
+use plimsoll_ir::network::Window;
+use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape};
+
+/// Bytes of `count` f32 or i32, saturating: a product too large for any memory stays too large.
+fn words(factors: &[u64]) -> u64 {
+    factors.iter().fold(4, |product: u64, f| product.saturating_mul(*f))
+}
+
+fn taps(window: &Window) -> u64 {
+    u64::from(window.size[0]) * u64::from(window.size[1])
+}
+
+/// x, y, weight, bias of a convolution.
+fn conv(shape: &ConvShape) -> [u64; 4] {
+    let [height, width] = shape.input.map(u64::from);
+    let [rows, columns] = shape.output.map(u64::from);
+    let (inner, outer) = (u64::from(shape.in_channels), u64::from(shape.out_channels));
+    [
+        words(&[shape.batch, height, width, inner]),
+        words(&[shape.batch, rows, columns, outer]),
+        words(&[outer, taps(&shape.window), inner / u64::from(shape.groups.max(1))]),
+        words(&[outer]),
+    ]
+}
+
+/// x, y, places of a pooling.
+fn pool(shape: &PoolShape) -> [u64; 3] {
+    let [height, width] = shape.input.map(u64::from);
+    let [rows, columns] = shape.output.map(u64::from);
+    let channels = u64::from(shape.channels);
+    let y = words(&[shape.batch, rows, columns, channels]);
+    [words(&[shape.batch, height, width, channels]), y, y / 4]
+}
+
+/// The bytes that each operand of a call spans, in the documented order; as many as `Call::accesses` has entries.
+pub fn operand_bytes(call: &Call) -> Vec<Bytes> {
+    spans(call).into_iter().map(Bytes).collect()
+}
+
+fn spans(call: &Call) -> Vec<u64> {
+    let hyper = words(&[Hyper::WORDS]);
+    match call {
+        Call::ConvForward { shape } => {
+            let [x, y, weight, bias] = conv(shape);
+            if shape.bias { vec![x, weight, bias, y] } else { vec![x, weight, y] }
+        }
+        Call::ConvBackwardFilter { shape } => {
+            let [x, y, weight, bias] = conv(shape);
+            if shape.bias { vec![x, y, weight, bias] } else { vec![x, y, weight] }
+        }
+        Call::ConvBackwardData { shape, .. } => {
+            let [x, y, weight, _] = conv(shape);
+            vec![y, weight, x]
+        }
+        Call::BatchNormForward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, c, c, x, words(&[2, shape.channels])]
+        }
+        Call::BatchNormRunning { shape, .. } => {
+            let c = words(&[shape.channels]);
+            vec![words(&[2, shape.channels]), c, c]
+        }
+        Call::BatchNormInference { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, c, c, c, c, x]
+        }
+        Call::BatchNormBackward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, x, c, words(&[2, shape.channels]), x, c, c]
+        }
+        Call::ReluForward { elements } => vec![words(&[*elements]); 2],
+        Call::ReluBackward { elements, .. } | Call::Add { elements } => vec![words(&[*elements]); 3],
+        Call::ReluMaskForward { elements } => {
+            let x = words(&[*elements]);
+            vec![x, x, elements.div_ceil(8)]
+        }
+        Call::ReluMaskBackward { elements, .. } => {
+            let x = words(&[*elements]);
+            vec![elements.div_ceil(8), x, x]
+        }
+        Call::MaxPoolForward { shape } => {
+            let [x, y, places] = pool(shape);
+            vec![x, y, places]
+        }
+        Call::MaxPoolBackward { shape, .. } => {
+            let [x, y, places] = pool(shape);
+            vec![places, y, x]
+        }
+        Call::AvgPoolForward { shape } => pool(shape)[..2].to_vec(),
+        Call::AvgPoolBackward { shape, .. } => {
+            let [x, y, _] = pool(shape);
+            vec![y, x]
+        }
+        Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
+            let x = words(&[*elements]);
+            vec![hyper, x, x]
+        }
+        Call::ConcatPart { rows, channels, total, .. } => {
+            vec![words(&[*rows, *channels]), words(&[*rows, *total])]
+        }
+        Call::SplitPart { rows, channels, total, .. } => {
+            vec![words(&[*rows, *total]), words(&[*rows, *channels])]
+        }
+        Call::LrnForward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 2],
+        Call::LrnBackward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 3],
+        Call::SoftmaxCrossEntropyForward { shape } => {
+            let logits = words(&[shape.rows, shape.channels]);
+            vec![logits, words(&[shape.rows]), logits, words(&[3])]
+        }
+        Call::SoftmaxCrossEntropyBackward { shape } => {
+            let logits = words(&[shape.rows, shape.channels]);
+            vec![logits, words(&[shape.rows]), logits]
+        }
+        Call::Sgd { elements, .. } => {
+            let x = words(&[*elements]);
+            vec![hyper, x, x, x]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::program::RowShape;
+
+    fn check(call: Call, expected: &[u64]) {
+        let found: Vec<u64> = operand_bytes(&call).iter().map(|b| b.0).collect();
+        assert_eq!(found, expected, "{call:?}");
+        assert_eq!(found.len(), call.accesses().len(), "{call:?}");
+    }
+
+    #[test]
+    fn spans_stand_in_the_documented_order() {
+        let window = Window::square(3, 2, 1);
+        let mut shape = ConvShape {
+            batch: 2,
+            input: [8, 6],
+            in_channels: 4,
+            output: [4, 3],
+            out_channels: 6,
+            window,
+            groups: 2,
+            bias: true,
+        };
+        let (x, y, w, b) = (4 * 2 * 48 * 4, 4 * 2 * 12 * 6, 4 * 6 * 9 * 2, 4 * 6);
+        check(Call::ConvForward { shape }, &[x, w, b, y]);
+        check(Call::ConvBackwardFilter { shape }, &[x, y, w, b]);
+        shape.bias = false;
+        check(Call::ConvForward { shape }, &[x, w, y]);
+        check(Call::ConvBackwardFilter { shape }, &[x, y, w]);
+        check(Call::ConvBackwardData { shape, accumulate: true }, &[y, w, x]);
+        let pool = PoolShape { batch: 2, input: [8, 6], output: [4, 3], channels: 5, window };
+        check(Call::MaxPoolForward { shape: pool }, &[4 * 2 * 48 * 5, 4 * 120, 120]);
+        check(Call::MaxPoolBackward { shape: pool, accumulate: false }, &[120, 4 * 120, 4 * 2 * 48 * 5]);
+        check(Call::AvgPoolBackward { shape: pool, accumulate: false }, &[4 * 120, 4 * 2 * 48 * 5]);
+        let rows = RowShape { rows: 10, channels: 3 };
+        check(Call::BatchNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 24]);
+        check(Call::BatchNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 24, 120, 12, 12]);
+        check(Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1 }, &[24, 12, 12]);
+        check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
+        check(Call::ReluMaskForward { elements: 9 }, &[36, 36, 2]);
+        check(Call::ReluMaskBackward { elements: 9, accumulate: false }, &[2, 36, 36]);
+        check(Call::ConcatPart { rows: 3, channels: 2, first: 1, total: 5 }, &[24, 60]);
+        check(Call::SplitPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[60, 24]);
+        check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
+        check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
+        check(Call::Sgd { elements: 7, decay: true }, &[24, 28, 28, 28]);
+        check(
+            Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0 },
+            &[24, u64::MAX, u64::MAX],
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! The learning rate as a function of the iteration's number, as plain data.
+
+use serde::{Deserialize, Serialize};
+
+/// The learning rate of every iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearningRateSchedule {
+    /// The rate after warm-up and before any decay.
+    pub base: f64,
+    /// The first so many iterations rise linearly, from base / this, to the base; 0 for none.
+    pub warmup_iterations: u64,
+    /// What it does then.
+    pub decay: Decay,
+}
+
+/// How the rate falls after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Decay {
+    /// Not at all.
+    Constant,
+    /// Times `factor` after every `every` iterations, counted from the start of training.
+    Step {
+        /// Iterations between two falls; 0 is taken as 1.
+        every: u64,
+        /// Between 0 and 1.
+        factor: f64,
+    },
+    /// Along half a cosine from the base to `floor` times the base, reached at iteration `iterations` and kept then.
+    Cosine {
+        /// Iterations in all, warm-up included.
+        iterations: u64,
+        /// The share of the base that remains at the end.
+        floor: f64,
+    },
+}
+
+impl LearningRateSchedule {
+    /// The same rate always.
+    pub fn constant(base: f64) -> LearningRateSchedule {
+        LearningRateSchedule { base, warmup_iterations: 0, decay: Decay::Constant }
+    }
+
+    /// The rate of iteration `step`, from 0.
+    pub fn at(&self, step: u64) -> f64 {
+        if step < self.warmup_iterations {
+            return self.base * (step + 1) as f64 / self.warmup_iterations as f64;
+        }
+        match self.decay {
+            Decay::Constant => self.base,
+            Decay::Step { every, factor } => {
+                let falls = i32::try_from(step / every.max(1)).unwrap_or(i32::MAX);
+                self.base * factor.powi(falls)
+            }
+            Decay::Cosine { iterations, floor } => {
+                let length = iterations.saturating_sub(self.warmup_iterations).max(1);
+                let passed = (step - self.warmup_iterations).min(length) as f64 / length as f64;
+                let share = 0.5 * (1.0 + (std::f64::consts::PI * passed).cos());
+                self.base * (floor + (1.0 - floor) * share)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(warmup_iterations: u64, decay: Decay, expected: &[(u64, f64)]) {
+        let schedule = LearningRateSchedule { base: 0.8, warmup_iterations, decay };
+        for (step, rate) in expected {
+            assert!(
+                (schedule.at(*step) - rate).abs() < 1e-12,
+                "{schedule:?} at {step}: {}",
+                schedule.at(*step)
+            );
+        }
+    }
+
+    #[test]
+    fn rates_follow_their_shape() {
+        check(0, Decay::Constant, &[(0, 0.8), (1_000_000, 0.8)]);
+        check(4, Decay::Constant, &[(0, 0.2), (1, 0.4), (3, 0.8), (4, 0.8)]);
+        check(0, Decay::Step { every: 10, factor: 0.5 }, &[(0, 0.8), (9, 0.8), (10, 0.4), (25, 0.2)]);
+        check(2, Decay::Step { every: 10, factor: 0.5 }, &[(0, 0.4), (1, 0.8), (9, 0.8), (10, 0.4)]);
+        check(0, Decay::Cosine { iterations: 10, floor: 0.0 }, &[(0, 0.8), (5, 0.4), (10, 0.0), (99, 0.0)]);
+        check(
+            10,
+            Decay::Cosine { iterations: 30, floor: 0.1 },
+            &[(0, 0.08), (10, 0.8), (20, 0.44), (30, 0.08)],
+        );
+    }
+}

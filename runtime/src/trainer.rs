@@ -1,0 +1,471 @@
+//! The trainer: initial parameters, batches in, metrics out, checkpoints, evaluation.
+//!
+//! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device runs,
+//! the next batch is read from the data set. Everything drawn (parameters, the epochs' orders, dropout) is drawn from the plan's seed by counter, so the
+//! numbers depend on nothing but the plan and the data: not on the schedule, not on where a run was interrupted.
+//!
+//! What it deliberately does not do: choose a batch size, a rate or a schedule.
+
+use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
+use crate::data::{Batch, Dataset, epoch_order};
+use crate::error::RuntimeError;
+use crate::executor::{Executor, Loaded};
+use crate::rate::LearningRateSchedule;
+use plimsoll_ir::Seconds;
+use plimsoll_ir::network::{NetworkSpec, Shape};
+use plimsoll_ir::philox::{philox4x32, unit_f32};
+use plimsoll_ir::program::{Hyper, Init, Region, Role};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Keeps the draws of parameters apart from those of orders and dropout.
+const INIT_STREAM: u32 = 0x494e_4954;
+
+/// What is trained, and how: all that the numbers depend on besides the data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingPlan {
+    /// The network.
+    pub network: NetworkSpec,
+    /// Samples in an iteration.
+    pub batch: u64,
+    /// Of parameters, orders and dropout.
+    pub seed: u64,
+    /// The learning rate of every iteration.
+    pub rate: LearningRateSchedule,
+    /// Share of the old momentum kept.
+    pub momentum: f32,
+    /// L2 penalty, added to the gradient.
+    pub weight_decay: f32,
+}
+
+/// What is told after every iteration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Observation {
+    /// The iteration, from 0.
+    pub step: u64,
+    /// Its epoch, from 0.
+    pub epoch: u64,
+    /// Its learning rate.
+    pub learning_rate: f64,
+    /// Mean loss of the batch, before the update.
+    pub loss: f32,
+    /// Share of the batch that was classified right, before the update.
+    pub accuracy: f32,
+    /// From the first command to the end of the last.
+    pub seconds: Seconds,
+    /// From the end of the iteration before to this one's first command: writing the input, reading the metrics (Δ of AccUDNN eq. 3).
+    pub between: Seconds,
+}
+
+/// How training ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All the asked iterations are done.
+    Finished,
+    /// It was told to stop; so many iterations are done.
+    Interrupted {
+        /// Iterations done.
+        step: u64,
+        /// Where they were saved; none where no place was named.
+        checkpoint: Option<PathBuf>,
+    },
+}
+
+/// What a network makes of a data set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Mean loss over all samples.
+    pub loss: f64,
+    /// Samples that were classified right.
+    pub correct: u64,
+    /// Samples.
+    pub samples: u64,
+}
+
+impl Evaluation {
+    /// The share that was classified right.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.samples.max(1) as f64
+    }
+}
+
+/// A network in training on an executor.
+pub struct Trainer {
+    executor: Executor,
+    train: Loaded,
+    evaluate: Option<Loaded>,
+    plan: TrainingPlan,
+    step: u64,
+    /// What it was trained on so far, and the iterations of an epoch.
+    data: Option<(DataName, u64)>,
+}
+
+/// Metrics as the device leaves them.
+struct Metrics {
+    loss: f32,
+    correct: f32,
+    counted: f32,
+}
+
+impl Trainer {
+    /// Starts anew: parameters are drawn, everything else of the resident part is set to its start.
+    pub fn new(
+        executor: Executor,
+        train: Loaded,
+        evaluate: Option<Loaded>,
+        plan: TrainingPlan,
+    ) -> Result<Trainer, RuntimeError> {
+        if plan.batch != train.batch() {
+            return Err(RuntimeError::mismatch("batch of the training plan", train.batch(), plan.batch));
+        }
+        if let Some(evaluate) = evaluate.as_ref().filter(|e| e.resident() != train.resident()) {
+            let found = format!("{} regions of another network", evaluate.resident().len());
+            return Err(RuntimeError::mismatch(
+                "resident part of the evaluation",
+                train.resident().len(),
+                found,
+            ));
+        }
+        let mut trainer = Trainer { executor, train, evaluate, plan, step: 0, data: None };
+        trainer.initialise()?;
+        Ok(trainer)
+    }
+
+    /// Iterations done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// What is trained, and how.
+    pub fn plan(&self) -> &TrainingPlan {
+        &self.plan
+    }
+
+    /// The executor, for timed iterations between those of training.
+    pub fn executor(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    /// Iterations of one epoch of so many samples; the samples that do not fill a last batch are left out of that epoch.
+    pub fn iterations_per_epoch(&self, samples: usize) -> u64 {
+        samples as u64 / self.plan.batch
+    }
+
+    fn initialise(&mut self) -> Result<(), RuntimeError> {
+        for (number, region) in (0..).zip(self.train.resident()) {
+            let mut values = vec![0.0; region.elements() as usize];
+            match region.role {
+                Role::Parameter(init) => draw(init, self.plan.seed, number, &mut values),
+                Role::State(value) => values.fill(value),
+                Role::Gradient | Role::Momentum | Role::Hyper | Role::Metrics => {}
+            }
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.executor.write_region(region, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a data set fits the network, and that it is the one that training has begun with.
+    fn accept(&mut self, data: &dyn Dataset) -> Result<u64, RuntimeError> {
+        self.check_shape(data)?;
+        let per_epoch = self.iterations_per_epoch(data.len());
+        if per_epoch == 0 {
+            let expected = format!("at most the {} samples of {}", data.len(), data.name());
+            return Err(RuntimeError::mismatch("batch", expected, self.plan.batch));
+        }
+        let name = DataName { name: data.name().to_owned(), samples: data.len() as u64 };
+        if let Some((begun, _)) = self.data.as_ref().filter(|(begun, _)| *begun != name) {
+            let show = |d: &DataName| format!("{} ({} samples)", d.name, d.samples);
+            return Err(RuntimeError::mismatch("data set to go on with", show(begun), show(&name)));
+        }
+        self.data = Some((name, per_epoch));
+        Ok(per_epoch)
+    }
+
+    fn check_shape(&self, data: &dyn Dataset) -> Result<(), RuntimeError> {
+        let NetworkSpec { image: [height, width], channels, classes, name } = &self.plan.network;
+        let expected = Shape { height: *height, width: *width, channels: *channels };
+        if data.image() != expected {
+            let what = format!("images of {} for {name}", data.name());
+            return Err(RuntimeError::mismatch(what, expected, data.image()));
+        }
+        if data.classes() > *classes {
+            let what = format!("classes of {} for {name}", data.name());
+            return Err(RuntimeError::mismatch(what, format!("at most {classes}"), data.classes()));
+        }
+        if data.is_empty() {
+            return Err(RuntimeError::mismatch(format!("samples of {}", data.name()), "at least 1", 0));
+        }
+        Ok(())
+    }
+
+    /// Trains until so many iterations are done in all, counted from the start of training.
+    ///
+    /// `observe` is told of every iteration. `stop` is asked before every iteration; told to, training saves itself to `checkpoint` and ends.
+    /// Errors: a data set that does not fit, a device that fails, a loss that is no number.
+    pub fn train(
+        &mut self,
+        data: &dyn Dataset,
+        until: u64,
+        checkpoint: Option<&Path>,
+        observe: &mut dyn FnMut(&Observation),
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Outcome, RuntimeError> {
+        let per_epoch = self.accept(data)?;
+        let mut feed = Feed::new(data, &self.plan, per_epoch);
+        feed.prepare(self.step);
+        let mut last_end = Instant::now();
+        while self.step < until {
+            if stop() {
+                let saved = checkpoint
+                    .map(|path| self.checkpoint().and_then(|c| c.save(path)).map(|()| path.to_owned()));
+                return Ok(Outcome::Interrupted { step: self.step, checkpoint: saved.transpose()? });
+            }
+            let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
+            self.executor.write_images(&self.train, feed.batch.images())?;
+            self.executor.write_labels(&self.train, feed.batch.labels())?;
+            self.write_hyper(learning_rate)?;
+            let start = Instant::now();
+            self.executor.start(&self.train);
+            feed.prepare(step + 1);
+            self.executor.finish()?;
+            let end = Instant::now();
+            self.step += 1;
+            let Metrics { loss, correct, counted } = self.metrics()?;
+            if !loss.is_finite() {
+                return Err(RuntimeError::Diverged { step, loss });
+            }
+            observe(&Observation {
+                step,
+                epoch: step / per_epoch,
+                learning_rate,
+                loss,
+                accuracy: correct / counted.max(1.0),
+                seconds: Seconds((end - start).as_secs_f64()),
+                between: Seconds((start - last_end).as_secs_f64()),
+            });
+            last_end = end;
+        }
+        Ok(Outcome::Finished)
+    }
+
+    /// Runs the network forward over a whole set; changes nothing.
+    pub fn evaluate(&mut self, data: &dyn Dataset) -> Result<Evaluation, RuntimeError> {
+        self.check_shape(data)?;
+        let Some(evaluate) = &self.evaluate else {
+            return Err(RuntimeError::mismatch(
+                "programs of the trainer",
+                "one for evaluation",
+                "only training",
+            ));
+        };
+        let samples = evaluate.batch() as usize;
+        let mut batch = Batch::new(evaluate.batch(), data.image());
+        let mut sums = (0.0, 0.0);
+        for first in (0..data.len()).step_by(samples) {
+            let evaluate = self.evaluate.as_ref().expect("it was there just now");
+            batch.fill(data, first..(first + samples).min(data.len()));
+            self.executor.write_images(evaluate, batch.images())?;
+            self.executor.write_labels(evaluate, batch.labels())?;
+            self.executor.run(evaluate)?;
+            let Metrics { loss, correct, counted } = self.metrics()?;
+            sums.0 += f64::from(loss) * f64::from(counted);
+            sums.1 += f64::from(correct);
+        }
+        Ok(Evaluation {
+            loss: sums.0 / data.len() as f64,
+            correct: sums.1 as u64,
+            samples: data.len() as u64,
+        })
+    }
+
+    fn write_hyper(&mut self, learning_rate: f64) -> Result<(), RuntimeError> {
+        let TrainingPlan { seed, momentum, weight_decay, .. } = self.plan;
+        let hyper = Hyper {
+            learning_rate: learning_rate as f32,
+            momentum,
+            weight_decay,
+            seed_low: seed as u32,
+            seed_high: (seed >> 32) as u32,
+            step: self.step as u32,
+        };
+        self.executor.write_region(self.train.hyper(), &hyper.to_bytes())
+    }
+
+    fn metrics(&mut self) -> Result<Metrics, RuntimeError> {
+        let mut bytes = [0; 12];
+        self.executor.read_region(self.train.metrics(), &mut bytes)?;
+        let word = |i: usize| f32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        Ok(Metrics { loss: word(0), correct: word(4), counted: word(8) })
+    }
+
+    /// Everything that the next iteration depends on.
+    pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
+        let mut regions = Vec::new();
+        for region in self.train.resident() {
+            let Some(name) = saved_name(region) else { continue };
+            let mut data = vec![0; region.bytes().0 as usize];
+            self.executor.read_region(region, &mut data)?;
+            let shape = region.shape.iter().map(|d| *d as usize).collect();
+            regions.push(SavedRegion { name, shape, data });
+        }
+        let (data, per_epoch) = self.data.clone().map_or((None, 1), |(name, n)| (Some(name), n));
+        let progress = Progress::new(self.step, per_epoch, self.plan.clone(), data);
+        Ok(Checkpoint { progress, regions })
+    }
+
+    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. `path` is where it came from, for errors.
+    ///
+    /// Errors: it is of another network, batch, seed or rate (the message names what differs).
+    pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
+        let fault = |why: String| Err(RuntimeError::Checkpoint { path: path.to_owned(), why });
+        let progress = &checkpoint.progress;
+        if let Some(difference) = difference(&progress.plan, &self.plan) {
+            return fault(format!("is of another training run: {difference}"));
+        }
+        let wanted: Vec<_> = self.train.resident().iter().filter_map(|r| Some((saved_name(r)?, r))).collect();
+        for (name, region) in &wanted {
+            let Some(saved) = checkpoint.regions.iter().find(|r| r.name == *name) else {
+                return fault(format!("has no `{name}`; it is of another network"));
+            };
+            if !saved.shape.iter().map(|d| *d as u64).eq(region.shape.iter().copied()) {
+                let shapes = format!("{:?} in it and {:?} in the network", saved.shape, region.shape);
+                return fault(format!("has another shape of `{name}`: {shapes}"));
+            }
+        }
+        if let Some(extra) =
+            checkpoint.regions.iter().find(|r| wanted.iter().all(|(name, _)| *name != r.name))
+        {
+            return fault(format!("has `{}`, which the network has not", extra.name));
+        }
+        for (name, region) in wanted {
+            let saved = checkpoint.regions.iter().find(|r| r.name == name).expect("it was found just now");
+            self.executor.write_region(region, &saved.data)?;
+        }
+        self.step = progress.step;
+        self.data = progress.data.clone().map(|data| {
+            let per_epoch = data.samples / self.plan.batch;
+            (data, per_epoch)
+        });
+        Ok(())
+    }
+}
+
+/// The name under which a region is saved; none where it is made anew in every iteration.
+fn saved_name(region: &Region) -> Option<String> {
+    let role = match region.role {
+        Role::Parameter(_) => "parameter",
+        Role::Momentum => "momentum",
+        Role::State(_) => "state",
+        Role::Gradient | Role::Hyper | Role::Metrics => return None,
+    };
+    Some(format!("{role}/{}", region.name))
+}
+
+/// The first thing in which two plans differ.
+fn difference(saved: &TrainingPlan, now: &TrainingPlan) -> Option<String> {
+    let told = |what: &str, saved: &dyn std::fmt::Debug, now: &dyn std::fmt::Debug| {
+        Some(format!("{what} is {saved:?} in it and {now:?} now"))
+    };
+    if saved.network != now.network {
+        return told("the network", &saved.network, &now.network);
+    }
+    if saved.batch != now.batch {
+        return told("the batch", &saved.batch, &now.batch);
+    }
+    if saved.seed != now.seed {
+        return told("the seed", &saved.seed, &now.seed);
+    }
+    if saved.rate != now.rate {
+        return told("the learning rate", &saved.rate, &now.rate);
+    }
+    if saved.momentum != now.momentum {
+        return told("the momentum", &saved.momentum, &now.momentum);
+    }
+    if saved.weight_decay != now.weight_decay {
+        return told("the weight decay", &saved.weight_decay, &now.weight_decay);
+    }
+    None
+}
+
+/// Draws a region's start: element i from counter [i / 4, region, ...], so that no order of drawing matters.
+fn draw(init: Init, seed: u64, region: u32, values: &mut [f32]) {
+    for (block, four) in (0u64..).zip(values.chunks_mut(4)) {
+        let words = philox4x32(seed, [block as u32, (block >> 32) as u32, region, INIT_STREAM]);
+        let numbers = match init {
+            Init::Constant(value) => [value; 4],
+            Init::Uniform(bound) => words.map(|w| (2.0 * unit_f32(w) - 1.0) * bound),
+            Init::Normal(deviation) => {
+                let [a, b] = normal_pair(words[0], words[1]);
+                let [c, d] = normal_pair(words[2], words[3]);
+                [a, b, c, d].map(|n| n * deviation)
+            }
+        };
+        four.iter_mut().zip(numbers).for_each(|(to, from)| *to = from);
+    }
+}
+
+/// Two independent standard normal numbers (Box and Muller).
+fn normal_pair(first: u32, second: u32) -> [f32; 2] {
+    let radius = (-2.0 * (1.0 - f64::from(unit_f32(first))).ln()).sqrt();
+    let (sin, cos) = (std::f64::consts::TAU * f64::from(unit_f32(second))).sin_cos();
+    [(radius * cos) as f32, (radius * sin) as f32]
+}
+
+/// Brings the batches in the order of their epochs.
+struct Feed<'a> {
+    data: &'a dyn Dataset,
+    seed: u64,
+    per_epoch: u64,
+    batch_size: u64,
+    batch: Batch,
+    order: Vec<u32>,
+    /// The epoch that `order` is of.
+    epoch: Option<u64>,
+}
+
+impl Feed<'_> {
+    fn new<'a>(data: &'a dyn Dataset, plan: &TrainingPlan, per_epoch: u64) -> Feed<'a> {
+        let (batch, order) = (Batch::new(plan.batch, data.image()), Vec::with_capacity(data.len()));
+        Feed { data, seed: plan.seed, per_epoch, batch_size: plan.batch, batch, order, epoch: None }
+    }
+
+    /// Reads the batch of an iteration.
+    fn prepare(&mut self, step: u64) {
+        let epoch = step / self.per_epoch;
+        if self.epoch != Some(epoch) {
+            epoch_order(self.data.len(), self.seed, epoch, &mut self.order);
+            self.epoch = Some(epoch);
+        }
+        let first = (step % self.per_epoch * self.batch_size) as usize;
+        let samples = &self.order[first..first + self.batch_size as usize];
+        self.batch.fill(self.data, samples.iter().map(|s| *s as usize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_have_the_moments_of_their_distribution() {
+        let mut values = vec![0.0; 40_000];
+        for (init, deviation) in [(Init::Normal(0.5), 0.5), (Init::Uniform(0.3), 0.3 / f64::sqrt(3.0))] {
+            draw(init, 3, 0, &mut values);
+            let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
+            let variance =
+                values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / values.len() as f64;
+            assert!(mean.abs() < 0.02 * deviation, "{init:?}: mean {mean}");
+            assert!(
+                (variance.sqrt() / deviation - 1.0).abs() < 0.02,
+                "{init:?}: deviation {}",
+                variance.sqrt()
+            );
+        }
+        let mut other = vec![0.0; 40_000];
+        draw(Init::Uniform(0.3), 3, 1, &mut other);
+        assert_ne!(values, other, "every region has draws of its own");
+    }
+}
