@@ -1,5 +1,28 @@
-//! Decides.
+//! Decides: what stays on the device and what is swapped, at which addresses, at which batch size and learning rate.
+//!
+//! The way of a plan: a [`Trace`](plimsoll_ir::trace::Trace) becomes [`gaps`] (what can be decided), a policy of
+//! [`policies`] chooses among them with the evaluator of [`windows`], [`placement`] states the decision as data,
+//! [`address`] gives everything its place in the pool, [`lower`](mod@lower) makes the `schedule/1` with just the waits that
+//! validity needs, and [`plimsoll_ir::check`] judges it before anybody sees it. [`plan`](fn@plan) is the whole way.
+//!
+//! Nothing here touches a device, reads a clock or an environment variable: what stops a search is handed in.
+#![forbid(unsafe_code)]
 
+pub mod address;
+pub mod bound;
+pub mod gaps;
+pub mod lower;
 pub mod model;
+pub mod placement;
+pub mod plan;
+pub mod policies;
+mod random;
 pub mod rate;
+mod realise;
 pub mod search;
+pub mod windows;
+
+pub use plan::{
+    Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, UnknownPolicy, Witness,
+    plan,
+};

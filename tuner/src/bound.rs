@@ -1,0 +1,45 @@
+//! A time below which no schedule that only offloads can be, whatever it swaps and in which order.
+//!
+//! For an op p during which m(p) bytes are alive, D = m(p) - M of them are not on the device when the budget is M: they
+//! were offloaded before p started and come back after it ended. So
+//!
+//! makespan >= max(seconds before p, D / offload rate) + seconds of p + max(seconds after p, D / prefetch rate),
+//!
+//! and with a half-duplex link also makespan >= D / offload rate + D / prefetch rate. The largest over all p counts, and
+//! never less than the sum of all ops' seconds. Seconds and workspace are those of the fastest and of the leanest way
+//! to run each op, so that the bound holds for a plan that picks other ways.
+//!
+//! Why m(p) here may be less than [`plimsoll_ir::trace::MemoryProfile::in_use`]: between the last use of a tensor and a
+//! write that does not read it, its bytes mean nothing, and a schedule may give them up without a transfer. Where no op
+//! overwrites a tensor the two agree.
+//!
+//! What this file does not do: it knows nothing of latency, recomputation, release times or whole tensors.
+
+use crate::gaps::{Gaps, Ways};
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::trace::{Op, Trace};
+use plimsoll_ir::{Bytes, Seconds};
+
+/// The lower bound of the makespan of every schedule for this trace, budget and link that only offloads.
+pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
+    // With no pool every op would run in its leanest way.
+    let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);
+    let fastest = |op: &Op| op.alternatives.iter().map(|a| a.seconds).fold(op.seconds, Seconds::min);
+    let total: Seconds = trace.ops.iter().map(fastest).sum();
+    let mut bound = total;
+    let mut before = Seconds::ZERO;
+    for (op, in_use) in trace.ops.iter().zip(&gaps.base[1..]) {
+        let seconds = fastest(op);
+        let excess = (Bytes(*in_use) + trace.resident_bytes).saturating_sub(budget);
+        if excess > Bytes::ZERO {
+            let out = excess / link.offload_bytes_per_second;
+            let back = excess / link.prefetch_bytes_per_second;
+            bound = bound.max(before.max(out) + seconds + (total - before - seconds).max(back));
+            if link.duplex == Duplex::Half {
+                bound = bound.max(out + back);
+            }
+        }
+        before += seconds;
+    }
+    bound
+}

@@ -1,0 +1,157 @@
+//! A placement: what is decided about an iteration, as plain data, before addresses and waits are worked out.
+//!
+//! # The data
+//!
+//! Time is counted in *slots*: slot 0 is the instant before the first step, slot `i + 1` is step `i` of the compute
+//! stream. A [`Placement`] is
+//!
+//! - the [`Step`]s of the compute stream: which op, whether it runs again, in which of its alternatives;
+//! - the [`Residency`]s: which bytes of which tensor are on the device during which slots, and how they come there;
+//! - the [`Transfer`]s in the order of the command list: which residency is copied to the host or fetched from it, and
+//!   the slot before which the command is listed. A prefetch is listed before the first slot of its residency or later,
+//!   an offload before the slot that follows the last one of its residency or earlier; of two in front of the same slot
+//!   the list order counts. So whatever a residency's bytes must wait for is always listed earlier.
+//!
+//! Residencies that have the same *home* lie as they would in the whole tensor. Where one piece of a tensor leaves and
+//! the rest stays, the piece comes back to its own place; where all of it leaves, it may come back elsewhere.
+//!
+//! Why slots and not seconds: two residencies that share a slot never share a byte of the pool, and a later one waits
+//! for an earlier one in whose bytes it lies. Memory is then safe whatever the real times are.
+//!
+//! What this file does not do: choose. It joins decisions that are taken per gap into residencies.
+
+use crate::gaps::Gaps;
+use plimsoll_ir::{OpId, TensorId};
+use std::ops::Range;
+
+/// What is decided about an iteration; see the head of this file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The compute stream, in order.
+    pub steps: Vec<Step>,
+    /// What is on the device when.
+    pub residencies: Vec<Residency>,
+    /// All transfers in list order: `before` never decreases.
+    pub transfers: Vec<Transfer>,
+}
+
+/// One command of the compute stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Which op.
+    pub op: OpId,
+    /// It is a recomputation.
+    pub again: bool,
+    /// Which of the op's alternatives; none for the op as it stands.
+    pub alternative: Option<u32>,
+}
+
+/// Bytes of a tensor that stay on the device without a break.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residency {
+    /// Which tensor.
+    pub tensor: TensorId,
+    /// Which of its bytes; not empty.
+    pub bytes: Range<u64>,
+    /// Those of one home lie as they would in the whole tensor.
+    pub home: u32,
+    /// The slots during which the bytes are taken; not empty, and from 0 exactly where it opens at the start.
+    pub slots: Range<u32>,
+    /// How the bytes come there.
+    pub opens: Opens,
+}
+
+/// How a residency comes to hold its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// They are on the device when the iteration starts.
+    Start,
+    /// The step of its first slot writes them.
+    Written,
+    /// A prefetch brings them, no earlier than its first slot.
+    Prefetched,
+}
+
+/// A copy between device and host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The position of the residency whose bytes leave or come.
+    pub residency: u32,
+    /// Which way.
+    pub way: Way,
+    /// It is listed just before this slot's step.
+    pub before: u32,
+}
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the host.
+    Offload,
+    /// From the host.
+    Prefetch,
+}
+
+/// What happens to a swapped gap: when its bytes leave the device and when they return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first slot during which the bytes are free for others.
+    pub leaves: u32,
+    /// The first slot during which they are taken again; at least `leaves`.
+    pub returns: u32,
+    /// The slot before which the offload is listed; none where the host holds these very bytes already.
+    pub offload: Option<u32>,
+}
+
+impl Placement {
+    /// Joins one decision per gap (none keeps the bytes where they are) into residencies and transfers.
+    ///
+    /// `windows` has one entry for each of `gaps.gaps`. Offloads are ordered by the slot after which their gap begins,
+    /// prefetches by the slot of their next use.
+    pub fn from_gaps(gaps: &Gaps, windows: &[Option<Window>]) -> Placement {
+        let mut placement = Placement::default();
+        placement.steps.extend(gaps.ways.iter().enumerate().map(|(i, way)| Step {
+            op: OpId::new(i),
+            again: false,
+            alternative: *way,
+        }));
+        // Transfers with the key that orders them: slot, offloads first, then the gap's end that the stream looks at.
+        let mut keyed: Vec<((u32, u8, u32), Transfer)> = Vec::new();
+        let mut homes = 0;
+        for live in &gaps.lives {
+            let count = live.gaps_each;
+            for (piece, bytes) in live.pieces.iter().enumerate() {
+                let first_gap = live.first_gap + piece as u32 * count;
+                let mut home = homes;
+                let mut begins = live.slots.start;
+                let mut opens = live.opens;
+                for k in 0..count {
+                    let whole = (0..live.pieces.len() as u32)
+                        .all(|p| windows[(live.first_gap + p * count + k) as usize].is_some());
+                    if let Some(window) = windows[(first_gap + k) as usize] {
+                        let gap = &gaps.gaps[(first_gap + k) as usize];
+                        let here = placement.residencies.len() as u32;
+                        let (tensor, bytes) = (live.tensor, bytes.clone());
+                        let slots = begins..window.leaves;
+                        placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
+                        if let Some(before) = window.offload {
+                            let transfer = Transfer { residency: here, way: Way::Offload, before };
+                            keyed.push(((before, 0, gap.after), transfer));
+                        }
+                        let before = window.returns;
+                        let transfer = Transfer { residency: here + 1, way: Way::Prefetch, before };
+                        keyed.push(((before, 1, gap.before), transfer));
+                        (begins, opens) = (window.returns, Opens::Prefetched);
+                    }
+                    home += u32::from(whole);
+                }
+                let (tensor, bytes, slots) = (live.tensor, bytes.clone(), begins..live.slots.end);
+                placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
+            }
+            homes += count + 1;
+        }
+        keyed.sort_by_key(|(key, transfer)| (*key, transfer.residency));
+        placement.transfers = keyed.into_iter().map(|(_, transfer)| transfer).collect();
+        placement
+    }
+}

@@ -1,0 +1,289 @@
+//! What a plan is asked for with, and what comes back.
+//!
+//! # The data
+//!
+//! A [`PlanRequest`] has the budget, the link, a [`Policy`], what the plan may do and how long it may be looked for. An
+//! [`Outcome`] is either a [`Plan`] (a schedule that [`plimsoll_ir::check`] found valid, its makespan, a lower bound) or
+//! a [`Witness`] for why there is none. That a plan does not fit is an outcome; a [`PlanError`] is a request that means
+//! nothing, or a fault of this crate.
+//!
+//! The same request gives the same plan, unless a deadline cut the search short.
+
+use crate::bound::offload_bound;
+use crate::lower::LowerError;
+use crate::policies;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Document, Fault, OpId, Seconds};
+use std::fmt;
+use std::str::FromStr;
+
+/// What a plan is asked for with.
+#[derive(Clone, Copy)]
+pub struct PlanRequest<'a> {
+    /// What resident bytes and pool may take together.
+    pub budget: Bytes,
+    /// The link between device and host.
+    pub link: Link,
+    /// Who decides.
+    pub policy: Policy,
+    /// What the plan may do.
+    pub allow: Allow,
+    /// How long it may be looked for.
+    pub limits: Limits<'a>,
+    /// For the choices of a search that are left to chance.
+    pub seed: u64,
+}
+
+/// What a plan may do besides keeping everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allow {
+    /// Run ops again. No policy does so yet: it has no effect.
+    pub recompute: bool,
+    /// Move tensors to the host and back. Without it every policy keeps everything.
+    pub swap: bool,
+    /// Move pieces of tensors. No policy does yet.
+    pub pieces: bool,
+}
+
+impl Default for Allow {
+    fn default() -> Allow {
+        Allow { recompute: true, swap: true, pieces: true }
+    }
+}
+
+/// How long a plan may be looked for.
+#[derive(Clone, Copy, Default)]
+pub struct Limits<'a> {
+    /// So many sets of decisions are evaluated at most; none for as many as the size of the trace suggests.
+    pub evaluations: Option<u64>,
+    /// Says that time is up. The best plan so far is then finished; that takes some time more.
+    pub expired: Option<&'a dyn Fn() -> bool>,
+}
+
+impl Limits<'_> {
+    /// Whether time is up.
+    pub fn is_expired(&self) -> bool {
+        self.expired.is_some_and(|expired| expired())
+    }
+}
+
+/// Who decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Everything stays on the device.
+    Keep,
+    /// Every feature map is swapped (AccUDNN §3.1).
+    Naive,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Policy; 2] = [Policy::Keep, Policy::Naive];
+
+    /// The name on the command line and in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Keep => "keep",
+            Policy::Naive => "naive",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no policy's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no policy; there are keep and naive")]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+    fn from_str(text: &str) -> Result<Policy, UnknownPolicy> {
+        Policy::ALL.into_iter().find(|p| p.name() == text).ok_or_else(|| UnknownPolicy(text.to_owned()))
+    }
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// A plan that fits.
+    Planned(Plan),
+    /// There is none, or none was found.
+    Infeasible(Witness),
+}
+
+impl Outcome {
+    /// The plan, if there is one.
+    pub fn plan(&self) -> Option<&Plan> {
+        match self {
+            Outcome::Planned(plan) => Some(plan),
+            Outcome::Infeasible(_) => None,
+        }
+    }
+}
+
+/// A schedule and what is known about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Valid for the trace and the budget.
+    pub schedule: Schedule,
+    /// One iteration, predicted.
+    pub makespan: Seconds,
+    /// No schedule that only offloads is faster.
+    pub bound: Seconds,
+    /// How good it is known to be.
+    pub status: Status,
+}
+
+impl Plan {
+    /// Makespan over bound, less 1: 0 for a plan that nothing can beat.
+    pub fn gap(&self) -> f64 {
+        if self.bound > Seconds::ZERO { (self.makespan / self.bound - 1.0).max(0.0) } else { 0.0 }
+    }
+}
+
+/// How good a plan is known to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// As fast as the lower bound: no schedule that only offloads is faster.
+    Optimal,
+    /// The policy's own; above the lower bound.
+    Feasible,
+    /// The best when time was up.
+    OutOfTime,
+}
+
+/// Why there is no plan: what needs more memory than the budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Witness {
+    /// The op that needs most.
+    pub op: OpId,
+    /// Its name.
+    pub name: String,
+    /// What it needs, resident bytes included.
+    pub needs: Bytes,
+    /// By how much that exceeds the budget.
+    pub short_by: Bytes,
+    /// What the need is.
+    pub why: Shortage,
+}
+
+/// What kind of need a budget does not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// What the op itself touches: no plan of any kind fits.
+    Floor,
+    /// What is on the device at the start of the iteration: no plan of any kind fits.
+    Start,
+    /// What this policy leaves on the device while the op runs: another policy may fit.
+    Policy,
+    /// The bytes fit, but no addresses were found that do: `needs` is the smallest pool that was found. A little more
+    /// budget helps.
+    Addresses,
+}
+
+impl fmt::Display for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Witness { op, name, needs, short_by, why } = self;
+        let what = match why {
+            Shortage::Floor => "touches",
+            Shortage::Start => "comes after a start with, in tensors on the device,",
+            Shortage::Policy => "needs, under this policy,",
+            Shortage::Addresses => "needs, with addresses,",
+        };
+        write!(f, "`{name}` ({op}) {what} {needs}, {short_by} more than the budget")
+    }
+}
+
+/// A request that means nothing, or a fault of this crate.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The trace contradicts itself.
+    #[error("the trace cannot be planned: {0}")]
+    Trace(#[from] Fault),
+    /// A rate that is not above zero, or a latency below it.
+    #[error("the link's {what} is {value}; a rate is a number above 0, a latency 0 or more")]
+    Link {
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        value: f64,
+    },
+    /// A budget too large to count with.
+    #[error("a budget of {0} is more than 2^62 bytes")]
+    Budget(Bytes),
+    /// A policy decided something that cannot be lowered. Report it, with the trace.
+    #[error("internal error of policy {policy}: {fault}")]
+    Lowering {
+        /// Whose.
+        policy: Policy,
+        /// What.
+        fault: LowerError,
+    },
+    /// A schedule that is not valid was made. Report it, with the trace.
+    #[error("internal error: policy {policy} made a schedule that is not valid: {violation}")]
+    Invalid {
+        /// Whose.
+        policy: Policy,
+        /// What [`plimsoll_ir::check`] says.
+        violation: String,
+    },
+}
+
+fn check_request(trace: &Trace, request: &PlanRequest<'_>) -> Result<(), PlanError> {
+    trace.validate()?;
+    let link = &request.link;
+    let rates = [
+        ("offload rate", link.offload_bytes_per_second.0, f64::MIN_POSITIVE),
+        ("prefetch rate", link.prefetch_bytes_per_second.0, f64::MIN_POSITIVE),
+        ("latency", link.latency_seconds.0, 0.0),
+    ];
+    for (what, value, least) in rates {
+        if !(value.is_finite() && value >= least) {
+            return Err(PlanError::Link { what, value });
+        }
+    }
+    if request.budget.0 > 1 << 62 {
+        return Err(PlanError::Budget(request.budget));
+    }
+    Ok(())
+}
+
+/// Why no plan of any kind can fit, if so.
+fn hopeless(trace: &Trace, budget: Bytes) -> Option<Witness> {
+    let (op, floor) = trace.memory().floor()?;
+    let lives = trace.lives();
+    let at_start = trace.tensors.iter().zip(lives).filter(|(_, life)| life.is_some_and(|l| l.born.is_none()));
+    let start: Bytes = trace.resident_bytes + at_start.map(|(t, _)| t.bytes).sum();
+    let witness = |op: OpId, needs: Bytes, why| {
+        let name = trace.ops[op.index()].name.clone();
+        Some(Witness { op, name, needs, short_by: needs - budget, why })
+    };
+    if floor > budget {
+        witness(op, floor, Shortage::Floor)
+    } else if start > budget {
+        witness(OpId(0), start, Shortage::Start)
+    } else {
+        None
+    }
+}
+
+/// Plans one iteration of a trace.
+///
+/// # Errors
+///
+/// [`PlanError`] for a trace or link that means nothing, and for faults of this crate; a budget that nothing fits is no
+/// error but [`Outcome::Infeasible`].
+pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
+    check_request(trace, request)?;
+    if let Some(witness) = hopeless(trace, request.budget) {
+        return Ok(Outcome::Infeasible(witness));
+    }
+    let bound = offload_bound(trace, request.budget, &request.link);
+    policies::decide(trace, request, bound)
+}

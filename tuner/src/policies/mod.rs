@@ -1,0 +1,45 @@
+//! The policies: who decides which gaps are swapped. Each gives a set of gaps; windows, addresses, waits, check and
+//! clock are the same for all, so that they can be compared.
+//!
+//! - `keep`: no gap.
+//! - [`naive`]: every feature map, from the forward pass to the backward pass.
+
+pub mod naive;
+
+use crate::gaps::{Gaps, Ways};
+use crate::plan::{Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use crate::realise::{Realised, Task};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+
+/// Runs a request's policy. The request was checked, and its budget is not below the floor.
+pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -> Result<Outcome, PlanError> {
+    let pool = request.budget.0 - trace.resident_bytes.0;
+    let task = Task { trace, request, pool, bound };
+    let policy = if request.allow.swap { request.policy } else { Policy::Keep };
+    let realised = match policy {
+        Policy::Keep => keep(&task)?,
+        Policy::Naive => naive::realise(&task)?,
+    };
+    Ok(task.outcome(realised, Status::Feasible))
+}
+
+/// Everything stays on the device.
+pub(crate) fn keep(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideAll, &|_| 1);
+    task.realise(&gaps, &vec![false; gaps.gaps.len()])
+}
+
+impl Task<'_> {
+    /// The outcome of what came of a policy. `status` is for a plan that is not proved optimal.
+    pub(crate) fn outcome(&self, realised: Realised, status: Status) -> Outcome {
+        match realised {
+            Realised::Short(witness) => Outcome::Infeasible(witness),
+            Realised::Fits { schedule, makespan, .. } => {
+                let optimal = makespan.0 <= self.bound.0 * (1.0 + 1e-9);
+                let status = if optimal { Status::Optimal } else { status };
+                Outcome::Planned(Plan { schedule: *schedule, makespan, bound: self.bound, status })
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! From a set of swapped gaps to a schedule that fits: windows, addresses, commands, check, clock.
+//!
+//! The first placement of a set may miss the pool, as addresses leave holes. Then the windows are made tighter, and then
+//! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
+//! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
+
+use crate::address::{ALIGNMENT, Addresses, Items, assign};
+use crate::gaps::Gaps;
+use crate::lower::lower;
+use crate::placement::Placement;
+use crate::plan::{PlanError, PlanRequest, Shortage, Witness};
+use crate::windows::Clock;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, OpId, Seconds, check, simulate};
+
+/// A request with what follows from it.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub trace: &'a Trace,
+    pub request: &'a PlanRequest<'a>,
+    /// Budget less resident bytes.
+    pub pool: u64,
+    pub bound: Seconds,
+}
+
+/// A schedule that passed the check, or why there is none.
+pub(crate) enum Realised {
+    Fits { schedule: Box<Schedule>, makespan: Seconds, moved: u64 },
+    Short(Witness),
+}
+
+/// By how much of it the pool is made smaller, and how far the windows are tightened, in the order of the attempts.
+const ATTEMPTS: [(f64, f64); 9] = [
+    (0.0, 0.5),
+    (0.0, 1.0),
+    (0.005, 1.0),
+    (0.01, 1.0),
+    (0.02, 1.0),
+    (0.04, 1.0),
+    (0.08, 1.0),
+    (0.16, 1.0),
+    (1.0, 1.0),
+];
+
+/// Conflicts that one attempt at addresses may look at.
+const ADDRESS_WORK: u64 = 20_000_000;
+
+impl Task<'_> {
+    /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
+    pub fn realise(&self, gaps: &Gaps, swapped: &[bool]) -> Result<Realised, PlanError> {
+        if let Some(witness) = self.overflow(gaps, swapped) {
+            return Ok(Realised::Short(witness));
+        }
+        let mut clock = Clock::new(gaps, &self.request.link);
+        let mut lowest = u64::MAX;
+        let attempts = if swapped.contains(&true) { &ATTEMPTS[..] } else { &ATTEMPTS[..1] };
+        for alignment in self.alignments() {
+            for (shrink, tighten) in attempts {
+                let pool = (self.pool as f64 * (1.0 - shrink)).min(self.pool as f64) as u64;
+                clock.evaluate(swapped, pool.min(self.pool));
+                let placement = Placement::from_gaps(gaps, &clock.windows(swapped, *tighten));
+                let items = Items::new(&placement, &gaps.workspace[1..]);
+                let addresses = assign(&items.items, self.pool, alignment, ADDRESS_WORK, self.request.seed);
+                lowest = lowest.min(addresses.height);
+                if addresses.height <= self.pool {
+                    return self.finish(&placement, &items, &addresses);
+                }
+            }
+        }
+        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+        let needs = Bytes(lowest) + self.trace.resident_bytes;
+        Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
+    }
+
+    /// Aligned offsets where they fit, any where not; only the former where sizes are aligned anyway.
+    fn alignments(&self) -> impl Iterator<Item = u64> + use<> {
+        let sizes = self.trace.tensors.iter().map(|t| t.bytes.0);
+        let mut all = sizes.chain(self.trace.ops.iter().map(|op| op.workspace_bytes.0));
+        let aligned = all.all(|bytes| bytes.is_multiple_of(ALIGNMENT));
+        std::iter::once(ALIGNMENT).chain((!aligned).then_some(1))
+    }
+
+    /// The op at which a set of swapped gaps leaves most in the pool, if that is too much.
+    fn overflow(&self, gaps: &Gaps, swapped: &[bool]) -> Option<Witness> {
+        let needs = gaps.least(swapped);
+        let (slot, most) = needs.iter().enumerate().rev().max_by_key(|(_, b)| **b)?;
+        let op = OpId::new(slot.saturating_sub(1));
+        let needs = Bytes(*most) + self.trace.resident_bytes;
+        (*most > self.pool).then(|| self.witness(op, needs, Shortage::Policy))
+    }
+
+    fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
+        let name = self.trace.ops[op.index()].name.clone();
+        Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
+    }
+
+    /// Lowers, checks and times.
+    fn finish(
+        &self,
+        placement: &Placement,
+        items: &Items,
+        addresses: &Addresses,
+    ) -> Result<Realised, PlanError> {
+        let PlanRequest { budget, link, policy, .. } = *self.request;
+        let schedule = lower(self.trace, placement, items, addresses, budget, link)
+            .map_err(|fault| PlanError::Lowering { policy, fault })?;
+        check::check(self.trace, &schedule)
+            .map_err(|violation| PlanError::Invalid { policy, violation: violation.to_string() })?;
+        let makespan = simulate::simulate(self.trace, &schedule).makespan();
+        let transfers =
+            placement.transfers.iter().map(|t| &placement.residencies[t.residency as usize].bytes);
+        let moved = transfers.map(|bytes| bytes.end - bytes.start).sum();
+        Ok(Realised::Fits { schedule: Box::new(schedule), makespan, moved })
+    }
+}
