@@ -1,8 +1,9 @@
 //! The checks that cargo's own tools make, their answers turned into faults of one line each.
 //!
 //! Everything is built in the release profile. The house builds and tests only that, so clippy and rustdoc find
-//! build scripts and procedural macros ready in the shared target folder: on two cores that is less work than a
-//! second profile would be, whose own compilation is cheaper.
+//! build scripts and procedural macros ready in the shared target folder. Clippy after the tests took 31 s of
+//! processor time so, and 47 s in the development profile, which compiles 31 crates a second time (2026-11-20).
+//! A tool that fails without naming a place is no pass: the check says so and shows the tool's last words.
 
 use crate::Outcome;
 use crate::tree::Finding;
@@ -21,7 +22,9 @@ pub fn fmt() -> Outcome {
     let places = said.lines().filter_map(|line| place(line.strip_prefix("Diff in ")?));
     all(
         &output,
-        places.map(|(path, line, _)| Finding::new(path, line, "not formatted: run `cargo fmt`")).collect(),
+        places
+            .map(|(path, line, _)| Finding::new(path, line, "not formatted: run `cargo fmt --all`"))
+            .collect(),
     )
 }
 
