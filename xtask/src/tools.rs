@@ -38,7 +38,15 @@ pub fn clippy() -> Outcome {
 
 /// Links between documented items, by rustdoc; a warning is a fault.
 pub fn doc() -> Outcome {
-    let scope = ["doc", "--release", "--locked", "--workspace", "--no-deps", "--document-private-items"];
+    let scope = [
+        "doc",
+        "--release",
+        "--locked",
+        "--keep-going",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ];
     let scope = [&scope[..], &["--message-format", "short"]].concat();
     let output = run(Command::new(env!("CARGO")).args(scope).env("RUSTDOCFLAGS", "-D warnings"))?;
     all(&output, short_messages(&String::from_utf8_lossy(&output.stderr)))
