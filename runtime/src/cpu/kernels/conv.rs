@@ -9,7 +9,7 @@
 use super::columns::{Columns, gather, scatter_add};
 use super::norm;
 use super::threads::Threads;
-use super::vector::Ptr;
+use super::vector::{Ptr, map_rows};
 use plimsoll_ir::program::{ConvShape, RowShape};
 use std::ops::Range;
 
@@ -19,8 +19,15 @@ const BLOCK: usize = 1 << 17;
 /// Positions that a block has at least: below, packing the weights anew for each block would show.
 const LEAST_POSITIONS: usize = 256;
 
+/// Columns that a task of the filter gradient aims at: fewer make a product too narrow, more leave threads idle.
+const COLUMNS: usize = 128;
+
 /// Input channels of a task of the filter gradient, where the window is 1x1.
 const CHANNELS: usize = 512;
+
+/// With no more positions than this, and fewer than filters, packing the weights would cost as much as the product:
+/// the product is made transposed, which packs the input instead.
+const FEW_POSITIONS: usize = 128;
 
 /// A matrix in memory: where, and the elements from one row and one column to the next.
 #[derive(Clone, Copy)]
@@ -109,6 +116,11 @@ impl Sizes {
         }
     }
 
+    /// Whether the forward product is made transposed.
+    fn transposed(&self) -> bool {
+        self.positions <= FEW_POSITIONS && self.positions < self.filters
+    }
+
     /// Positions of a block of `width` columns.
     fn block(&self, width: usize) -> usize {
         (BLOCK / width.max(1)).max(LEAST_POSITIONS).min(self.positions)
@@ -126,10 +138,17 @@ fn lane_floats(floats: usize) -> usize {
     floats.next_multiple_of(super::ALIGNMENT / 4)
 }
 
-/// Floats of workspace for [`forward`]: a block for each lane.
+/// A lane's part of the workspace of [`forward`]: a block of the matrix, and of the transposed output.
+fn forward_lane(s: &Sizes) -> [usize; 2] {
+    let block = s.block(s.weights);
+    let matrix = if s.direct { 0 } else { block * s.weights };
+    [lane_floats(matrix), if s.transposed() { lane_floats(block * s.filters) } else { 0 }]
+}
+
+/// Floats of workspace for [`forward`].
 pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
-    let s = Sizes::of(shape);
-    if s.direct { 0 } else { lanes * lane_floats(s.block(s.weights) * s.weights) }
+    let [matrix, output] = forward_lane(&Sizes::of(shape));
+    lanes * (matrix + output)
 }
 
 /// y = matrix * weight^T + bias.
@@ -147,49 +166,81 @@ pub(super) unsafe fn forward(
 ) {
     let s = Sizes::of(shape);
     let block = s.block(s.weights);
+    let [lane_matrix, lane_output] = forward_lane(&s);
     let count = s.positions.div_ceil(block);
     threads.each(count * s.groups, |task, lane| {
         let group = task / count;
         let start = task % count * block;
         let rows = start..s.positions.min(start + block);
         let y = y.at(start * s.channels_out + group * s.filters);
+        let columns = Columns::of(shape, group);
+        let scratch = scratch.at(lane * (lane_matrix + lane_output));
         // SAFETY: the caller's promise; tasks write rows and channels of their own, a lane has scratch of its own.
         unsafe {
-            if let Some(bias) = bias {
-                let bias = bias.at(group * s.filters);
-                for row in 0..rows.len() {
-                    bias.0.copy_to_nonoverlapping(y.at(row * s.channels_out).0, s.filters);
-                }
-            }
-            let columns = Columns::of(shape, group);
             let matrix = if s.direct {
                 Matrix::rows(x.at(start * s.channels_in + group * columns.depth), s.channels_in)
             } else {
-                let scratch = scratch.at(lane * lane_floats(block * s.weights));
                 gather(&columns, rows.clone(), 0..columns.taps[0], x, scratch);
                 Matrix::rows(scratch, s.weights)
             };
-            let weight = Matrix::rows(weight.at(group * s.filters * s.weights), s.weights);
+            let weight = Matrix::rows(weight.at(group * s.filters * s.weights), s.weights).transposed();
+            let y = Matrix::rows(y, s.channels_out);
             let sizes = [rows.len(), s.filters, s.weights];
-            product(bias.is_some(), sizes, Matrix::rows(y, s.channels_out), matrix, weight.transposed());
+            if s.transposed() {
+                let output = Matrix::rows(scratch.at(lane_matrix), rows.len()).transposed();
+                product(false, sizes, output, matrix, weight);
+                copy(rows.len(), s.filters, output, y);
+            } else {
+                product(false, sizes, y, matrix, weight);
+            }
+            if let Some(bias) = bias {
+                let bias = bias.at(group * s.filters);
+                for row in 0..rows.len() {
+                    let y = y.at.at(row * s.channels_out);
+                    map_rows([y, bias], [], y, 1, s.filters, |[y, bias], []| y + bias);
+                }
+            }
         }
     });
 }
 
-/// How the filter gradient is cut: by columns of the matrix, which are independent of one another. A task has one row of
-/// the window, or where the window is 1x1, some input channels.
+/// Copies the elements of a matrix to another of the same size.
+///
+/// # Safety
+/// Live matrices that do not overlap; nobody else touches `to`.
+unsafe fn copy(rows: usize, columns: usize, from: Matrix, to: Matrix) {
+    for row in 0..rows {
+        for column in 0..columns {
+            let at = |m: Matrix| m.at.at(row * m.row + column * m.column);
+            // SAFETY: the caller's promise.
+            unsafe { at(to).set(at(from).get()) };
+        }
+    }
+}
+
+/// How the filter gradient is cut: by columns of the matrix, which are independent of one another. A task has some rows
+/// of the window, or where the window is 1x1, some input channels.
 struct FilterTasks {
     of_group: usize,
-    /// Columns of a task; the last may have fewer.
+    /// Rows of the window of a task, and its columns; the last may have fewer.
+    kernel_rows: usize,
     width: usize,
 }
 
 impl FilterTasks {
     fn of(s: &Sizes, columns: &Columns) -> FilterTasks {
         if s.direct {
-            FilterTasks { of_group: columns.depth.div_ceil(CHANNELS), width: CHANNELS }
-        } else {
-            FilterTasks { of_group: columns.taps[0], width: columns.of_kernel_row() }
+            return FilterTasks {
+                of_group: columns.depth.div_ceil(CHANNELS),
+                kernel_rows: 1,
+                width: CHANNELS,
+            };
+        }
+        let kernel_rows = COLUMNS.div_ceil(columns.of_kernel_row()).min(columns.taps[0]);
+        FilterTasks {
+            of_group: columns.taps[0].div_ceil(kernel_rows),
+            kernel_rows,
+            width: kernel_rows * columns.of_kernel_row(),
         }
     }
 }
@@ -228,6 +279,7 @@ pub(super) unsafe fn backward_filter(
         let columns = Columns::of(shape, group);
         let first = part * tasks.width;
         let width = tasks.width.min(s.weights - first);
+        let kernel_rows = part * tasks.kernel_rows..columns.taps[0].min((part + 1) * tasks.kernel_rows);
         let dweight = Matrix::rows(dweight.at(group * s.filters * s.weights + first), s.weights);
         for rows in blocks(0..s.positions, block) {
             // SAFETY: the caller's promise; tasks write columns of their own, a lane has scratch of its own.
@@ -235,8 +287,8 @@ pub(super) unsafe fn backward_filter(
                 let matrix = if s.direct {
                     Matrix::rows(x.at(group * columns.depth + first), s.channels_in)
                 } else {
-                    let scratch = scratch.at(lane * lane_floats(block * width));
-                    gather(&columns, rows.clone(), part..part + 1, x, scratch);
+                    let scratch = scratch.at(lane * lane_floats(block * tasks.width));
+                    gather(&columns, rows.clone(), kernel_rows.clone(), x, scratch);
                     Matrix::rows(scratch, width)
                 };
                 let dy = Matrix::rows(dy.at(rows.start * s.channels_out + group * s.filters), s.channels_out);

@@ -82,7 +82,7 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 norm::forward(&s, epsilon, [f(0), f(1), f(2)], f(3), f(4), scratch, threads);
             }
             Call::BatchNormRunning { shape: s, epsilon, momentum } => {
-                norm::running(&s, epsilon, momentum, f(0), [f(1), f(2)], [f(3), f(4)]);
+                norm::running(&s, epsilon, momentum, f(0), [f(1), f(2)]);
             }
             Call::BatchNormInference { shape: s, epsilon } => {
                 norm::inference(&s, epsilon, [f(0), f(1), f(2), f(3), f(4)], f(5), threads);
@@ -154,7 +154,7 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 loss::backward(&s, f(0), labels(1), f(2), threads);
             }
             Call::Sgd { elements, decay } => {
-                sgd::step(elements, decay, f(0), [f(1), f(2), f(3)], [f(4), f(5)], threads);
+                sgd::step(elements, decay, f(0), [f(1), f(2), f(3)], threads);
             }
         }
     }

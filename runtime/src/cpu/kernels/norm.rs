@@ -148,17 +148,16 @@ unsafe fn join(chunks: Chunks, parts: Ptr<f32>) -> [f64; 2] {
     [mean, squares / rows]
 }
 
-/// Moves the running mean and variance towards the batch's. `read` and `written` are mean, variance.
+/// Moves the running mean and variance towards the batch's.
 ///
 /// # Safety
-/// Live operands of the shape's channels; written ones may be read ones.
+/// Live operands of the shape's channels that do not overlap.
 pub(super) unsafe fn running(
     shape: &RowShape,
     epsilon: f32,
     momentum: f32,
     stats: Ptr<f32>,
-    read: [Ptr<f32>; 2],
-    written: [Ptr<f32>; 2],
+    mean_and_variance: [Ptr<f32>; 2],
 ) {
     let c = shape.channels as usize;
     // One row has a variance of 0, biased or not.
@@ -168,9 +167,9 @@ pub(super) unsafe fn running(
         unsafe {
             let inverse = f64::from(stats.at(c + channel).get());
             let variance = (1.0 / (inverse * inverse) - f64::from(epsilon)).max(0.0) * unbias;
-            for (i, now) in [stats.at(channel).get(), variance as f32].into_iter().enumerate() {
-                let old = read[i].at(channel).get();
-                written[i].at(channel).set(old + momentum * (now - old));
+            for (state, now) in mean_and_variance.iter().zip([stats.at(channel).get(), variance as f32]) {
+                let old = state.at(channel).get();
+                state.at(channel).set(old + momentum * (now - old));
             }
         }
     }

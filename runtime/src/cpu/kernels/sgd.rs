@@ -10,49 +10,29 @@ vectorized! {
     /// m = momentum * m + gradient + decay * parameter; parameter -= rate * m.
     ///
     /// # Safety
-    /// Live operands of that many elements that nobody else touches; written ones may be read ones, place by place.
-    unsafe fn update [](rates: [f32; 3], read: [Ptr<f32>; 3], written: [Ptr<f32>; 2], len: usize) {
-        const LANES: usize = 16;
+    /// Live operands of that many elements that do not overlap and that nobody else touches.
+    unsafe fn update [](rates: [f32; 3], operands: [Ptr<f32>; 3], len: usize) {
         let [rate, momentum, decay] = rates;
-        let one = |p: f32, g: f32, m: f32| {
-            let m = momentum * m + (g + decay * p);
-            (p - rate * m, m)
-        };
-        let whole = len / LANES * LANES;
-        for i in (0..whole).step_by(LANES) {
-            // SAFETY: i + LANES <= len.
-            unsafe {
-                let [p, g, m] = read.map(|r| r.at(i).0.cast::<[f32; LANES]>().read());
-                let mut out = [[0.0; LANES]; 2];
-                for l in 0..LANES {
-                    (out[0][l], out[1][l]) = one(p[l], g[l], m[l]);
-                }
-                written[0].at(i).0.cast::<[f32; LANES]>().write(out[0]);
-                written[1].at(i).0.cast::<[f32; LANES]>().write(out[1]);
-            }
-        }
-        for i in whole..len {
-            // SAFETY: i < len.
-            unsafe {
-                let [p, g, m] = read.map(|r| r.at(i).get());
-                let (p, m) = one(p, g, m);
-                written[0].at(i).set(p);
-                written[1].at(i).set(m);
-            }
+        let [parameter, gradient, old] = operands;
+        // SAFETY: the caller's promise.
+        let (parameter, gradient, old) =
+            unsafe { (parameter.slice_mut(len), gradient.slice(len), old.slice_mut(len)) };
+        for ((p, g), m) in parameter.iter_mut().zip(gradient).zip(old) {
+            *m = momentum * *m + (*g + decay * *p);
+            *p -= rate * *m;
         }
     }
 }
 
-/// One step. `read` is parameter, gradient, momentum; `written` is parameter, momentum.
+/// One step. `operands` is parameter, gradient, momentum.
 ///
 /// # Safety
-/// `hyper` holds [`plimsoll_ir::program::Hyper`]; live operands of that many elements; written ones may be read ones.
+/// `hyper` holds [`plimsoll_ir::program::Hyper`]; live operands of that many elements that do not overlap.
 pub(super) unsafe fn step(
     elements: u64,
     decay: bool,
     hyper: Ptr<f32>,
-    read: [Ptr<f32>; 3],
-    written: [Ptr<f32>; 2],
+    operands: [Ptr<f32>; 3],
     threads: &Threads,
 ) {
     // SAFETY: the caller's promise; rate, momentum and decay are the first words.
@@ -60,6 +40,6 @@ pub(super) unsafe fn step(
     let rates = [rate, momentum, if decay { weight_decay } else { 0.0 }];
     pieces(elements, threads, |start, len| {
         // SAFETY: the caller's promise; pieces do not overlap.
-        unsafe { update(rates, read.map(|p| p.at(start)), written.map(|p| p.at(start)), len) };
+        unsafe { update(rates, operands.map(|p| p.at(start)), len) };
     });
 }

@@ -83,6 +83,18 @@ impl<T: Copy> Ptr<T> {
     }
 }
 
+impl Ptr<f32> {
+    /// Reads [`LANES`] elements.
+    ///
+    /// # Safety
+    /// They lie in live memory that no other thread writes.
+    #[inline(always)]
+    unsafe fn lanes(self) -> [f32; LANES] {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.cast::<[f32; LANES]>().read() }
+    }
+}
+
 /// Compiles a function for three levels of vectors and calls the machine's best.
 macro_rules! vectorized {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident
@@ -154,11 +166,9 @@ vectorized! {
             while c < whole {
                 // SAFETY: c + LANES <= channels.
                 unsafe {
-                    let x = inputs.map(|p| p.at(start + c).0.cast::<[f32; LANES]>().read());
-                    let q = parameters.map(|p| p.at(c).0.cast::<[f32; LANES]>().read());
                     let mut out = [0.0; LANES];
                     for (l, o) in out.iter_mut().enumerate() {
-                        *o = f(x.map(|x| x[l]), q.map(|q| q[l]));
+                        *o = f(inputs.map(|p| p.at(start + c + l).get()), parameters.map(|p| p.at(c + l).get()));
                     }
                     y.at(start + c).0.cast::<[f32; LANES]>().write(out);
                 }
@@ -189,22 +199,22 @@ vectorized! {
             let mut part = [[0.0f32; LANES]; APART];
             // SAFETY: c + LANES <= channels, and row < rows.
             unsafe {
-                let q = parameters.map(|p| p.at(c).0.cast::<[f32; LANES]>().read());
-                let add = |row: usize, part: &mut [f32; LANES]| {
-                    let x = inputs.map(|p| p.at(row * channels + c).0.cast::<[f32; LANES]>().read());
-                    for (l, s) in part.iter_mut().enumerate() {
-                        *s += f(x.map(|x| x[l]), q.map(|q| q[l]));
-                    }
-                };
+                let q = parameters.map(|p| p.at(c).lanes());
                 let mut row = 0;
                 while row + APART <= rows {
                     for (a, part) in part.iter_mut().enumerate() {
-                        add(row + a, part);
+                        let x = inputs.map(|p| p.at((row + a) * channels + c).lanes());
+                        for (l, sum) in part.iter_mut().enumerate() {
+                            *sum += f(x.map(|x| x[l]), q.map(|q| q[l]));
+                        }
                     }
                     row += APART;
                 }
                 while row < rows {
-                    add(row, &mut part[0]);
+                    let x = inputs.map(|p| p.at(row * channels + c).lanes());
+                    for (l, sum) in part[0].iter_mut().enumerate() {
+                        *sum += f(x.map(|x| x[l]), q.map(|q| q[l]));
+                    }
                     row += 1;
                 }
                 let mut out = [0.0; LANES];

@@ -1,0 +1,119 @@
+"""One training step in PyTorch, timed: forward, backward, SGD with momentum; beside a command that does the same.
+
+    pip install torch torchvision
+    python benches/pytorch_step.py --network resnet18 --image 64 --batch 16 --threads 1 \
+        --beside "target/release/examples/kernel_step resnet18 64 16 1 5 --json"
+
+The command prints {"seconds": [...]}, one number for each step it took. The two take turns, on the same core where
+--core names one, so that a busy machine is busy for both. PyTorch runs in both of its memory formats, and the faster
+counts. Prints JSON: medians, least, and the ratio of each (command / PyTorch; below 1 the command is faster).
+
+What it deliberately does not do: check that both compute the same; tests do that.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import time
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--network", default="resnet18", help="a name that torchvision.models knows")
+    parser.add_argument("--image", type=int, default=64, help="pixels along each side")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=5, help="steps in a row, in each turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--core", type=int, help="run everything on this core")
+    parser.add_argument("--beside", help="a command that prints the seconds of its steps")
+    return parser.parse_args()
+
+
+def make_step(torch, torchvision, options, memory_format):
+    """A function that takes one step on a fixed batch."""
+    torch.manual_seed(1)
+    model = getattr(torchvision.models, options.network)(num_classes=1000)
+    model = model.train().to(memory_format=memory_format)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    images = torch.randn(options.batch, 3, options.image, options.image).to(memory_format=memory_format)
+    labels = torch.arange(options.batch) % 1000
+    loss_of = torch.nn.CrossEntropyLoss()
+
+    def step():
+        optimizer.zero_grad()
+        loss_of(model(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def seconds_of(step, count):
+    seconds = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def seconds_of_command(command):
+    done = subprocess.run(shlex.split(command), check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)["seconds"]
+
+
+def summary(seconds):
+    return {"median_seconds": statistics.median(seconds), "least_seconds": min(seconds), "steps": len(seconds)}
+
+
+def processor():
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def main():
+    options = arguments()
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
+    import torch
+    import torchvision
+
+    torch.set_num_threads(options.threads)
+    formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    steps = {name: make_step(torch, torchvision, options, format) for name, format in formats.items()}
+    for step in steps.values():
+        seconds_of(step, 2)
+    taken = {name: [] for name in steps}
+    beside = []
+    for _ in range(options.turns):
+        for name, step in steps.items():
+            taken[name] += seconds_of(step, options.steps)
+        if options.beside:
+            beside += seconds_of_command(options.beside)
+
+    best = min(taken, key=lambda name: statistics.median(taken[name]))
+    report = {
+        "network": options.network,
+        "image": options.image,
+        "batch": options.batch,
+        "threads": options.threads,
+        "processor": processor(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "pytorch": {name: summary(seconds) for name, seconds in taken.items()},
+        "pytorch_best": best,
+    }
+    if beside:
+        ours, theirs = summary(beside), report["pytorch"][best]
+        report["beside"] = {"command": options.beside, **ours}
+        report["ratio_of_medians"] = ours["median_seconds"] / theirs["median_seconds"]
+        report["ratio_of_least"] = ours["least_seconds"] / theirs["least_seconds"]
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

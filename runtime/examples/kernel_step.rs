@@ -1,0 +1,133 @@
+//! Where the time of a training step goes on the CPU: runs the kernels of one lowered iteration one after another on
+//! one allocation, without executor, streams or schedule, and prints the least milliseconds of each kernel's name, of
+//! each op (`--ops`), and of the whole step, with its median. The least: on a shared machine it is what the kernel costs.
+//!
+//! `cargo run --release -p plimsoll-runtime --example kernel_step -- [NETWORK] [IMAGE] [BATCH] [THREADS] [REPEATS] [--ops | --json]`
+//!
+//! What it deliberately does not do: train (images are constant) or compare; `benches/pytorch_step.py` puts
+//! it beside PyTorch, by what `--json` prints: the seconds of each step.
+
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::program::{Hyper, Operand, Program};
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// All of a program's bytes in one allocation, each tensor at an address of its own.
+struct Memory {
+    words: Vec<[u64; 32]>,
+    /// Offset of each tensor.
+    tensors: Vec<u64>,
+    workspace: u64,
+}
+
+impl Memory {
+    fn of(program: &Program) -> Memory {
+        let mut end = program.trace.resident_bytes.0;
+        let mut take = |bytes: u64| {
+            let start = end;
+            end += bytes.next_multiple_of(256);
+            start
+        };
+        let tensors = program.trace.tensors.iter().map(|t| take(t.bytes.0)).collect();
+        let workspace = take(program.trace.ops.iter().map(|op| op.workspace_bytes.0).max().unwrap_or(0));
+        // 256 zero bytes an entry, and one more for the alignment.
+        Memory { words: vec![[0; 32]; end as usize / 256 + 1], tensors, workspace }
+    }
+
+    fn at(&mut self, offset: u64) -> *mut u8 {
+        let base = self.words.as_mut_ptr().cast::<u8>();
+        base.wrapping_add((256 - base as usize % 256) % 256).wrapping_add(offset as usize)
+    }
+
+    fn fill(&mut self, offset: u64, values: impl Iterator<Item = f32>) {
+        let start = self.at(offset).cast::<f32>();
+        for (i, value) in values.enumerate() {
+            // SAFETY: callers give the values of one region or tensor, which lie in the allocation.
+            unsafe { start.add(i).write(value) };
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (flags, plain): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|a| a.starts_with("--"));
+    let number = |i: usize, default: u32| plain.get(i).map_or(Ok(default), |a| a.parse::<u32>());
+    let name = plain.first().cloned().unwrap_or_else(|| "resnet18".to_owned());
+    let (image, batch, count, repeats) = (number(1, 64)?, number(2, 16)?, number(3, 1)?, number(4, 20)?);
+    let network = build(&NetworkSpec { name, image: [image; 2], channels: 3, classes: 1000 })?;
+    let workspace = |call: &_| workspace_bytes(call, count);
+    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &workspace };
+    let program = lower(&network, u64::from(batch), &options)?;
+
+    let mut memory = Memory::of(&program);
+    for region in &program.resident {
+        let values = (0..region.elements()).map(|i| ((i * 7919 % 1000) as f32 / 1000.0 - 0.5) * 0.05);
+        memory.fill(region.offset.0, values.map(f32::abs));
+    }
+    let (images, labels) = (memory.tensors[program.images.index()], memory.tensors[program.labels.index()]);
+    memory.fill(images, (0..batch * 3 * image * image).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0));
+    memory.fill(labels, (0..batch).map(f32::from_bits));
+    let hyper =
+        Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 1e-4, seed_low: 1, seed_high: 2, step: 3 };
+    let words: Vec<f32> =
+        hyper.to_bytes().chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    memory.fill(program.hyper().offset.0, words.into_iter());
+
+    let threads = Threads::new(count);
+    let mut seconds = vec![Vec::new(); program.kernels.len()];
+    let mut steps = Vec::new();
+    for repeat in 0..repeats + 2 {
+        let step = Instant::now();
+        for (i, kernel) in program.kernels.iter().enumerate() {
+            let operands: Vec<*mut u8> = kernel
+                .operands
+                .iter()
+                .map(|o| match o {
+                    Operand::Tensor(id) => memory.at(memory.tensors[id.index()]),
+                    Operand::Resident(offset) => memory.at(offset.0),
+                })
+                .collect();
+            let scratch = memory.at(memory.workspace);
+            let start = Instant::now();
+            // SAFETY: the lowering gives each call its operands; each has a place of its own here.
+            unsafe { run(&kernel.call, &operands, scratch, &threads) };
+            if repeat >= 2 {
+                seconds[i].push(start.elapsed().as_secs_f64());
+            }
+        }
+        if repeat >= 2 {
+            steps.push(step.elapsed().as_secs_f64());
+        }
+    }
+
+    if flags.iter().any(|f| f == "--json") {
+        println!("{{\"seconds\": {steps:?}}}");
+        return Ok(());
+    }
+    let mut by_name: BTreeMap<&str, (f64, u64)> = BTreeMap::new();
+    for ((kernel, op), seconds) in program.kernels.iter().zip(&program.trace.ops).zip(seconds) {
+        let ms = 1e3 * least(&seconds);
+        let sum = by_name.entry(kernel.call.name()).or_default();
+        *sum = (sum.0 + ms, sum.1 + op.flops);
+        if flags.iter().any(|f| f == "--ops") {
+            println!("{:44} {ms:9.3} ms {:7.1} GFLOP/s", op.name, op.flops as f64 / ms / 1e6);
+        }
+    }
+    for (name, (ms, flops)) in by_name {
+        println!("{name:44} {ms:9.3} ms {:7.1} GFLOP/s", flops as f64 / ms / 1e6);
+    }
+    let shortest = least(&steps);
+    println!("step: median {:.2} ms, least {:.2} ms", 1e3 * median(steps), 1e3 * shortest);
+    Ok(())
+}
