@@ -245,7 +245,7 @@ fn vgg_groups(depth: u32) -> Option<[u32; 5]> {
         11 => Some([1, 1, 2, 2, 2]),
         13 => Some([2; 5]),
         19 => Some([2, 2, 4, 4, 4]),
-        16..10_000 if (depth - 16) % 5 == 0 => Some([2, 2, 3, 3, 3].map(|n| n + (depth - 16) / 5)),
+        16..10_000 if (depth - 16).is_multiple_of(5) => Some([2, 2, 3, 3, 3].map(|n| n + (depth - 16) / 5)),
         _ => None,
     }
 }

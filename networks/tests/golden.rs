@@ -1,0 +1,218 @@
+//! Lowered networks small enough to be checked by hand, op by op: `op: reads -> writes`, with the ops that update
+//! resident state marked `!`. A tensor on both sides is updated in place.
+
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::program::Program;
+use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{LayerId, TensorId};
+use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, lower};
+
+/// A network on 4x4x2 images with 3 classes.
+fn network(layers: impl Fn(&mut Builder) -> Result<LayerId, NetworkError>) -> Network {
+    let spec = NetworkSpec { name: "test".to_owned(), image: [4, 4], channels: 2, classes: 3 };
+    let mut builder = Builder::new(&spec).expect("a sound spec");
+    let features = layers(&mut builder).expect("sound layers");
+    let logits = builder.fully_connected("fc", features, 3).expect("sound layers");
+    builder.finish(logits).expect("sound layers")
+}
+
+/// The ops of forward and backward, one a line.
+fn listing(program: &Program) -> String {
+    let names = |ids: &[TensorId]| {
+        let names: Vec<&str> = ids.iter().map(|t| program.trace.tensors[t.index()].name.as_str()).collect();
+        names.join(" ")
+    };
+    let ops = program.trace.ops.iter().filter(|op| op.phase != Phase::Update);
+    ops.map(|op| {
+        let mark = if op.recomputable { "" } else { "!" };
+        format!("{}{mark}: {} -> {}\n", op.name, names(&op.reads), names(&op.writes)).replace(" \n", "\n")
+    })
+    .collect()
+}
+
+fn check(network: &Network, mode: Mode, relu: ReluStorage, expected: &str) {
+    let options = LowerOptions { mode, relu, ..LowerOptions::default() };
+    let found = listing(&lower(network, 2, &options).expect("it lowers"));
+    let expected: String = expected.lines().map(|line| format!("{}\n", line.trim())).collect();
+    assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
+}
+
+/// conv - bn - relu - add with a shortcut from the first ReLU - relu, as in a residual network.
+fn residual() -> Network {
+    network(|b| {
+        let stem = b.conv("stem", b.images(), 4, Window::square(3, 1, 1), true)?;
+        let first = b.relu("first", stem)?;
+        let conv = b.conv("conv", first, 4, Window::square(3, 1, 1), false)?;
+        let bn = b.batch_norm("bn", conv)?;
+        let add = b.add("add", LayerKind::Add, &[bn, first])?;
+        let relu = b.relu("relu", add)?;
+        b.add("pool", LayerKind::GlobalAvgPool, &[relu])
+    })
+}
+
+#[test]
+fn a_residual_block_copies_nothing() {
+    // `first` is needed by the convolution's parameter gradient, so its ReLU keeps the output and the sum goes over
+    // `bn.y`; the last ReLU's output is needed by nobody, so it keeps a mask and everything is in `bn.y`. The gradient
+    // of the sum (pool's) serves both of its terms, and takes the convolution's contribution.
+    check(
+        &residual(),
+        Mode::Train,
+        ReluStorage::Auto,
+        "stem.forward: images -> stem.y
+         first.forward: stem.y -> stem.y
+         conv.forward: stem.y -> conv.y
+         bn.forward: conv.y -> bn.y bn.stats
+         bn.running!: bn.stats ->
+         add.forward: bn.y stem.y -> bn.y
+         relu.forward: bn.y -> bn.y relu.mask
+         pool.forward: bn.y -> pool.y
+         fc.forward: pool.y -> fc.y
+         loss.forward: fc.y labels -> fc.y
+         loss.backward: fc.y labels -> fc.y
+         fc.backward_filter: pool.y fc.y ->
+         fc.backward_data: fc.y -> pool.dy
+         pool.backward: pool.dy -> relu.dy
+         relu.backward: relu.mask relu.dy -> relu.dy
+         bn.backward: conv.y relu.dy bn.stats -> conv.dy
+         conv.backward_filter: stem.y conv.dy ->
+         conv.backward_data: conv.dy relu.dy -> relu.dy
+         first.backward: stem.y relu.dy -> relu.dy
+         stem.backward_filter: images relu.dy ->",
+    );
+}
+
+#[test]
+fn a_relu_keeps_what_it_is_told_to() {
+    check(
+        &residual(),
+        Mode::Train,
+        ReluStorage::Output,
+        "stem.forward: images -> stem.y
+         first.forward: stem.y -> stem.y
+         conv.forward: stem.y -> conv.y
+         bn.forward: conv.y -> bn.y bn.stats
+         bn.running!: bn.stats ->
+         add.forward: bn.y stem.y -> bn.y
+         relu.forward: bn.y -> bn.y
+         pool.forward: bn.y -> pool.y
+         fc.forward: pool.y -> fc.y
+         loss.forward: fc.y labels -> fc.y
+         loss.backward: fc.y labels -> fc.y
+         fc.backward_filter: pool.y fc.y ->
+         fc.backward_data: fc.y -> pool.dy
+         pool.backward: pool.dy -> relu.dy
+         relu.backward: bn.y relu.dy -> relu.dy
+         bn.backward: conv.y relu.dy bn.stats -> conv.dy
+         conv.backward_filter: stem.y conv.dy ->
+         conv.backward_data: conv.dy relu.dy -> relu.dy
+         first.backward: stem.y relu.dy -> relu.dy
+         stem.backward_filter: images relu.dy ->",
+    );
+    let masked = lower(&residual(), 2, &LowerOptions { relu: ReluStorage::Mask, ..LowerOptions::default() });
+    let masked = listing(&masked.expect("it lowers"));
+    assert!(masked.contains("first.forward: stem.y -> stem.y first.mask\n"), "{masked}");
+    assert!(masked.contains("first.backward: first.mask relu.dy -> relu.dy\n"), "{masked}");
+}
+
+#[test]
+fn evaluation_runs_in_few_tensors() {
+    let with_dropout = network(|b| {
+        let conv = b.conv("conv", b.images(), 4, Window::square(3, 1, 1), false)?;
+        let bn = b.batch_norm("bn", conv)?;
+        let relu = b.relu("relu", bn)?;
+        b.add("drop", LayerKind::Dropout { probability: 0.5 }, &[relu])
+    });
+    check(
+        &with_dropout,
+        Mode::Evaluate,
+        ReluStorage::Mask,
+        "conv.forward: images -> conv.y
+         bn.forward: conv.y -> conv.y
+         relu.forward: conv.y -> conv.y
+         fc.forward: conv.y -> fc.y
+         loss.forward: fc.y labels -> fc.y",
+    );
+}
+
+#[test]
+fn parts_pools_and_dropout_copy_only_what_they_must() {
+    let branches = network(|b| {
+        let conv = b.add(
+            "conv",
+            LayerKind::Conv { out_channels: 4, window: Window::square(3, 1, 1), groups: 2, bias: true },
+            &[b.images()],
+        )?;
+        let lrn = b.add("lrn", LayerKind::Lrn { size: 3, alpha: 1.0, beta: 0.5, bias: 1.0 }, &[conv])?;
+        let left = b.relu("left", lrn)?;
+        let right = b.add("right", LayerKind::Dropout { probability: 0.5 }, &[lrn])?;
+        let cat = b.add("cat", LayerKind::Concat, &[left, lrn, right])?;
+        b.max_pool("pool", cat, Window::square(2, 2, 0))
+    });
+    // `lrn.y` is read by the concatenation last, so neither ReLU nor dropout may write over it. The gradient of
+    // `lrn` is first written by its part of the concatenation; dropout and ReLU add to it.
+    check(
+        &branches,
+        Mode::Train,
+        ReluStorage::Auto,
+        "conv.forward: images -> conv.y
+         lrn.forward: conv.y -> lrn.y
+         left.forward: lrn.y -> left.y left.mask
+         right.forward: lrn.y -> right.y
+         cat.part0.forward: left.y -> cat.y
+         cat.part1.forward: lrn.y cat.y -> cat.y
+         cat.part2.forward: right.y cat.y -> cat.y
+         pool.forward: cat.y -> pool.y pool.places
+         fc.forward: pool.y -> fc.y
+         loss.forward: fc.y labels -> fc.y
+         loss.backward: fc.y labels -> fc.y
+         fc.backward_filter: pool.y fc.y ->
+         fc.backward_data: fc.y -> pool.dy
+         pool.backward: pool.places pool.dy -> cat.dy
+         cat.part0.backward: cat.dy -> left.dy
+         cat.part1.backward: cat.dy -> lrn.dy
+         cat.part2.backward: cat.dy -> right.dy
+         right.backward: right.dy lrn.dy -> lrn.dy
+         left.backward: left.mask left.dy lrn.dy -> lrn.dy
+         lrn.backward: conv.y lrn.dy -> conv.dy
+         conv.backward_filter: images conv.dy ->",
+    );
+}
+
+#[test]
+fn a_shared_gradient_is_not_written_over() {
+    // `a` and `other` share the gradient of their sum; when `scaled` has another gradient for `a`, `other` still needs
+    // the shared one, so the two are summed elsewhere; from then on the shared one is `mid`'s alone.
+    let shared = network(|b| {
+        let conv = b.conv("conv", b.images(), 2, Window::square(1, 1, 0), false)?;
+        let a = b.add("a", LayerKind::Lrn { size: 1, alpha: 1.0, beta: 1.0, bias: 1.0 }, &[conv])?;
+        let other = b.conv("other", b.images(), 2, Window::square(1, 1, 0), false)?;
+        let other = b.relu("mid", other)?;
+        let scaled = b.add("scaled", LayerKind::AvgPool { window: Window::square(1, 1, 0) }, &[a])?;
+        let inner = b.add("inner", LayerKind::Add, &[a, other])?;
+        b.add("outer", LayerKind::Add, &[scaled, inner])
+    });
+    check(
+        &shared,
+        Mode::Train,
+        ReluStorage::Auto,
+        "conv.forward: images -> conv.y
+         a.forward: conv.y -> a.y
+         other.forward: images -> other.y
+         mid.forward: other.y -> other.y mid.mask
+         scaled.forward: a.y -> scaled.y
+         inner.forward: a.y other.y -> a.y
+         outer.forward: scaled.y a.y -> scaled.y
+         fc.forward: scaled.y -> fc.y
+         loss.forward: fc.y labels -> fc.y
+         loss.backward: fc.y labels -> fc.y
+         fc.backward_filter: scaled.y fc.y ->
+         fc.backward_data: fc.y -> outer.dy
+         scaled.backward: outer.dy -> a.dy
+         scaled.sum0.backward: a.dy outer.dy -> a.dy
+         mid.backward: mid.mask outer.dy -> outer.dy
+         other.backward_filter: images outer.dy ->
+         a.backward: conv.y a.dy -> conv.dy
+         conv.backward_filter: images conv.dy ->",
+    );
+}

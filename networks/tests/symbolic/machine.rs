@@ -1,0 +1,362 @@
+//! Runs a program's kernels on terms, and holds each kernel to what its documentation allows.
+
+use crate::terms::{TermId, Terms};
+use plimsoll_ir::program::{Call, Operand, Program, Region, Role};
+use plimsoll_ir::{Bytes, TensorId};
+use std::collections::HashMap;
+
+pub struct Machine<'a> {
+    program: &'a Program,
+    tensors: Vec<Option<TermId>>,
+    resident: HashMap<Bytes, TermId>,
+    writes: HashMap<Bytes, u32>,
+    /// What the ops that may run again read from tensors and wrote.
+    repeatable: Vec<Repeat>,
+}
+
+struct Repeat {
+    op: usize,
+    read: Vec<Option<TermId>>,
+    written: Vec<(usize, TermId)>,
+}
+
+impl<'a> Machine<'a> {
+    pub fn new(terms: &mut Terms, program: &'a Program) -> Machine<'a> {
+        let mut tensors = vec![None; program.trace.tensors.len()];
+        tensors[program.images.index()] = Some(terms.atom("images"));
+        tensors[program.labels.index()] = Some(terms.atom("labels"));
+        let mut resident = HashMap::new();
+        for region in &program.resident {
+            let start = match region.role {
+                Role::Parameter(_) | Role::State(_) => region.name.clone(),
+                Role::Momentum => format!("momentum of {}", region.name),
+                Role::Hyper => "hyper".to_owned(),
+                // Nothing may be read from these before it is written.
+                Role::Gradient | Role::Metrics => continue,
+            };
+            resident.insert(region.offset, terms.atom(&start));
+        }
+        Machine { program, tensors, resident, writes: HashMap::new(), repeatable: Vec::new() }
+    }
+
+    pub fn resident(&self, offset: Bytes) -> Option<TermId> {
+        self.resident.get(&offset).copied()
+    }
+
+    pub fn times_written(&self, offset: Bytes) -> u32 {
+        self.writes.get(&offset).copied().unwrap_or_default()
+    }
+
+    fn held(&self, operand: Operand) -> Option<TermId> {
+        match operand {
+            Operand::Tensor(tensor) => self.tensors[tensor.index()],
+            Operand::Resident(offset) => self.resident(offset),
+        }
+    }
+
+    pub fn run(&mut self, terms: &mut Terms, index: usize) {
+        let op = &self.program.trace.ops[index];
+        let kernel = &self.program.kernels[index];
+        self.check_operands(index);
+        let held: Vec<Option<TermId>> = kernel.operands.iter().map(|o| self.held(*o)).collect();
+        let mut used = vec![false; held.len()];
+        let written = evaluate(terms, &kernel.call, &mut |i| {
+            used[i] = true;
+            held[i].unwrap_or_else(|| panic!("{}: operand {i} is read before it is written", op.name))
+        });
+        let tensors = |which: &dyn Fn(usize) -> bool| {
+            let chosen = kernel.operands.iter().enumerate().filter(|(i, _)| which(*i));
+            let mut ids: Vec<TensorId> = chosen
+                .filter_map(|(_, o)| match o {
+                    Operand::Tensor(t) => Some(*t),
+                    Operand::Resident(_) => None,
+                })
+                .collect();
+            ids.sort_unstable();
+            ids.dedup();
+            ids
+        };
+        let sorted = |ids: &[TensorId]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(sorted(&op.reads), tensors(&|i| used[i]), "{}: the trace says what it reads", op.name);
+        let writes = tensors(&|i| written.iter().any(|(w, _)| *w == i));
+        assert_eq!(sorted(&op.writes), writes, "{}: the trace says what it writes", op.name);
+        for (i, term) in &written {
+            match kernel.operands[*i] {
+                Operand::Tensor(tensor) => self.tensors[tensor.index()] = Some(*term),
+                Operand::Resident(offset) => {
+                    self.resident.insert(offset, *term);
+                    *self.writes.entry(offset).or_default() += 1;
+                }
+            }
+        }
+        if op.recomputable {
+            self.repeatable.push(Repeat { op: index, read: held, written });
+        }
+    }
+
+    /// Runs every op that says it may run again on the versions that it read, with what is resident by now.
+    pub fn check_repeats(&self, terms: &mut Terms) {
+        for Repeat { op, read, written } in &self.repeatable {
+            let kernel = &self.program.kernels[*op];
+            let again = evaluate(terms, &kernel.call, &mut |i| match kernel.operands[i] {
+                Operand::Tensor(_) => read[i].expect("it was read before"),
+                Operand::Resident(offset) => self.resident[&offset],
+            });
+            assert_eq!(&again, written, "{} can run again", self.program.trace.ops[*op].name);
+        }
+    }
+
+    /// Each operand has just the bytes that the call takes, and two are the same only where the call allows it.
+    fn check_operands(&self, index: usize) {
+        let name = &self.program.trace.ops[index].name;
+        let kernel = &self.program.kernels[index];
+        let sizes = operand_bytes(&kernel.call);
+        assert_eq!(sizes.len(), kernel.operands.len(), "{name}");
+        for (operand, bytes) in kernel.operands.iter().zip(sizes) {
+            match operand {
+                Operand::Tensor(t) => {
+                    let tensor = &self.program.trace.tensors[t.index()];
+                    assert_eq!(tensor.bytes, Bytes(bytes).round_up(256), "{name}: {}", tensor.name);
+                }
+                Operand::Resident(offset) => {
+                    let region = self.program.resident.iter().find(|r| r.offset == *offset);
+                    assert_eq!(region.map(Region::bytes), Some(Bytes(bytes)), "{name}: {region:?}");
+                }
+            }
+        }
+        let allowed = in_place(&kernel.call);
+        for (j, b) in kernel.operands.iter().enumerate() {
+            for (i, a) in kernel.operands[..j].iter().enumerate() {
+                let both_terms = matches!(kernel.call, Call::Add { .. }) && (i, j) == (0, 1);
+                let distinct_sum = both_terms && kernel.operands[2] != *a;
+                assert!(
+                    a != b || allowed == Some((i, j)) || distinct_sum,
+                    "{name}: operands {i} and {j} are the same"
+                );
+            }
+        }
+    }
+}
+
+/// Which operand may be computed over which, as each call's documentation says.
+fn in_place(call: &Call) -> Option<(usize, usize)> {
+    match call {
+        Call::ReluForward { .. } | Call::ReluMaskForward { .. } => Some((0, 1)),
+        Call::ReluBackward { accumulate: false, .. }
+        | Call::ReluMaskBackward { accumulate: false, .. }
+        | Call::DropoutBackward { accumulate: false, .. }
+        | Call::DropoutForward { .. } => Some((1, 2)),
+        Call::Add { .. }
+        | Call::SoftmaxCrossEntropyForward { .. }
+        | Call::SoftmaxCrossEntropyBackward { .. } => Some((0, 2)),
+        Call::BatchNormBackward { accumulate: false, .. } => Some((1, 4)),
+        Call::BatchNormInference { .. } => Some((0, 5)),
+        _ => None,
+    }
+}
+
+/// The bytes of each operand, from the call's shapes.
+fn operand_bytes(call: &Call) -> Vec<u64> {
+    match *call {
+        Call::ConvForward { shape: s }
+        | Call::ConvBackwardFilter { shape: s }
+        | Call::ConvBackwardData { shape: s, .. } => {
+            let pixels = |size: [u32; 2]| s.batch * u64::from(size[0]) * u64::from(size[1]);
+            let x = 4 * pixels(s.input) * u64::from(s.in_channels);
+            let y = 4 * pixels(s.output) * u64::from(s.out_channels);
+            let taps = u64::from(s.window.size[0] * s.window.size[1]);
+            let weight = 4 * u64::from(s.out_channels) * taps * u64::from(s.in_channels / s.groups);
+            let bias = s.bias.then_some(4 * u64::from(s.out_channels));
+            match call {
+                Call::ConvForward { .. } => [x, weight].into_iter().chain(bias).chain([y]).collect(),
+                Call::ConvBackwardFilter { .. } => [x, y, weight].into_iter().chain(bias).collect(),
+                _ => vec![y, weight, x],
+            }
+        }
+        Call::BatchNormForward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, c, x, 2 * c]
+        }
+        Call::BatchNormRunning { shape, .. } => {
+            vec![8 * shape.channels, 4 * shape.channels, 4 * shape.channels]
+        }
+        Call::BatchNormInference { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, c, c, c, x]
+        }
+        Call::BatchNormBackward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, x, c, 2 * c, x, c, c]
+        }
+        Call::ReluForward { elements } => vec![4 * elements; 2],
+        Call::ReluBackward { elements, .. } | Call::Add { elements } => vec![4 * elements; 3],
+        Call::ReluMaskForward { elements } => vec![4 * elements, 4 * elements, elements.div_ceil(8)],
+        Call::ReluMaskBackward { elements, .. } => vec![elements.div_ceil(8), 4 * elements, 4 * elements],
+        Call::MaxPoolForward { shape: s }
+        | Call::MaxPoolBackward { shape: s, .. }
+        | Call::AvgPoolForward { shape: s }
+        | Call::AvgPoolBackward { shape: s, .. } => {
+            let elements = |size: [u32; 2]| s.batch * u64::from(size[0] * size[1]) * u64::from(s.channels);
+            let (x, y) = (4 * elements(s.input), 4 * elements(s.output));
+            match call {
+                Call::MaxPoolForward { .. } => vec![x, y, y / 4],
+                Call::MaxPoolBackward { .. } => vec![y / 4, y, x],
+                Call::AvgPoolForward { .. } => vec![x, y],
+                _ => vec![y, x],
+            }
+        }
+        Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
+            vec![24, 4 * elements, 4 * elements]
+        }
+        Call::ConcatPart { rows, channels, total, .. } => vec![4 * rows * channels, 4 * rows * total],
+        Call::SplitPart { rows, channels, total, .. } => vec![4 * rows * total, 4 * rows * channels],
+        Call::LrnForward { shape, .. } => vec![4 * shape.rows * shape.channels; 2],
+        Call::LrnBackward { shape, .. } => vec![4 * shape.rows * shape.channels; 3],
+        Call::SoftmaxCrossEntropyForward { shape: s } => {
+            vec![4 * s.rows * s.channels, 4 * s.rows, 4 * s.rows * s.channels, 12]
+        }
+        Call::SoftmaxCrossEntropyBackward { shape: s } => {
+            vec![4 * s.rows * s.channels, 4 * s.rows, 4 * s.rows * s.channels]
+        }
+        Call::Sgd { elements, .. } => vec![24, 4 * elements, 4 * elements, 4 * elements],
+    }
+}
+
+/// What a call writes: operand and term. `get` gives what an operand holds, and is asked for those that the call reads.
+fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId) -> Vec<(usize, TermId)> {
+    match *call {
+        Call::ConvForward { shape } => {
+            let mut inputs = vec![get(0), get(1)];
+            if shape.bias {
+                inputs.push(get(2));
+            }
+            vec![(inputs.len(), terms.apply(&format!("conv {shape:?}"), &inputs))]
+        }
+        Call::ConvBackwardFilter { shape } => {
+            let (x, dy) = (get(0), get(1));
+            let mut written = vec![(2, terms.apply(&format!("dweight {shape:?}"), &[x, dy]))];
+            if shape.bias {
+                written.push((3, terms.apply("dbias", &[dy])));
+            }
+            written
+        }
+        Call::BatchNormForward { epsilon, .. } => {
+            let (x, gamma, beta) = (get(0), get(1), get(2));
+            let y = terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta]);
+            vec![(3, y), (4, terms.apply(&format!("stats {epsilon}"), &[x]))]
+        }
+        Call::BatchNormRunning { epsilon, momentum, .. } => {
+            let (x, mean, variance) =
+                (terms.argument_of(&format!("stats {epsilon}"), get(0)), get(1), get(2));
+            let mean = terms.apply(&format!("running mean {momentum}"), &[x, mean]);
+            vec![(1, mean), (2, terms.apply(&format!("running variance {momentum}"), &[x, variance]))]
+        }
+        Call::BatchNormInference { epsilon, .. } => {
+            let inputs = [get(0), get(1), get(2), get(3), get(4)];
+            vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
+        }
+        Call::ReluForward { .. } => {
+            let x = get(0);
+            vec![(1, terms.apply("relu", &[x]))]
+        }
+        Call::ReluMaskForward { .. } => {
+            let x = get(0);
+            vec![(1, terms.apply("relu", &[x])), (2, terms.apply("positive", &[x]))]
+        }
+        Call::MaxPoolForward { shape } => {
+            let x = get(0);
+            let places = terms.apply(&format!("places {shape:?}"), &[x]);
+            vec![(1, terms.apply(&format!("max {shape:?}"), &[x])), (2, places)]
+        }
+        Call::AvgPoolForward { shape } => {
+            let x = get(0);
+            vec![(1, terms.apply(&format!("mean {shape:?}"), &[x]))]
+        }
+        Call::DropoutForward { probability, stream, .. } => {
+            let inputs = [get(0), get(1)];
+            vec![(2, terms.apply(&format!("dropout {probability} {stream}"), &inputs))]
+        }
+        Call::Add { .. } => {
+            let (a, b) = (get(0), get(1));
+            vec![(2, terms.sum(a, b))]
+        }
+        Call::ConcatPart { first, .. } => {
+            let mut inputs = vec![get(0)];
+            if first > 0 {
+                inputs.push(get(1));
+            }
+            vec![(1, terms.apply(&format!("part from {first}"), &inputs))]
+        }
+        Call::LrnForward { size, alpha, beta, bias, .. } => {
+            let x = get(0);
+            vec![(1, terms.apply(&format!("lrn {size} {alpha} {beta} {bias}"), &[x]))]
+        }
+        Call::SoftmaxCrossEntropyForward { .. } => {
+            let (logits, labels) = (get(0), get(1));
+            let metrics = terms.apply("metrics", &[logits, labels]);
+            vec![(2, terms.apply("softmax", &[logits])), (3, metrics)]
+        }
+        Call::SoftmaxCrossEntropyBackward { .. } => {
+            let (logits, labels) = (terms.argument_of("softmax", get(0)), get(1));
+            vec![(2, terms.apply("dlogits", &[logits, labels]))]
+        }
+        Call::Sgd { decay, .. } => {
+            let inputs = [get(0), get(1), get(2), get(3)];
+            let parameter = terms.apply(&format!("sgd {decay}"), &inputs);
+            vec![(1, parameter), (3, terms.apply(&format!("sgd momentum {decay}"), &inputs))]
+        }
+        Call::BatchNormBackward { accumulate, .. } => {
+            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
+            let dx = terms.apply("bn dx", &[x, dy, gamma, stats]);
+            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
+            vec![(4, dx), (5, terms.apply("dgamma", &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
+        }
+        _ => {
+            let (accumulate, function, arguments) = input_gradient(terms, call, get);
+            let dx = terms.apply(&function, &arguments);
+            let at = call.accesses().len() - 1;
+            vec![(at, if accumulate { terms.sum(get(at), dx) } else { dx })]
+        }
+    }
+}
+
+/// The calls that only give the gradient of their input: whether they add it to what their last operand holds, and the
+/// gradient.
+fn input_gradient(
+    terms: &Terms,
+    call: &Call,
+    get: &mut dyn FnMut(usize) -> TermId,
+) -> (bool, String, Vec<TermId>) {
+    match *call {
+        Call::ConvBackwardData { shape, accumulate } => {
+            (accumulate, format!("conv dx {shape:?}"), vec![get(0), get(1)])
+        }
+        Call::ReluBackward { accumulate, .. } => {
+            (accumulate, "relu dx".to_owned(), vec![terms.argument_of("relu", get(0)), get(1)])
+        }
+        Call::ReluMaskBackward { accumulate, .. } => {
+            (accumulate, "relu dx".to_owned(), vec![terms.argument_of("positive", get(0)), get(1)])
+        }
+        Call::MaxPoolBackward { shape, accumulate } => {
+            let x = terms.argument_of(&format!("places {shape:?}"), get(0));
+            (accumulate, format!("max dx {shape:?}"), vec![x, get(1)])
+        }
+        Call::AvgPoolBackward { shape, accumulate } => {
+            (accumulate, format!("mean dx {shape:?}"), vec![get(0)])
+        }
+        Call::DropoutBackward { probability, stream, accumulate, .. } => {
+            (accumulate, format!("dropout dx {probability} {stream}"), vec![get(0), get(1)])
+        }
+        Call::SplitPart { channels, first, accumulate, .. } => {
+            (accumulate, format!("split {channels} from {first}"), vec![get(0)])
+        }
+        Call::LrnBackward { size, alpha, beta, bias, accumulate, .. } => {
+            (accumulate, format!("lrn dx {size} {alpha} {beta} {bias}"), vec![get(0), get(1)])
+        }
+        _ => unreachable!("{} gives more than the gradient of its input", call.name()),
+    }
+}

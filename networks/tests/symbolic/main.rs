@@ -1,0 +1,224 @@
+//! Proves lowered programs right by running them on symbols.
+//!
+//! The machine keeps for every tensor and every resident region the term that it holds, and runs each kernel on terms.
+//! `reference` derives what every parameter must become from the network alone, by the chain rule, and knows nothing of
+//! the lowering. If an op read a tensor that something else had been written over, or a gradient were summed twice, in
+//! the wrong place or not at all, some term would differ. Terms are numbered, so equal terms have equal numbers.
+
+mod machine;
+mod reference;
+mod terms;
+
+use machine::Machine;
+use plimsoll_ir::document::Document;
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::program::{Program, Role};
+use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{Bytes, LayerId};
+use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
+use proptest::prelude::*;
+use reference::Reference;
+use terms::Terms;
+
+const RELU: [ReluStorage; 3] = [ReluStorage::Auto, ReluStorage::Output, ReluStorage::Mask];
+
+/// Lowers in every way and proves each.
+fn check(network: &Network, batch: u64) {
+    let mut layouts = Vec::new();
+    for relu in RELU {
+        for mode in [Mode::Train, Mode::Evaluate] {
+            let workspace = |_: &_| Bytes(100);
+            let options = LowerOptions { mode, relu, workspace: &workspace };
+            let program = lower(network, batch, &options).expect("it lowers");
+            program.trace.validate().expect("the trace is sound");
+            check_form(&program);
+            prove(network, batch, mode, &program);
+            layouts.push(program.resident);
+        }
+    }
+    let small = lower(network, batch + 1, &LowerOptions::default()).expect("it lowers");
+    layouts.push(small.resident);
+    assert!(
+        layouts.windows(2).all(|pair| pair[0] == pair[1]),
+        "the resident layout depends on the network only"
+    );
+}
+
+/// What does not depend on what the ops compute: sizes, names, layout, order.
+fn check_form(program: &Program) {
+    let trace = &program.trace;
+    assert_eq!(trace.ops.len(), program.kernels.len());
+    assert!(trace.tensors.iter().all(|t| t.bytes.0 % 256 == 0 && t.bytes.0 > 0), "sizes are aligned");
+    assert!(
+        trace.ops.iter().all(|op| op.workspace_bytes == Bytes(256)),
+        "workspaces are asked for and aligned"
+    );
+    assert!(trace.lives().iter().all(Option::is_some), "every tensor is needed by some op");
+    let host = [program.images, program.labels];
+    let written = trace.ops.iter().flat_map(|op| &op.writes).any(|t| host.contains(t));
+    assert!(!written, "what the host writes stays as it is");
+    let mut names: Vec<&str> = trace.tensors.iter().map(|t| t.name.as_str()).collect();
+    names.extend(trace.ops.iter().map(|op| op.name.as_str()));
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "names are unique");
+    let mut end = Bytes::ZERO;
+    for region in &program.resident {
+        assert_eq!(region.offset, end, "regions lie side by side");
+        end += region.bytes().round_up(256);
+    }
+    assert_eq!(trace.resident_bytes, end);
+    for (i, op) in trace.ops.iter().enumerate() {
+        let Some(layer) = op.name.strip_suffix(".backward_data") else { continue };
+        let filter = format!("{layer}.backward_filter");
+        assert_eq!(trace.ops[i - 1].name, filter, "the parameter gradient comes before the neuron gradient");
+    }
+}
+
+/// Runs the program on symbols and compares all that it leaves with what the network says.
+fn prove(network: &Network, batch: u64, mode: Mode, program: &Program) {
+    let mut terms = Terms::default();
+    let mut expected = Reference::new(&mut terms, network, batch, mode == Mode::Train);
+    if mode == Mode::Train {
+        expected.differentiate(&mut terms);
+    }
+    let mut machine = Machine::new(&mut terms, program);
+    let forward_and_backward = program.trace.ops.iter().filter(|op| op.phase != Phase::Update).count();
+    for op in 0..forward_and_backward {
+        machine.run(&mut terms, op);
+    }
+    machine.check_repeats(&mut terms);
+    for op in forward_and_backward..program.trace.ops.len() {
+        machine.run(&mut terms, op);
+    }
+    for region in &program.resident {
+        let found = machine.resident(region.offset);
+        let name = &region.name;
+        let same = |wanted| assert_eq!(found, wanted, "{name}: {:?}", region.role);
+        match region.role {
+            Role::Parameter(_) => same(expected.parameter(&mut terms, name)),
+            Role::Momentum => same(expected.momentum(&mut terms, name)),
+            Role::Gradient => same(expected.gradient(name)),
+            Role::State(_) => same(expected.state(&mut terms, name)),
+            Role::Hyper => same(Some(terms.atom("hyper"))),
+            Role::Metrics => same(Some(expected.metrics)),
+        }
+        if region.role == Role::Gradient && mode == Mode::Train {
+            assert_eq!(machine.times_written(region.offset), 1, "{name}: its gradient is written once");
+        }
+    }
+}
+
+#[test]
+fn the_zoo_computes_what_it_says() {
+    for (name, image) in [
+        ("mlp", 8),
+        ("lenet", 12),
+        ("alexnet", 64),
+        ("vgg11", 32),
+        ("vgg21", 32),
+        ("resnet18", 64),
+        ("resnet20", 8),
+        ("resnet50", 32),
+        ("resnet38", 33),
+    ] {
+        let spec = NetworkSpec { name: name.to_owned(), image: [image, image + 1], channels: 3, classes: 7 };
+        check(&build(&spec).expect("it fits"), 2);
+    }
+}
+
+/// One step of a random network: what kind of layer, on which of the layers so far.
+#[derive(Clone, Debug)]
+struct Step {
+    kind: u8,
+    on: usize,
+    with: usize,
+    flag: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // Most layers stand on the latest one; the others branch.
+    let on = prop_oneof![3 => Just(0usize), 2 => 0..64usize];
+    let step = (0..12u8, on, 0..64usize, any::<bool>());
+    proptest::collection::vec(step.prop_map(|(kind, on, with, flag)| Step { kind, on, with, flag }), 1..16)
+}
+
+/// The layer that a step stands on, counted from the latest.
+fn pick(layers: &[LayerId], back: usize) -> LayerId {
+    layers[layers.len() - 1 - back % layers.len()]
+}
+
+/// A sound network from any steps: what is left unused at the end is pooled and put side by side.
+fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
+    let spec = NetworkSpec { name: "random".to_owned(), image: [6, 5], channels: 2, classes: 3 };
+    let mut b = Builder::new(&spec)?;
+    let mut layers = vec![b.images()];
+    let mut unused = vec![true];
+    for (i, step) in steps.iter().enumerate() {
+        let x = pick(&layers, step.on);
+        let shape = b.shape(x);
+        let other = |same: &dyn Fn(LayerId) -> bool| {
+            let candidates: Vec<LayerId> = layers.iter().copied().filter(|l| same(*l)).collect();
+            pick(&candidates, step.with)
+        };
+        let mut inputs = vec![x];
+        let kind = match step.kind {
+            0 | 1 => {
+                let groups = if shape.channels % 2 == 0 && step.flag { 2 } else { 1 };
+                let window = Window {
+                    dilation: [1, 1 + u32::from(step.flag)],
+                    ..Window::square(1 + 2 * (step.with as u32 % 2), 1, 1)
+                };
+                let window = Window {
+                    padding: [window.size[0] / 2, window.dilation[1] * (window.size[1] / 2)],
+                    ..window
+                };
+                LayerKind::Conv {
+                    out_channels: 2 + 2 * (step.with as u32 % 3 / 2),
+                    window,
+                    groups,
+                    bias: step.flag,
+                }
+            }
+            2 => LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 },
+            3 | 4 => LayerKind::Relu,
+            5 => LayerKind::Dropout { probability: 0.25 },
+            6 | 7 => {
+                inputs.push(other(&|l| b.shape(l) == shape));
+                LayerKind::Add
+            }
+            8 => {
+                inputs.push(other(&|l| (b.shape(l).height, b.shape(l).width) == (shape.height, shape.width)));
+                LayerKind::Concat
+            }
+            9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1) },
+            9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
+            10 if step.flag => LayerKind::GlobalAvgPool,
+            10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
+            _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },
+        };
+        let layer = b.add(&format!("l{i}"), kind, &inputs)?;
+        for input in inputs {
+            unused[input.index()] = false;
+        }
+        layers.push(layer);
+        unused.push(true);
+    }
+    let mut ends = Vec::new();
+    for layer in layers.iter().filter(|l| unused[l.index()]) {
+        ends.push(b.add(&format!("end{}", layer.0), LayerKind::GlobalAvgPool, &[*layer])?);
+    }
+    let ends = b.add("ends", LayerKind::Concat, &ends)?;
+    let logits = b.fully_connected("logits", ends, 3)?;
+    b.finish(logits)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_networks_compute_what_they_say(steps in steps(), batch in 2..5u64) {
+        check(&grow(&steps).expect("every step is sound"), batch);
+    }
+}
