@@ -19,6 +19,8 @@ pub mod profile;
 pub mod program;
 pub mod schedule;
 pub mod simulate;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod trace;
 pub mod units;
 

@@ -1,0 +1,53 @@
+//! Random traces, and random schedules for any trace that are valid by construction (feature `testing`).
+//!
+//! They are what property tests of several crates stand on: `check` must accept every one of them, and a device that
+//! runs one must end with the same bytes as keeping everything gives. Nothing here asks `check` anything; the order of
+//! commands is worked out a second time, on purpose.
+//!
+//! What they deliberately do not do: make good schedules. Tensors go out and come back for no reason but the seed's,
+//! and the pool is as large as it turns out.
+
+mod place;
+mod schedules;
+mod traces;
+
+pub use schedules::random_schedule;
+pub use traces::{random_trace, random_trace_of};
+
+use crate::philox::philox4x32;
+
+/// A stream of random numbers: the same for the same seed, everywhere.
+#[derive(Clone, Debug)]
+pub struct Random {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Random {
+    /// The stream of a seed.
+    pub fn new(seed: u64) -> Random {
+        Random { seed, drawn: 0 }
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.drawn += 1;
+        let [a, b, ..] = philox4x32(self.seed, [self.drawn as u32, (self.drawn >> 32) as u32, 0x7E57, 0]);
+        u64::from(a) << 32 | u64::from(b)
+    }
+
+    /// A number below `end`; 0 where `end` is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.bits() % end.max(1)
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of several; none of none.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        from.get(self.below(from.len() as u64) as usize).copied()
+    }
+}

@@ -1,0 +1,99 @@
+//! Random traces: ops that read, update, overwrite and make tensors in all the ways that `trace/1` allows.
+
+use super::Random;
+use crate::ids::TensorId;
+use crate::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use crate::units::{Bytes, Seconds};
+
+/// A small trace of 1 to 24 ops.
+pub fn random_trace(seed: u64) -> Trace {
+    let ops = 1 + Random::new(seed ^ 0x0995).below(24) as usize;
+    random_trace_of(ops, seed)
+}
+
+/// A trace of so many ops: inputs, tensors of 0 bytes, updates in place, overwriting, workspaces, alternatives, dead
+/// tensors, ops that take no time.
+pub fn random_trace_of(ops: usize, seed: u64) -> Trace {
+    let mut maker = Maker { random: Random::new(seed), tensors: Vec::new(), recent: Vec::new() };
+    for _ in 0..1 + maker.random.below(2) {
+        maker.tensor(TensorKind::Input);
+    }
+    let ops: Vec<Op> = (0..ops).map(|i| maker.op(i, ops)).collect();
+    Trace {
+        kind: TraceKind,
+        name: format!("random-{seed}"),
+        batch: 1 + maker.random.below(64),
+        resident_bytes: Bytes(maker.random.below(1000)),
+        tensors: maker.tensors,
+        ops,
+    }
+}
+
+struct Maker {
+    random: Random,
+    tensors: Vec<Tensor>,
+    /// What an op may read: made by an op before it, or there from the start.
+    recent: Vec<TensorId>,
+}
+
+impl Maker {
+    fn tensor(&mut self, kind: TensorKind) -> TensorId {
+        let id = TensorId::new(self.tensors.len());
+        let bytes = if self.random.percent(6) { 0 } else { 1 + self.random.below(600) };
+        self.tensors.push(Tensor { name: format!("t{}", id.0), bytes: Bytes(bytes), kind });
+        self.recent.push(id);
+        id
+    }
+
+    /// A tensor that may be read, more often a late one; some stay in use over the whole trace.
+    fn known(&mut self) -> Option<TensorId> {
+        let count = self.recent.len();
+        let late = self.random.percent(70);
+        self.random.pick(if late { &self.recent[count.saturating_sub(8)..] } else { &self.recent })
+    }
+
+    fn op(&mut self, i: usize, ops: usize) -> Op {
+        let mut reads = Vec::new();
+        for _ in 0..self.random.below(4) {
+            reads.extend(self.known().filter(|t| !reads.contains(t)));
+        }
+        let mut writes: Vec<TensorId> = Vec::new();
+        if self.random.percent(25) {
+            writes.extend(self.random.pick(&reads));
+        }
+        if self.random.percent(12) {
+            writes.extend(self.known().filter(|t| !writes.contains(t)));
+        }
+        for _ in 0..[1, 1, 1, 0, 2][self.random.below(5) as usize] {
+            let kind = if i * 2 < ops { TensorKind::Activation } else { TensorKind::Gradient };
+            writes.push(self.tensor(kind));
+        }
+        let phase = match i * 5 / ops.max(1) {
+            0 | 1 => Phase::Forward,
+            2 | 3 => Phase::Backward,
+            _ => Phase::Update,
+        };
+        let alternatives = (0..self.random.below(3)).map(|k| self.alternative(k)).collect();
+        let Alternative { name: _, seconds, workspace_bytes } = self.alternative(0);
+        let no_time = i > 0 && self.random.percent(4);
+        Op {
+            name: format!("op{i}"),
+            layer: format!("layer{}", i / 2),
+            kind: "random".into(),
+            phase,
+            seconds: if no_time { Seconds::ZERO } else { seconds },
+            reads,
+            writes,
+            workspace_bytes,
+            flops: self.random.below(1 << 40),
+            recomputable: self.random.percent(75),
+            alternatives,
+        }
+    }
+
+    fn alternative(&mut self, k: u64) -> Alternative {
+        let seconds = Seconds((1 + self.random.below(1000)) as f64 * 1e-3);
+        let workspace_bytes = if self.random.percent(60) { 0 } else { 1 + self.random.below(300) };
+        Alternative { name: format!("way{k}"), seconds, workspace_bytes: Bytes(workspace_bytes) }
+    }
+}
