@@ -1,1 +1,185 @@
-//! .
+//! What measures: per-op seconds at fractions of the largest trainable batch, and the rates of the link.
+//!
+//! The network runs under naive swapping (AccUDNN §3.2), so that one that does not fit the budget can be measured too; the
+//! caller hands in the program and its naive schedule at a batch size. Every op is timed by an event before and after it, on
+//! the device that will train, and what that costs is measured on its own and taken off.
+//!
+//! Machines drift: another process comes, a clock falls. Batch sizes are therefore measured in rounds, a few
+//! repetitions of each in turn and the order reversed every other round, so that a drift falls on all of them alike
+//! instead of looking like the effect of one batch size. Rounds go on until the median iteration of each is known well enough,
+//! or time is up. Raw samples are kept, warm-ups are not.
+//!
+//! Everything that was measured is appended to a journal at once; a second run goes on where the first one was interrupted.
+//!
+//! What this crate deliberately does not do: predict, fit, plan, or choose batch sizes beyond the paper's fractions.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod device;
+mod error;
+mod journal;
+mod link;
+mod rounds;
+mod statistics;
+
+pub use device::batch_samples;
+pub use error::ProfileError;
+pub use journal::Header;
+pub use rounds::{Progress, Stage};
+pub use statistics::{Centre, centre};
+
+use bench::Bench;
+use device::DeviceBench;
+use journal::{Entry, Journal};
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::profile::{Machine, Profile, ProfileKind};
+use plimsoll_ir::program::Program;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_runtime::Device;
+use rounds::Measured;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What is measured, how long, and where it is written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileRequest {
+    /// What the programs are of.
+    pub network: NetworkSpec,
+    /// On what; [`machine`] makes it from a device.
+    pub machine: Machine,
+    /// What the device may hold.
+    pub budget: Bytes,
+    /// Distinct batch sizes, ascending; [`fractions`] gives those of the paper.
+    pub batches: Vec<u64>,
+    /// How often.
+    pub effort: Effort,
+    /// The journal's file; its folder is made where it is missing.
+    pub journal: PathBuf,
+    /// Forget what the journal holds.
+    pub fresh: bool,
+}
+
+/// How often everything is repeated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effort {
+    /// Timed iterations of each batch size at least, whatever the time.
+    pub at_least: usize,
+    /// At most.
+    pub at_most: usize,
+    /// No new round begins after this, once every batch size has `at_least`.
+    pub time: Seconds,
+    /// A batch size is done when the relative standard error of its median iteration is at most this.
+    pub good: f64,
+    /// Beyond this, nothing can be decided with it: [`ProfileError::Noisy`].
+    pub bad: f64,
+}
+
+impl Default for Effort {
+    /// 6 to 30 iterations, 60 s, done at 1 %, too noisy at 15 %.
+    fn default() -> Effort {
+        Effort { at_least: 6, at_most: 30, time: Seconds(60.0), good: 0.01, bad: 0.15 }
+    }
+}
+
+/// What the caller says and hears while it lasts.
+pub struct Watch<'a> {
+    /// True ends the measurement after the running iteration; everything measured is in the journal.
+    pub stop: &'a dyn Fn() -> bool,
+    /// Told after every iteration.
+    pub progress: &'a mut dyn FnMut(Progress),
+}
+
+/// A caller's own failure to give a program and a schedule.
+pub type SubjectError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Gives the program at a batch size and the schedule to measure it under.
+pub type Subject<'a> = dyn FnMut(u64) -> Result<(Program, Schedule), SubjectError> + 'a;
+
+/// 1/8, 1/4, 1/2, 2/3 and 1 of the largest trainable batch (AccUDNN §3.2), rounded, each once, at least 1.
+pub fn fractions(largest: u64) -> Vec<u64> {
+    let of = |numerator: u64, denominator: u64| {
+        let rounded = (u128::from(largest) * u128::from(numerator) + u128::from(denominator) / 2)
+            / u128::from(denominator);
+        (rounded as u64).max(1)
+    };
+    let mut batches = vec![of(1, 8), of(1, 4), of(1, 2), of(2, 3), of(1, 1)];
+    batches.dedup();
+    batches
+}
+
+/// What a measurement on a device stands on; `paced` is the link that the device was told to keep to, `plimsoll` version and
+/// commit.
+pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Machine {
+    let facts = device.facts();
+    let unix_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Machine {
+        device: facts.name,
+        threads: facts.threads,
+        paced,
+        system: facts.system,
+        plimsoll: plimsoll.to_owned(),
+        unix_seconds,
+    }
+}
+
+/// Measures the link and every batch size on a device, or goes on with what the journal holds of the same measurement.
+///
+/// The device's allocation is the largest that any of the schedules needs, within the budget. Errors leave the journal with all that
+/// was measured before them.
+pub fn profile(
+    request: &ProfileRequest,
+    subject: &mut Subject<'_>,
+    device: Box<dyn Device>,
+    watch: &mut Watch<'_>,
+) -> Result<Profile, ProfileError> {
+    profile_on(request, &mut DeviceBench::new(device, subject, request.budget), watch)
+}
+
+/// The same on anything that can be measured.
+fn profile_on(
+    request: &ProfileRequest,
+    bench: &mut dyn Bench,
+    watch: &mut Watch<'_>,
+) -> Result<Profile, ProfileError> {
+    if request.batches.is_empty()
+        || request.batches[0] == 0
+        || request.batches.windows(2).any(|w| w[0] >= w[1])
+    {
+        return Err(ProfileError::Batches { batches: request.batches.clone() });
+    }
+    let (mut journal, header, entries) = Journal::open(&request.journal, Header::of(request), request.fresh)?;
+    let mut measured = Measured::new(&request.batches);
+    for entry in entries {
+        measured.add(entry).map_err(|differs| journal.other_study(differs))?;
+    }
+    if measured.overhead.is_none() {
+        let seconds = bench.calibrate()?;
+        journal.append(&Entry::Overhead(seconds))?;
+        measured.overhead = Some(seconds);
+    }
+    let overhead = measured.overhead.unwrap_or_default();
+    bench.prepare(&request.batches, overhead)?;
+    let link = match measured.link.take() {
+        Some(link) => link,
+        None => {
+            let link = bench.link(watch)?;
+            journal.append(&Entry::Link(link.clone()))?;
+            link
+        }
+    };
+    rounds::measure(&request.effort, bench, &mut journal, &mut measured, watch)?;
+    measured.judge(request.effort.bad)?;
+    Ok(Profile {
+        kind: ProfileKind,
+        network: request.network.clone(),
+        machine: Machine { unix_seconds: header.unix_seconds, ..request.machine.clone() },
+        budget_bytes: request.budget,
+        overhead_seconds: overhead,
+        link,
+        batches: measured.batches,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,21 @@
+//! The seam between the measuring rounds and what they measure: a device in earnest, a made-up machine in tests.
+
+use crate::Watch;
+use crate::error::ProfileError;
+use plimsoll_ir::Seconds;
+use plimsoll_ir::profile::{BatchSamples, LinkSamples};
+
+/// Something whose iterations and link can be timed. The order of calls is: `calibrate` or not, `prepare`, then the others.
+pub(crate) trait Bench {
+    /// What timing one op costs by itself.
+    fn calibrate(&mut self) -> Result<Seconds, ProfileError>;
+
+    /// Readies the given batch sizes; `overhead` is to be taken off every op's time.
+    fn prepare(&mut self, batches: &[u64], overhead: Seconds) -> Result<(), ProfileError>;
+
+    /// Measures the four rates.
+    fn link(&mut self, watch: &mut Watch<'_>) -> Result<LinkSamples, ProfileError>;
+
+    /// Runs one iteration of the batch size at this position of those prepared: one sample of the iteration and of each op.
+    fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError>;
+}

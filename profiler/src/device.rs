@@ -1,0 +1,239 @@
+//! A device as something that can be measured: all batch sizes loaded at once, run in any order.
+//!
+//! Programs of one network share their resident regions, so one executor holds the schedules of all batch sizes, in one
+//! allocation of the largest, and changing the batch size between two iterations costs nothing. Parameters are small random numbers and the
+//! learning rate is 0, so that every iteration computes on the same plain numbers: no NaN, and none of
+//! the denormals that make arithmetic slow.
+
+use crate::bench::Bench;
+use crate::error::ProfileError;
+use crate::link::{self, Probe};
+use crate::rounds::{Progress, Stage};
+use crate::{Subject, Watch};
+use plimsoll_ir::philox::{philox4x32, unit_f32};
+use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples};
+use plimsoll_ir::program::{Hyper, Init, Program, Role};
+use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_runtime::{Begun, Device, EventId, Executor, IterationId, Loaded, MemoryLayout, Room};
+
+/// A device, and the programs and schedules to measure on it.
+pub(crate) struct DeviceBench<'s, 'c> {
+    /// Until it is prepared.
+    device: Option<Box<dyn Device>>,
+    subject: &'s mut Subject<'c>,
+    budget: Bytes,
+    /// Once it is prepared.
+    executor: Option<Executor>,
+    batches: Vec<Prepared>,
+    overhead: Seconds,
+    /// What the budget leaves beside the resident bytes.
+    pool: Bytes,
+}
+
+/// One batch size.
+struct Prepared {
+    loaded: Loaded,
+    images: Vec<u8>,
+    labels: Vec<u8>,
+}
+
+impl<'s, 'c> DeviceBench<'s, 'c> {
+    pub fn new(device: Box<dyn Device>, subject: &'s mut Subject<'c>, budget: Bytes) -> DeviceBench<'s, 'c> {
+        DeviceBench {
+            device: Some(device),
+            subject,
+            budget,
+            executor: None,
+            batches: Vec::new(),
+            overhead: Seconds::ZERO,
+            pool: Bytes::ZERO,
+        }
+    }
+}
+
+/// What [`DeviceBench`] expects of the order of calls.
+const PREPARED: &str = "a bench is prepared before it measures";
+
+impl Bench for DeviceBench<'_, '_> {
+    fn calibrate(&mut self) -> Result<Seconds, ProfileError> {
+        calibrate(&mut **self.device.as_mut().expect("a bench is calibrated before it is prepared"))
+    }
+
+    fn prepare(&mut self, batches: &[u64], overhead: Seconds) -> Result<(), ProfileError> {
+        self.overhead = overhead;
+        let mut layout = MemoryLayout::default();
+        let mut subjects = Vec::new();
+        for batch in batches {
+            let made = (self.subject)(*batch);
+            let (program, schedule) =
+                made.map_err(|source| ProfileError::Subject { batch: *batch, source })?;
+            layout = layout.union(MemoryLayout::of(&program, &schedule));
+            subjects.push((program, schedule));
+        }
+        self.pool = self.budget.saturating_sub(layout.resident);
+        for size in link::sizes(self.pool)? {
+            for probe in [Probe::alone(size), Probe::together(size)] {
+                layout = layout.union(MemoryLayout::of(&probe.program, &probe.schedule));
+            }
+        }
+        let device = self.device.take().expect("a bench is prepared once");
+        let mut executor = Executor::new(device, layout)?;
+        for (program, schedule) in &subjects {
+            let loaded = executor.load(program, schedule)?;
+            let (images, labels) = (noise(images_bytes(program)), labels(program));
+            self.batches.push(Prepared { loaded, images, labels });
+        }
+        if let Some(first) = self.batches.first() {
+            initialise(&mut executor, &first.loaded)?;
+        }
+        self.executor = Some(executor);
+        Ok(())
+    }
+
+    fn link(&mut self, watch: &mut Watch<'_>) -> Result<LinkSamples, ProfileError> {
+        let executor = self.executor.as_mut().expect(PREPARED);
+        let mut samples = link::no_samples();
+        let sizes = link::sizes(self.pool)?;
+        for (done, size) in sizes.iter().enumerate() {
+            let mut run = |probe: &Probe, together: bool, into: [&mut Vec<_>; 2]| {
+                let loaded = executor.load(&probe.program, &probe.schedule)?;
+                let [out, back] = into;
+                for repetition in 0..=link::RUNS {
+                    if (watch.stop)() {
+                        return Err(ProfileError::Interrupted);
+                    }
+                    let timeline = executor.run_timed(&loaded)?;
+                    if repetition > 0 {
+                        let [offloads, prefetches] = probe.samples(&timeline, together);
+                        out.extend(offloads);
+                        back.extend(prefetches);
+                    }
+                }
+                Ok(())
+            };
+            run(&Probe::alone(*size), false, [&mut samples.offload_alone, &mut samples.prefetch_alone])?;
+            run(
+                &Probe::together(*size),
+                true,
+                [&mut samples.offload_together, &mut samples.prefetch_together],
+            )?;
+            (watch.progress)(Progress { stage: Stage::Link, done: done + 1, of: sizes.len() });
+            if !(link::go_on(&samples.offload_alone) && link::go_on(&samples.prefetch_alone)) {
+                break;
+            }
+        }
+        Ok(samples)
+    }
+
+    fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError> {
+        let executor = self.executor.as_mut().expect(PREPARED);
+        let Prepared { loaded, images, labels } = &self.batches[position];
+        executor.write_images(loaded, images)?;
+        executor.write_labels(loaded, labels)?;
+        let timeline = executor.run_timed(loaded)?;
+        Ok(batch_samples(loaded.trace(), loaded.schedule(), &[timeline], self.overhead))
+    }
+}
+
+/// The samples of one batch size from timed iterations of a schedule: each op's first run (recomputations left out), less the overhead
+/// of timing it.
+pub fn batch_samples(
+    trace: &Trace,
+    schedule: &Schedule,
+    timelines: &[Timeline],
+    overhead: Seconds,
+) -> BatchSamples {
+    let mut ops: Vec<OpSamples> = trace
+        .ops
+        .iter()
+        .map(|op| OpSamples {
+            name: op.name.clone(),
+            kind: op.kind.clone(),
+            phase: op.phase,
+            flops: op.flops,
+            seconds: Vec::with_capacity(timelines.len()),
+        })
+        .collect();
+    let mut iteration_seconds = Vec::with_capacity(timelines.len());
+    for timeline in timelines {
+        for (id, command) in schedule.numbered_commands() {
+            if let Command::Compute { op, again: false, .. } = command {
+                let span = timeline.spans[id.index()];
+                let seconds = (span.end.0 - span.start.0 - overhead.0).max(0.0);
+                ops[op.index()].seconds.push(Seconds(seconds));
+            }
+        }
+        iteration_seconds.push(timeline.spans.iter().map(|span| span.end).fold(Seconds::ZERO, Seconds::max));
+    }
+    BatchSamples { batch: trace.batch, iteration_seconds, ops }
+}
+
+/// Events in one calibration.
+const EVENTS: u32 = 256;
+
+/// Calibrations.
+const CALIBRATIONS: u32 = 9;
+
+/// What an event costs the stream that records it: the time between two with nothing between them. The lower quartile, so that no more is
+/// taken off than is surely there: a stream that catches up with the thread that feeds it waits, which no timed op does.
+fn calibrate(device: &mut dyn Device) -> Result<Seconds, ProfileError> {
+    device.allocate(MemoryLayout::default())?;
+    device.reserve(Room { events: EVENTS, commands: EVENTS as usize })?;
+    let mut costs = Vec::new();
+    for _ in 0..CALIBRATIONS {
+        // Device::begin with one id for the same commands each time.
+        if device.begin(IterationId(u32::MAX)) == Begun::Enqueue {
+            (0..EVENTS).for_each(|event| device.record(Stream::Compute, EventId(event)));
+        }
+        device.synchronise()?;
+        let times: Vec<Seconds> = (0..EVENTS).map(|event| device.event_seconds(EventId(event))).collect();
+        costs.extend(times.windows(2).map(|pair| pair[1].0 - pair[0].0));
+    }
+    costs.sort_unstable_by(f64::total_cmp);
+    Ok(Seconds(costs[costs.len() / 4].max(0.0)))
+}
+
+fn images_bytes(program: &Program) -> Bytes {
+    program.trace.tensors[program.images.index()].bytes
+}
+
+/// Numbers in [-1, 1), the same every time, as f32 bytes.
+fn noise(bytes: Bytes) -> Vec<u8> {
+    uniform(0).take(bytes.0 as usize / 4).flat_map(f32::to_le_bytes).collect()
+}
+
+/// Label 0 for every sample: every network has a class 0.
+fn labels(program: &Program) -> Vec<u8> {
+    vec![0; 4 * program.trace.batch as usize]
+}
+
+/// An endless stream of numbers in [-1, 1).
+fn uniform(stream: u32) -> impl Iterator<Item = f32> {
+    (0u64..).flat_map(move |i| {
+        let words = philox4x32(1, [i as u32, (i >> 32) as u32, 0, stream]);
+        words.map(|word| 2.0 * unit_f32(word) - 1.0)
+    })
+}
+
+/// Draws parameters of the right size, sets statistics to their start, and the learning rate to 0.
+fn initialise(executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
+    let hyper =
+        Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 0.0, seed_low: 1, seed_high: 0, step: 0 };
+    for (number, region) in (0..).zip(loaded.resident()) {
+        let count = region.elements() as usize;
+        let scaled = |scale: f32| uniform(number).take(count).map(|v| v * scale).collect::<Vec<f32>>();
+        let values = match region.role {
+            Role::Parameter(Init::Constant(value)) | Role::State(value) => vec![value; count],
+            Role::Parameter(Init::Uniform(bound)) => scaled(bound),
+            // A uniform distribution has the same deviation within sqrt(3) times it.
+            Role::Parameter(Init::Normal(deviation)) => scaled(deviation * 3f32.sqrt()),
+            Role::Gradient | Role::Momentum | Role::Hyper | Role::Metrics => continue,
+        };
+        let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        executor.write_region(region, &bytes)?;
+    }
+    Ok(executor.write_region(loaded.hyper(), &hyper.to_bytes())?)
+}

@@ -1,0 +1,88 @@
+//! What can go wrong while measuring, split by what the caller can do about it.
+
+use crate::SubjectError;
+use plimsoll_ir::Bytes;
+use plimsoll_runtime::RuntimeError;
+use std::path::PathBuf;
+
+/// Why there is no profile. Whatever was measured before is in the journal.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// Ask for other batch sizes.
+    #[error(
+        "batch sizes to measure must be at least 1, ascending and different, and at least one; got {batches:?}"
+    )]
+    Batches {
+        /// What was asked for.
+        batches: Vec<u64>,
+    },
+    /// Run again: it goes on from the journal.
+    #[error("interrupted; what was measured is in the journal, and the same command goes on from there")]
+    Interrupted,
+    /// Quieten the machine, or allow more time.
+    #[error(
+        "too noisy to decide: at batch {batch} the median iteration is known to {:.0} % only after {samples} repetitions, \
+         mostly because of `{op}`; end other programs, or allow more time, and run again: it goes on from the journal",
+        spread * 100.0
+    )]
+    Noisy {
+        /// The batch size.
+        batch: u64,
+        /// The op whose times spread most, in seconds.
+        op: String,
+        /// The relative standard error of the median iteration.
+        spread: f64,
+        /// Timed iterations.
+        samples: usize,
+    },
+    /// Choose another folder, or measure afresh.
+    #[error(
+        "the journal `{}` holds another measurement: {differs}; choose another folder for the study, or start afresh with --fresh",
+        path.display()
+    )]
+    OtherStudy {
+        /// Which file.
+        path: PathBuf,
+        /// What differs, and how.
+        differs: String,
+    },
+    /// Wait for the other run to end.
+    #[error("the journal `{}` is in use by another run; wait for its end, or choose another folder for the study", path.display())]
+    InUse {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Give it a file that it can read and write.
+    #[error("the journal `{}`: {why}", path.display())]
+    Journal {
+        /// Which file.
+        path: PathBuf,
+        /// What stands in the way, and what to do.
+        why: String,
+    },
+    /// Raise the budget.
+    #[error(
+        "measuring the link needs two buffers of 256 B beside what stays on the device; the budget leaves {left}"
+    )]
+    NoRoom {
+        /// What the budget leaves for the pool.
+        left: Bytes,
+    },
+    /// The program or the schedule could not be made.
+    #[error("at batch {batch}: {source}")]
+    Subject {
+        /// The batch size.
+        batch: u64,
+        /// The caller's own error.
+        source: SubjectError,
+    },
+    /// The device or the executor failed.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+impl From<plimsoll_runtime::DeviceError> for ProfileError {
+    fn from(error: plimsoll_runtime::DeviceError) -> ProfileError {
+        ProfileError::Runtime(error.into())
+    }
+}

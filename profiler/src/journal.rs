@@ -1,0 +1,206 @@
+//! The journal: every measurement on disk as soon as it is made, one JSON value a line.
+//!
+//! The first line is the [`Header`]: what is measured, on what, within what. A second run with the same header goes on; one
+//! with another header is refused, because samples of two machines or two networks must not meet in one fit. A last
+//! line that was cut short (by a crash or a full disk) is dropped; any other line that cannot be read is an error, since something else
+//! wrote it. The file is locked while a run has it open.
+//!
+//! What it deliberately does not do: compress, or ever rewrite what stands in it.
+
+use crate::ProfileRequest;
+use crate::error::ProfileError;
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::profile::{BatchSamples, LinkSamples};
+use plimsoll_ir::schedule::Link;
+use plimsoll_ir::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// What tells one measurement from another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// `profile-journal/1`.
+    pub plimsoll: String,
+    /// What is measured.
+    pub network: NetworkSpec,
+    /// The device's name.
+    pub device: String,
+    /// Compute threads.
+    pub threads: u32,
+    /// The pace that the link was told to keep.
+    pub paced: Option<Link>,
+    /// Processor and operating system.
+    pub system: String,
+    /// Version and commit of Plimsoll.
+    pub version: String,
+    /// What the device may hold.
+    pub budget_bytes: Bytes,
+    /// The batch sizes.
+    pub batches: Vec<u64>,
+    /// When it was begun; does not tell measurements apart.
+    pub unix_seconds: u64,
+}
+
+/// What stands in the journal's first line, so that nothing else is taken for one.
+const KIND: &str = "profile-journal/1";
+
+/// One line after the header.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum Entry {
+    /// What timing one op costs by itself.
+    Overhead(Seconds),
+    /// All four rates.
+    Link(LinkSamples),
+    /// A few iterations of one batch size.
+    Round(BatchSamples),
+}
+
+impl Header {
+    /// The header of a request's measurement.
+    pub(crate) fn of(request: &ProfileRequest) -> Header {
+        let machine = &request.machine;
+        Header {
+            plimsoll: KIND.to_owned(),
+            network: request.network.clone(),
+            device: machine.device.clone(),
+            threads: machine.threads,
+            paced: machine.paced,
+            system: machine.system.clone(),
+            version: machine.plimsoll.clone(),
+            budget_bytes: request.budget,
+            batches: request.batches.clone(),
+            unix_seconds: machine.unix_seconds,
+        }
+    }
+
+    /// What differs first, in words; none where both are of one measurement.
+    fn differs(&self, wanted: &Header) -> Option<String> {
+        let (has, wants) = (self, wanted);
+        let spec = |n: &NetworkSpec| {
+            format!("{} at {}x{}x{}, {} classes", n.name, n.image[0], n.image[1], n.channels, n.classes)
+        };
+        let pace = |link: &Option<Link>| {
+            link.map_or("as fast as it can".to_owned(), |l| {
+                format!("{} out, {} in", l.offload_bytes_per_second, l.prefetch_bytes_per_second)
+            })
+        };
+        let fields = [
+            ("the kind", has.plimsoll.clone(), wants.plimsoll.clone()),
+            ("the network", spec(&has.network), spec(&wants.network)),
+            ("the device", has.device.clone(), wants.device.clone()),
+            ("the threads", has.threads.to_string(), wants.threads.to_string()),
+            ("the link's pace", pace(&has.paced), pace(&wants.paced)),
+            ("the system", has.system.clone(), wants.system.clone()),
+            ("the version", has.version.clone(), wants.version.clone()),
+            ("the budget", has.budget_bytes.0.to_string(), wants.budget_bytes.0.to_string()),
+            ("the batch sizes", format!("{:?}", has.batches), format!("{:?}", wants.batches)),
+        ];
+        let named = fields.into_iter().find(|(_, has, wants)| has != wants);
+        let named = named.map(|(what, has, wants)| format!("{what} is {has} there, and {wants} now"));
+        // Two paces may print alike and differ in latency or duplex.
+        named.or_else(|| (has.paced != wants.paced).then(|| "the link's pace is another".to_owned()))
+    }
+}
+
+/// An open journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+impl Journal {
+    /// Opens or begins the journal of a measurement: with the header that stands in it, and what it holds so far.
+    pub fn open(
+        path: &Path,
+        header: Header,
+        fresh: bool,
+    ) -> Result<(Journal, Header, Vec<Entry>), ProfileError> {
+        let fault = |what: &str, error: std::io::Error| ProfileError::Journal {
+            path: path.to_owned(),
+            why: format!("cannot {what} it ({error}); choose a folder for the study that you can write to"),
+        };
+        if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(|e| fault("make the folder of", e))?;
+        }
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(|e| fault("open", e))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(ProfileError::InUse { path: path.to_owned() }),
+            // A file system without locks is no reason not to measure.
+            Err(TryLockError::Error(error)) => tracing::debug!(%error, "the journal cannot be locked"),
+        }
+        let mut bytes = Vec::new();
+        if !fresh {
+            file.read_to_end(&mut bytes).map_err(|e| fault("read", e))?;
+        }
+        let mut journal = Journal { path: path.to_owned(), file };
+        let (found, entries, good) = journal.parse(&bytes)?;
+        journal.file.set_len(good).map_err(|e| fault("write", e))?;
+        journal.file.seek(SeekFrom::Start(good)).map_err(|e| fault("write", e))?;
+        let Some(found) = found else {
+            journal.write_line(&header)?;
+            return Ok((journal, header, Vec::new()));
+        };
+        match found.differs(&header) {
+            Some(differs) => Err(journal.other_study(differs)),
+            None => Ok((journal, found, entries)),
+        }
+    }
+
+    /// The error that its contents are of something else, `differs` saying how.
+    pub fn other_study(&self, differs: String) -> ProfileError {
+        ProfileError::OtherStudy { path: self.path.clone(), differs }
+    }
+
+    /// The header, the entries, and the length of what could be read: everything up to the last line that is whole.
+    fn parse(&self, bytes: &[u8]) -> Result<(Option<Header>, Vec<Entry>, u64), ProfileError> {
+        let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+        let mut header = None;
+        let mut entries = Vec::new();
+        for (number, line) in (1..).zip(bytes[..whole].split_inclusive(|b| *b == b'\n')) {
+            let foreign = |error: serde_json::Error| ProfileError::Journal {
+                path: self.path.clone(),
+                why: format!(
+                    "line {number} is no line of a profile's journal ({error}); choose another folder for the study, or start \
+                     afresh with --fresh"
+                ),
+            };
+            if header.is_none() {
+                header = Some(serde_json::from_slice(line).map_err(foreign)?);
+            } else {
+                entries.push(serde_json::from_slice(line).map_err(foreign)?);
+            }
+        }
+        Ok((header, entries, whole as u64))
+    }
+
+    /// Appends an entry, and returns when it is on the disk.
+    pub fn append(&mut self, entry: &Entry) -> Result<(), ProfileError> {
+        self.write_line(entry)
+    }
+
+    fn write_line(&mut self, value: &impl Serialize) -> Result<(), ProfileError> {
+        let fault = |error: std::io::Error| ProfileError::Journal {
+            path: self.path.clone(),
+            why: format!(
+                "cannot write to it ({error}); make room or choose another folder, then run again: it goes on from there"
+            ),
+        };
+        let mut line =
+            serde_json::to_vec(value).expect("what is measured has string keys and finite numbers");
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(fault)?;
+        self.file.sync_data().map_err(fault)
+    }
+}

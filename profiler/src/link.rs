@@ -1,0 +1,269 @@
+//! Timing the link: transfers of several sizes, each way alone, and each way while the other runs.
+//!
+//! Only a checked schedule can reach a device, so the link is timed with one: a program of a single op (a ReLU from tensor
+//! A to tensor B, which makes both of them real) and schedules that move A and B over and over.
+//!
+//! - **alone**: A is offloaded n times, then prefetched n times.
+//! - **together**: B is offloaded once; then A is offloaded n times on one stream while B is prefetched n times on the
+//!   other. A transfer counts where the other stream is busy for at least 90 % of it.
+//!
+//! Several sizes, because the small ones tell the latency and the large ones the rate. Sizes grow until one transfer takes
+//! [`LONG_ENOUGH`], or the pool is used up.
+
+use crate::error::ProfileError;
+use plimsoll_ir::profile::{LinkSamples, TransferSample};
+use plimsoll_ir::program::{Call, Hyper, Kernel, Operand, Program, Region, Role, STORAGE_ALIGNMENT};
+use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
+use plimsoll_ir::simulate::{Span, Timeline};
+use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, OpId, Seconds, TensorId};
+use std::ops::Range;
+
+/// Transfers each way in one schedule.
+const TRANSFERS: u32 = 6;
+
+/// Timed runs of each schedule, after one warm-up.
+pub(crate) const RUNS: usize = 3;
+
+/// No larger size follows one of which a transfer takes this long.
+const LONG_ENOUGH: Seconds = Seconds(10e-3);
+
+/// The share of a transfer during which the other way must be busy.
+const OVERLAP: f64 = 0.9;
+
+const SMALLEST: u64 = 16 << 10;
+const LARGEST: u64 = 64 << 20;
+
+/// Samples of nothing yet.
+pub(crate) fn no_samples() -> LinkSamples {
+    LinkSamples {
+        offload_alone: Vec::new(),
+        prefetch_alone: Vec::new(),
+        offload_together: Vec::new(),
+        prefetch_together: Vec::new(),
+    }
+}
+
+/// The sizes to time where the pool holds two tensors of each, ascending by factors of four; the largest that fits is among them.
+pub(crate) fn sizes(pool: Bytes) -> Result<Vec<Bytes>, ProfileError> {
+    let most = (pool.0 / 2 / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT).min(LARGEST);
+    if most == 0 {
+        return Err(ProfileError::NoRoom { left: pool });
+    }
+    let mut sizes: Vec<Bytes> =
+        (0..).map(|i| SMALLEST << (2 * i)).take_while(|s| *s < most).map(Bytes).collect();
+    sizes.push(Bytes(most));
+    Ok(sizes)
+}
+
+/// Whether sizes beyond one that took these times are worth their time.
+pub(crate) fn go_on(samples: &[TransferSample]) -> bool {
+    samples.last().is_some_and(|s| s.seconds.0 < LONG_ENOUGH.0)
+}
+
+/// A program of one op, and the schedule that moves its tensors.
+pub(crate) struct Probe {
+    pub program: Program,
+    pub schedule: Schedule,
+    /// The commands that are timed: offloads and prefetches.
+    offloads: Vec<CommandId>,
+    prefetches: Vec<CommandId>,
+    size: Bytes,
+}
+
+const A: TensorId = TensorId(0);
+const B: TensorId = TensorId(1);
+
+impl Probe {
+    /// Each way alone.
+    pub fn alone(size: Bytes) -> Probe {
+        let mut commands = vec![compute()];
+        let mut buffers = Vec::new();
+        let offloads =
+            push(&mut commands, |first| offload(A, if first { vec![CommandId(0)] } else { vec![] }));
+        let last = *offloads.last().expect("there are transfers");
+        buffers.push(buffer(A, size, None, last));
+        buffers.push(buffer(B, size, Some(CommandId(0)), CommandId(0)));
+        let prefetches = push(&mut commands, |first| prefetch(A, if first { vec![last] } else { vec![] }));
+        buffers.extend(prefetches.iter().map(|id| buffer(A, size, Some(*id), *id)));
+        Probe::new(size, commands, buffers, offloads, prefetches)
+    }
+
+    /// Both ways at once.
+    pub fn together(size: Bytes) -> Probe {
+        let mut commands = vec![compute(), offload(B, vec![CommandId(0)])];
+        let saved = CommandId(1);
+        let mut offloads = Vec::new();
+        let mut prefetches = Vec::new();
+        for i in 0..TRANSFERS {
+            let waits = if i == 0 { vec![saved] } else { vec![] };
+            offloads.push(CommandId::new(commands.len()));
+            commands.push(offload(A, vec![]));
+            prefetches.push(CommandId::new(commands.len()));
+            commands.push(prefetch(B, waits));
+        }
+        let last = *offloads.last().expect("there are transfers");
+        let mut buffers = vec![buffer(A, size, None, last), buffer(B, size, Some(CommandId(0)), saved)];
+        buffers.extend(prefetches.iter().map(|id| buffer(B, size, Some(*id), *id)));
+        Probe::new(size, commands, buffers, offloads, prefetches)
+    }
+
+    fn new(
+        size: Bytes,
+        commands: Vec<Command>,
+        buffers: Vec<Buffer>,
+        offloads: Vec<CommandId>,
+        prefetches: Vec<CommandId>,
+    ) -> Probe {
+        let program = program(size);
+        // The device keeps its own link; this one is for a reader of the schedule only.
+        let link = Link::symmetric(BytesPerSecond(1e9));
+        let pool_bytes = size * 2;
+        let schedule = Schedule {
+            kind: ScheduleKind,
+            trace: program.trace.name.clone(),
+            batch: program.trace.batch,
+            budget_bytes: program.trace.resident_bytes + pool_bytes,
+            pool_bytes,
+            link,
+            commands,
+            buffers,
+        };
+        Probe { program, schedule, offloads, prefetches, size }
+    }
+
+    /// The timed transfers of a run: offloads, then prefetches; of one that runs both together, those that really did.
+    pub fn samples(&self, timeline: &Timeline, together: bool) -> [Vec<TransferSample>; 2] {
+        let spans =
+            |ids: &[CommandId]| ids.iter().map(|id| timeline.spans[id.index()]).collect::<Vec<Span>>();
+        let (out, back) = (spans(&self.offloads), spans(&self.prefetches));
+        let chosen = |own: &[Span], other: &[Span]| {
+            let kept: Vec<&Span> = own.iter().filter(|s| !together || overlap(s, other) >= OVERLAP).collect();
+            let sample =
+                |s: &&Span| TransferSample { bytes: self.size, seconds: Seconds(s.end.0 - s.start.0) };
+            kept.iter().map(sample).filter(|s| s.seconds.0 > 0.0).collect::<Vec<_>>()
+        };
+        [chosen(&out, &back), chosen(&back, &out)]
+    }
+}
+
+/// The share of a span during which some of the others run; they do not overlap each other.
+fn overlap(span: &Span, others: &[Span]) -> f64 {
+    let shared = |o: &Span| (span.end.0.min(o.end.0) - span.start.0.max(o.start.0)).max(0.0);
+    others.iter().map(shared).sum::<f64>() / (span.end.0 - span.start.0)
+}
+
+fn push(commands: &mut Vec<Command>, make: impl Fn(bool) -> Command) -> Vec<CommandId> {
+    let ids: Range<usize> = commands.len()..commands.len() + TRANSFERS as usize;
+    commands.extend(ids.clone().map(|id| make(id == ids.start)));
+    ids.map(CommandId::new).collect()
+}
+
+fn compute() -> Command {
+    Command::Compute { op: OpId(0), again: false, alternative: None, waits: vec![] }
+}
+
+fn offload(tensor: TensorId, waits: Vec<CommandId>) -> Command {
+    Command::Offload { tensor, first_byte: None, bytes: None, waits }
+}
+
+fn prefetch(tensor: TensorId, waits: Vec<CommandId>) -> Command {
+    Command::Prefetch { tensor, first_byte: None, bytes: None, waits }
+}
+
+/// A lies in the first half of the pool, B in the second.
+fn buffer(tensor: TensorId, size: Bytes, opens: Option<CommandId>, closes: CommandId) -> Buffer {
+    let offset = if tensor == A { Bytes::ZERO } else { size };
+    Buffer {
+        holds: Holds::Tensor { tensor, first_byte: None, bytes: None },
+        offset,
+        opens,
+        closes: vec![closes],
+    }
+}
+
+/// B = relu(A), with the resident regions that every program has.
+fn program(size: Bytes) -> Program {
+    let call = Call::ReluForward { elements: size.0 / 4 };
+    let region = |name: &str, role, offset, words| Region {
+        name: name.into(),
+        role,
+        offset: Bytes(offset),
+        shape: vec![words],
+    };
+    let tensor = |name: &str, kind| Tensor { name: name.into(), bytes: size, kind };
+    let op = Op {
+        name: "touch".into(),
+        layer: "touch".into(),
+        kind: "relu".into(),
+        phase: Phase::Forward,
+        seconds: Seconds::ZERO,
+        reads: vec![A],
+        writes: vec![B],
+        workspace_bytes: Bytes::ZERO,
+        flops: 0,
+        recomputable: true,
+        alternatives: vec![],
+    };
+    let trace = Trace {
+        kind: TraceKind,
+        name: "link".into(),
+        batch: 1,
+        resident_bytes: Bytes(2 * STORAGE_ALIGNMENT),
+        tensors: vec![tensor("a", TensorKind::Input), tensor("b", TensorKind::Activation)],
+        ops: vec![op],
+    };
+    Program {
+        trace,
+        kernels: vec![Kernel { call, operands: vec![Operand::Tensor(A), Operand::Tensor(B)] }],
+        resident: vec![
+            region("hyper", Role::Hyper, 0, Hyper::WORDS),
+            region("metrics", Role::Metrics, STORAGE_ALIGNMENT, 3),
+        ],
+        images: A,
+        labels: A,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::check::check;
+
+    #[test]
+    fn probes_are_valid_schedules() {
+        for size in [256, 1 << 20] {
+            for probe in [Probe::alone(Bytes(size)), Probe::together(Bytes(size))] {
+                assert_eq!(check(&probe.program.trace, &probe.schedule), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_spread_up_to_half_the_pool() {
+        let of = |pool| sizes(Bytes(pool)).map(|s| s.iter().map(|b| b.0).collect::<Vec<_>>());
+        assert_eq!(of(512).expect("fits"), [256]);
+        assert_eq!(of(1 << 21).expect("fits"), [1 << 14, 1 << 16, 1 << 18, 1 << 20]);
+        assert_eq!(of(3_000_001).expect("fits").last(), Some(&1_499_904));
+        assert_eq!(of(1 << 40).expect("fits").last(), Some(&LARGEST));
+        assert!(matches!(of(511), Err(ProfileError::NoRoom { left: Bytes(511) })));
+    }
+
+    #[test]
+    fn only_transfers_beside_a_busy_other_way_count_as_together() {
+        let probe = Probe::together(Bytes(1024));
+        // Offloads take 1 s from second 1 on, prefetches 3 s: the last offloads and only the first two prefetches overlap.
+        let mut timeline = Timeline { spans: vec![Span { start: Seconds(0.0), end: Seconds(1.0) }; 14] };
+        for i in 0..TRANSFERS as usize {
+            let at =
+                |k: f64| Span { start: Seconds(1.0 + i as f64 * k), end: Seconds(1.0 + (i + 1) as f64 * k) };
+            timeline.spans[2 + 2 * i] = at(1.0);
+            timeline.spans[3 + 2 * i] = at(3.0);
+        }
+        let [out, back] = probe.samples(&timeline, true);
+        assert_eq!((out.len(), back.len()), (6, 2));
+        let [out, back] = probe.samples(&timeline, false);
+        assert_eq!((out.len(), back.len()), (6, 6));
+        assert_eq!(back[5].seconds, Seconds(3.0));
+    }
+}

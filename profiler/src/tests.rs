@@ -1,0 +1,301 @@
+//! Measuring on a made-up machine: rounds, the journal, interruption, noise.
+
+use super::*;
+use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples, TransferSample};
+use plimsoll_ir::trace::Phase;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A machine with two ops whose every time is known.
+struct Fake {
+    batches: Vec<u64>,
+    /// Every iteration that ran, by batch size.
+    ran: Vec<u64>,
+    calibrated: usize,
+    linked: usize,
+    /// The second op's seconds a sample at the n-th iteration, as a factor.
+    factor: fn(usize) -> f64,
+    names: [&'static str; 2],
+}
+
+fn quiet(_: usize) -> f64 {
+    1.0
+}
+
+fn fake() -> Fake {
+    Fake {
+        batches: vec![],
+        ran: vec![],
+        calibrated: 0,
+        linked: 0,
+        factor: quiet,
+        names: ["fc.forward", "fc.backward"],
+    }
+}
+
+impl Bench for Fake {
+    fn calibrate(&mut self) -> Result<Seconds, ProfileError> {
+        self.calibrated += 1;
+        Ok(Seconds(1e-7))
+    }
+
+    fn prepare(&mut self, batches: &[u64], overhead: Seconds) -> Result<(), ProfileError> {
+        assert_eq!(overhead, Seconds(1e-7));
+        self.batches = batches.to_vec();
+        Ok(())
+    }
+
+    fn link(&mut self, _: &mut Watch<'_>) -> Result<LinkSamples, ProfileError> {
+        self.linked += 1;
+        let one = vec![TransferSample { bytes: Bytes(1), seconds: Seconds(1.0) }];
+        Ok(LinkSamples {
+            offload_alone: one.clone(),
+            prefetch_alone: one.clone(),
+            offload_together: one.clone(),
+            prefetch_together: one,
+        })
+    }
+
+    fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError> {
+        let batch = self.batches[position];
+        let factor = (self.factor)(self.ran.len());
+        self.ran.push(batch);
+        let op = |name: &str, phase, seconds| OpSamples {
+            name: name.into(),
+            kind: "fc".into(),
+            phase,
+            flops: 10 * batch,
+            seconds: vec![Seconds(seconds)],
+        };
+        let ops = vec![
+            op(self.names[0], Phase::Forward, 1e-3 * batch as f64),
+            op(self.names[1], Phase::Backward, factor * 1e-2 * batch as f64),
+        ];
+        Ok(BatchSamples { batch, iteration_seconds: vec![Seconds(batch as f64)], ops })
+    }
+}
+
+fn request(folder: &TempDir) -> ProfileRequest {
+    ProfileRequest {
+        network: NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 },
+        machine: Machine {
+            device: "made-up".into(),
+            threads: 1,
+            paced: None,
+            system: "none".into(),
+            plimsoll: "0.1.0".into(),
+            unix_seconds: 77,
+        },
+        budget: Bytes(1000),
+        batches: vec![1, 2, 4],
+        effort: Effort { at_least: 6, at_most: 12, time: Seconds(60.0), good: 0.01, bad: 0.15 },
+        journal: folder.path().join("study/profile.journal.jsonl"),
+        fresh: false,
+    }
+}
+
+/// Runs until done, or until so many iterations have run.
+fn run(request: &ProfileRequest, bench: &mut Fake, iterations: usize) -> Result<Profile, ProfileError> {
+    let asked = std::cell::Cell::new(0);
+    let stop = || {
+        asked.set(asked.get() + 1);
+        asked.get() > iterations
+    };
+    profile_on(request, bench, &mut Watch { stop: &stop, progress: &mut |_| {} })
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[test]
+fn batch_sizes_are_those_of_the_paper() {
+    assert_eq!(fractions(64), [8, 16, 32, 43, 64]);
+    assert_eq!(fractions(5), [1, 3, 5]);
+    assert_eq!(fractions(1), [1]);
+    assert_eq!(fractions(0), [1]);
+    assert_eq!(fractions(u64::MAX).last(), Some(&u64::MAX));
+}
+
+#[test]
+fn batch_sizes_take_turns_and_every_other_round_goes_backwards() {
+    let folder = folder();
+    let mut bench = fake();
+    let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
+    let turns: Vec<u64> = bench.ran.chunks(4).map(|turn| turn[0]).collect();
+    assert!(bench.ran.chunks(4).all(|turn| turn.iter().all(|b| *b == turn[0])));
+    assert_eq!(turns, [1, 2, 4, 4, 2, 1]);
+    for batch in &profile.batches {
+        assert_eq!(batch.iteration_seconds, vec![Seconds(batch.batch as f64); 6]);
+        assert_eq!(batch.ops[1].seconds, vec![Seconds(1e-2 * batch.batch as f64); 6]);
+    }
+    assert_eq!((profile.overhead_seconds, profile.machine.unix_seconds), (Seconds(1e-7), 77));
+    use plimsoll_ir::Document;
+    assert_eq!(Profile::from_json(&profile.to_json()), Ok(profile));
+}
+
+#[test]
+fn an_interrupted_measurement_goes_on_and_loses_nothing() {
+    let whole = run(&request(&folder()), &mut fake(), usize::MAX).expect("measured");
+    for stop_after in 0..23 {
+        let folder = folder();
+        let request = request(&folder);
+        let (mut first, mut second) = (fake(), fake());
+        assert!(
+            matches!(run(&request, &mut first, stop_after), Err(ProfileError::Interrupted)),
+            "{stop_after}"
+        );
+        assert_eq!(first.ran.len(), stop_after);
+        let profile = run(&request, &mut second, usize::MAX).expect("measured");
+        assert_eq!((second.calibrated, second.linked), (0, 0));
+        assert!(profile.batches.iter().all(|b| b.iteration_seconds.len() >= 6));
+        let timed = |p: &Profile| p.batches.iter().map(|b| b.iteration_seconds.len()).sum::<usize>();
+        let wasted = timed(&profile) - timed(&whole);
+        assert!(wasted <= 2, "{stop_after}: {wasted} samples more than without an interruption");
+        let warm_ups = first.ran.len() + second.ran.len() - timed(&profile);
+        assert!(warm_ups <= 8, "{stop_after}: {warm_ups} warm-ups");
+        assert!(run(&request, &mut fake(), 0).is_ok(), "what is done needs no iteration");
+    }
+}
+
+#[test]
+fn a_line_cut_short_is_dropped_and_a_foreign_line_is_refused() {
+    let folder = folder();
+    let request = request(&folder);
+    let whole = run(&request, &mut fake(), usize::MAX).expect("measured");
+    let text = std::fs::read_to_string(&request.journal).expect("a journal");
+    let line_of = |at: usize| text[..at].matches('\n').count();
+    for cut in [0, 1, 50, text.len() / 3, text.len() / 2, text.len() - 1] {
+        std::fs::write(&request.journal, &text[..cut]).expect("written");
+        let mut bench = fake();
+        let profile = run(&request, &mut bench, usize::MAX).expect("measured");
+        assert_eq!(profile.batches, whole.batches, "cut at {cut}, in line {}", line_of(cut));
+        assert_eq!(bench.calibrated, usize::from(line_of(cut) < 2));
+    }
+    std::fs::write(&request.journal, text.replacen("{\"round", "{\"sound", 1)).expect("written");
+    let refused = run(&request, &mut fake(), usize::MAX);
+    assert!(
+        matches!(&refused, Err(ProfileError::Journal { why, .. }) if why.contains("line 4")),
+        "{refused:?}"
+    );
+    std::fs::write(&request.journal, "Dear diary,\n").expect("written");
+    assert!(matches!(run(&request, &mut fake(), usize::MAX), Err(ProfileError::Journal { .. })));
+    let fresh = ProfileRequest { fresh: true, ..request };
+    assert_eq!(run(&fresh, &mut fake(), usize::MAX).expect("measured").batches, whole.batches);
+}
+
+#[track_caller]
+fn check_refused(change: fn(&mut ProfileRequest), named: &str) {
+    let folder = folder();
+    let mut request = request(&folder);
+    run(&request, &mut fake(), usize::MAX).expect("measured");
+    change(&mut request);
+    let refused = run(&request, &mut fake(), usize::MAX);
+    assert!(
+        matches!(&refused, Err(ProfileError::OtherStudy { differs, .. }) if differs.contains(named)),
+        "{refused:?}"
+    );
+    request.fresh = true;
+    run(&request, &mut fake(), usize::MAX).expect("measured afresh");
+}
+
+#[test]
+fn a_journal_of_another_measurement_is_refused_with_what_differs() {
+    check_refused(|r| r.network.name = "lenet".into(), "mlp at 8x8x1, 10 classes there, and lenet");
+    check_refused(|r| r.machine.device = "h200".into(), "the device is made-up there, and h200 now");
+    check_refused(|r| r.machine.threads = 2, "the threads");
+    check_refused(|r| r.machine.plimsoll = "0.2.0".into(), "the version");
+    check_refused(
+        |r| r.machine.paced = Some(Link::symmetric(plimsoll_ir::BytesPerSecond(1e9))),
+        "1 GB/s out",
+    );
+    check_refused(|r| r.budget = Bytes(999), "the budget is 1000 there, and 999 now");
+    check_refused(|r| r.batches = vec![1, 2], "the batch sizes");
+}
+
+#[test]
+fn ops_that_changed_since_are_refused() {
+    let folder = folder();
+    let request = request(&folder);
+    assert!(run(&request, &mut fake(), 5).is_err());
+    let mut other = Fake { names: ["fc.forward", "fc.backward_data"], ..fake() };
+    let refused = run(&request, &mut other, usize::MAX);
+    assert!(
+        matches!(&refused, Err(ProfileError::OtherStudy { differs, .. }) if differs.contains("ops")),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn another_time_is_no_other_measurement_but_two_runs_at_once_are() {
+    let folder = folder();
+    let mut request = request(&folder);
+    assert!(run(&request, &mut fake(), 3).is_err());
+    request.machine.unix_seconds = 99;
+    let held = Journal::open(&request.journal, Header::of(&request), false).expect("free");
+    assert!(matches!(run(&request, &mut fake(), usize::MAX), Err(ProfileError::InUse { .. })));
+    drop(held);
+    assert_eq!(run(&request, &mut fake(), usize::MAX).expect("measured").machine.unix_seconds, 77);
+}
+
+#[test]
+fn noise_is_met_with_more_repetitions_and_told_where_they_do_not_help() {
+    // A disturbance in every fifth iteration costs nothing: medians.
+    let folder = folder();
+    let mut bench = Fake { factor: |n| if n % 5 == 4 { 7.0 } else { 1.0 }, ..fake() };
+    let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
+    assert_eq!(profile.batches[0].iteration_seconds.len(), 6);
+    // Swinging by a fifth: more repetitions, and good enough.
+    let folder = self::folder();
+    let mut bench = Fake { factor: |n| [0.9, 1.0, 1.1][n % 3], ..fake() };
+    let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
+    assert_eq!(profile.batches[0].iteration_seconds.len(), 12);
+    // Anything between 1 and 4 times: not to be decided.
+    let folder = self::folder();
+    let mut bench = Fake { factor: |n| 1.0 + (n * 7 % 4) as f64, ..fake() };
+    match run(&request(&folder), &mut bench, usize::MAX) {
+        Err(ProfileError::Noisy { op, spread, samples, .. }) => {
+            assert_eq!((op.as_str(), samples), ("fc.backward", 12));
+            assert!(spread > 0.15 && spread < 1.0, "{spread}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn time_ends_the_rounds_once_there_is_enough() {
+    let folder = folder();
+    let mut request = request(&folder);
+    request.effort.time = Seconds::ZERO;
+    let mut bench = Fake { factor: |n| [0.9, 1.0, 1.1][n % 3], ..fake() };
+    let profile = run(&request, &mut bench, usize::MAX).expect("measured");
+    assert!(profile.batches.iter().all(|b| b.iteration_seconds.len() == 6));
+}
+
+#[test]
+fn progress_reaches_its_end() {
+    let folder = folder();
+    let mut told = Vec::new();
+    let mut watch = Watch { stop: &|| false, progress: &mut |p| told.push(p) };
+    profile_on(&request(&folder), &mut fake(), &mut watch).expect("measured");
+    assert_eq!(told.len(), 18);
+    assert_eq!(told.last().map(|p| (p.stage, p.done, p.of)), Some((Stage::Iterations { batch: 1 }, 18, 18)));
+    assert!(told.windows(2).all(|w| w[0].done < w[1].done));
+}
+
+#[test]
+fn unusable_requests_and_folders_are_named() {
+    let folder = folder();
+    for batches in [vec![], vec![0, 1], vec![2, 2], vec![4, 2]] {
+        let request = ProfileRequest { batches, ..request(&folder) };
+        assert!(matches!(run(&request, &mut fake(), usize::MAX), Err(ProfileError::Batches { .. })));
+    }
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    for journal in
+        [file.join("journal"), folder.path().to_owned(), Path::new("/proc/none/journal").to_owned()]
+    {
+        let request = ProfileRequest { journal, ..request(&folder) };
+        assert!(matches!(run(&request, &mut fake(), usize::MAX), Err(ProfileError::Journal { .. })));
+    }
+}
