@@ -284,7 +284,11 @@ impl Call {
             Call::ReluMaskForward { .. } | Call::MaxPoolForward { .. } => &[R, W, W],
             Call::DropoutForward { .. } | Call::Add { .. } => &[R, R, W],
             Call::AvgPoolBackward { accumulate, .. } | Call::SplitPart { accumulate, .. } => {
-                if *accumulate { &[R, U] } else { &[R, W] }
+                if *accumulate {
+                    &[R, U]
+                } else {
+                    &[R, W]
+                }
             }
             Call::ConvBackwardData { accumulate, .. }
             | Call::ReluBackward { accumulate, .. }
@@ -292,13 +296,21 @@ impl Call {
             | Call::MaxPoolBackward { accumulate, .. }
             | Call::DropoutBackward { accumulate, .. }
             | Call::LrnBackward { accumulate, .. } => {
-                if *accumulate { &[R, R, U] } else { &[R, R, W] }
+                if *accumulate {
+                    &[R, R, U]
+                } else {
+                    &[R, R, W]
+                }
             }
             Call::BatchNormForward { .. } => &[R, R, R, W, W],
             Call::BatchNormRunning { .. } => &[R, U, U],
             Call::BatchNormInference { .. } => &[R, R, R, R, R, W],
             Call::BatchNormBackward { accumulate, .. } => {
-                if *accumulate { &[R, R, R, R, U, W, W] } else { &[R, R, R, R, W, W, W] }
+                if *accumulate {
+                    &[R, R, R, R, U, W, W]
+                } else {
+                    &[R, R, R, R, W, W, W]
+                }
             }
             Call::SoftmaxCrossEntropyForward { .. } => &[R, R, W, W],
             Call::SoftmaxCrossEntropyBackward { .. } => &[R, R, W],
@@ -318,11 +330,14 @@ impl Call {
         let product = |factors: &[u64]| factors.iter().fold(1, |a: u64, f| a.saturating_mul(*f));
         let window = |w: &Window| [u64::from(w.size[0]), u64::from(w.size[1])];
         match self {
-            Call::ConvForward { shape } | Call::ConvBackwardFilter { shape } | Call::ConvBackwardData { shape, .. } => {
+            Call::ConvForward { shape }
+            | Call::ConvBackwardFilter { shape }
+            | Call::ConvBackwardData { shape, .. } => {
                 let [rows, columns] = shape.output.map(u64::from);
                 let outputs = product(&[shape.batch, rows, columns, u64::from(shape.out_channels)]);
                 let [kernel_rows, kernel_columns] = window(&shape.window);
-                let taps = product(&[2, kernel_rows, kernel_columns, u64::from(shape.in_channels / shape.groups)]);
+                let taps =
+                    product(&[2, kernel_rows, kernel_columns, u64::from(shape.in_channels / shape.groups)]);
                 product(&[outputs, taps.saturating_add(u64::from(shape.bias))])
             }
             Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => {
@@ -330,7 +345,9 @@ impl Call {
             }
             Call::BatchNormInference { shape, .. } => product(&[2, shape.rows, shape.channels]),
             Call::BatchNormRunning { shape, .. } => product(&[8, shape.channels]),
-            Call::MaxPoolForward { shape } | Call::AvgPoolForward { shape } | Call::AvgPoolBackward { shape, .. } => {
+            Call::MaxPoolForward { shape }
+            | Call::AvgPoolForward { shape }
+            | Call::AvgPoolBackward { shape, .. } => {
                 let [rows, columns] = shape.output.map(u64::from);
                 let [kernel_rows, kernel_columns] = window(&shape.window);
                 product(&[shape.batch, rows, columns, u64::from(shape.channels), kernel_rows, kernel_columns])
@@ -344,7 +361,9 @@ impl Call {
             | Call::ReluMaskForward { elements }
             | Call::ReluMaskBackward { elements, .. }
             | Call::Add { elements } => *elements,
-            Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => product(&[2, *elements]),
+            Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
+                product(&[2, *elements])
+            }
             Call::ConcatPart { rows, channels, .. } | Call::SplitPart { rows, channels, .. } => {
                 product(&[*rows, *channels])
             }
@@ -407,7 +426,10 @@ impl Region {
 impl Program {
     /// The one region of a role that there is one of.
     fn only(&self, role: Role) -> &Region {
-        self.resident.iter().find(|r| r.role == role).expect("every program has its hyper and metrics regions")
+        self.resident
+            .iter()
+            .find(|r| r.role == role)
+            .expect("every program has its hyper and metrics regions")
     }
 
     /// Where [`Hyper`] lies.
