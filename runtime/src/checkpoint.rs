@@ -9,6 +9,7 @@ use crate::trainer::TrainingPlan;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +23,7 @@ const KIND: &str = "checkpoint/1";
 pub struct Checkpoint {
     /// Where the run stands.
     pub progress: Progress,
-    /// Regions in the order of the program.
+    /// Sorted by name, as the file has them.
     pub(crate) regions: Vec<SavedRegion>,
 }
 
@@ -55,13 +56,20 @@ pub struct DataName {
 }
 
 /// A resident region's contents.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct SavedRegion {
     /// With the role before it, such as `momentum/conv1.weight`.
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
     /// f32, little-endian.
     pub(crate) data: Vec<u8>,
+}
+
+impl fmt::Debug for SavedRegion {
+    /// Without the contents, which can be a gigabyte.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.name, self.shape)
+    }
 }
 
 impl Progress {
@@ -112,7 +120,6 @@ impl Checkpoint {
             return Err(fault(format!("is a `{}`; expected `{KIND}`", progress.kind)));
         }
         let mut regions = Vec::new();
-        // By offset: the file's own order, where names come from a map.
         for name in metadata.offset_keys() {
             let view = tensors.tensor(&name).map_err(foreign)?;
             if view.dtype() != Dtype::F32 {
@@ -120,7 +127,12 @@ impl Checkpoint {
             }
             regions.push(SavedRegion { name, shape: view.shape().to_vec(), data: view.data().to_vec() });
         }
-        Ok(Checkpoint { progress, regions })
+        Ok(Checkpoint::new(progress, regions))
+    }
+
+    pub(crate) fn new(progress: Progress, mut regions: Vec<SavedRegion>) -> Checkpoint {
+        regions.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Checkpoint { progress, regions }
     }
 
     /// The f32 of a saved region, such as `parameter/conv1.weight`; none where there is no such region.

@@ -313,7 +313,7 @@ impl Trainer {
         }
         let (data, per_epoch) = self.data.clone().map_or((None, 1), |(name, n)| (Some(name), n));
         let progress = Progress::new(self.step, per_epoch, self.plan.clone(), data);
-        Ok(Checkpoint { progress, regions })
+        Ok(Checkpoint::new(progress, regions))
     }
 
     /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. `path` is where it came from, for errors.

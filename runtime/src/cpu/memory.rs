@@ -119,19 +119,25 @@ fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
     MmapOptions::new().len(length).populate().map_anon().map(Region::of).map_err(|_| short())
 }
 
+/// Why there is no host file, and what to do about it.
+fn what_to_do(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "its folder does not exist; make it, or name another file".to_owned(),
+        ErrorKind::PermissionDenied => "no permission to write there; name another file".to_owned(),
+        ErrorKind::ReadOnlyFilesystem => "the disk is read-only; name a file on another".to_owned(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            format!("the disk has no room for it ({error}); free some, or name a file on another disk")
+        }
+        _ => format!("{error}; name a regular file on a disk with room for it"),
+    }
+}
+
 /// A file of exactly this length, all of its blocks allocated.
 fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
-    let fault = |error: &std::io::Error| {
-        let why = match error.kind() {
-            ErrorKind::NotFound => "its folder does not exist; make it, or name another file".to_owned(),
-            ErrorKind::PermissionDenied => "no permission to write there; name another file".to_owned(),
-            ErrorKind::ReadOnlyFilesystem => "the disk is read-only; name a file on another".to_owned(),
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-                format!("the disk has no room for it ({error}); free some, or name a file on another disk")
-            }
-            _ => format!("{error}; name a regular file on a disk with room for it"),
-        };
-        DeviceError::HostFile { path: path.to_owned(), bytes, why }
+    let fault = |error: &std::io::Error| DeviceError::HostFile {
+        path: path.to_owned(),
+        bytes,
+        why: what_to_do(error),
     };
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
     let file = options.map_err(|e| fault(&e))?;
@@ -178,4 +184,37 @@ pub(super) fn system_name() -> String {
     let model = text.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(':'));
     let model = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
     format!("{model}, {}", std::env::consts::OS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_a_host_file_says_what_to_do() {
+        for (code, expected) in [
+            (libc::ENOENT, "make it"),
+            (libc::EACCES, "no permission"),
+            (libc::EROFS, "read-only"),
+            (libc::ENOSPC, "no room"),
+            (libc::EDQUOT, "no room"),
+            (libc::EFBIG, "no room"),
+            (libc::EISDIR, "name a regular file"),
+        ] {
+            let found = what_to_do(&std::io::Error::from_raw_os_error(code));
+            assert!(found.contains(expected), "{found}");
+        }
+    }
+
+    #[test]
+    fn mappings_start_on_a_page_and_hold_zeros() {
+        let layout = MemoryLayout { resident: Bytes(1000), pool: Bytes(24), host: Bytes(7) };
+        let memory = Memory::new(layout, &HostMemory::Anonymous).expect("it is small");
+        for (base, bytes) in [(memory.device(Bytes(0)), 1024), (memory.host(Bytes(0)), 7)] {
+            assert_eq!(base as usize % 4096, 0);
+            // SAFETY: the mapping has this many bytes, and nobody else has it.
+            let held = unsafe { std::slice::from_raw_parts(base, bytes) };
+            assert!(held.iter().all(|b| *b == 0));
+        }
+    }
 }

@@ -32,7 +32,7 @@ mod tests {
     fn every_class_is_held_out_in_the_same_share() {
         assert_eq!(RECORDS.len(), 1797 * RECORD);
         let Split { train, test } = digits();
-        assert_eq!((train.len(), test.len()), (1441, 355));
+        assert_eq!((train.len(), test.len()), (1442, 355));
         let mut pixels = [0.0; 64];
         let mut counts = [[0usize; 10]; 2];
         for (count, set) in counts.iter_mut().zip([&train, &test]) {

@@ -1,0 +1,62 @@
+//! An iteration allocates nothing on the thread that enqueues it, once it has run before.
+
+mod support;
+
+use plimsoll_runtime::{Cpu, CpuOptions, Executor, MemoryLayout};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use support::{everything, naive, training};
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|c| c.set(c.get() + 1));
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.with(|c| c.set(c.get() + 1));
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn an_iteration_allocates_nothing() {
+    let program = training(&everything(), 4);
+    let schedule = naive(&program.trace);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let labels = [0u8; 16];
+    let images = [0u8; 4 * 64 * 4];
+    let iterate = |executor: &mut Executor| {
+        executor.write_images(&loaded, &images).expect("the images fit");
+        executor.write_labels(&loaded, &labels).expect("the labels fit");
+        executor.run(&loaded).expect("an iteration runs");
+    };
+    iterate(&mut executor);
+    let before = COUNT.with(Cell::get);
+    drop(std::hint::black_box(vec![0u8; 100]));
+    let counted = COUNT.with(Cell::get);
+    assert!(counted > before, "the counter counts");
+    for _ in 0..5 {
+        iterate(&mut executor);
+    }
+    assert_eq!(COUNT.with(Cell::get) - counted, 0);
+}

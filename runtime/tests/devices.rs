@@ -1,0 +1,220 @@
+//! The devices: `null` against the simulation, `cpu` against its link, its memory and its failures.
+
+mod support;
+
+use plimsoll_ir::schedule::{Duplex, Link, Schedule};
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::testing::{Random, random_schedule};
+use plimsoll_ir::trace::Alternative;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_runtime::{
+    Cpu, CpuOptions, DeviceError, Executor, HostMemory, MemoryLayout, Null, RuntimeError, host_slab,
+};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use support::{everything, keep, naive, training, zoo};
+
+/// Each op takes a random time, and some have another way to run.
+fn timed_program(seed: u64) -> plimsoll_ir::program::Program {
+    let mut program = training(&everything(), 4);
+    let mut random = Random::new(seed);
+    for op in &mut program.trace.ops {
+        op.seconds = Seconds(random.below(1000) as f64 * 1e-6);
+        if random.percent(30) {
+            let seconds = Seconds(random.below(2000) as f64 * 1e-6);
+            let name = "another".to_owned();
+            op.alternatives.push(Alternative {
+                name,
+                seconds,
+                workspace_bytes: Bytes(256 * random.below(9)),
+            });
+        }
+    }
+    program
+}
+
+#[test]
+fn null_takes_exactly_the_simulated_times() {
+    for seed in 0..60 {
+        let program = timed_program(seed);
+        let mut schedule =
+            if seed == 0 { naive(&program.trace) } else { random_schedule(&program.trace, seed) };
+        for duplex in [Duplex::Full, Duplex::Half] {
+            schedule.link.duplex = duplex;
+            schedule.link.latency_seconds = Seconds(seed as f64 * 1e-6);
+            let layout = MemoryLayout::of(&program, &schedule);
+            let mut executor =
+                Executor::new(Box::new(Null::new(schedule.link)), layout).expect("null has room");
+            let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+            let measured = executor.run_timed(&loaded).expect("null does not fail");
+            assert_eq!(measured, simulate(&program.trace, &schedule), "seed {seed}, {duplex:?}");
+        }
+    }
+}
+
+#[test]
+fn a_schedule_is_checked_before_it_runs() {
+    let program = training(&zoo("mlp"), 4);
+    let schedule = keep(&program.trace);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let check = |change: &dyn Fn(&mut Schedule), expected: &str| {
+        let mut changed = schedule.clone();
+        change(&mut changed);
+        let mut executor =
+            Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+        let error = executor.load(&program, &changed).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(&|s| drop(s.commands.pop()), "not valid");
+    check(&|s| s.trace = "another".into(), "not valid");
+    check(&|s| s.pool_bytes = Bytes(64), "not valid");
+    check(
+        &|s| {
+            s.pool_bytes += Bytes(4096);
+            s.budget_bytes += Bytes(4096);
+        },
+        "too small",
+    );
+}
+
+#[test]
+fn operands_off_the_alignment_are_refused() {
+    let program = training(&zoo("mlp"), 4);
+    let mut schedule = keep(&program.trace);
+    schedule.buffers.iter_mut().for_each(|b| b.offset += Bytes(4));
+    schedule.pool_bytes += Bytes(4);
+    schedule.budget_bytes += Bytes(4);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+    let error = executor.load(&program, &schedule).expect_err("4 is no multiple of 256").to_string();
+    assert!(error.contains("multiples of 256"), "{error}");
+}
+
+#[test]
+fn the_host_slab_takes_the_offloaded_extents_and_nothing_else() {
+    let program = training(&everything(), 4);
+    assert_eq!(host_slab(&program.trace, &keep(&program.trace)).bytes(), Bytes::ZERO);
+    let schedule = naive(&program.trace);
+    let mut offloaded: Vec<_> = schedule
+        .commands
+        .iter()
+        .filter(|c| c.stream() == plimsoll_ir::schedule::Stream::Offload)
+        .filter_map(|c| c.transfer())
+        .map(|(tensor, _, _)| tensor)
+        .collect();
+    offloaded.sort_unstable();
+    offloaded.dedup();
+    let expected: Bytes = offloaded.iter().map(|t| program.trace.tensors[t.index()].bytes).sum();
+    assert_eq!(host_slab(&program.trace, &schedule).bytes(), expected);
+}
+
+/// A paced link: every transfer of a schedule takes what the link says, and the whole what `simulate` says or more.
+#[test]
+fn a_paced_link_takes_its_time() {
+    let program = training(&zoo("resnet20"), 8);
+    let schedule = naive(&program.trace);
+    for duplex in [Duplex::Full, Duplex::Half] {
+        let (rate, latency_seconds) = (BytesPerSecond(100e6), Seconds(50e-6));
+        let link = Link { duplex, latency_seconds, ..Link::symmetric(rate) };
+        let schedule = Schedule { link, ..schedule.clone() };
+        let options = CpuOptions { link: Some(link), ..CpuOptions::default() };
+        let layout = MemoryLayout::of(&program, &schedule);
+        let mut executor = Executor::new(Box::new(Cpu::new(options)), layout).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        executor.run(&loaded).expect("a first iteration");
+        let measured = executor.run_timed(&loaded).expect("a timed iteration");
+        let mut told = 0.0;
+        let mut taken = 0.0;
+        for (span, command) in measured.spans.iter().zip(&schedule.commands) {
+            if let Some((tensor, _, _)) = command.transfer() {
+                told += link.seconds(command.stream(), program.trace.tensors[tensor.index()].bytes).0;
+                taken += span.seconds().0;
+            }
+        }
+        println!("{duplex:?}: {:.3} ms of transfers took {:.3} ms", told * 1e3, taken * 1e3);
+        assert!(taken > 0.98 * told, "no link is faster than it is: {taken} s for {told} s");
+    }
+}
+
+#[test]
+fn a_kernel_that_panics_is_an_error_and_no_hang() {
+    let program = training(&zoo("mlp"), 4);
+    for schedule in [keep(&program.trace), naive(&program.trace)] {
+        let layout = MemoryLayout::of(&program, &schedule);
+        let mut executor =
+            Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let run = |executor: &mut Executor, label: i32| {
+            executor.write_images(&loaded, &[0; 4 * 64 * 4]).expect("the images fit");
+            executor.write_labels(&loaded, &[label.to_le_bytes(); 4].concat()).expect("the labels fit");
+            executor.run(&loaded)
+        };
+        for _ in 0..3 {
+            run(&mut executor, 9).expect("class 9 of 10 is there");
+            match run(&mut executor, 77) {
+                Err(RuntimeError::Device(DeviceError::Failed { what, .. })) => {
+                    assert_eq!(what, "softmax_cross_entropy_forward");
+                }
+                other => panic!("class 77 of 10 ended as {other:?}"),
+            }
+        }
+    }
+}
+
+fn with_host(path: &Path, host: u64) -> Result<Executor, RuntimeError> {
+    let options = CpuOptions { host: HostMemory::File(path.to_owned()), ..CpuOptions::default() };
+    let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(4096), host: Bytes(host) };
+    Executor::new(Box::new(Cpu::new(options)), layout)
+}
+
+#[test]
+fn a_host_file_has_its_exact_size_or_says_why_not() {
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    let path = folder.path().join("slab");
+    drop(with_host(&path, 10_000).expect("10 kB fit"));
+    assert_eq!(std::fs::metadata(&path).expect("it is left").len(), 10_000);
+    let check = |path: &Path, bytes: u64, expected: &str| match with_host(path, bytes) {
+        Err(RuntimeError::Device(DeviceError::HostFile { why, .. })) => {
+            assert!(why.contains(expected), "{why}")
+        }
+        other => panic!("{}: {:?}", path.display(), other.map(|_| "allocated")),
+    };
+    check(&folder.path().join("missing/slab"), 4096, "folder does not exist");
+    check(Path::new("/dev/full"), 4096, "regular file");
+    check(folder.path(), 4096, "name a regular file");
+    // No disk holds 2^60 bytes.
+    check(&path, 1 << 60, "no room");
+    assert!(!path.exists(), "what did not fit is not left behind");
+
+    let closed = folder.path().join("closed");
+    std::fs::create_dir(&closed).expect("a folder can be made");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o555)).expect("it is ours");
+    if std::fs::write(closed.join("probe"), []).is_ok() {
+        println!("skipped: this user may write to a folder without permission");
+    } else {
+        check(&closed.join("slab"), 4096, "no permission");
+    }
+}
+
+#[test]
+fn more_memory_than_the_machine_has_is_refused() {
+    let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(1 << 60), host: Bytes(0) };
+    match Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout) {
+        Err(RuntimeError::Device(DeviceError::OutOfMemory { needed, .. })) => {
+            assert_eq!(needed, Bytes(1 << 60))
+        }
+        other => panic!("{:?}", other.map(|_| "allocated")),
+    }
+}
+
+#[test]
+fn swapping_through_a_file_gives_the_same_bits() {
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    let run = |host: HostMemory| {
+        let options = CpuOptions { host, poison: true, ..CpuOptions::default() };
+        let mut trainer = support::trainer(&zoo("mlp"), 8, options, &naive).expect("it is small");
+        support::advance(&mut trainer, 10).expect("10 iterations run");
+        trainer.checkpoint().expect("the device can be read")
+    };
+    assert_eq!(run(HostMemory::File(folder.path().join("slab"))), run(HostMemory::Anonymous));
+}

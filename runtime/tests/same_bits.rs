@@ -1,0 +1,53 @@
+//! Whatever is swapped and recomputed, on however many threads, however late a stream is: after 20 iterations the
+//! parameters, the momentum and the running statistics are bit for bit those of keeping everything.
+
+mod support;
+
+use plimsoll_ir::network::Network;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::testing::random_schedule;
+use plimsoll_ir::trace::Trace;
+use plimsoll_runtime::{Checkpoint, CpuOptions};
+use support::{advance, everything, keep, naive, trainer, zoo};
+
+const ITERATIONS: u64 = 20;
+
+fn outcome(network: &Network, options: CpuOptions, scheduler: &dyn Fn(&Trace) -> Schedule) -> Checkpoint {
+    let mut trainer = trainer(network, 8, options, scheduler).expect("the schedule is valid");
+    advance(&mut trainer, ITERATIONS).expect("20 iterations run");
+    trainer.checkpoint().expect("the device can be read")
+}
+
+fn check(network: &Network, schedulers: &[(&str, &dyn Fn(&Trace) -> Schedule)]) {
+    for threads in [1, 2] {
+        let plain = CpuOptions { threads, ..CpuOptions::default() };
+        let expected = outcome(network, plain.clone(), &keep);
+        for (name, scheduler) in schedulers {
+            let found = outcome(network, CpuOptions { poison: true, ..plain.clone() }, *scheduler);
+            assert_eq!(found, expected, "{name}, {threads} threads, poisoned");
+            let late = CpuOptions { poison: true, delays: Some(17), ..plain.clone() };
+            let found = outcome(network, late, *scheduler);
+            assert_eq!(found, expected, "{name}, {threads} threads, poisoned and late");
+        }
+    }
+}
+
+#[test]
+fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
+    check(
+        &everything(),
+        &[
+            ("keep", &keep),
+            ("naive", &naive),
+            ("random 1", &|t| random_schedule(t, 1)),
+            ("random 2", &|t| random_schedule(t, 2)),
+            ("random 3", &|t| random_schedule(t, 3)),
+            ("random 4", &|t| random_schedule(t, 4)),
+        ],
+    );
+}
+
+#[test]
+fn resnet20_trains_to_the_same_bits() {
+    check(&zoo("resnet20"), &[("naive", &naive), ("random", &|t| random_schedule(t, 5))]);
+}

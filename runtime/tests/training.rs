@@ -1,0 +1,129 @@
+//! Training: it learns, it resumes bit for bit, it stops when told, and it says what does not fit.
+
+mod support;
+
+use plimsoll_ir::network::Shape;
+use plimsoll_runtime::data::{digits, synthetic};
+use plimsoll_runtime::{Checkpoint, CpuOptions, Outcome, RuntimeError, Trainer};
+use std::cell::Cell;
+use std::path::Path;
+use support::{advance, everything, keep, naive, trainer, zoo};
+
+fn new_trainer(network: &str, batch: u64) -> Trainer {
+    let network = if network == "everything" { everything() } else { zoo(network) };
+    trainer(&network, batch, CpuOptions::default(), &keep).expect("it is small")
+}
+
+#[test]
+fn a_small_network_learns_the_digits() {
+    let split = digits();
+    let mut trainer = new_trainer("everything", 32);
+    let before = trainer.evaluate(&*split.test).expect("it evaluates");
+    let per_epoch = trainer.iterations_per_epoch(split.train.len());
+    assert_eq!(per_epoch, 45, "1442 / 32, the last 2 samples of each epoch's order left out");
+    let mut losses = Vec::new();
+    let outcome = trainer.train(&*split.train, 12 * per_epoch, None, &mut |o| losses.push(o.loss), &|| false);
+    assert_eq!(outcome.expect("it trains"), Outcome::Finished);
+    let after = trainer.evaluate(&*split.test).expect("it evaluates");
+    println!("accuracy {:.4} -> {:.4}, loss {:.4}", before.accuracy(), after.accuracy(), after.loss);
+    assert_eq!((losses.len() as u64, after.samples), (12 * per_epoch, 355));
+    assert!(before.accuracy() < 0.4, "{before:?}");
+    assert!(after.accuracy() > 0.95, "{after:?}");
+    assert_eq!(trainer.evaluate(&*split.test).expect("it evaluates"), after, "evaluation changes nothing");
+}
+
+#[test]
+fn an_interrupted_run_goes_on_with_the_same_numbers() {
+    let (folder, split) = (tempfile::tempdir().expect("there is a temporary folder"), digits());
+    let path = folder.path().join("run.safetensors");
+    let mut whole = new_trainer("everything", 100);
+    advance(&mut whole, 37).expect("it trains");
+    let expected = whole.checkpoint().expect("the device can be read");
+
+    let mut first = new_trainer("everything", 100);
+    let asked = Cell::new(0);
+    let stop = || asked.replace(asked.get() + 1) == 19;
+    let outcome = first.train(&*split.train, 37, Some(&path), &mut |_| {}, &stop).expect("it trains");
+    assert_eq!(outcome, Outcome::Interrupted { step: 19, checkpoint: Some(path.clone()) });
+    drop(first);
+
+    let saved = Checkpoint::load(&path).expect("it was saved whole");
+    assert_eq!((saved.progress.step, saved.progress.epoch, saved.progress.position), (19, 1, 500));
+    let mut second = trainer(&everything(), 100, CpuOptions::default(), &naive).expect("it is small");
+    second.resume(&saved, &path).expect("it is of the same run");
+    assert_eq!(second.checkpoint().expect("the device can be read"), saved);
+    advance(&mut second, 37).expect("it trains");
+    assert_eq!(second.checkpoint().expect("the device can be read"), expected);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("it is there").collect();
+    assert_eq!(left.len(), 1, "no temporary file is left");
+}
+
+fn fails(outcome: Result<impl Sized, RuntimeError>, expected: &str) {
+    let error = outcome.err().expect(expected).to_string();
+    assert!(error.contains(expected), "`{error}` does not say `{expected}`");
+}
+
+#[test]
+fn a_foreign_or_cut_checkpoint_says_what_differs() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path().join("run.safetensors");
+    let mut mlp = new_trainer("mlp", 10);
+    advance(&mut mlp, 3).expect("it trains");
+    let saved = mlp.checkpoint().expect("the device can be read");
+    saved.save(&path).expect("the folder can be written");
+    assert_eq!(Checkpoint::load(&path).expect("it is whole"), saved);
+
+    fails(new_trainer("everything", 10).resume(&saved, &path), "the network is");
+    fails(new_trainer("mlp", 20).resume(&saved, &path), "the batch is 10 in it and 20 now");
+    let mut other = saved.clone();
+    other.progress.plan.seed = 5;
+    fails(new_trainer("mlp", 10).resume(&other, &path), "the seed is 5 in it and 11 now");
+
+    let bytes = std::fs::read(&path).expect("it was saved");
+    let check = |bytes: &[u8], expected: &str| {
+        let path = folder.path().join("bad");
+        std::fs::write(&path, bytes).expect("the folder can be written");
+        fails(Checkpoint::load(&path), expected);
+    };
+    check(&[], "no whole safetensors file");
+    check(&bytes[..100], "no whole safetensors file");
+    check(&bytes[..bytes.len() - 1], "no whole safetensors file");
+    check(b"{\"plimsoll\": \"schedule/1\"}", "no whole safetensors file");
+    check(&[&2u64.to_le_bytes()[..], b"{}"].concat(), "not made by Plimsoll");
+    fails(Checkpoint::load(&folder.path().join("none")), "cannot be read");
+    fails(saved.save(Path::new("/proc/plimsoll/run")), "cannot be written");
+    fails(saved.save(&folder.path().join("missing/run")), "cannot be written");
+}
+
+#[test]
+fn data_that_does_not_fit_is_refused_with_the_numbers() {
+    let mut mlp = new_trainer("mlp", 10);
+    let mut train = |shape: (u32, u32, u32), classes: u32, samples: usize, expected: &str| {
+        let image = Shape { height: shape.0, width: shape.1, channels: shape.2 };
+        let data = synthetic(image, classes, samples, 1);
+        fails(mlp.train(&*data, 1, None, &mut |_| {}, &|| false), expected);
+    };
+    train((9, 8, 1), 10, 100, "expected 8x8x1, found 9x8x1");
+    train((8, 8, 1), 11, 100, "expected at most 10, found 11");
+    train((8, 8, 1), 10, 0, "at least 1");
+    train((8, 8, 1), 10, 9, "at most the 9 samples");
+    let mut mlp = new_trainer("mlp", 10);
+    advance(&mut mlp, 1).expect("it trains");
+    let other = synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 100, 1);
+    fails(mlp.train(&*other, 2, None, &mut |_| {}, &|| false), "expected digits-train (1442 samples)");
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_training_with_advice() {
+    let mut plan = support::plan(&zoo("mlp"), 10);
+    plan.rate = plimsoll_runtime::LearningRateSchedule::constant(1e30);
+    let program = support::training(&zoo("mlp"), 10);
+    let schedule = keep(&program.trace);
+    let layout = plimsoll_runtime::MemoryLayout::of(&program, &schedule);
+    let device = Box::new(plimsoll_runtime::Cpu::new(CpuOptions::default()));
+    let mut executor = plimsoll_runtime::Executor::new(device, layout).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let mut trainer = Trainer::new(executor, loaded, None, plan).expect("the plan fits");
+    fails(advance(&mut trainer, 20), "lower the learning rate");
+    fails(trainer.evaluate(&*digits().test), "one for evaluation");
+}
