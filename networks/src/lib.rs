@@ -4,6 +4,17 @@
 //! [`lower`] makes of it, at a batch size, the program that the runtime runs and the trace that the tuner plans.
 //! Everything here is plain computation on shapes: the same input gives the same output, on any machine.
 //!
+//! ```
+//! use plimsoll_networks::{LowerOptions, build, lower, usual};
+//!
+//! let network = build(&usual("resnet50").unwrap()).unwrap();
+//! assert_eq!(network.all_parameters(), 25_557_032);
+//! let program = lower(&network, 32, &LowerOptions::default()).unwrap();
+//! let (op, peak) = program.trace.memory().peak().unwrap();
+//! let op = &program.trace.ops[op.index()].name;
+//! assert_eq!(format!("{peak} during {op}"), "2.723 GiB during layer4.2.bn3.backward");
+//! ```
+//!
 //! What it deliberately does not do: know a device, a duration or an address of the pool.
 #![forbid(unsafe_code)]
 
@@ -17,4 +28,4 @@ mod zoo;
 pub use builder::Builder;
 pub use error::NetworkError;
 pub use lower::{LowerOptions, Mode, ReluStorage, lower};
-pub use zoo::{Entry, build, entries};
+pub use zoo::{Entry, build, entries, usual};

@@ -74,6 +74,19 @@ pub fn entries() -> &'static [Entry] {
     ENTRIES
 }
 
+/// What a network was made for: its name with the image size, channels and classes of its entry, or of its family's.
+/// None for a name that has neither; whether a depth is possible is for [`build`] to say.
+pub fn usual(name: &str) -> Option<NetworkSpec> {
+    let named = |name: &str| entries().iter().find(|entry| entry.name == name);
+    if name.contains('<') {
+        return None;
+    }
+    let family = ["vgg", "resnet"].into_iter().find(|family| depth(name, family).is_some());
+    let entry = named(name).or_else(|| named(&format!("{}<N>", family?)))?;
+    let Entry { image, channels, classes, .. } = *entry;
+    Some(NetworkSpec { name: name.to_owned(), image: [image; 2], channels, classes })
+}
+
 /// Builds the network that a spec names.
 pub fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     match construct(spec) {

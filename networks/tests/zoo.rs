@@ -9,10 +9,7 @@ fn spec(name: &str, image: u32, channels: u32, classes: u32) -> NetworkSpec {
 
 /// A network at the size that its family was published for.
 fn usual(name: &str) -> Network {
-    let family = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let named = |name: &str| entries().iter().find(|e| e.name == name);
-    let entry = named(name).or_else(|| named(&format!("{family}<N>"))).expect("it is in the table");
-    build(&spec(name, entry.image, entry.channels, entry.classes)).expect("its usual size works")
+    build(&plimsoll_networks::usual(name).expect("it is in the table")).expect("its usual size works")
 }
 
 #[test]
@@ -85,6 +82,21 @@ fn multiply_adds_are_the_published_ones() {
     check("vgg11", 7.61);
     check("vgg16", 15.47);
     check("vgg19", 19.63);
+}
+
+#[test]
+fn usual_images_are_those_of_the_family() {
+    let check = |name: &str, expected: Option<(u32, u32, u32)>| {
+        let found = plimsoll_networks::usual(name).map(|s| (s.image[0], s.channels, s.classes));
+        assert_eq!(found, expected, "{name}");
+    };
+    check("resnet20", Some((32, 3, 10)));
+    check("resnet1001", Some((224, 3, 1000)));
+    check("vgg116", Some((224, 3, 1000)));
+    check("lenet", Some((28, 1, 10)));
+    check("resnet", None);
+    check("vgg<N>", None);
+    check("googlenet", None);
 }
 
 #[test]

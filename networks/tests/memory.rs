@@ -1,0 +1,127 @@
+//! What a lowered network keeps, against sums made by hand from the network's published table.
+
+use plimsoll_ir::Bytes;
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::program::Program;
+use plimsoll_ir::trace::{Phase, TensorKind};
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
+
+fn lowered(name: &str, image: u32, batch: u64, mode: Mode, relu: ReluStorage) -> Program {
+    let spec = NetworkSpec { name: name.to_owned(), image: [image; 2], channels: 3, classes: 1000 };
+    let options = LowerOptions { mode, relu, ..LowerOptions::default() };
+    lower(&build(&spec).expect("it fits"), batch, &options).expect("it lowers")
+}
+
+fn peak(program: &Program) -> Bytes {
+    program.trace.memory().peak().expect("there are ops").1
+}
+
+/// Elements of the feature maps of one 224x224 image that the backward pass of resnet50 needs: the output of every
+/// convolution (for batch normalisation) and the input of every convolution but the first.
+fn resnet50_elements_kept() -> u64 {
+    let stem = 112 * 112 * 64 + 56 * 56 * 64;
+    let groups = [(3, 64, 56, 56), (4, 128, 56, 28), (6, 256, 28, 14), (3, 512, 14, 7)];
+    let group = |(blocks, width, before, size): (u64, u64, u64, u64)| {
+        let map = size * size * width;
+        // Two narrow convolutions with their ReLUs, the wide one, and the block's output.
+        let block = 4 * map + 4 * map + 4 * map;
+        // The first block's first convolution works at the size of the group before; a convolution is its shortcut.
+        let first = 2 * (before * before * width - map) + 4 * map;
+        blocks * block + first
+    };
+    // The very last output goes to the pooling, which needs nothing of it.
+    stem + groups.map(group).iter().sum::<u64>() - 7 * 7 * 2048
+}
+
+#[test]
+fn resnet50_peaks_where_the_hand_says() {
+    let program = lowered("resnet50", 224, 32, Mode::Train, ReluStorage::Auto);
+    let images = 32 * 4 * 224 * 224 * 3;
+    let kept = 32 * 4 * resnet50_elements_kept() + images;
+    // Pooling places, a byte an element, and the mask of the first ReLU, a bit an element.
+    let small = 32 * 56 * 56 * 64 + 32 * 112 * 112 * 64 / 8;
+    let resident = 3 * 4 * 25_557_032;
+    let by_hand = resident + kept + small;
+    // Besides, where the peak is: up to three maps of the last group (12.8 MB each), statistics, rounding.
+    let most = by_hand + 3 * 32 * 4 * 7 * 7 * 2048 + 2_000_000;
+    let found = peak(&program).0;
+    assert!((by_hand..most).contains(&found), "{found} is not from {by_hand} to {most}");
+}
+
+#[test]
+fn resident_bytes_are_those_of_parameters_gradients_and_momenta() {
+    // Each of the 161 parameters and 106 running statistics of resnet50, the hyper-parameters and the metrics are
+    // rounded up to 256 bytes; statistics of 26,560 channels are two each.
+    let train = lowered("resnet50", 224, 32, Mode::Train, ReluStorage::Auto);
+    let evaluate = lowered("resnet50", 224, 1, Mode::Evaluate, ReluStorage::Auto);
+    let exact = 12 * 25_557_032 + 8 * 26_560;
+    let found = train.trace.resident_bytes.0;
+    assert!((exact..exact + 256 * (3 * 161 + 106 + 2)).contains(&found), "{found} is not about {exact}");
+    assert_eq!(train.resident, evaluate.resident);
+}
+
+#[test]
+fn masks_take_a_bit_an_element_and_places_a_byte() {
+    let program = lowered("vgg16", 224, 8, Mode::Train, ReluStorage::Auto);
+    let bytes = |name: &str| program.trace.tensors.iter().find(|t| t.name == name).map(|t| t.bytes.0);
+    // The last ReLU before a pooling: the pooling needs no input, so a mask is enough.
+    assert_eq!(bytes("relu1_2.mask"), Some(8 * 224 * 224 * 64 / 8));
+    assert_eq!(bytes("pool1.places"), Some(8 * 112 * 112 * 64));
+    // The first: the second convolution needs its output, so there is no mask.
+    assert_eq!(bytes("relu1_1.mask"), None);
+    assert!(peak(&program) < peak(&lowered("vgg16", 224, 8, Mode::Train, ReluStorage::Output)));
+}
+
+#[test]
+fn residual_networks_copy_no_gradient() {
+    for name in ["resnet18", "resnet50", "resnet20"] {
+        let program = lowered(name, 64, 2, Mode::Train, ReluStorage::Auto);
+        let is_copy = |name: &str| name.contains(".sum");
+        let copies = program.trace.ops.iter().filter(|op| op.phase == Phase::Backward && is_copy(&op.name));
+        assert_eq!(copies.count(), 0, "{name}");
+    }
+}
+
+#[test]
+fn memory_is_linear_in_the_batch() {
+    let at = |batch| {
+        let program = lowered("resnet18", 64, batch, Mode::Train, ReluStorage::Auto);
+        let trace = &program.trace;
+        let maps =
+            trace.tensors.iter().filter(|t| matches!(t.kind, TensorKind::Activation | TensorKind::Gradient));
+        maps.filter(|t| t.name != "fc.y").map(|t| t.bytes.0).sum::<u64>()
+    };
+    assert_eq!(at(24), 3 * at(8));
+}
+
+#[test]
+fn evaluation_needs_little() {
+    let program = lowered("resnet50", 224, 32, Mode::Evaluate, ReluStorage::Auto);
+    let pool = peak(&program).0 - program.trace.resident_bytes.0;
+    // The stem's output with the pooling's, or in a block its input, its output and the convolution between: three
+    // maps of 56x56x256 at the most.
+    let map = 32 * 4 * 56 * 56 * 256;
+    assert!(pool <= 3 * map + 32 * 4 * 224 * 224 * 3, "{pool}");
+    assert!(program.trace.ops.iter().all(|op| op.phase == Phase::Forward && op.recomputable));
+}
+
+#[test]
+fn ops_say_their_kind_their_pass_and_their_flops() {
+    let kinds = ["conv", "fc", "bn", "relu", "pool", "dropout", "add", "concat", "lrn", "loss", "sgd"];
+    let passes = ["forward", "running", "backward", "backward_filter", "backward_data", "update"];
+    for name in ["alexnet", "resnet18", "lenet"] {
+        let spec = NetworkSpec { name: name.to_owned(), image: [64, 64], channels: 3, classes: 10 };
+        let network = build(&spec).expect("it fits");
+        let program = lower(&network, 8, &LowerOptions::default()).expect("it lowers");
+        for op in &program.trace.ops {
+            let pass = op.name.rsplit('.').next().expect("a name has parts");
+            assert!(kinds.contains(&op.kind.as_str()) && passes.contains(&pass), "{} {}", op.kind, op.name);
+            let layer = network.layers.iter().find(|l| l.name == op.layer).expect("an op has a layer");
+            if pass == "forward" || op.kind == "conv" && op.phase == Phase::Backward {
+                // Bias, scale and exponent are counted alike in all passes.
+                assert_eq!(op.flops, 8 * network.forward_flops(layer), "{}", op.name);
+            }
+            assert!(op.flops > 0, "{}", op.name);
+        }
+    }
+}
