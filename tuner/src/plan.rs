@@ -42,7 +42,7 @@ pub struct Allow {
     pub recompute: bool,
     /// Move tensors to the host and back. Without it every policy keeps everything.
     pub swap: bool,
-    /// Move pieces of tensors. No policy does yet.
+    /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
     pub pieces: bool,
 }
 
@@ -75,17 +75,23 @@ pub enum Policy {
     Keep,
     /// Every feature map is swapped (AccUDNN §3.1).
     Naive,
+    /// Feature maps are swapped but for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1).
+    Accudnn,
+    /// The planner of this house: the shortest makespan that it finds.
+    Plimsoll,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 2] = [Policy::Keep, Policy::Naive];
+    pub const ALL: [Policy; 4] = [Policy::Keep, Policy::Naive, Policy::Accudnn, Policy::Plimsoll];
 
     /// The name on the command line and in documents.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Keep => "keep",
             Policy::Naive => "naive",
+            Policy::Accudnn => "accudnn",
+            Policy::Plimsoll => "plimsoll",
         }
     }
 }
@@ -98,7 +104,7 @@ impl fmt::Display for Policy {
 
 /// A name that is no policy's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no policy; there are keep and naive")]
+#[error("`{0}` is no policy; there are keep, naive, accudnn and plimsoll")]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for Policy {

@@ -21,6 +21,10 @@ use plimsoll_ir::schedule::{Duplex, Link, Stream};
 
 const UNSET: u32 = u32::MAX;
 
+/// The two ways of a transfer, as positions.
+const OFFLOAD: u8 = 0;
+const PREFETCH: u8 = 1;
+
 /// What swapping a set of gaps costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
@@ -61,6 +65,8 @@ pub struct Clock<'a> {
     offload_end: Vec<f64>,
     prefetch_start: Vec<f64>,
     prefetch_end: Vec<f64>,
+    /// The transfers in list order: gap, way, and the slot before which each is listed.
+    sequence: Vec<(u32, u8, u32)>,
 }
 
 impl<'a> Clock<'a> {
@@ -94,6 +100,7 @@ impl<'a> Clock<'a> {
             offload_end: vec![0.0; count],
             prefetch_start: vec![0.0; count],
             prefetch_end: vec![0.0; count],
+            sequence: Vec::with_capacity(2 * count),
         }
     }
 
@@ -218,6 +225,7 @@ impl<'a> Clock<'a> {
         let gaps = &self.gaps.gaps;
         let (mut listed, mut left, mut came, mut due) = (0, 0, 0, 0);
         let mut next_listed = self.listing(0, 0);
+        self.sequence.clear();
         let (mut out, mut into, mut gate, mut time) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
         for slot in 0..self.gaps.base.len() {
             while listed < self.offloads.len() && next_listed as usize == slot {
@@ -226,6 +234,7 @@ impl<'a> Clock<'a> {
                 out = free.max(self.done[gaps[g].writer as usize]) + self.offload_seconds[g];
                 self.offload_end[g] = out;
                 self.listed[g] = next_listed;
+                self.sequence.push((g as u32, OFFLOAD, next_listed));
                 listed += 1;
                 next_listed = self.listing(listed, next_listed);
             }
@@ -243,6 +252,7 @@ impl<'a> Clock<'a> {
                 self.prefetch_start[g] = free.max(time).max(gate);
                 into = self.prefetch_start[g] + self.prefetch_seconds[g];
                 self.prefetch_end[g] = into;
+                self.sequence.push((g as u32, PREFETCH, slot as u32));
                 came += 1;
             }
             let mut start = time.max(gate);
@@ -266,44 +276,98 @@ impl<'a> Clock<'a> {
 
     /// The windows of the last evaluation; none for a gap that is kept.
     ///
-    /// `tighten` between 0 and 1 says how much of the slack is given up: bytes leave at the slot by which their offload
-    /// is predicted to have ended and not when they are in the way, and return as late as the makespan allows (1) or as
-    /// early as memory allows (0), or in between. What is given up makes addresses easier to find; what is not is room
-    /// for times that differ from the prediction.
-    pub fn windows(&self, swapped: &[bool], tighten: f64) -> Vec<Option<Window>> {
-        let gaps = &self.gaps.gaps;
-        let mut windows: Vec<Option<Window>> = vec![None; gaps.len()];
+    /// `tighten` between 0 and 1 says how much slack is given up so that addresses are easier to find: 0 leaves every
+    /// window as wide as memory allows, 1 delays every prefetch, and every step before the fullest slot, as far as the
+    /// makespan allows, and lets bytes leave as soon as their offload has ended then. What is not given up is room for
+    /// times that differ from the prediction.
+    pub fn windows(&mut self, swapped: &[bool], tighten: f64) -> Vec<Option<Window>> {
+        let mut windows: Vec<Option<Window>> = vec![None; self.gaps.gaps.len()];
         for (g, window) in windows.iter_mut().enumerate().filter(|(g, _)| swapped[*g]) {
             let offload = (self.listed[g] != UNSET).then_some(self.listed[g]);
-            let mut leaves = self.leaves[g];
-            if offload.is_some() && tighten > 0.0 {
-                let (from, until) = (gaps[g].after as usize + 1, self.leaves[g] as usize);
-                let early =
-                    from + self.start[from..until].partition_point(|start| *start < self.offload_end[g]);
-                leaves -= ((f64::from(leaves) - early as f64) * tighten).floor() as u32;
-                // Not listed later than it leaves.
-                leaves = leaves.max(self.listed[g]);
-            }
-            *window = Some(Window { leaves, returns: self.returns[g], offload });
+            *window = Some(Window { leaves: self.leaves[g], returns: self.returns[g], offload });
         }
-        let mut latest_end = f64::INFINITY;
-        let mut latest_slot = UNSET;
-        for &g in self.prefetches.iter().rev() {
-            let g = g as usize;
-            let before = gaps[g].before;
-            let earliest = self.prefetch_start[g];
-            latest_end = latest_end.min(self.start[before as usize]);
-            let latest = (latest_end - self.prefetch_seconds[g]).max(earliest);
-            latest_end = latest;
-            let target = earliest + (latest - earliest) * tighten;
-            let (from, until) = (self.returns[g] as usize, before as usize);
-            // The last slot that begins no later than the target.
-            let late = from + self.done[from..until].partition_point(|done| *done <= target);
-            latest_slot = latest_slot.min(late as u32);
-            if let Some(window) = &mut windows[g] {
-                window.returns = latest_slot.max(window.returns);
-            }
+        if tighten > 0.0 {
+            self.delay(tighten);
+            self.narrow(&mut windows);
         }
         windows
+    }
+
+    /// Moves the times of the last evaluation towards the latest that keep its makespan: those of prefetches, and of
+    /// the steps before the fullest slot. Offloads stay as early as the steps let them.
+    ///
+    /// Times that keep all constraints form a convex set, so a point between the earliest and the latest keeps them too.
+    fn delay(&mut self, share: f64) {
+        let gaps = &self.gaps.gaps;
+        let slots = self.gaps.base.len();
+        let fullest = (0..slots).rev().max_by_key(|s| self.gaps.base[*s]).unwrap_or(0);
+        // By slot: before when its op must have ended for transfers, and when all that left before it must have left.
+        let mut ends = vec![f64::INFINITY; slots];
+        let mut gates = vec![f64::INFINITY; slots + 1];
+        let mut next = [f64::INFINITY; 2];
+        let mut sequence = self.sequence.len();
+        for slot in (0..slots).rev() {
+            if slot < fullest {
+                let following = self.start[slot + 1];
+                let latest = (ends[slot].min(following) - self.gaps.seconds[slot]).max(self.start[slot]);
+                self.start[slot] += (latest - self.start[slot]) * share;
+                self.done[slot] = self.start[slot] + self.gaps.seconds[slot];
+            }
+            gates[slot] = gates[slot + 1].min(self.start[slot]);
+            while sequence > 0 && self.sequence[sequence - 1].2 as usize == slot {
+                sequence -= 1;
+                let (g, way, _) = self.sequence[sequence];
+                let (g, link) = (g as usize, if self.half { 0 } else { way as usize });
+                if way == PREFETCH {
+                    let earliest = self.prefetch_start[g];
+                    let end = next[link].min(self.start[gaps[g].before as usize]);
+                    let latest = (end - self.prefetch_seconds[g]).max(earliest);
+                    self.prefetch_start[g] = earliest + (latest - earliest) * share;
+                    next[link] = self.prefetch_start[g];
+                    gates[slot] = gates[slot].min(next[link]);
+                    ends[slot - 1] = ends[slot - 1].min(next[link]);
+                } else {
+                    let end = next[link].min(gates[self.leaves[g] as usize]);
+                    next[link] = end - self.offload_seconds[g];
+                    let writer = &mut ends[gaps[g].writer as usize];
+                    *writer = writer.min(next[link]);
+                }
+            }
+        }
+        let mut link = 0.0f64;
+        for &(g, way, _) in &self.sequence {
+            let g = g as usize;
+            if way == OFFLOAD {
+                link = link.max(self.done[gaps[g].writer as usize]) + self.offload_seconds[g];
+                self.offload_end[g] = link;
+            } else if self.half {
+                link = link.max(self.prefetch_start[g] + self.prefetch_seconds[g]);
+            }
+        }
+    }
+
+    /// Makes each window as narrow as the times allow.
+    fn narrow(&self, windows: &mut [Option<Window>]) {
+        let gaps = &self.gaps.gaps;
+        // Sums in another order: a hair's breadth is no reason to wait a whole step.
+        let hair = 1e-12 * self.done[self.done.len() - 1];
+        for (g, window) in windows.iter_mut().enumerate() {
+            let Some(window) = window else { continue };
+            if let Some(listed) = window.offload {
+                let (from, until) = (gaps[g].after as usize + 1, window.leaves as usize);
+                let ended = self.offload_end[g] - hair;
+                let early = from + self.start[from..until].partition_point(|start| *start < ended);
+                window.leaves = (early as u32).max(listed);
+            }
+        }
+        let mut latest_slot = UNSET;
+        for &g in self.prefetches.iter().rev() {
+            let Some(window) = &mut windows[g as usize] else { continue };
+            let (from, until) = (window.returns as usize, gaps[g as usize].before as usize);
+            let begins = self.prefetch_start[g as usize] + hair;
+            let late = from + self.done[from..until].partition_point(|done| *done <= begins);
+            latest_slot = latest_slot.min(late as u32);
+            window.returns = latest_slot.max(window.returns);
+        }
     }
 }

@@ -3,8 +3,12 @@
 //!
 //! - `keep`: no gap.
 //! - [`naive`]: every feature map, from the forward pass to the backward pass.
+//! - [`accudnn`]: the same but for those that `t_ready` says would stall the device.
+//! - [`plimsoll`]: a search.
 
+pub mod accudnn;
 pub mod naive;
+pub mod plimsoll;
 
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Outcome, Plan, PlanError, PlanRequest, Policy, Status};
@@ -20,6 +24,8 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     let realised = match policy {
         Policy::Keep => keep(&task)?,
         Policy::Naive => naive::realise(&task)?,
+        Policy::Accudnn => accudnn::realise(&task)?,
+        Policy::Plimsoll => return plimsoll::decide(&task),
     };
     Ok(task.outcome(realised, Status::Feasible))
 }
