@@ -295,6 +295,7 @@ impl<'a> Search<'a> {
                         >= current.height
                 })
                 .collect();
+            self.spent(2 * order.len());
             let from = highest[self.random.below(highest.len())];
             let to = self.random.below(from.max(1));
             let mut candidate = order.clone();

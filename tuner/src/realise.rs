@@ -30,38 +30,58 @@ pub(crate) enum Realised {
     Short(Witness),
 }
 
-/// By how much of it the pool is made smaller, and how far the windows are tightened, in the order of the attempts.
-const ATTEMPTS: [(f64, f64); 9] = [
-    (0.0, 0.5),
-    (0.0, 1.0),
-    (0.005, 1.0),
-    (0.01, 1.0),
-    (0.02, 1.0),
-    (0.04, 1.0),
-    (0.08, 1.0),
-    (0.16, 1.0),
-    (1.0, 1.0),
-];
+/// How a set of gaps is placed, when it is tried more than once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    /// The pool that windows are made for, as a share of the task's.
+    pub pool: f64,
+    /// How far the windows are tightened.
+    pub tighten: f64,
+    /// Conflicts that the search for addresses may look at.
+    pub work: u64,
+}
 
-/// Conflicts that one attempt at addresses may look at.
-const ADDRESS_WORK: u64 = 20_000_000;
+/// Enough work for every sweep and some orders of best fit on a large trace.
+pub(crate) const LIGHT: u64 = 1_000_000;
+
+/// Enough work for hill climbing to pay.
+pub(crate) const FULL: u64 = 6_000_000;
+
+/// The attempts for a set of gaps that is given: what is lost is paid in stalls.
+pub(crate) const GIVEN: [Attempt; 9] = {
+    const fn attempt(pool: f64, tighten: f64, work: u64) -> Attempt {
+        Attempt { pool, tighten, work }
+    }
+    [
+        attempt(1.0, 0.5, LIGHT),
+        attempt(1.0, 1.0, FULL),
+        attempt(0.995, 1.0, LIGHT),
+        attempt(0.99, 1.0, LIGHT),
+        attempt(0.98, 1.0, LIGHT),
+        attempt(0.96, 1.0, LIGHT),
+        attempt(0.92, 1.0, LIGHT),
+        attempt(0.84, 1.0, LIGHT),
+        attempt(0.0, 1.0, FULL),
+    ]
+};
 
 impl Task<'_> {
     /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
-    pub fn realise(&self, gaps: &Gaps, swapped: &[bool]) -> Result<Realised, PlanError> {
+    pub fn realise(&self, gaps: &Gaps, swapped: &[bool], attempts: &[Attempt]) -> Result<Realised, PlanError> {
         if let Some(witness) = self.overflow(gaps, swapped) {
             return Ok(Realised::Short(witness));
         }
         let mut clock = Clock::new(gaps, &self.request.link);
         let mut lowest = u64::MAX;
-        let attempts = if swapped.contains(&true) { &ATTEMPTS[..] } else { &ATTEMPTS[..1] };
+        // Where nothing moves, windows are all the same.
+        let attempts = if swapped.contains(&true) { attempts } else { &GIVEN[1..2] };
         for alignment in self.alignments() {
-            for (shrink, tighten) in attempts {
-                let pool = (self.pool as f64 * (1.0 - shrink)).min(self.pool as f64) as u64;
-                clock.evaluate(swapped, pool.min(self.pool));
-                let placement = Placement::from_gaps(gaps, &clock.windows(swapped, *tighten));
+            for attempt in attempts {
+                let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
+                clock.evaluate(swapped, pool);
+                let placement = Placement::from_gaps(gaps, &clock.windows(swapped, attempt.tighten));
                 let items = Items::new(&placement, &gaps.workspace[1..]);
-                let addresses = assign(&items.items, self.pool, alignment, ADDRESS_WORK, self.request.seed);
+                let addresses = assign(&items.items, self.pool, alignment, attempt.work, self.request.seed);
                 lowest = lowest.min(addresses.height);
                 if addresses.height <= self.pool {
                     return self.finish(&placement, &items, &addresses);

@@ -23,7 +23,7 @@ use super::naive::feature_maps;
 use crate::gaps::{Gaps, Ways};
 use crate::placement::Opens;
 use crate::plan::{PlanError, Shortage};
-use crate::realise::{Realised, Task};
+use crate::realise::{GIVEN, Realised, Task};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
@@ -193,7 +193,7 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     let all = feature_maps(task.trace, &gaps);
     let mut swapped = judge_gaps(task.trace, &gaps, task.pool, &task.request.link, Reading::default()).swapped;
     loop {
-        let realised = task.realise(&gaps, &swapped)?;
+        let realised = task.realise(&gaps, &swapped, &GIVEN)?;
         let short = matches!(&realised, Realised::Short(witness) if witness.why == Shortage::Addresses);
         let pinned: Vec<usize> = (0..swapped.len()).filter(|g| all[*g] && !swapped[*g]).collect();
         if !short || pinned.is_empty() {

@@ -11,7 +11,7 @@
 
 use crate::gaps::{Gaps, Ways};
 use crate::plan::PlanError;
-use crate::realise::{Realised, Task};
+use crate::realise::{GIVEN, Realised, Task};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::{Phase, TensorKind, Trace};
 
@@ -26,5 +26,5 @@ pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> Vec<bool> {
 
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
-    task.realise(&gaps, &feature_maps(task.trace, &gaps))
+    task.realise(&gaps, &feature_maps(task.trace, &gaps), &GIVEN)
 }

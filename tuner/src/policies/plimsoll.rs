@@ -18,14 +18,14 @@ use super::{accudnn, keep, naive};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Outcome, PlanError, Status};
 use crate::random::Random;
-use crate::realise::{Realised, Task};
+use crate::realise::{Attempt, FULL, GIVEN, LIGHT, Realised, Task};
 use crate::windows::{Clock, Cost};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, Seconds, TensorId};
 use std::cmp::Reverse;
 
-/// By how much of it the pool is made smaller, in the order of the attempts.
-const SHRINKS: [f64; 8] = [0.0, 0.004, 0.01, 0.02, 0.04, 0.08, 0.16, 0.3];
+/// The shares of the pool that are planned for, until addresses fit.
+const POOLS: [f64; 8] = [1.0, 0.996, 0.99, 0.98, 0.96, 0.92, 0.84, 0.7];
 
 /// Into how many pieces a tensor is cut at most.
 const MOST_PIECES: u64 = 8;
@@ -86,24 +86,25 @@ fn search_all(task: &Task<'_>, best: &mut Best<'_>) -> Result<bool, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &pieces(task));
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&gaps));
     let mut search = Search::new(task, &gaps, evaluations);
-    for shrink in SHRINKS {
-        // What a smaller pool can reach at all, by the bound.
-        let pool = task.pool - (task.pool as f64 * shrink) as u64;
-        if pool == 0 || search.floor > pool && shrink > 0.0 {
+    for share in POOLS {
+        let pool = (task.pool as f64 * share) as u64;
+        if share < 1.0 && search.floor > pool {
             break;
         }
-        let (swapped, cost) = search.run(pool);
-        if cost.seconds >= best.seconds() * (1.0 - 1e-9) && best.best.is_some() {
+        let (swapped, cost) = search.run(pool.min(task.pool));
+        // A smaller pool is not faster; what it costs is known before addresses are.
+        if cost.seconds >= best.seconds() * (1.0 - 1e-9) {
             break;
         }
-        best.offer(task.realise(&gaps, &swapped)?);
+        let attempt = |tighten, work| Attempt { pool: share, tighten, work };
+        best.offer(task.realise(&gaps, &swapped, &[attempt(0.5, LIGHT), attempt(1.0, FULL)])?);
         if search.late || best.optimal() || best.seconds() <= cost.seconds * (1.0 + 1e-6) {
             break;
         }
     }
     if best.best.is_none() {
         // Everything that can leave does.
-        best.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()])?);
+        best.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
     }
     Ok(search.late)
 }
