@@ -16,7 +16,9 @@ pub enum Fault {
         wanted: &'static str,
     },
     /// It is no JSON object, or was cut short.
-    #[error("not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another kind")]
+    #[error(
+        "not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another kind"
+    )]
     NotJson {
         /// The parser's word.
         why: String,
@@ -73,6 +75,7 @@ pub trait Document: Serialize + DeserializeOwned {
     /// Reads a document from its text.
     fn from_json(text: &str) -> Result<Self, Fault> {
         #[derive(Deserialize)]
+        #[serde(expecting = "a JSON object")]
         struct Header {
             plimsoll: Option<String>,
         }
@@ -93,7 +96,10 @@ pub trait Document: Serialize + DeserializeOwned {
         }
         let mut reader = serde_json::Deserializer::from_str(text);
         let document: Self = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let place = error.path().to_string();
+            let place = match error.path().to_string() {
+                top if top == "." => "the top level".to_owned(),
+                path => path,
+            };
             let inner = error.into_inner();
             let why = inner.to_string();
             let why = why.split(" at line ").next().unwrap_or_default().to_owned();

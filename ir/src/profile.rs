@@ -136,7 +136,8 @@ impl Document for Profile {
             }
         }
         let link = &self.link;
-        let all = [&link.offload_alone, &link.prefetch_alone, &link.offload_together, &link.prefetch_together];
+        let all =
+            [&link.offload_alone, &link.prefetch_alone, &link.offload_together, &link.prefetch_together];
         if all.iter().any(|samples| samples.is_empty()) {
             return fault("link".into(), "each way needs samples, alone and together");
         }

@@ -315,8 +315,10 @@ impl Document for Schedule {
         if !(latency.is_finite() && latency >= 0.0) {
             return fault("link.latency_seconds".into(), format!("a latency is 0 or more, not {latency}"));
         }
-        if self.budget_bytes.0 > BYTES_MAX || self.pool_bytes.0 > BYTES_MAX {
-            return fault("budget_bytes".into(), "at most 2^62 bytes make sense".into());
+        for (place, bytes) in [("budget_bytes", self.budget_bytes), ("pool_bytes", self.pool_bytes)] {
+            if bytes.0 > BYTES_MAX {
+                return fault(place.into(), "at most 2^62 bytes make sense".into());
+            }
         }
         if let Some(i) = self.buffers.iter().position(|b| b.offset.0 > BYTES_MAX) {
             return fault(format!("buffers[{i}].offset"), "at most 2^62 bytes make sense".into());

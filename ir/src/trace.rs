@@ -160,7 +160,8 @@ impl Op {
     /// The tensors that the op reads or writes, each once.
     pub fn touches(&self) -> impl Iterator<Item = TensorId> + '_ {
         let new_writes = self.writes.iter().enumerate();
-        let new_writes = new_writes.filter(|(i, t)| !self.reads.contains(t) && !self.writes[..*i].contains(t));
+        let new_writes =
+            new_writes.filter(|(i, t)| !self.reads.contains(t) && !self.writes[..*i].contains(t));
         let new_reads = self.reads.iter().enumerate().filter(|(i, t)| !self.reads[..*i].contains(t));
         new_reads.chain(new_writes).map(|(_, t)| *t)
     }
@@ -232,14 +233,17 @@ impl Document for Trace {
         for (i, op) in self.ops.iter().enumerate() {
             let name = &op.name;
             if op.phase < last_phase {
-                let why = format!("`{name}` is a {:?} op after a {last_phase:?} op", op.phase).to_lowercase();
+                let why = format!("`{name}` is of the phase {:?}, after {last_phase:?}", op.phase);
                 return fault(format!("ops[{i}].phase"), why);
             }
             last_phase = op.phase;
             let ways = op.alternatives.iter().map(|a| (a.seconds, a.workspace_bytes));
             for (seconds, workspace) in ways.chain([(op.seconds, op.workspace_bytes)]) {
                 if !(seconds.0.is_finite() && seconds.0 >= 0.0) {
-                    return fault(format!("ops[{i}]"), format!("`{name}` takes {} seconds; needs 0 or more", seconds.0));
+                    return fault(
+                        format!("ops[{i}]"),
+                        format!("`{name}` takes {} seconds; needs 0 or more", seconds.0),
+                    );
                 }
                 total += u128::from(workspace.0);
             }
@@ -257,7 +261,9 @@ impl Document for Trace {
                     if list == "reads" && made_here && !written[t.index()] {
                         let later = self.ops[i..].iter().position(|o| o.writes.contains(t));
                         let who = match later {
-                            Some(k) => format!("only `{}` (op {}) writes it, later", self.ops[i + k].name, i + k),
+                            Some(k) => {
+                                format!("only `{}` (op {}) writes it, later", self.ops[i + k].name, i + k)
+                            }
                             None => "no op writes it".to_owned(),
                         };
                         let why = format!(
@@ -274,7 +280,10 @@ impl Document for Trace {
             }
         }
         if total > u128::from(BYTES_MAX) {
-            return fault("tensors".into(), format!("all sizes together are {total} bytes; at most 2^62 make sense"));
+            return fault(
+                "tensors".into(),
+                format!("all sizes together are {total} bytes; at most 2^62 make sense"),
+            );
         }
         Ok(())
     }

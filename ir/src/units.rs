@@ -162,8 +162,11 @@ impl fmt::Display for Seconds {
 
 impl fmt::Display for BytesPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text =
-            if self.0 >= 1e9 { format!("{} GB/s", short(self.0 / 1e9)) } else { format!("{} MB/s", short(self.0 / 1e6)) };
+        let text = if self.0 >= 1e9 {
+            format!("{} GB/s", short(self.0 / 1e9))
+        } else {
+            format!("{} MB/s", short(self.0 / 1e6))
+        };
         f.pad(&text)
     }
 }
@@ -213,7 +216,8 @@ fn bytes_of_unit(unit: &str) -> Option<f64> {
 impl FromStr for Bytes {
     type Err = ParseQuantityError;
     fn from_str(text: &str) -> Result<Bytes, ParseQuantityError> {
-        let error = || ParseQuantityError { text: text.to_owned(), wanted: "a size such as 22GiB, 500MB or 4096" };
+        let error =
+            || ParseQuantityError { text: text.to_owned(), wanted: "a size such as 22GiB, 500MB or 4096" };
         if let Ok(exact) = text.trim().parse::<u64>() {
             return Ok(Bytes(exact));
         }
@@ -239,7 +243,8 @@ impl FromStr for BytesPerSecond {
 impl FromStr for Seconds {
     type Err = ParseQuantityError;
     fn from_str(text: &str) -> Result<Seconds, ParseQuantityError> {
-        let error = || ParseQuantityError { text: text.to_owned(), wanted: "a time such as 3ms, 10s or 2min" };
+        let error =
+            || ParseQuantityError { text: text.to_owned(), wanted: "a time such as 3ms, 10s or 2min" };
         let (value, unit) = split(text).ok_or_else(error)?;
         let factor = match unit {
             "" | "s" => 1.0,
@@ -276,8 +281,10 @@ impl FromStr for Size {
     type Err = ParseQuantityError;
     fn from_str(text: &str) -> Result<Size, ParseQuantityError> {
         let Some(number) = text.trim().strip_suffix('%') else { return text.parse().map(Size::Exact) };
-        let error =
-            || ParseQuantityError { text: text.to_owned(), wanted: "a size such as 22GiB, or a share above 0% such as 90%" };
+        let error = || ParseQuantityError {
+            text: text.to_owned(),
+            wanted: "a size such as 22GiB, or a share above 0% such as 90%",
+        };
         match split(number) {
             Some((value, "")) if value > 0.0 => Ok(Size::Share(value / 100.0)),
             _ => Err(error()),

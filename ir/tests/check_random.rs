@@ -1,10 +1,14 @@
 //! `check` accepts every schedule that is valid by construction, over random traces and the shared real ones.
 
-use plimsoll_ir::check::check;
+mod common;
+
+use plimsoll_ir::check::{check, locate};
+use plimsoll_ir::ids::{CommandId, TensorId};
+use plimsoll_ir::schedule::{Buffer, Command, Duplex, Holds};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{random_schedule, random_trace};
+use plimsoll_ir::testing::{Random, random_schedule, random_trace};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Document, Seconds};
+use plimsoll_ir::{Bytes, Document, Seconds};
 use proptest::prelude::*;
 
 /// Everything that must hold of a valid schedule.
@@ -15,7 +19,11 @@ fn assert_valid(trace: &Trace, seed: u64) {
     }
     let timeline = simulate(trace, &schedule);
     let peak = timeline.peak(trace, &schedule);
-    assert!(peak <= schedule.pool_bytes, "seed {seed}: {peak:?} open at once in a pool of {:?}", schedule.pool_bytes);
+    assert!(
+        peak <= schedule.pool_bytes,
+        "seed {seed}: {peak:?} open at once in a pool of {:?}",
+        schedule.pool_bytes
+    );
     assert_eq!(timeline.pool_bytes_over_time(trace, &schedule).last().map_or(0, |step| step.bytes.0), 0);
     let totals = timeline.totals(trace, &schedule);
     for (busy, (stalled, idle)) in totals.busy.iter().zip(totals.stalled.iter().zip(totals.idle)) {
@@ -33,5 +41,120 @@ proptest! {
         let trace = random_trace(trace_seed);
         prop_assert_eq!(trace.validate(), Ok(()));
         assert_valid(&trace, seed);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_sure_break_is_told_as_the_rule_that_it_breaks(trace_seed: u64, seed: u64) {
+        for (name, rule, change) in common::BREAKS {
+            let mut trace = random_trace(trace_seed);
+            let mut schedule = random_schedule(&trace, seed);
+            if change(&mut trace, &mut schedule, &mut Random::new(seed)) {
+                let violation = check(&trace, &schedule).expect_err(name);
+                prop_assert_eq!(violation.rule(), Some(*rule), "{}: {}", name, violation);
+            }
+        }
+    }
+
+    /// Nothing that can be read makes `check` panic, however little sense it makes.
+    #[test]
+    fn nonsense_is_answered(trace_seed: u64, seed: u64) {
+        let mut random = Random::new(seed);
+        let mut trace = random_trace(trace_seed);
+        let mut schedule = random_schedule(&trace, seed);
+        for _ in 0..8 {
+            if let Some((_, change)) = random.pick(common::CHANGES)
+                && !schedule.commands.is_empty()
+            {
+                change(&mut trace, &mut schedule, &mut random);
+            }
+            let wild = [0, 1, u64::from(u32::MAX), (1 << 62) - 1, 1 << 62, u64::MAX];
+            let wild = random.pick(&wild).unwrap_or_default();
+            let at = random.below(schedule.buffers.len() as u64) as usize;
+            match (random.below(8), schedule.buffers.get_mut(at)) {
+                (0, Some(buffer)) => buffer.offset = Bytes(wild),
+                (1, Some(buffer)) => buffer.closes.push(CommandId(wild as u32)),
+                (2, Some(buffer)) => buffer.holds = Holds::Workspace { command: CommandId(wild as u32) },
+                (3, _) => schedule.pool_bytes = Bytes(wild),
+                (4, _) => schedule.link.latency_seconds.0 = f64::from_bits(wild << 32),
+                _ => {}
+            }
+            if check(&trace, &schedule).is_ok() {
+                simulate(&trace, &schedule).totals(&trace, &schedule);
+            }
+        }
+    }
+}
+
+/// The generator reaches what it is there for.
+#[test]
+fn random_schedules_do_all_that_schedules_can() {
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 0..600 {
+        let trace = random_trace(seed);
+        let schedule = random_schedule(&trace, seed);
+        let places = locate(&trace, &schedule).expect("it is valid by construction");
+        let mut offloads = vec![0; trace.tensors.len()];
+        let mut clean = vec![false; trace.tensors.len()];
+        let mut homes: Vec<Vec<Bytes>> = vec![Vec::new(); trace.tensors.len()];
+        let mut count = |what: &'static str, is: bool| *seen.entry(what).or_insert(0) += u32::from(is);
+        count("half duplex", schedule.link.duplex == Duplex::Half);
+        count("latency", schedule.link.latency_seconds > Seconds::ZERO);
+        for (id, command) in schedule.numbered_commands() {
+            if let Command::Compute { op, again, alternative, .. } = *command {
+                let op = &trace.ops[op.index()];
+                let in_place = op.writes.iter().any(|t| op.reads.contains(t));
+                count("again", again);
+                count("an update in place again", again && in_place);
+                count("an alternative", alternative.is_some());
+                let fetched = |t: &TensorId| clean[t.index()];
+                count("again on what came back", again && op.reads.iter().any(fetched));
+                for (t, base) in &places.tensors[id.index()] {
+                    let homes = &mut homes[t.index()];
+                    count("at another address", homes.last().is_some_and(|home| home != base));
+                    homes.push(*base);
+                }
+                let stands =
+                    |t: &&TensorId| !op.reads.contains(t) && trace.tensors[t.index()].bytes > Bytes::ZERO;
+                let opens = |t: &TensorId| {
+                    let own = |b: &Buffer| {
+                        b.opens == Some(id) && matches!(b.holds, Holds::Tensor { tensor, .. } if tensor == *t)
+                    };
+                    schedule.buffers.iter().any(own)
+                };
+                count("overwritten where it stands", op.writes.iter().filter(stands).any(|t| !opens(t)));
+            }
+            let Some((tensor, _, bytes)) = command.transfer() else { continue };
+            let t = tensor.index();
+            count("a piece", bytes.is_some_and(|bytes| bytes < trace.tensors[t].bytes));
+            if matches!(command, Command::Offload { .. }) {
+                offloads[t] += 1;
+                clean[t] = false;
+                count("offloaded in several gaps", offloads[t] > 1);
+            } else {
+                count("back twice from one offload", std::mem::replace(&mut clean[t], true));
+            }
+        }
+    }
+    for (what, times) in &seen {
+        assert!(*times >= 20, "{what}: only {times} times\n{seen:?}");
+    }
+}
+
+/// A few hundred ops of a real network, and the largest that is quick enough.
+#[test]
+fn real_traces_pass_too() {
+    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces"));
+    for name in ["vgg16-224-b256-k40", "resnet50-224-b64-v100", "unet-512-b8-v100", "googlenet-224-b128-v100"]
+    {
+        let Ok(text) = std::fs::read_to_string(folder.join(format!("{name}.trace.json"))) else {
+            println!("skipped: no {name} in {}", folder.display());
+            continue;
+        };
+        let trace = Trace::from_json(&text).expect("the shared traces can be read");
+        (0..5).for_each(|seed| assert_valid(&trace, seed));
     }
 }

@@ -90,7 +90,12 @@ struct Placed {
 }
 
 /// The offset of every draft, and the pool that they need.
-pub(super) fn place(drafts: &[Draft], clocks: &Clocks, alignment: u64, random: &mut Random) -> (Vec<u64>, u64) {
+pub(super) fn place(
+    drafts: &[Draft],
+    clocks: &Clocks,
+    alignment: u64,
+    random: &mut Random,
+) -> (Vec<u64>, u64) {
     let groups = drafts.iter().map(|d| d.group + 1).max().unwrap_or(0);
     let mut members: Vec<Vec<usize>> = vec![Vec::new(); groups];
     drafts.iter().enumerate().for_each(|(i, draft)| members[draft.group].push(i));
@@ -130,8 +135,9 @@ fn first_fit(
     alignment: u64,
     mut skip: u64,
 ) -> u64 {
-    let ended_before =
-        |ended: [u32; 3], opens: Option<usize>| opens.is_some_and(|o| clocks.before[o].iter().zip(ended).all(|(c, e)| *c >= e));
+    let ended_before = |ended: [u32; 3], opens: Option<usize>| {
+        opens.is_some_and(|o| clocks.before[o].iter().zip(ended).all(|(c, e)| *c >= e))
+    };
     let mut taken: Vec<(u64, u64)> = Vec::new();
     for draft in group.iter().map(|d| &drafts[*d]).filter(|draft| draft.bytes > 0) {
         let ended = clocks.all_ended(&draft.users);

@@ -81,8 +81,11 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn new(trace: &'a Trace, seed: u64) -> Walk<'a> {
         let count = trace.tensors.len();
-        let alignment =
-            if trace.tensors.iter().all(|t| t.bytes.0 % STORAGE_ALIGNMENT == 0) { STORAGE_ALIGNMENT } else { 1 };
+        let alignment = if trace.tensors.iter().all(|t| t.bytes.0 % STORAGE_ALIGNMENT == 0) {
+            STORAGE_ALIGNMENT
+        } else {
+            1
+        };
         let mut walk = Walk {
             trace,
             random: Random::new(seed),
@@ -99,7 +102,8 @@ impl<'a> Walk<'a> {
             alignment,
         };
         for (i, op) in trace.ops.iter().enumerate() {
-            let at = |tensors: &[TensorId]| tensors.iter().map(|t| walk.writers[t.index()].len() as u32).collect();
+            let at =
+                |tensors: &[TensorId]| tensors.iter().map(|t| walk.writers[t.index()].len() as u32).collect();
             walk.found.push((at(&op.reads), at(&op.writes)));
             op.writes.iter().for_each(|t| walk.writers[t.index()].push(i));
             op.touches().for_each(|t| walk.touches[t.index()].push(i));
@@ -108,9 +112,20 @@ impl<'a> Walk<'a> {
             let cuts = walk.cuts(trace.tensors[t].bytes.0);
             let cells = cuts.len().saturating_sub(1);
             let (device, host, fetched) = (vec![None; cells], vec![None; cells], vec![None; cells]);
-            let (version, held, group, in_group, last_offload, last_update, until) = (0, 0, 0, Vec::new(), None, None, 0);
+            let (version, held, group, in_group, last_offload, last_update, until) =
+                (0, 0, 0, Vec::new(), None, None, 0);
             walk.states.push(State {
-                cuts, version, held, device, group, in_group, host, fetched, last_offload, last_update, until,
+                cuts,
+                version,
+                held,
+                device,
+                group,
+                in_group,
+                host,
+                fetched,
+                last_offload,
+                last_update,
+                until,
             });
         }
         walk.start();
@@ -339,7 +354,9 @@ impl<'a> Walk<'a> {
         let touched: Vec<usize> =
             stands.iter().flat_map(|t| self.holding(*t, 0..self.states[*t].device.len())).collect();
         let mut waits: Vec<usize> = touched.iter().filter_map(|d| self.drafts[*d].writer).collect();
-        waits.extend(stands.iter().filter(|t| writes.contains(t)).filter_map(|t| self.states[*t].last_offload));
+        waits.extend(
+            stands.iter().filter(|t| writes.contains(t)).filter_map(|t| self.states[*t].last_offload),
+        );
         let ways = self.trace.ops[op].alternatives.len() as u64;
         let alternative = self.random.below(ways + 1).checked_sub(1).map(|k| k as u32);
         let command = Command::Compute { op: OpId::new(op), again, alternative, waits: Vec::new() };
@@ -355,7 +372,15 @@ impl<'a> Walk<'a> {
         if workspace > 0 {
             self.groups += 1;
             let (group, opens) = (self.groups, Some(c));
-            self.drafts.push(Draft { tensor: None, first: 0, bytes: workspace, group, opens, users: vec![c], writer: None });
+            self.drafts.push(Draft {
+                tensor: None,
+                first: 0,
+                bytes: workspace,
+                group,
+                opens,
+                users: vec![c],
+                writer: None,
+            });
         }
         c
     }
@@ -364,7 +389,15 @@ impl<'a> Walk<'a> {
     fn scrap(&mut self, t: usize, c: usize) {
         self.groups += 1;
         let (tensor, bytes, group) = (Some(t), self.trace.tensors[t].bytes.0, self.groups);
-        self.drafts.push(Draft { tensor, first: 0, bytes, group, opens: Some(c), users: vec![c], writer: Some(c) });
+        self.drafts.push(Draft {
+            tensor,
+            first: 0,
+            bytes,
+            group,
+            opens: Some(c),
+            users: vec![c],
+            writer: Some(c),
+        });
     }
 
     /// Lets tensors go that nobody will ask for again.
@@ -488,7 +521,8 @@ impl<'a> Walk<'a> {
             }
         }
         let (offsets, pool) = place(&self.drafts, &self.clocks, self.alignment, &mut self.random);
-        let mut buffers: Vec<Buffer> = self.drafts.iter().zip(offsets).map(|(d, offset)| buffer(d, offset)).collect();
+        let mut buffers: Vec<Buffer> =
+            self.drafts.iter().zip(offsets).map(|(d, offset)| buffer(d, offset)).collect();
         for buffer in &mut buffers {
             let Holds::Tensor { tensor, first_byte: Some(Bytes(0)), bytes } = buffer.holds else { continue };
             if bytes == Some(self.trace.tensors[tensor.index()].bytes) && self.random.percent(60) {

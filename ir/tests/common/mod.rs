@@ -1,0 +1,359 @@
+//! Ways to break a schedule, for the property tests.
+
+use plimsoll_ir::ids::{BufferId, CommandId, OpId, TensorId};
+use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule};
+use plimsoll_ir::testing::Random;
+use plimsoll_ir::trace::{Op, Trace};
+use plimsoll_ir::{Bytes, Seconds};
+
+/// One way to change a schedule or its trace; says whether there was anything to change.
+pub type Change = fn(&mut Trace, &mut Schedule, &mut Random) -> bool;
+
+/// Changes that may or may not break a schedule: what comes of them, the referee says.
+pub const CHANGES: &[(&str, Change)] = &[
+    ("drop a wait", |_, s, r| drop_wait(s, r)),
+    ("drop all waits of a command", |_, s, r| {
+        pick_command(s, r, |c| !c.waits().is_empty()).map(|i| s.commands[i].waits_mut().clear()).is_some()
+    }),
+    ("drop all waits of an offload", |_, s, r| {
+        let picked = pick_command(s, r, |c| matches!(c, Command::Offload { waits, .. } if !waits.is_empty()));
+        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
+    }),
+    ("drop all waits of a prefetch", |_, s, r| {
+        let picked =
+            pick_command(s, r, |c| matches!(c, Command::Prefetch { waits, .. } if !waits.is_empty()));
+        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
+    }),
+    ("no room is short: all buffers apart", |_, s, r| {
+        // Nothing shares a byte any more, so that what a dropped wait breaks is not the room.
+        let unit = s.pool_bytes.0 + 1000;
+        let mut bases: Vec<(Holds, u64)> = Vec::new();
+        for buffer in &mut s.buffers {
+            let key = match buffer.holds {
+                Holds::Tensor { tensor, .. } => Holds::Tensor { tensor, first_byte: None, bytes: None },
+                workspace => workspace,
+            };
+            let at = bases.iter().position(|(holds, _)| *holds == key).unwrap_or(bases.len());
+            if at == bases.len() {
+                bases.push((key, at as u64 * unit));
+            }
+            buffer.offset.0 += bases[at].1;
+        }
+        s.pool_bytes.0 += bases.len() as u64 * unit;
+        s.budget_bytes.0 += bases.len() as u64 * unit;
+        drop_wait(s, r)
+    }),
+    ("add a wait", |_, s, r| {
+        let i = r.below(s.commands.len() as u64) as usize;
+        let wait = CommandId::new(r.below(i as u64) as usize);
+        s.commands[i].waits_mut().extend((i > 0).then_some(wait));
+        i > 0
+    }),
+    ("exchange two neighbours", |_, s, r| {
+        let i = r.below(s.commands.len() as u64) as usize;
+        i > 0 && {
+            s.commands.swap(i - 1, i);
+            true
+        }
+    }),
+    ("exchange two neighbours, by all their names", |_, s, r| {
+        let i = r.below(s.commands.len() as u64) as usize;
+        i > 0 && {
+            s.commands.swap(i - 1, i);
+            rename(s, |c| {
+                if c == i {
+                    i - 1
+                } else if c + 1 == i {
+                    i
+                } else {
+                    c
+                }
+            });
+            true
+        }
+    }),
+    ("leave a command out", |_, s, r| {
+        let i = r.below(s.commands.len() as u64) as usize;
+        s.commands.remove(i);
+        rename(s, |c| if c > i { c - 1 } else { c });
+        !s.commands.is_empty()
+    }),
+    ("another op", |t, s, r| {
+        let other = OpId::new(r.below(t.ops.len() as u64) as usize);
+        change_compute(s, r, |command| {
+            let Command::Compute { op, alternative, .. } = command else { return };
+            (*op, *alternative) = (other, None);
+        })
+    }),
+    ("another op again", |t, s, r| {
+        let again = |c: &Command| matches!(c, Command::Compute { again: true, .. });
+        let other = OpId::new(r.below(t.ops.len() as u64) as usize);
+        let Some(i) = pick_command(s, r, again) else { return false };
+        if let Command::Compute { op, alternative, .. } = &mut s.commands[i] {
+            (*op, *alternative) = (other, None);
+        }
+        true
+    }),
+    ("for the first time or again", |_, s, r| {
+        change_compute(s, r, |command| {
+            let Command::Compute { again, .. } = command else { return };
+            *again = !*again;
+        })
+    }),
+    ("in the plain way", |_, s, r| {
+        change_compute(s, r, |command| {
+            let Command::Compute { alternative, .. } = command else { return };
+            *alternative = None;
+        })
+    }),
+    ("a transfer the other way", |_, s, r| {
+        let Some(i) = pick_command(s, r, |c| c.transfer().is_some()) else { return false };
+        s.commands[i] = match s.commands[i].clone() {
+            Command::Offload { tensor, first_byte, bytes, waits } => {
+                Command::Prefetch { tensor, first_byte, bytes, waits }
+            }
+            Command::Prefetch { tensor, first_byte, bytes, waits } => {
+                Command::Offload { tensor, first_byte, bytes, waits }
+            }
+            other => other,
+        };
+        true
+    }),
+    ("a transfer of other bytes", |t, s, r| {
+        let tensors = &t.tensors;
+        change_transfer(s, r, |tensor, first_byte, bytes, r| {
+            let all = tensors[tensor.index()].bytes.0;
+            let first = r.below(all);
+            (*first_byte, *bytes) = (Some(Bytes(first)), Some(Bytes(1 + r.below(all - first))));
+        })
+    }),
+    ("a transfer of another tensor", |t, s, r| {
+        let count = t.tensors.len() as u64;
+        change_transfer(s, r, |tensor, first_byte, bytes, r| {
+            *tensor = TensorId::new(r.below(count) as usize);
+            (*first_byte, *bytes) = (None, None);
+        })
+    }),
+    ("a buffer a little off", |_, s, r| {
+        change_buffer(s, r, |b, r| b.offset.0 = (b.offset.0 + r.below(5)).saturating_sub(2))
+    }),
+    ("a buffer somewhere else", |_, s, r| {
+        let pool = s.pool_bytes.0;
+        change_buffer(s, r, |b, r| b.offset.0 = r.below(pool + 1))
+    }),
+    ("a buffer at the end of a larger pool", |_, s, r| {
+        let end = s.pool_bytes.0;
+        (s.pool_bytes.0, s.budget_bytes.0) = (end + 1000, s.budget_bytes.0 + 1000);
+        change_buffer(s, r, |b, _| b.offset.0 = end)
+    }),
+    ("one close less", |_, s, r| {
+        change_buffer(s, r, |b, r| {
+            let at = r.below(b.closes.len() as u64) as usize;
+            b.closes.drain(at..b.closes.len().min(at + 1));
+        })
+    }),
+    ("another close", |_, s, r| {
+        let count = s.commands.len() as u64;
+        change_buffer(s, r, |b, r| b.closes = vec![CommandId::new(r.below(count) as usize)])
+    }),
+    ("one close more", |_, s, r| {
+        let count = s.commands.len() as u64;
+        change_buffer(s, r, |b, r| b.closes.push(CommandId::new(r.below(count) as usize)))
+    }),
+    ("another opening", |_, s, r| {
+        let count = s.commands.len() as u64;
+        change_buffer(s, r, |b, r| b.opens = (r.percent(90)).then(|| CommandId::new(r.below(count) as usize)))
+    }),
+    ("other bytes in a buffer", |t, s, r| {
+        let tensors = &t.tensors;
+        change_buffer(s, r, |b, r| {
+            let Holds::Tensor { tensor, first_byte, bytes } = &mut b.holds else { return };
+            let all = tensors[tensor.index()].bytes.0;
+            let first = r.below(all);
+            (*first_byte, *bytes) = (Some(Bytes(first)), Some(Bytes(r.below(all - first + 1))));
+        })
+    }),
+    ("a buffer less", |_, s, r| {
+        let at = r.below(s.buffers.len() as u64) as usize;
+        s.buffers.len() > at && {
+            s.buffers.remove(at);
+            true
+        }
+    }),
+    ("a buffer twice, in a larger pool", |t, s, r| {
+        let end = s.pool_bytes.0;
+        (s.pool_bytes.0, s.budget_bytes.0) = (end + 1000, s.budget_bytes.0 + 1000);
+        let Some(at) = pick_tensor_buffer(t, s, r) else { return false };
+        let mut twin = s.buffers[at].clone();
+        twin.offset.0 = end;
+        let at = r.below(s.buffers.len() as u64) as usize;
+        s.buffers.insert(at, twin);
+        true
+    }),
+    ("held until the end", |_, s, r| {
+        let last = CommandId::new(s.commands.len() - 1);
+        change_buffer(s, r, |b, _| b.closes.push(last))
+    }),
+    ("no recomputing", |t, s, r| {
+        let op = r.below(t.ops.len() as u64) as usize;
+        t.ops[op].recomputable = false;
+        !s.commands.is_empty()
+    }),
+    ("on the half-duplex link", |_, s, _| {
+        s.link.duplex = plimsoll_ir::schedule::Duplex::Half;
+        true
+    }),
+    ("a slower op", |t, _, r| {
+        let op = r.below(t.ops.len() as u64) as usize;
+        t.ops[op].seconds = Seconds(7.0 / 3.0);
+        true
+    }),
+];
+
+/// Changes that surely break a schedule, with the rule.
+pub const BREAKS: &[(&str, u8, Change)] = &[
+    ("the last op missing", 1, |t, _, _| {
+        let last = t.ops.last().cloned();
+        t.ops.extend(last.map(|op| Op { reads: Vec::new(), writes: Vec::new(), ..op }));
+        true
+    }),
+    ("an op twice", 1, |_, s, r| {
+        let Some(i) = pick_command(s, r, |c| matches!(c, Command::Compute { again: false, .. })) else {
+            return false;
+        };
+        let twin = s.commands[i].clone();
+        s.commands.push(twin);
+        true
+    }),
+    ("an op before its turn", 1, |t, s, r| {
+        let Some(i) = pick_command(s, r, |c| matches!(c, Command::Compute { again: false, .. })) else {
+            return false;
+        };
+        let Command::Compute { op, alternative, .. } = &mut s.commands[i] else { return false };
+        op.0 += 1;
+        *alternative = None;
+        op.index() < t.ops.len()
+    }),
+    ("no closes", 2, |_, s, r| change_buffer(s, r, |b, _| b.closes.clear())),
+    ("no workspace", 2, |t, s, r| {
+        let needed = |b: &Buffer| {
+            matches!(b.holds, Holds::Workspace { command } if matches!(&s.commands[command.index()],
+                Command::Compute { op, alternative, .. } if plimsoll_ir::schedule::way_of(&t.ops[op.index()], *alternative)
+                    .is_some_and(|(_, workspace)| workspace > Bytes::ZERO)))
+        };
+        let at: Vec<usize> = (0..s.buffers.len()).filter(|i| needed(&s.buffers[*i])).collect();
+        r.pick(&at).map(|at| s.buffers.remove(at)).is_some()
+    }),
+    ("no buffer for what is read from the start", 2, |t, s, _| {
+        let from_start = |b: &Buffer| {
+            matches!(b.holds, Holds::Tensor { tensor, .. }
+            if b.opens.is_none() && t.tensors[tensor.index()].bytes > Bytes::ZERO)
+        };
+        let first = s.buffers.iter().position(from_start);
+        first.map(|at| s.buffers.remove(at)).is_some()
+    }),
+    ("a prefetch to no buffer", 2, |_, s, r| {
+        let Some(i) = pick_command(s, r, |c| matches!(c, Command::Prefetch { .. })) else { return false };
+        s.buffers.retain(|b| b.opens != Some(CommandId::new(i)));
+        true
+    }),
+    ("not recomputable", 3, |t, s, r| {
+        let Some(i) = pick_command(s, r, |c| matches!(c, Command::Compute { again: true, .. })) else {
+            return false;
+        };
+        let Command::Compute { op, .. } = s.commands[i] else { return false };
+        t.ops[op.index()].recomputable = false;
+        true
+    }),
+    ("a buffer twice in one place", 4, |t, s, r| {
+        let Some(at) = pick_tensor_buffer(t, s, r) else { return false };
+        let twin = s.buffers[at].clone();
+        s.buffers.push(twin);
+        true
+    }),
+    ("another tensor in the same place", 4, |t, s, r| {
+        let Some(at) = pick_tensor_buffer(t, s, r) else { return false };
+        let mut twin = s.buffers[at].clone();
+        let all = t.tensors.iter().enumerate().filter(|(_, tensor)| tensor.bytes > Bytes::ZERO);
+        let all: Vec<usize> = all.map(|(i, _)| i).collect();
+        let Some(other) = r.pick(&all) else { return false };
+        let (first_byte, bytes) = (Some(Bytes(0)), Some(Bytes(1)));
+        twin.holds = Holds::Tensor { tensor: TensorId::new(other), first_byte, bytes };
+        s.buffers.push(twin);
+        true
+    }),
+    ("past the pool", 6, |t, s, r| {
+        pick_tensor_buffer(t, s, r).is_some_and(|at| {
+            s.buffers[at].offset = s.pool_bytes;
+            true
+        })
+    }),
+    ("over the budget", 6, |t, s, _| {
+        let need = t.resident_bytes + s.pool_bytes;
+        s.budget_bytes = need.saturating_sub(Bytes(1));
+        need > Bytes::ZERO
+    }),
+];
+
+fn drop_wait(s: &mut Schedule, r: &mut Random) -> bool {
+    let Some(i) = pick_command(s, r, |c| !c.waits().is_empty()) else { return false };
+    let waits = s.commands[i].waits_mut();
+    waits.remove(r.below(waits.len() as u64) as usize);
+    true
+}
+
+fn pick_command(s: &Schedule, r: &mut Random, wanted: impl Fn(&Command) -> bool) -> Option<usize> {
+    let all: Vec<usize> = (0..s.commands.len()).filter(|i| wanted(&s.commands[*i])).collect();
+    r.pick(&all)
+}
+
+/// A buffer that holds at least one byte of a tensor.
+fn pick_tensor_buffer(t: &Trace, s: &Schedule, r: &mut Random) -> Option<usize> {
+    let holds_bytes = |(_, b): &(BufferId, &Buffer)| match b.holds {
+        Holds::Tensor { tensor, bytes, .. } => bytes.unwrap_or(t.tensors[tensor.index()].bytes) > Bytes::ZERO,
+        Holds::Workspace { .. } => false,
+    };
+    let all: Vec<usize> = s.numbered_buffers().filter(holds_bytes).map(|(id, _)| id.index()).collect();
+    r.pick(&all)
+}
+
+fn change_compute(s: &mut Schedule, r: &mut Random, change: impl FnOnce(&mut Command)) -> bool {
+    let picked = pick_command(s, r, |c| c.transfer().is_none());
+    picked.map(|i| change(&mut s.commands[i])).is_some()
+}
+
+type Piece = Option<Bytes>;
+
+fn change_transfer(
+    s: &mut Schedule,
+    r: &mut Random,
+    change: impl FnOnce(&mut TensorId, &mut Piece, &mut Piece, &mut Random),
+) -> bool {
+    let Some(i) = pick_command(s, r, |c| c.transfer().is_some()) else { return false };
+    match &mut s.commands[i] {
+        Command::Offload { tensor, first_byte, bytes, .. }
+        | Command::Prefetch { tensor, first_byte, bytes, .. } => {
+            change(tensor, first_byte, bytes, r);
+            true
+        }
+        Command::Compute { .. } => false,
+    }
+}
+
+fn change_buffer(s: &mut Schedule, r: &mut Random, change: impl FnOnce(&mut Buffer, &mut Random)) -> bool {
+    let at = r.below(s.buffers.len() as u64) as usize;
+    s.buffers.get_mut(at).map(|b| change(b, r)).is_some()
+}
+
+/// Gives every command another id, and drops what then names nothing.
+fn rename(s: &mut Schedule, name: impl Fn(usize) -> usize) {
+    let count = s.commands.len();
+    let new = |id: &mut CommandId| *id = CommandId::new(name(id.index()).min(count.saturating_sub(1)));
+    s.commands.iter_mut().for_each(|c| c.waits_mut().iter_mut().for_each(new));
+    for buffer in &mut s.buffers {
+        buffer.opens.iter_mut().chain(&mut buffer.closes).for_each(new);
+        if let Holds::Workspace { command } = &mut buffer.holds {
+            new(command);
+        }
+    }
+}

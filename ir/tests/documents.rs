@@ -1,0 +1,545 @@
+//! The readers of the four documents: what is not such a document is refused, with the place of the fault; what is
+//! comes back as the same bytes.
+
+use plimsoll_ir::Document;
+use plimsoll_ir::config::Config;
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::testing::{random_schedule, random_trace};
+use plimsoll_ir::trace::Trace;
+use serde_json::{Value, json};
+
+fn trace() -> Value {
+    json!({
+        "plimsoll": "trace/1", "name": "two", "batch": 2, "resident_bytes": 100,
+        "tensors": [
+            {"name": "x", "bytes": 64, "kind": "input"},
+            {"name": "y", "bytes": 32, "kind": "activation"},
+        ],
+        "ops": [
+            {"name": "conv", "layer": "conv", "kind": "conv", "phase": "forward", "seconds": 0.5, "reads": [0],
+             "writes": [1], "workspace_bytes": 8, "flops": 10, "recomputable": true,
+             "alternatives": [{"name": "lean", "seconds": 1.5, "workspace_bytes": 0}]},
+            {"name": "back", "layer": "conv", "kind": "conv", "phase": "backward", "seconds": 0.5, "reads": [0, 1],
+             "writes": [], "workspace_bytes": 0, "flops": 10, "recomputable": false},
+        ],
+    })
+}
+
+fn schedule() -> Value {
+    json!({
+        "plimsoll": "schedule/1", "trace": "two", "batch": 2, "budget_bytes": 1000, "pool_bytes": 200,
+        "link": {"offload_bytes_per_second": 12.2e9, "prefetch_bytes_per_second": 1e9, "latency_seconds": 0.0,
+                 "duplex": "half"},
+        "commands": [
+            {"do": "compute", "op": 0, "alternative": 0, "waits": []},
+            {"do": "offload", "tensor": 1, "waits": [0]},
+            {"do": "prefetch", "tensor": 1, "first_byte": 0, "bytes": 32, "waits": [1]},
+            {"do": "compute", "op": 0, "again": true, "waits": [2]},
+        ],
+        "buffers": [
+            {"tensor": 0, "offset": 0, "opens": null, "closes": [0, 3]},
+            {"tensor": 1, "first_byte": 0, "bytes": 32, "offset": 64, "opens": 0, "closes": [1]},
+            {"workspace_of": 3, "offset": 96, "opens": 3, "closes": [3]},
+        ],
+    })
+}
+
+fn profile() -> Value {
+    let transfers = json!([{"bytes": 4096, "seconds": 0.001}]);
+    json!({
+        "plimsoll": "profile/1",
+        "network": {"name": "mlp", "image": [8, 8], "channels": 1, "classes": 10},
+        "machine": {"device": "cpu: one", "threads": 1, "system": "Linux", "plimsoll": "0.1.0", "unix_seconds": 1},
+        "budget_bytes": 1000, "overhead_seconds": 1e-7,
+        "link": {"offload_alone": transfers, "prefetch_alone": transfers, "offload_together": transfers,
+                 "prefetch_together": transfers},
+        "batches": [{"batch": 2, "iteration_seconds": [0.25], "ops": [
+            {"name": "fc", "kind": "fc", "phase": "forward", "flops": 10, "seconds": [0.125, 0.25]},
+        ]}],
+    })
+}
+
+fn config() -> Value {
+    json!({
+        "plimsoll": "config/1",
+        "network": {"name": "mlp", "image": [8, 8], "channels": 1, "classes": 10},
+        "device": "cpu: one", "threads": 1,
+        "link": {"offload_bytes_per_second": 1e9, "prefetch_bytes_per_second": 1e9, "latency_seconds": 0.0,
+                 "duplex": "full"},
+        "budget_bytes": 1000, "batch": 2, "policy": "plimsoll", "schedule": "two.schedule.json",
+        "learning_rate": {"rate": 0.1, "rule": "linear", "base_batch": 1, "base_rate": 0.05, "warmup_iterations": 5},
+        "predicted": {"iteration_seconds": 0.25, "relative_error": 0.05, "between_seconds": 0.0, "epoch_seconds": 25.0,
+                      "peak_bytes": 900},
+    })
+}
+
+/// The message for a text that is no such document; nothing for one that is.
+fn refusal(kind: &str, text: &str) -> String {
+    let answer = match kind {
+        "trace" => Trace::from_json(text).map(drop),
+        "schedule" => Schedule::from_json(text).map(drop),
+        "profile" => Profile::from_json(text).map(drop),
+        _ => Config::from_json(text).map(drop),
+    };
+    answer.err().map_or(String::new(), |fault| fault.to_string())
+}
+
+/// Where in a document, the new value there (none: the key is taken away), and the message.
+type Change = (&'static str, Option<Value>, &'static str);
+
+fn assert_refused(kind: &str, valid: fn() -> Value, changes: &[Change]) {
+    assert_eq!(refusal(kind, &valid().to_string()), "", "{kind}");
+    let mut wrong = String::new();
+    for (place, value, message) in changes {
+        let mut document = valid();
+        let (parent, key) = place.rsplit_once('/').expect("a place starts with /");
+        let parent = document.pointer_mut(parent).expect(place);
+        match (parent, value) {
+            (Value::Object(map), Some(value)) => drop(map.insert(key.to_owned(), value.clone())),
+            (Value::Object(map), None) => drop(map.remove(key).expect(place)),
+            (Value::Array(items), Some(value)) => items[key.parse::<usize>().expect(place)] = value.clone(),
+            (Value::Array(items), None) => drop(items.remove(key.parse::<usize>().expect(place))),
+            _ => panic!("{place}"),
+        }
+        let said = refusal(kind, &document.to_string());
+        // The column in one long line is the writer's affair.
+        let said = said.split(" (line 1, column ").enumerate();
+        let said: String =
+            said.map(|(i, s)| if i == 0 { s } else { s.split_once(')').map_or(s, |s| s.1) }).collect();
+        if said != *message {
+            wrong += &format!("{kind}{place}: {said:?}\n   instead of {message:?}\n");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn what_is_no_document_of_the_kind_is_refused() {
+    let text = schedule().to_string();
+    let half = text.len() / 2;
+    let cases = [
+        ("trace", "", "the file is empty; expected a trace/1 document"),
+        ("trace", " \n\t", "the file is empty; expected a trace/1 document"),
+        (
+            "trace",
+            "{",
+            "not a whole JSON document (EOF while parsing an object at line 1, column 1); it may be cut short or of another kind",
+        ),
+        (
+            "trace",
+            "null",
+            "not a whole JSON document (invalid type: null, expected a JSON object at line 1, column 4); it may be cut short or of another kind",
+        ),
+        (
+            "trace",
+            "[]",
+            "not a whole JSON document (invalid length 0, expected a JSON object at line 1, column 2); it may be cut short or of another kind",
+        ),
+        ("trace", "{}", r#"no key "plimsoll" that names its kind; expected a trace/1 document"#),
+        (
+            "trace",
+            "plain words",
+            "not a whole JSON document (expected value at line 1, column 1); it may be cut short or of another kind",
+        ),
+        (
+            "trace",
+            "\u{0}\u{1}PNG",
+            "not a whole JSON document (expected value at line 1, column 1); it may be cut short or of another kind",
+        ),
+        (
+            "trace",
+            r#"{"plimsoll": 1}"#,
+            "not a whole JSON document (invalid type: integer `1`, expected a string at line 1, column 14); it may be cut short or of another kind",
+        ),
+        ("trace", r#"{"plimsoll": "trace/2"}"#, "this is a `trace/2` document; expected `trace/1`"),
+        ("trace", r#"{"plimsoll": "trace/1"}"#, "at the top level (line 1, column 23): missing field `name`"),
+        ("profile", r#"{"plimsoll": "config/1"}"#, "this is a `config/1` document; expected `profile/1`"),
+        ("trace", &text, "this is a `schedule/1` document; expected `trace/1`"),
+        (
+            "schedule",
+            &text[..half],
+            "not a whole JSON document (EOF while parsing a value at line 1, column 313); it may be cut short or of another kind",
+        ),
+        (
+            "schedule",
+            &format!("{text} {{}}"),
+            "not a whole JSON document (trailing characters at line 1, column 629); it may be cut short or of another kind",
+        ),
+    ];
+    let mut wrong = String::new();
+    for (kind, text, message) in cases {
+        let said = refusal(kind, text);
+        if said != message {
+            wrong += &format!("{kind} {text:?}: {said:?}\n   instead of {message:?}\n");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn traces_are_read_strictly() {
+    let op = |key: &str, value: Value| {
+        let mut op = trace()["ops"][0].clone();
+        op[key] = value;
+        op
+    };
+    assert_refused(
+        "trace",
+        trace,
+        &[
+            (
+                "/surprise",
+                Some(json!(1)),
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `name`, `batch`, `resident_bytes`, `tensors`, `ops`",
+            ),
+            ("/batch", None, "at the top level: missing field `batch`"),
+            ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
+            ("/batch", Some(json!(-1)), "at batch: invalid value: integer `-1`, expected u64"),
+            ("/batch", Some(json!(1.5)), "at batch: invalid type: floating point `1.5`, expected u64"),
+            ("/batch", Some(json!("2")), r#"at batch: invalid type: string "2", expected u64"#),
+            (
+                "/resident_bytes",
+                Some(json!(-5)),
+                "at resident_bytes: invalid value: integer `-5`, expected u64",
+            ),
+            (
+                "/resident_bytes",
+                Some(json!(u64::MAX)),
+                "at tensors: all sizes together are 18446744073709551719 bytes; at most 2^62 make sense",
+            ),
+            (
+                "/resident_bytes",
+                Some(json!(1e30)),
+                "at resident_bytes: invalid type: floating point `1e+30`, expected u64",
+            ),
+            (
+                "/tensors/1/surprise",
+                Some(json!(1)),
+                "at tensors[1].surprise: unknown field `surprise`, expected one of `name`, `bytes`, `kind`",
+            ),
+            (
+                "/tensors/1/kind",
+                Some(json!("weights")),
+                "at tensors[1].kind: unknown variant `weights`, expected one of `input`, `activation`, `gradient`, `other`",
+            ),
+            ("/tensors/1/bytes", None, "at tensors[1]: missing field `bytes`"),
+            (
+                "/tensors/1/bytes",
+                Some(json!(1_u64 << 62)),
+                "at tensors: all sizes together are 4611686018427388076 bytes; at most 2^62 make sense",
+            ),
+            ("/ops", Some(json!([])), "at ops: a trace has at least one op"),
+            ("/ops/0/seconds", Some(json!(-0.5)), "at ops[0]: `conv` takes -0.5 seconds; needs 0 or more"),
+            ("/ops/0/seconds", Some(json!(null)), "at ops[0].seconds: invalid type: null, expected f64"),
+            (
+                "/ops/0/phase",
+                Some(json!("update")),
+                "at ops[1].phase: `back` is of the phase Backward, after Update",
+            ),
+            (
+                "/ops/0/phase",
+                Some(json!("sideways")),
+                "at ops[0].phase: unknown variant `sideways`, expected one of `forward`, `backward`, `update`",
+            ),
+            (
+                "/ops/0/reads/0",
+                Some(json!(2)),
+                "at ops[0].reads[0]: tensor 2 does not exist; there are 2 tensors",
+            ),
+            (
+                "/ops/0/reads/0",
+                Some(json!(-1)),
+                "at ops[0].reads[0]: invalid value: integer `-1`, expected u32",
+            ),
+            (
+                "/ops/0/reads/0",
+                Some(json!(1_u64 << 32)),
+                "at ops[0].reads[0]: invalid value: integer `4294967296`, expected u32",
+            ),
+            (
+                "/ops/0/reads/0",
+                Some(json!(1)),
+                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, later; what is on the device from the start has the kind `input` or `other`",
+            ),
+            (
+                "/ops/0/writes",
+                Some(json!([])),
+                "at ops[1].reads[1]: `back` reads tensor 1 (`y`) before it is written: no op writes it; what is on the device from the start has the kind `input` or `other`",
+            ),
+            ("/ops/0/writes", Some(json!([1, 1])), "at ops[0].writes[1]: tensor 1 is listed twice"),
+            ("/ops/1/reads", Some(json!([0, 0])), "at ops[1].reads[1]: tensor 0 is listed twice"),
+            (
+                "/ops/0",
+                Some(op("reads", json!([1]))),
+                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, later; what is on the device from the start has the kind `input` or `other`",
+            ),
+            (
+                "/ops/0/recomputable",
+                Some(json!("yes")),
+                r#"at ops[0].recomputable: invalid type: string "yes", expected a boolean"#,
+            ),
+            (
+                "/ops/0/alternatives/0/seconds",
+                Some(json!(-1.0)),
+                "at ops[0]: `conv` takes -1 seconds; needs 0 or more",
+            ),
+            (
+                "/ops/0/alternatives/0/surprise",
+                Some(json!(1)),
+                "at ops[0].alternatives[0].surprise: unknown field `surprise`, expected one of `name`, `seconds`, `workspace_bytes`",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn schedules_are_read_strictly() {
+    assert_refused(
+        "schedule",
+        schedule,
+        &[
+            (
+                "/surprise",
+                Some(json!(1)),
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `trace`, `batch`, `budget_bytes`, `pool_bytes`, `link`, `commands`, `buffers`",
+            ),
+            ("/link", None, "at the top level: missing field `link`"),
+            ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
+            ("/budget_bytes", Some(json!(-1)), "at budget_bytes: invalid value: integer `-1`, expected u64"),
+            ("/pool_bytes", Some(json!(u64::MAX)), "at pool_bytes: at most 2^62 bytes make sense"),
+            (
+                "/link/surprise",
+                Some(json!(1)),
+                "at link.surprise: unknown field `surprise`, expected one of `offload_bytes_per_second`, `prefetch_bytes_per_second`, `latency_seconds`, `duplex`",
+            ),
+            (
+                "/link/duplex",
+                Some(json!("none")),
+                "at link.duplex: unknown variant `none`, expected `full` or `half`",
+            ),
+            (
+                "/link/offload_bytes_per_second",
+                Some(json!(0.0)),
+                "at link.offload_bytes_per_second: a rate is above zero, not 0",
+            ),
+            (
+                "/link/prefetch_bytes_per_second",
+                Some(json!(-1.0)),
+                "at link.prefetch_bytes_per_second: a rate is above zero, not -1",
+            ),
+            (
+                "/link/latency_seconds",
+                Some(json!(-1e-6)),
+                "at link.latency_seconds: a latency is 0 or more, not -0.000001",
+            ),
+            (
+                "/commands/0/do",
+                Some(json!("sleep")),
+                "at commands[0].do: unknown variant `sleep`, expected one of `compute`, `offload`, `prefetch`",
+            ),
+            ("/commands/0/do", None, "at commands[0]: missing field `do`"),
+            (
+                "/commands/0/surprise",
+                Some(json!(1)),
+                "at commands[0]: unknown field `surprise`, expected one of `op`, `again`, `alternative`, `waits`",
+            ),
+            (
+                "/commands/0/tensor",
+                Some(json!(1)),
+                "at commands[0]: unknown field `tensor`, expected one of `op`, `again`, `alternative`, `waits`",
+            ),
+            ("/commands/0/op", Some(json!(-1)), "at commands[0]: invalid value: integer `-1`, expected u32"),
+            ("/commands/0/waits", None, "at commands[0]: missing field `waits`"),
+            (
+                "/commands/1/waits/0",
+                Some(json!(-1)),
+                "at commands[1]: invalid value: integer `-1`, expected u32",
+            ),
+            (
+                "/commands/1/op",
+                Some(json!(1)),
+                "at commands[1]: unknown field `op`, expected one of `tensor`, `first_byte`, `bytes`, `waits`",
+            ),
+            (
+                "/commands/2/bytes",
+                Some(json!("all")),
+                r#"at commands[2]: invalid type: string "all", expected u64"#,
+            ),
+            ("/buffers/0/opens", None, "at buffers[0]: missing field `opens`"),
+            ("/buffers/0/closes", None, "at buffers[0]: missing field `closes`"),
+            (
+                "/buffers/0/surprise",
+                Some(json!(1)),
+                "at buffers[0].surprise: unknown field `surprise`, expected one of `tensor`, `first_byte`, `bytes`, `workspace_of`, `offset`, `opens`, `closes`",
+            ),
+            (
+                "/buffers/0/offset",
+                Some(json!(-1)),
+                "at buffers[0].offset: invalid value: integer `-1`, expected u64",
+            ),
+            (
+                "/buffers/0/offset",
+                Some(json!(u64::MAX)),
+                "at buffers[0].offset: at most 2^62 bytes make sense",
+            ),
+            (
+                "/buffers/0/workspace_of",
+                Some(json!(0)),
+                "at buffers[0]: a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)",
+            ),
+            (
+                "/buffers/0/tensor",
+                None,
+                "at buffers[0]: a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)",
+            ),
+            (
+                "/buffers/2/bytes",
+                Some(json!(8)),
+                "at buffers[2]: a buffer holds either a `tensor` (or a piece of it) or a workspace (`workspace_of`)",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn profiles_are_read_strictly() {
+    let two = json!([profile()["batches"][0], {"batch": 4, "iteration_seconds": [], "ops": [
+        {"name": "other", "kind": "fc", "phase": "forward", "flops": 10, "seconds": [0.125]}]}]);
+    assert_refused(
+        "profile",
+        profile,
+        &[
+            (
+                "/surprise",
+                Some(json!(1)),
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `machine`, `budget_bytes`, `overhead_seconds`, `link`, `batches`",
+            ),
+            (
+                "/network/image",
+                Some(json!([8])),
+                "at network.image: invalid length 1, expected an array of length 2",
+            ),
+            ("/machine/threads", None, "at machine: missing field `threads`"),
+            ("/batches", Some(json!([])), "at batches: a profile holds at least one batch size"),
+            ("/batches", Some(two), "at batches[1].ops[0]: the ops are not the same at every batch size"),
+            ("/batches/0/batch", Some(json!(0)), "at batches[0].batch: a batch has at least 1 sample"),
+            (
+                "/batches/0/ops/0/seconds",
+                Some(json!([])),
+                "at batches[0].ops[0]: an op needs at least one time, and times are 0 or more",
+            ),
+            (
+                "/batches/0/ops/0/seconds/1",
+                Some(json!(-0.1)),
+                "at batches[0].ops[0]: an op needs at least one time, and times are 0 or more",
+            ),
+            ("/link/offload_alone", Some(json!([])), "at link: each way needs samples, alone and together"),
+            (
+                "/link/prefetch_together/0/seconds",
+                Some(json!(0.0)),
+                "at link: a transfer takes more than 0 seconds",
+            ),
+            (
+                "/link/prefetch_together/0/bytes",
+                Some(json!(-4)),
+                "at link.prefetch_together[0].bytes: invalid value: integer `-4`, expected u64",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn configs_are_read_strictly() {
+    assert_refused(
+        "config",
+        config,
+        &[
+            (
+                "/surprise",
+                Some(json!(1)),
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `device`, `threads`, `link`, `paced`, `budget_bytes`, `batch`, `policy`, `schedule`, `learning_rate`, `predicted`, `measured`",
+            ),
+            ("/schedule", None, "at the top level: missing field `schedule`"),
+            ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
+            ("/threads", Some(json!(0)), "at threads: there is at least 1 compute thread"),
+            ("/threads", Some(json!(-2)), "at threads: invalid value: integer `-2`, expected u32"),
+            ("/learning_rate/rate", Some(json!(0.0)), "at learning_rate.rate: a learning rate is above 0"),
+            ("/learning_rate/base_batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
+            (
+                "/learning_rate/rule",
+                Some(json!("guess")),
+                "at learning_rate.rule: unknown variant `guess`, expected one of `linear`, `square-root`, `accudnn`",
+            ),
+            (
+                "/predicted/peak_bytes",
+                Some(json!(0.5)),
+                "at predicted.peak_bytes: invalid type: floating point `0.5`, expected u64",
+            ),
+            (
+                "/measured",
+                Some(json!({"iteration_seconds": 1.0})),
+                "at measured: missing field `relative_error`",
+            ),
+        ],
+    );
+}
+
+/// What is written is read as the same value, and written as the same bytes.
+fn assert_round_trip<D: Document + PartialEq + std::fmt::Debug>(document: &D) {
+    let text = document.to_json();
+    let back = D::from_json(&text).unwrap_or_else(|fault| panic!("{fault}\n{text}"));
+    assert_eq!(back, *document);
+    assert_eq!(back.to_json(), text);
+    assert!(text.starts_with(&format!("{{\n  \"plimsoll\": \"{}\",\n", D::KIND)), "{text}");
+}
+
+#[test]
+fn every_document_comes_back_as_the_same_bytes() {
+    assert_round_trip(&Trace::from_json(&trace().to_string()).expect("valid"));
+    assert_round_trip(&Schedule::from_json(&schedule().to_string()).expect("valid"));
+    assert_round_trip(&Profile::from_json(&profile().to_string()).expect("valid"));
+    assert_round_trip(&Config::from_json(&config().to_string()).expect("valid"));
+    let mut config = config();
+    config["learning_rate"]["rule"] = json!({"accudnn": {"convexity": 0.25}});
+    config["measured"] = config["predicted"].clone();
+    assert_round_trip(&Config::from_json(&config.to_string()).expect("valid"));
+    for seed in 0..200 {
+        let trace = random_trace(seed);
+        assert_round_trip(&trace);
+        assert_round_trip(&random_schedule(&trace, seed));
+    }
+}
+
+/// Keys that may be missing are the same as their defaults.
+#[test]
+fn what_may_be_left_out_has_its_default() {
+    let mut short = schedule();
+    let link = short["link"].as_object_mut().expect("an object");
+    link.remove("latency_seconds");
+    link.insert("duplex".into(), json!("full"));
+    let with_default = Schedule::from_json(&short.to_string()).expect("valid");
+    short["link"].as_object_mut().expect("an object").remove("duplex");
+    assert_eq!(Schedule::from_json(&short.to_string()), Ok(with_default));
+}
+
+#[test]
+fn the_shared_traces_are_read_and_come_back_as_values() {
+    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces"));
+    let Ok(files) = std::fs::read_dir(folder) else {
+        println!("skipped: no {}", folder.display());
+        return;
+    };
+    let paths = files.map(|file| file.expect("a readable folder").path());
+    let mut traces = 0;
+    for path in paths.filter(|path| path.to_string_lossy().ends_with(".trace.json")) {
+        let text = std::fs::read_to_string(&path).expect("a readable file");
+        let trace = Trace::from_json(&text).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
+        assert_round_trip(&trace);
+        let (memory, name) = (trace.memory(), path.display());
+        let (Some(peak), Some(floor)) = (memory.peak(), memory.floor()) else { panic!("{name} has no op") };
+        assert!(peak.1 >= floor.1, "{name}");
+        traces += 1;
+    }
+    assert!(traces > 0, "no traces in {}", folder.display());
+}
