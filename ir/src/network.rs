@@ -149,6 +149,25 @@ pub enum LayerKind {
     SoftmaxCrossEntropy,
 }
 
+impl LayerKind {
+    /// The layer type, as `trace/1` and the performance model name it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            LayerKind::Input => "input",
+            LayerKind::Conv { .. } => "conv",
+            LayerKind::FullyConnected { .. } => "fc",
+            LayerKind::BatchNorm { .. } => "bn",
+            LayerKind::Relu => "relu",
+            LayerKind::MaxPool { .. } | LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => "pool",
+            LayerKind::Dropout { .. } => "dropout",
+            LayerKind::Add => "add",
+            LayerKind::Concat => "concat",
+            LayerKind::Lrn { .. } => "lrn",
+            LayerKind::SoftmaxCrossEntropy => "loss",
+        }
+    }
+}
+
 /// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {

@@ -269,15 +269,6 @@ fn op_kind(call: &Call, layer: &LayerKind) -> &'static str {
     match (call, layer) {
         (Call::Sgd { .. }, _) => "sgd",
         (Call::Add { .. }, _) => "add",
-        (_, LayerKind::Conv { .. }) => "conv",
-        (_, LayerKind::FullyConnected { .. }) => "fc",
-        (_, LayerKind::BatchNorm { .. }) => "bn",
-        (_, LayerKind::Relu) => "relu",
-        (_, LayerKind::MaxPool { .. } | LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool) => "pool",
-        (_, LayerKind::Dropout { .. }) => "dropout",
-        (_, LayerKind::Concat) => "concat",
-        (_, LayerKind::Lrn { .. }) => "lrn",
-        (_, LayerKind::SoftmaxCrossEntropy) => "loss",
-        (_, LayerKind::Add | LayerKind::Input) => "add",
+        _ => layer.name(),
     }
 }
