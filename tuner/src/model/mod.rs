@@ -1,13 +1,10 @@
 //! The performance model (AccUDNN §3.3): seconds of any op at any batch size, and the link, fitted to what was measured.
 //!
-//! ```text
-//! seconds of op j at batch k = spread * layer_j(k)
-//! ```
-//!
-//! `layer_j` is the op's own curve (`layer.rs`) above the saturating curve of its layer type (`curve.rs`); both
-//! are fitted to medians of the repetitions, so that one disturbed repetition counts nothing. Medians of parts sum to less
-//! than the median of the whole where times have a long upper tail; `spread` is that ratio, measured on the same
-//! repetitions, so that the sum over all ops predicts the median iteration.
+//! Each op's seconds over the batch size are a curve of its own (`layer.rs`) above the saturating curve of its layer type
+//! (`curve.rs`). Both are fitted to the medians of the repetitions, so that one disturbed repetition counts nothing. The medians
+//! of one batch size are then scaled so that they sum to the typical iteration (the mean of the middle half of the
+//! repetitions): on a busy machine a short op is seldom interrupted and its median knows nothing of it, while hardly an iteration gets
+//! through undisturbed. Without the scaling such a machine looks faster at small batches than it is. On a quiet one it changes nothing.
 //!
 //! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
 //! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
@@ -96,7 +93,7 @@ pub struct HeldOut {
     pub inside: bool,
     /// The sum over all ops, predicted.
     pub predicted: Seconds,
-    /// The median over the repetitions of the sum over all ops.
+    /// The typical repetition's sum over all ops.
     pub measured: Seconds,
     /// The median over the ops of |predicted / measured - 1|.
     pub op_relative_error: f64,
@@ -114,8 +111,6 @@ impl HeldOut {
 pub struct Model {
     layers: BTreeMap<String, Layer>,
     curves: BTreeMap<Type, Curve>,
-    /// Median iteration / sum of median ops.
-    spread: f64,
     held_out: Vec<HeldOut>,
     /// The smallest and the largest measured batch size.
     range: (u64, u64),
@@ -165,7 +160,7 @@ struct Data {
     names: Vec<(String, Type)>,
     /// One list an op, one point a batch size.
     points: Vec<Vec<Point>>,
-    /// The median over the repetitions of the sum over all ops, per batch size.
+    /// The typical repetition's sum over all ops, per batch size; what the points of the batch size sum to.
     totals: Vec<f64>,
 }
 
@@ -201,24 +196,24 @@ impl Data {
                     seconds: median(&mut seconds).max(TICK),
                 });
             }
-            totals.push(iteration_total(parts).unwrap_or_else(|| {
-                points.iter().map(|op| op.last().map_or(0.0, |p: &Point| p.seconds)).sum()
-            }));
+            totals.push(scale(&mut points, typical_iteration(parts)));
         }
         Ok(Data { batches: batches.into_keys().collect(), names, points, totals })
     }
-
-    /// Median iteration / sum of median ops: the median of it over the batch sizes but the one left out.
-    fn spread(&self, left_out: Option<usize>) -> f64 {
-        let ratio = |b: usize| self.totals[b] / self.points.iter().map(|op| op[b].seconds).sum::<f64>();
-        let mut ratios: Vec<f64> =
-            (0..self.batches.len()).filter(|b| Some(*b) != left_out).map(ratio).collect();
-        if ratios.is_empty() { 1.0 } else { median(&mut ratios) }
-    }
 }
 
-/// The median over the repetitions of the sum over all ops; none where the ops were not repeated together.
-fn iteration_total(parts: &[&BatchSamples]) -> Option<f64> {
+/// Scales the last point of every op so that all sum to the whole, where that is known; gives their sum.
+fn scale(points: &mut [Vec<Point>], whole: Option<f64>) -> f64 {
+    let parts: f64 = points.iter().filter_map(|op| op.last()).map(|p| p.seconds).sum();
+    let whole = whole.unwrap_or(parts);
+    for point in points.iter_mut().filter_map(|op| op.last_mut()) {
+        point.seconds *= whole / parts;
+    }
+    whole
+}
+
+/// The mean of the middle half of the repetitions' sums over all ops; none where the ops were not repeated together.
+fn typical_iteration(parts: &[&BatchSamples]) -> Option<f64> {
     let mut totals = Vec::new();
     for part in parts {
         let repetitions = part.ops.first()?.seconds.len();
@@ -227,7 +222,10 @@ fn iteration_total(parts: &[&BatchSamples]) -> Option<f64> {
         }
         totals.extend((0..repetitions).map(|r| part.ops.iter().map(|op| op.seconds[r].0).sum::<f64>()));
     }
-    (!totals.is_empty()).then(|| median(&mut totals).max(TICK))
+    totals.sort_unstable_by(f64::total_cmp);
+    let quarter = totals.len() / 4;
+    let middle = &totals[quarter..totals.len() - quarter];
+    (!middle.is_empty()).then(|| (middle.iter().sum::<f64>() / middle.len() as f64).max(TICK))
 }
 
 /// What the curves take: FLOPs, or the batch size where they are unknown.
@@ -281,7 +279,7 @@ impl Model {
             }
         }
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
-        Ok(Model { layers, curves: fits.curves, spread: data.spread(None), held_out, range, link })
+        Ok(Model { layers, curves: fits.curves, held_out, range, link })
     }
 
     /// Seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of its
@@ -298,7 +296,7 @@ impl Model {
             (None, Some(curve)) => (curve.at(x), UNKNOWN),
             (_, None) => return Err(UnknownOp { name: op.name.clone(), kind: op.kind.clone() }),
         };
-        Ok(Prediction { seconds: Seconds(self.spread * seconds.max(0.0)), relative_error })
+        Ok(Prediction { seconds: Seconds(seconds.max(0.0)), relative_error })
     }
 
     /// Writes the predicted seconds of every op into a trace. Nothing is written where an op is unknown.
@@ -364,12 +362,11 @@ fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
     let mut offs: Vec<Vec<f64>> = vec![Vec::new(); data.names.len()];
     for b in 0..count {
         let fits = fit_all(data, Some(b), Some(full));
-        let spread = data.spread(Some(b));
         let mut predicted = 0.0;
         for (j, (_, of)) in data.names.iter().enumerate() {
             let p = data.points[j][b];
             let seconds = fits.layers[j].at(p.batch, p.x, &fits.curves[of]).max(0.0);
-            predicted += spread * seconds;
+            predicted += seconds;
             offs[j].push((seconds / p.seconds - 1.0).abs());
         }
         let op_relative_error = median(&mut offs.iter().map(|of| of[b]).collect::<Vec<_>>());
