@@ -9,11 +9,13 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intervals<V> {
     runs: BTreeMap<u64, (u64, V)>,
+    /// Kept between calls for its room.
+    stale: Vec<u64>,
 }
 
 impl<V: Copy> Intervals<V> {
     pub(super) fn new() -> Intervals<V> {
-        Intervals { runs: BTreeMap::new() }
+        Intervals { runs: BTreeMap::new(), stale: Vec::new() }
     }
 
     /// The runs that share a position with `range`, clipped to it, in order.
@@ -32,23 +34,34 @@ impl<V: Copy> Intervals<V> {
 
     /// Puts `value` at every position of `range`.
     pub(super) fn set(&mut self, range: Range<u64>, value: V) {
+        self.replace(range, value, |_, _| {});
+    }
+
+    /// Puts `value` at every position of `range`, and shows each run that was there, clipped to it, in order.
+    pub(super) fn replace(&mut self, range: Range<u64>, value: V, mut old: impl FnMut(Range<u64>, V)) {
         if range.is_empty() {
             return;
         }
+        let mut rest = None;
         if let Some((_, run)) = self.runs.range_mut(..range.start).next_back()
             && run.0 > range.start
         {
-            let (end, old) = *run;
+            let (end, before) = *run;
             run.0 = range.start;
-            if end > range.end {
-                self.runs.insert(range.end, (end, old));
-            }
+            old(range.start..end.min(range.end), before);
+            rest = Some((end, before));
         }
-        while let Some((&start, &(end, old))) = self.runs.range(range.clone()).next() {
+        self.stale.clear();
+        for (&start, &(end, before)) in self.runs.range(range.clone()) {
+            old(start..end.min(range.end), before);
+            rest = Some((end, before));
+            self.stale.push(start);
+        }
+        for start in self.stale.drain(..).filter(|start| *start != range.start) {
             self.runs.remove(&start);
-            if end > range.end {
-                self.runs.insert(range.end, (end, old));
-            }
+        }
+        if let Some(rest) = rest.filter(|(end, _)| *end > range.end) {
+            self.runs.insert(range.end, rest);
         }
         self.runs.insert(range.start, (range.end, value));
     }

@@ -158,19 +158,18 @@ fn check_overlaps(trace: &Trace, schedule: &Schedule, order: &Order, rooms: &Roo
     for &id in &rooms.by_opening {
         let (buffer, room) = (&schedule.buffers[id.index()], &rooms.rooms[id.index()]);
         let bytes = buffer.offset.0..buffer.offset.0 + (room.piece.end - room.piece.start);
-        for (shared, other) in occupants.within(bytes.clone()) {
+        let mut fault = None;
+        occupants.replace(bytes, id, |shared, other| {
             let ended = rooms.rooms[other.index()].ended;
             if !buffer.opens.is_some_and(|opens| order.ended_before(ended, opens)) {
-                return Err(Violation::Overlap {
-                    first: other,
-                    first_holds: words(trace, &schedule.buffers[other.index()]),
-                    second: id,
-                    second_holds: words(trace, buffer),
-                    bytes: shared,
-                });
+                fault.get_or_insert((shared, other));
             }
+        });
+        if let Some((bytes, first)) = fault {
+            let holds = |id: BufferId| words(trace, &schedule.buffers[id.index()]);
+            let (first_holds, second_holds) = (holds(first), holds(id));
+            return Err(Violation::Overlap { first, first_holds, second: id, second_holds, bytes });
         }
-        occupants.set(bytes, id);
     }
     Ok(())
 }

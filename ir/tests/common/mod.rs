@@ -24,24 +24,19 @@ pub const CHANGES: &[(&str, Change)] = &[
             pick_command(s, r, |c| matches!(c, Command::Prefetch { waits, .. } if !waits.is_empty()));
         picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
     }),
-    ("no room is short: all buffers apart", |_, s, r| {
-        // Nothing shares a byte any more, so that what a dropped wait breaks is not the room.
-        let unit = s.pool_bytes.0 + 1000;
-        let mut bases: Vec<(Holds, u64)> = Vec::new();
-        for buffer in &mut s.buffers {
-            let key = match buffer.holds {
-                Holds::Tensor { tensor, .. } => Holds::Tensor { tensor, first_byte: None, bytes: None },
-                workspace => workspace,
-            };
-            let at = bases.iter().position(|(holds, _)| *holds == key).unwrap_or(bases.len());
-            if at == bases.len() {
-                bases.push((key, at as u64 * unit));
-            }
-            buffer.offset.0 += bases[at].1;
-        }
-        s.pool_bytes.0 += bases.len() as u64 * unit;
-        s.budget_bytes.0 += bases.len() as u64 * unit;
+    ("no room is short, drop a wait", |_, s, r| {
+        apart(s);
         drop_wait(s, r)
+    }),
+    ("no room is short, drop all waits of an offload", |_, s, r| {
+        apart(s);
+        let picked = pick_command(s, r, |c| matches!(c, Command::Offload { waits, .. } if !waits.is_empty()));
+        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
+    }),
+    ("no room is short, drop all waits of a compute command", |_, s, r| {
+        apart(s);
+        let picked = pick_command(s, r, |c| matches!(c, Command::Compute { waits, .. } if !waits.is_empty()));
+        picked.map(|i| s.commands[i].waits_mut().clear()).is_some()
     }),
     ("add a wait", |_, s, r| {
         let i = r.below(s.commands.len() as u64) as usize;
@@ -294,6 +289,25 @@ pub const BREAKS: &[(&str, u8, Change)] = &[
         need > Bytes::ZERO
     }),
 ];
+
+/// Gives every tensor a place of its own, so that what a dropped wait breaks is not the room.
+fn apart(s: &mut Schedule) {
+    let unit = s.pool_bytes.0 + 1000;
+    let mut places: Vec<Holds> = Vec::new();
+    for buffer in &mut s.buffers {
+        let whose = match buffer.holds {
+            Holds::Tensor { tensor, .. } => Holds::Tensor { tensor, first_byte: None, bytes: None },
+            workspace => workspace,
+        };
+        let place = places.iter().position(|other| *other == whose).unwrap_or(places.len());
+        if place == places.len() {
+            places.push(whose);
+        }
+        buffer.offset.0 += place as u64 * unit;
+    }
+    s.pool_bytes.0 += places.len() as u64 * unit;
+    s.budget_bytes.0 += places.len() as u64 * unit;
+}
 
 fn drop_wait(s: &mut Schedule, r: &mut Random) -> bool {
     let Some(i) = pick_command(s, r, |c| !c.waits().is_empty()) else { return false };
