@@ -26,6 +26,9 @@ pub struct Config {
     pub threads: u32,
     /// The link that the plan stands on.
     pub link: Link,
+    /// The link's pace where the device was told to pace it; none where it runs as fast as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paced: Option<Link>,
     /// What the device may hold.
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.
@@ -94,7 +97,8 @@ impl Document for Config {
     const KIND: &'static str = "config/1";
 
     fn validate(&self) -> Result<(), Fault> {
-        let fault = |place: &str, why: &str| Err(Fault::Meaning { place: place.to_owned(), why: why.to_owned() });
+        let fault =
+            |place: &str, why: &str| Err(Fault::Meaning { place: place.to_owned(), why: why.to_owned() });
         if self.batch == 0 || self.learning_rate.base_batch == 0 {
             return fault("batch", "a batch has at least 1 sample");
         }

@@ -1,8 +1,9 @@
 //! The trainer: initial parameters, batches in, metrics out, checkpoints, evaluation.
 //!
-//! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device runs,
-//! the next batch is read from the data set. Everything drawn (parameters, the epochs' orders, dropout) is drawn from the plan's seed by counter, so the
-//! numbers depend on nothing but the plan and the data: not on the schedule, not on where a run was interrupted.
+//! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device
+//! runs, the next batch is read from the data set. Everything drawn (parameters, the epochs' orders, dropout) is
+//! drawn from the plan's seed by counter, so the numbers depend on nothing but the plan and the data: not on the
+//! schedule, not on where a run was interrupted.
 //!
 //! What it deliberately does not do: choose a batch size, a rate or a schedule.
 
@@ -55,7 +56,8 @@ pub struct Observation {
     pub accuracy: f32,
     /// From the first command to the end of the last.
     pub seconds: Seconds,
-    /// From the end of the iteration before to this one's first command: writing the input, reading the metrics (Δ of AccUDNN eq. 3).
+    /// From the end of the iteration before to this one's first command: writing the input, reading the metrics (Δ
+    /// of AccUDNN eq. 3).
     pub between: Seconds,
 }
 
@@ -148,7 +150,13 @@ impl Trainer {
         &mut self.executor
     }
 
-    /// Iterations of one epoch of so many samples; the samples that do not fill a last batch are left out of that epoch.
+    /// The training program under its schedule.
+    pub fn loaded(&self) -> &Loaded {
+        &self.train
+    }
+
+    /// Iterations of one epoch of so many samples; the samples that do not fill a last batch are left out of that
+    /// epoch.
     pub fn iterations_per_epoch(&self, samples: usize) -> u64 {
         samples as u64 / self.plan.batch
     }
@@ -203,8 +211,9 @@ impl Trainer {
 
     /// Trains until so many iterations are done in all, counted from the start of training.
     ///
-    /// `observe` is told of every iteration. `stop` is asked before every iteration; told to, training saves itself to `checkpoint` and ends.
-    /// Errors: a data set that does not fit, a device that fails, a loss that is no number.
+    /// `observe` is told of every iteration. `stop` is asked before every iteration; told to, training saves itself
+    /// to `checkpoint` and ends. Errors: a data set that does not fit, a device that fails, a loss that is no
+    /// number.
     pub fn train(
         &mut self,
         data: &dyn Dataset,
@@ -316,7 +325,8 @@ impl Trainer {
         Ok(Checkpoint::new(progress, regions))
     }
 
-    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. `path` is where it came from, for errors.
+    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. `path` is where it came
+    /// from, for errors.
     ///
     /// Errors: it is of another network, batch, seed or rate (the message names what differs).
     pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {

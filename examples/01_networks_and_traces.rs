@@ -1,0 +1,27 @@
+//! A network of the zoo, lowered to one training iteration: what there is to plan.
+
+use plimsoll::ir::Bytes;
+use plimsoll::ir::network::NetworkSpec;
+use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let spec = NetworkSpec { name: "resnet18".into(), image: [64, 64], channels: 3, classes: 10 };
+    let network = build(&spec)?;
+    let parameters: u64 = network.layers.iter().map(|layer| network.parameters(layer)).sum();
+    println!("{}: {} layers, {parameters} parameters", spec.name, network.layers.len());
+
+    // The scratch of a kernel is the device's to know; here there is none.
+    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &|_| Bytes::ZERO };
+    for batch in [1, 16, 64] {
+        let trace = lower(&network, batch, &options)?.trace;
+        let memory = trace.memory();
+        let (at, peak) = memory.peak().ok_or("a trace has ops")?;
+        let (_, floor) = memory.floor().ok_or("a trace has ops")?;
+        println!(
+            "batch {batch:>2}: {} ops, keeping everything peaks at {peak} during {}, no plan fits below {floor}",
+            trace.ops.len(),
+            trace.ops[at.index()].name
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,492 @@
+//! The command line's words: one struct a verb, and the groups of options that verbs share.
+//!
+//! Help texts are these doc comments. What is not built yet is not here.
+
+use crate::output::Format;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use plimsoll_ir::units::Size;
+use plimsoll_ir::{BytesPerSecond, Seconds};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Loads a GPU to the line: measures a network and a machine, chooses batch size, placement and learning rate for a
+/// memory budget, and trains exactly that.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// How to print results on stdout
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub format: Format,
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more on stderr; twice for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Profile, tune, train and compare with the prediction, in one go
+    ///
+    /// Without options it trains resnet20 on the shipped handwritten digits within a budget that keeping every feature
+    /// map on the device would not fit.
+    Auto(AutoArgs),
+    /// Measure a network's layers and the link, at fractions of the largest batch
+    Profile(ProfileArgs),
+    /// Choose batch size, placement and learning rate from a profile
+    Tune(TuneArgs),
+    /// Plan one trace within a budget: writes a schedule
+    Plan(PlanArgs),
+    /// Prove a schedule free of races and within its budget
+    Check(CheckArgs),
+    /// Say how long a schedule takes, and where it stalls
+    Simulate(SimulateArgs),
+    /// Train what was tuned
+    Run(RunArgs),
+    /// Train a few iterations twice, planned and keeping everything, and compare every bit
+    Verify(VerifyArgs),
+    /// List the networks, or show one layer by layer
+    Networks(NetworksArgs),
+    /// Print one training iteration of a network as a trace
+    Trace(TraceArgs),
+    /// Say what this machine offers and what is missing
+    Doctor(DoctorArgs),
+}
+
+/// Which network, for which images.
+#[derive(Clone, Debug, Args)]
+pub struct NetworkArgs {
+    /// A network of the zoo, such as resnet18, vgg16, alexnet; see `plimsoll networks`
+    #[arg(long, value_name = "NAME", default_value = "resnet20")]
+    pub network: String,
+    /// Image height and width in pixels, such as 64 or 48x64; by default the data's
+    #[arg(long, value_name = "PIXELS")]
+    pub image: Option<Image>,
+    /// Image channels; by default the data's
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Classes to tell apart; by default the data's
+    #[arg(long, value_name = "N")]
+    pub classes: Option<u32>,
+}
+
+/// Height and width of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image(pub [u32; 2]);
+
+impl FromStr for Image {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Image, String> {
+        let (height, width) = text.split_once('x').unwrap_or((text, text));
+        let side = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0);
+        match (side(height), side(width)) {
+            (Some(height), Some(width)) => Ok(Image([height, width])),
+            _ => {
+                Err("an image size is a number of pixels such as 64, or height x width such as 48x64".into())
+            }
+        }
+    }
+}
+
+/// What to train on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataSource {
+    /// The handwritten digits that come with Plimsoll.
+    Digits,
+    /// Noise of any shape: this many samples.
+    Synthetic(u64),
+    /// A folder with MNIST's four IDX files.
+    Mnist(PathBuf),
+    /// A folder with CIFAR-10's binary files.
+    Cifar10(PathBuf),
+}
+
+impl FromStr for DataSource {
+    type Err = String;
+    fn from_str(text: &str) -> Result<DataSource, String> {
+        let wanted = "data is `digits`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER` or `cifar10:FOLDER`";
+        match text.split_once(':').unwrap_or((text, "")) {
+            ("digits", "") => Ok(DataSource::Digits),
+            ("synthetic", "") => Ok(DataSource::Synthetic(4096)),
+            ("synthetic", count) => {
+                let samples = count.parse().ok().filter(|n| *n > 0);
+                samples
+                    .map(DataSource::Synthetic)
+                    .ok_or_else(|| format!("`{count}` is no number of samples; {wanted}"))
+            }
+            ("mnist", folder) if !folder.is_empty() => Ok(DataSource::Mnist(folder.into())),
+            ("cifar10", folder) if !folder.is_empty() => Ok(DataSource::Cifar10(folder.into())),
+            _ => Err(wanted.into()),
+        }
+    }
+}
+
+/// The data's option.
+#[derive(Clone, Debug, Args)]
+pub struct DataArgs {
+    /// What to train on: digits, synthetic[:SAMPLES], mnist:FOLDER or cifar10:FOLDER
+    #[arg(long, value_name = "SOURCE", default_value = "digits")]
+    pub data: DataSource,
+}
+
+/// Where the host side of the swapped tensors lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPlace {
+    /// Anonymous memory.
+    Memory,
+    /// A file of exactly the needed size.
+    File(PathBuf),
+}
+
+impl FromStr for HostPlace {
+    type Err = String;
+    fn from_str(text: &str) -> Result<HostPlace, String> {
+        match text.split_once(':') {
+            None if text == "memory" => Ok(HostPlace::Memory),
+            Some(("file", path)) if !path.is_empty() => Ok(HostPlace::File(path.into())),
+            _ => Err("the host side is `memory` or `file:PATH`".into()),
+        }
+    }
+}
+
+/// The device and how it is set up.
+#[derive(Clone, Debug, Args)]
+pub struct DeviceArgs {
+    /// Compute threads; by default all cores but one, which is left to the two transfer streams
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Pace the link between device and host to this rate each way, such as 12GB/s; by default as fast as it goes
+    #[arg(long, value_name = "RATE")]
+    pub link: Option<BytesPerSecond>,
+    /// With a paced link: whether both ways can be busy at once
+    #[arg(long, value_enum, default_value_t)]
+    pub duplex: DuplexArg,
+    /// Where swapped tensors go: memory, or file:PATH
+    #[arg(long, value_name = "PLACE", default_value = "memory")]
+    pub host: HostPlace,
+}
+
+/// Whether the two ways of the link can be busy at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DuplexArg {
+    /// Each way has the link to itself
+    #[default]
+    Full,
+    /// Both ways share it
+    Half,
+}
+
+/// What was done is kept in this folder.
+#[derive(Clone, Debug, Args)]
+pub struct StudyArgs {
+    /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it
+    #[arg(long, value_name = "DIR")]
+    pub study: Option<PathBuf>,
+    /// Throw away what the study's folder holds of an earlier run, and start anew
+    #[arg(long)]
+    pub fresh: bool,
+}
+
+/// The budget and what limits the search.
+#[derive(Clone, Debug, Args)]
+pub struct SearchArgs {
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// No batch larger than this
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_batch: Option<u64>,
+}
+
+/// How the learning rate follows the batch.
+#[derive(Clone, Debug, Args)]
+pub struct RateArgs {
+    /// A batch that you know a good learning rate for
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
+    pub base_batch: u64,
+    /// That learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 0.05)]
+    pub base_rate: f64,
+    /// How the rate follows from the batch, with q = batch / base batch
+    #[arg(long, value_enum, default_value_t)]
+    pub rate_rule: RuleArg,
+    /// c of AccUDNN eq. (9): no batch gets a rate above 1 / c; by default 32 base rates
+    #[arg(long, value_name = "C")]
+    pub convexity: Option<f64>,
+}
+
+/// How the learning rate follows from the base point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RuleArg {
+    /// AccUDNN eq. (9): (1 - (1 - base * c)^q) / c
+    #[default]
+    Accudnn,
+    /// base * q
+    Linear,
+    /// base * sqrt(q)
+    SquareRoot,
+}
+
+/// How the rate changes during training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DecayArg {
+    /// Down to 0 along half a cosine
+    #[default]
+    Cosine,
+    /// The same all the time
+    Constant,
+    /// A tenth after half, a hundredth after three quarters of the epochs
+    Step,
+}
+
+/// How to train.
+#[derive(Clone, Debug, Args)]
+pub struct TrainArgs {
+    /// Passes over the training data
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub epochs: u64,
+    /// How the learning rate changes during training
+    #[arg(long, value_enum, default_value_t)]
+    pub decay: DecayArg,
+    /// Momentum of SGD
+    #[arg(long, value_name = "M", default_value_t = 0.9)]
+    pub momentum: f32,
+    /// Weight decay (L2 penalty)
+    #[arg(long, value_name = "W", default_value_t = 5e-4)]
+    pub weight_decay: f32,
+    /// Seed of initial parameters, order of the data and dropout
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// `auto`
+#[derive(Clone, Debug, Args)]
+#[allow(missing_docs, reason = "the groups are documented where they are defined")]
+pub struct AutoArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
+    #[command(flatten)]
+    pub rate: RateArgs,
+    #[command(flatten)]
+    pub train: TrainArgs,
+    #[command(flatten)]
+    pub study: StudyArgs,
+}
+
+/// `profile`
+#[derive(Clone, Debug, Args)]
+#[allow(missing_docs, reason = "the groups are documented where they are defined")]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
+    #[command(flatten)]
+    pub study: StudyArgs,
+}
+
+/// `tune`
+#[derive(Clone, Debug, Args)]
+#[allow(missing_docs, reason = "the groups are documented where they are defined")]
+pub struct TuneArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
+    #[command(flatten)]
+    pub rate: RateArgs,
+    /// Passes over the data that will be trained; the warm-up takes at most a tenth of them
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub epochs: u64,
+    #[command(flatten)]
+    pub study: StudyArgs,
+}
+
+/// `plan`
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
+    /// A trace/1 file
+    pub trace: PathBuf,
+    /// What the device may hold: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
+    #[arg(long, value_name = "BYTES|SIZE|PERCENT")]
+    pub budget: Size,
+    /// The rate of the link each way, such as 12.2GB/s
+    #[arg(long, value_name = "RATE")]
+    pub link: BytesPerSecond,
+    /// What every transfer takes besides its bytes, such as 10us
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub latency: Seconds,
+    /// Whether both ways of the link can be busy at once
+    #[arg(long, value_enum, default_value_t)]
+    pub duplex: DuplexArg,
+    /// Who decides: plimsoll, keep, naive or accudnn
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub policy: String,
+    /// Recompute nothing
+    #[arg(long)]
+    pub no_recompute: bool,
+    /// Swap nothing
+    #[arg(long)]
+    pub no_swap: bool,
+    /// Swap whole tensors only
+    #[arg(long)]
+    pub no_pieces: bool,
+    /// Stop searching after this long, with the best plan so far
+    #[arg(long, value_name = "TIME")]
+    pub time_limit: Option<Seconds>,
+    /// Seed of the search
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where to write the schedule/1 file
+    #[arg(short, long, value_name = "SCHEDULE")]
+    pub output: PathBuf,
+}
+
+/// `check`
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// A trace/1 file
+    pub trace: PathBuf,
+    /// A schedule/1 file
+    pub schedule: PathBuf,
+}
+
+/// `simulate`
+#[derive(Clone, Debug, Args)]
+pub struct SimulateArgs {
+    /// A trace/1 file
+    pub trace: PathBuf,
+    /// A schedule/1 file
+    pub schedule: PathBuf,
+    /// List start and end of every command as well
+    #[arg(long)]
+    pub commands: bool,
+}
+
+/// `run`
+#[derive(Clone, Debug, Args)]
+#[allow(missing_docs, reason = "the groups are documented where they are defined")]
+pub struct RunArgs {
+    /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
+    pub config: PathBuf,
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// Where swapped tensors go: memory, or file:PATH
+    #[arg(long, value_name = "PLACE", default_value = "memory")]
+    pub host: HostPlace,
+    #[command(flatten)]
+    pub train: TrainArgs,
+    /// Start anew even where a checkpoint lies beside the config
+    #[arg(long)]
+    pub fresh: bool,
+}
+
+/// `verify`
+#[derive(Clone, Debug, Args)]
+#[allow(missing_docs, reason = "the groups are documented where they are defined")]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Samples in an iteration
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
+    pub batch: u64,
+    /// What the device may hold: bytes, a size, or a share of what keeping everything takes
+    #[arg(long, value_name = "SIZE", default_value = "60%")]
+    pub budget: Size,
+    /// Who decides: plimsoll, naive or accudnn
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub policy: String,
+    /// Iterations to compare after
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub iterations: u64,
+    /// Seed of parameters and data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// `networks`
+#[derive(Clone, Debug, Args)]
+pub struct NetworksArgs {
+    /// Show this network layer by layer
+    pub name: Option<String>,
+    /// Image height and width in pixels; by default what the network was published for
+    #[arg(long, value_name = "PIXELS")]
+    pub image: Option<Image>,
+    /// Image channels
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Classes to tell apart
+    #[arg(long, value_name = "N")]
+    pub classes: Option<u32>,
+}
+
+/// `trace`
+#[derive(Clone, Debug, Args)]
+pub struct TraceArgs {
+    /// A network of the zoo, such as resnet18; see `plimsoll networks`
+    pub name: String,
+    /// Samples in the iteration
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub batch: u64,
+    /// Image height and width in pixels; by default what the network was published for
+    #[arg(long, value_name = "PIXELS")]
+    pub image: Option<Image>,
+    /// Image channels
+    #[arg(long, value_name = "N")]
+    pub channels: Option<u32>,
+    /// Classes to tell apart
+    #[arg(long, value_name = "N")]
+    pub classes: Option<u32>,
+    /// What ReLU keeps for its backward pass
+    #[arg(long, value_enum, default_value_t)]
+    pub relu: ReluArg,
+    /// Take the ops' seconds from the model of this profile/1 file; without it they are 0
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<PathBuf>,
+    /// Where to write it; by default stdout
+    #[arg(short, long, value_name = "TRACE")]
+    pub output: Option<PathBuf>,
+}
+
+/// What ReLU keeps for its backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReluArg {
+    /// The mask where nothing else needs the output, else the output
+    #[default]
+    Auto,
+    /// Its output
+    Output,
+    /// One bit an element (Layrub §4.2)
+    Mask,
+}
+
+/// `doctor`
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// Compute threads to report for
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+}

@@ -1,0 +1,87 @@
+//! How a command fails: one message, what to do about it, and the exit code of the design's list.
+//!
+//! Errors of the crates below come here with their own words; this file only decides the exit code and the help.
+
+use plimsoll_ir::Fault;
+use std::fmt;
+use std::path::Path;
+
+/// The exit codes that scripts can rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// A bug of ours.
+    Internal = 1,
+    /// Wrong usage, or input that cannot be read.
+    Usage = 2,
+    /// No plan fits the budget.
+    NoPlan = 3,
+    /// The device, its driver, or the memory of the host.
+    Device = 4,
+    /// The measurement was too noisy to decide.
+    Noisy = 5,
+    /// A schedule is invalid, or results differ.
+    Verification = 6,
+    /// Ctrl-C; what was done is saved.
+    Interrupted = 130,
+}
+
+/// A failure, as the user sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
+    /// What went wrong, with the names and numbers of it.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Failure {
+    /// A failure with this exit code and message.
+    pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
+        Failure { exit, message: message.to_string(), help: None }
+    }
+
+    /// Wrong usage, or input that cannot be read.
+    pub fn usage(message: impl fmt::Display) -> Failure {
+        Failure::new(Exit::Usage, message)
+    }
+
+    /// The same, with what to do about it.
+    pub fn help(mut self, help: impl fmt::Display) -> Failure {
+        self.help = Some(help.to_string());
+        self
+    }
+
+    /// A file that cannot be read or written.
+    pub fn file(path: &Path, doing: &str, error: &std::io::Error) -> Failure {
+        let failure = Failure::usage(format_args!("cannot {doing} {}: {error}", path.display()));
+        match error.kind() {
+            std::io::ErrorKind::NotFound => failure.help("check the path; the folder must exist"),
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                failure.help("choose a folder that you may write to, with --study DIR or -o FILE")
+            }
+            std::io::ErrorKind::StorageFull => {
+                failure.help("free some space, or choose a folder on another disk")
+            }
+            _ => failure,
+        }
+    }
+
+    /// A file whose text is not the document that it should be.
+    pub fn document(path: &Path, fault: &Fault) -> Failure {
+        Failure::usage(format_args!("{}: {fault}", path.display()))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.message)?;
+        match &self.help {
+            Some(help) => write!(f, "\n  help: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,41 @@
+//! Reading and writing the documents: the only place of the command line that touches files of its own.
+//!
+//! A document is written to a temporary file beside its place and renamed, so that a run that is cut off leaves the old
+//! one or the new one, never half of one.
+
+use crate::failure::Failure;
+use plimsoll_ir::Document;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// Reads a document.
+pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
+    let bytes = fs::read(path).map_err(|error| Failure::file(path, "read", &error))?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Failure::usage(format_args!("{}: not a text file; expected a {} document", path.display(), D::KIND))
+    })?;
+    D::from_json(&text).map_err(|fault| Failure::document(path, &fault))
+}
+
+/// Writes a document, replacing the one that was there.
+pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
+    write_text(path, &document.to_json())
+}
+
+/// Writes a text in one step, replacing what was there. A device file such as `/dev/stdout` is written to directly.
+pub fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::file(path, "write", &error);
+    if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        return fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .and_then(|mut f| f.write_all(text.as_bytes()))
+            .map_err(failed);
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! What a command prints on stdout: tables of typed cells, as text, JSON, CSV or Markdown.
+//!
+//! People read units; programs read base units (bytes, seconds, bytes per second) under stable keys. One value serves
+//! both, so the two never tell different things. Progress and logs go to stderr and are none of this file's business.
+
+use clap::ValueEnum;
+use comfy_table::{CellAlignment, Table as TextTable, presets};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Aligned columns, for people
+    #[default]
+    Table,
+    /// One JSON object, base units
+    Json,
+    /// Comma-separated values, base units
+    Csv,
+    /// Markdown tables
+    Md,
+}
+
+/// One value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Words.
+    Text(String),
+    /// A count.
+    Count(u64),
+    /// A size.
+    Size(Bytes),
+    /// A length of time.
+    Time(Seconds),
+    /// A rate.
+    Rate(BytesPerSecond),
+    /// A plain number, with this many decimals for people.
+    Number(f64, usize),
+    /// A share, shown in percent.
+    Share(f64),
+    /// Nothing to say.
+    None,
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell::Text(text)
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(count: u64) -> Cell {
+        Cell::Count(count)
+    }
+}
+
+impl From<Bytes> for Cell {
+    fn from(size: Bytes) -> Cell {
+        Cell::Size(size)
+    }
+}
+
+impl From<Seconds> for Cell {
+    fn from(time: Seconds) -> Cell {
+        Cell::Time(time)
+    }
+}
+
+impl From<BytesPerSecond> for Cell {
+    fn from(rate: BytesPerSecond) -> Cell {
+        Cell::Rate(rate)
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Cell {
+        value.map_or(Cell::None, Into::into)
+    }
+}
+
+impl Cell {
+    /// For people.
+    fn shown(&self) -> String {
+        match self {
+            Cell::Text(text) => text.clone(),
+            Cell::Count(count) => count.to_string(),
+            Cell::Size(size) => size.to_string(),
+            Cell::Time(time) => time.to_string(),
+            Cell::Rate(rate) => rate.to_string(),
+            Cell::Number(value, decimals) => format!("{value:.decimals$}"),
+            Cell::Share(share) => format!("{:.1} %", share * 100.0),
+            Cell::None => "-".to_owned(),
+        }
+    }
+
+    /// For programs.
+    fn value(&self) -> Value {
+        match self {
+            Cell::Text(text) => json!(text),
+            Cell::Count(count) => json!(count),
+            Cell::Size(size) => json!(size.0),
+            Cell::Time(time) => json!(time.0),
+            Cell::Rate(rate) => json!(rate.0),
+            Cell::Number(value, _) | Cell::Share(value) => json!(value),
+            Cell::None => Value::Null,
+        }
+    }
+}
+
+/// Rows under named columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// The key in JSON, and the title for people.
+    pub key: &'static str,
+    /// Key and heading of each column.
+    pub columns: Vec<(&'static str, &'static str)>,
+    /// As many cells as columns, each.
+    pub rows: Vec<Vec<Cell>>,
+    /// One row that is shown as lines of heading and value.
+    facts: bool,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(key: &'static str, columns: &[(&'static str, &'static str)]) -> Table {
+        Table { key, columns: columns.to_vec(), rows: Vec::new(), facts: false }
+    }
+
+    /// One thing's values, shown one a line.
+    pub fn facts(key: &'static str, facts: Vec<(&'static str, &'static str, Cell)>) -> Table {
+        let columns = facts.iter().map(|(key, heading, _)| (*key, *heading)).collect();
+        let row = facts.into_iter().map(|(_, _, cell)| cell).collect();
+        Table { key, columns, rows: vec![row], facts: true }
+    }
+
+    fn objects(&self) -> Value {
+        let object = |row: &Vec<Cell>| {
+            let pairs = self.columns.iter().zip(row);
+            Value::Object(
+                pairs.map(|((key, _), cell)| ((*key).to_owned(), cell.value())).collect::<Map<_, _>>(),
+            )
+        };
+        if self.facts { object(&self.rows[0]) } else { self.rows.iter().map(object).collect() }
+    }
+
+    fn text(&self, markdown: bool) -> String {
+        let mut text = TextTable::new();
+        text.load_style(if markdown { presets::ASCII_MARKDOWN } else { presets::NOTHING });
+        if self.facts {
+            if markdown {
+                text.set_header(["", ""]);
+            }
+            for ((_, heading), cell) in self.columns.iter().zip(&self.rows[0]) {
+                text.add_row([(*heading).to_owned(), cell.shown()]);
+            }
+        } else {
+            text.set_header(self.columns.iter().map(|(_, heading)| *heading));
+            for row in &self.rows {
+                text.add_row(row.iter().map(Cell::shown));
+            }
+            for (i, column) in text.column_iter_mut().enumerate() {
+                let words = self.rows.first().is_some_and(|row| matches!(row[i], Cell::Text(_)));
+                column.set_cell_alignment(if words { CellAlignment::Left } else { CellAlignment::Right });
+            }
+        }
+        text.trim_fmt()
+    }
+
+    fn csv(&self) -> Vec<u8> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let plain = |value: Value| match value {
+            Value::String(text) => text,
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        // Writing to memory cannot fail, and all rows have the columns' length.
+        let headings = writer.write_record(self.columns.iter().map(|(key, _)| *key));
+        let rows =
+            self.rows.iter().map(|row| writer.write_record(row.iter().map(|cell| plain(cell.value()))));
+        headings.and(rows.collect::<Result<(), _>>()).expect("records of one length, written to memory");
+        writer.into_inner().expect("flushing to memory")
+    }
+}
+
+/// Prints tables on stdout in the chosen format. A reader that closed the pipe is no error.
+pub fn print(format: Format, tables: &[Table]) {
+    let mut out = Vec::new();
+    match format {
+        Format::Json => {
+            let all = tables.iter().map(|t| (t.key.to_owned(), t.objects())).collect::<Map<_, _>>();
+            let text =
+                serde_json::to_string_pretty(&Value::Object(all)).expect("cells hold strings and numbers");
+            out.extend_from_slice(text.as_bytes());
+            out.push(b'\n');
+        }
+        Format::Csv => {
+            for (i, table) in tables.iter().enumerate() {
+                out.extend_from_slice(if i > 0 { b"\n" } else { b"" });
+                out.extend_from_slice(&table.csv());
+            }
+        }
+        Format::Table | Format::Md => {
+            for (i, table) in tables.iter().enumerate() {
+                out.extend_from_slice(if i > 0 { b"\n" } else { b"" });
+                out.extend_from_slice(table.text(format == Format::Md).as_bytes());
+                out.push(b'\n');
+            }
+        }
+    }
+    let _ = std::io::stdout().lock().write_all(&out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_value_serves_people_and_programs() {
+        let table = Table::facts(
+            "plan",
+            vec![("pool_bytes", "pool", Bytes(1536).into()), ("gap", "gap", Cell::Share(0.015))],
+        );
+        assert_eq!(table.objects(), json!({"pool_bytes": 1536, "gap": 0.015}));
+        assert!(table.text(false).contains("1.5 KiB"));
+        assert_eq!(String::from_utf8(table.csv()).unwrap(), "pool_bytes,gap\n1536,0.015\n");
+    }
+}

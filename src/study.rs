@@ -1,0 +1,86 @@
+//! A study's folder: what was measured, chosen and trained for one network, kept so that a second run continues.
+//!
+//! Nothing else is ever written there, and `--fresh` removes nothing else.
+
+use crate::failure::Failure;
+use plimsoll_ir::network::NetworkSpec;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The folder, which exists and can be written to.
+#[derive(Clone, Debug)]
+pub struct Study {
+    folder: PathBuf,
+}
+
+impl Study {
+    /// Opens the folder, and makes it where it is missing; without a name, `studies/<network>-<image>` here.
+    pub fn open(folder: Option<&Path>, network: &NetworkSpec, fresh: bool) -> Result<Study, Failure> {
+        let folder = folder.map_or_else(|| default_folder(network), Path::to_owned);
+        fs::create_dir_all(&folder)
+            .map_err(|error| Failure::file(&folder, "create the study's folder", &error))?;
+        // Found out now, and not after the measuring.
+        tempfile::NamedTempFile::new_in(&folder)
+            .map_err(|error| Failure::file(&folder, "write to the study's folder", &error))?;
+        let study = Study { folder };
+        if fresh {
+            for path in
+                [study.journal(), study.profile(), study.config(), study.schedule(), study.checkpoint()]
+            {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(Failure::file(&path, "remove", &error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(study)
+    }
+
+    /// The folder of a config that was given as a file or as its study's folder, and the config's path.
+    pub fn of_config(path: &Path) -> (Study, PathBuf) {
+        if path.is_dir() {
+            let study = Study { folder: path.to_owned() };
+            let config = study.config();
+            return (study, config);
+        }
+        (Study { folder: path.parent().map_or_else(PathBuf::new, Path::to_owned) }, path.to_owned())
+    }
+
+    /// What was measured, as it was measured.
+    pub fn journal(&self) -> PathBuf {
+        self.folder.join("profile.journal.jsonl")
+    }
+
+    /// What was measured, whole.
+    pub fn profile(&self) -> PathBuf {
+        self.folder.join("network.profile.json")
+    }
+
+    /// What was chosen.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("chosen.config.json")
+    }
+
+    /// The chosen schedule.
+    pub fn schedule(&self) -> PathBuf {
+        self.folder.join("chosen.schedule.json")
+    }
+
+    /// Parameters and optimizer state of the last run.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.folder.join("training.safetensors")
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+fn default_folder(network: &NetworkSpec) -> PathBuf {
+    let NetworkSpec { name, image: [height, width], channels, classes } = network;
+    PathBuf::from("studies").join(format!("{name}-{height}x{width}x{channels}-{classes}"))
+}

@@ -1,0 +1,260 @@
+//! A training task: a network, its data and a device, and the steps that several verbs take with them.
+//!
+//! Lowering, planning and loading are one call each here, with failures turned into the command line's. What is measured
+//! or chosen lives in the verbs.
+
+use crate::args::{DataArgs, DataSource, DeviceArgs, DuplexArg, HostPlace, NetworkArgs};
+use crate::failure::{Exit, Failure};
+use crate::interrupt;
+use crate::verbs::plan::no_plan;
+use plimsoll_ir::network::{Network, NetworkSpec, Shape};
+use plimsoll_ir::program::Program;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::units::Size;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll_runtime::cpu::kernels::workspace_bytes;
+use plimsoll_runtime::data::{self, Split};
+use plimsoll_runtime::{
+    Cpu, CpuOptions, Device, DeviceError, Executor, HostMemory, Loaded, MemoryLayout, RuntimeError,
+};
+use plimsoll_tuner::search::largest;
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
+
+/// Without a budget, half of what keeping everything takes at this batch is taken: the CPU stands in for a device that is
+/// too small.
+pub const UNBUDGETED_BATCH: u64 = 128;
+
+/// The share of the machine's memory that a budget without a number never passes.
+const MACHINE_SHARE: f64 = 0.8;
+
+/// How the device is set up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// Compute threads.
+    pub threads: u32,
+    /// The pace of the link; none for as fast as it goes.
+    pub link: Option<Link>,
+    /// Where the host side lies.
+    pub host: HostMemory,
+}
+
+impl Setup {
+    /// As the options say.
+    pub fn new(args: &DeviceArgs) -> Setup {
+        let duplex: DuplexArg = args.duplex;
+        Setup {
+            threads: args.threads.unwrap_or_else(default_threads),
+            link: args.link.map(|rate| Link { duplex: duplex.into(), ..Link::symmetric(rate) }),
+            host: host_memory(&args.host),
+        }
+    }
+
+    /// The device, with nothing allocated.
+    pub fn device(&self) -> Box<dyn Device> {
+        let Setup { threads, link, host } = self.clone();
+        Box::new(Cpu::new(CpuOptions { threads, link, host, ..CpuOptions::default() }))
+    }
+}
+
+/// Where the host side lies.
+pub fn host_memory(place: &HostPlace) -> HostMemory {
+    match place {
+        HostPlace::Memory => HostMemory::Anonymous,
+        HostPlace::File(path) => HostMemory::File(path.clone()),
+    }
+}
+
+/// All cores but one, which is left to the two transfer streams.
+fn default_threads() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores.saturating_sub(1)).unwrap_or(u32::MAX).max(1)
+}
+
+/// A network, its data and a device.
+pub struct Task {
+    /// What is trained.
+    pub network: Network,
+    /// What it is trained on and tested with.
+    pub data: Split,
+    /// The device.
+    pub setup: Setup,
+}
+
+impl Task {
+    /// Opens the data and builds the network for it.
+    pub fn new(network: &NetworkArgs, data: &DataArgs, setup: Setup) -> Result<Task, Failure> {
+        let data = open_data(&data.data, network)?;
+        let image = data.train.image();
+        let spec = NetworkSpec {
+            name: network.network.clone(),
+            image: network.image.map_or([image.height, image.width], |i| i.0),
+            channels: network.channels.unwrap_or(image.channels),
+            classes: network.classes.unwrap_or(data.train.classes()),
+        };
+        Task::of_spec(&spec, data, setup)
+    }
+
+    /// A network that is named by its spec, which the data must fit.
+    pub fn of_spec(spec: &NetworkSpec, data: Split, setup: Setup) -> Result<Task, Failure> {
+        let wanted = Shape { height: spec.image[0], width: spec.image[1], channels: spec.channels };
+        if data.train.image() != wanted || data.train.classes() > spec.classes {
+            let message = format!(
+                "{} has images of {} in {} classes, the network is for {wanted} in {}",
+                data.train.name(),
+                data.train.image(),
+                data.train.classes(),
+                spec.classes
+            );
+            return Err(Failure::usage(message)
+                .help("leave --image, --channels and --classes out, or choose other --data"));
+        }
+        Ok(Task { network: build(spec)?, data, setup })
+    }
+
+    /// The network's iteration at a batch size, for this device.
+    pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Failure> {
+        let threads = self.setup.threads;
+        let workspace = |call: &_| workspace_bytes(call, threads);
+        let options = LowerOptions { mode, relu: ReluStorage::Auto, workspace: &workspace };
+        Ok(lower(&self.network, batch, &options)?)
+    }
+
+    /// The trace of a training iteration; its seconds are 0.
+    pub fn trace(&self, batch: u64) -> Result<Trace, Failure> {
+        Ok(self.program(batch, Mode::Train)?.trace)
+    }
+
+    /// The budget in bytes: what is given (a share is one of the machine's memory), or [`UNBUDGETED_BATCH`]'s.
+    pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Failure> {
+        let machine = self.setup.device().facts().memory.unwrap_or(Bytes(u64::MAX >> 2));
+        if let Some(size) = given {
+            return Ok(size.of(machine));
+        }
+        let peak = self.trace(UNBUDGETED_BATCH)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+        Ok(Bytes(peak.0 / 2).min(Size::Share(MACHINE_SHARE).of(machine)))
+    }
+
+    /// The largest batch, up to `limit`, at which a policy finds a plan; none where it finds none for one sample.
+    pub fn largest_batch(&self, policy: Policy, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
+        let link = self.setup.link.unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
+        largest(limit, &mut |batch| {
+            // One position of one sample has no variance; a batch of two tells whether the network can be trained.
+            let batch = batch.max(self.smallest_batch());
+            let outcome = self.outcome(&self.trace(batch)?, policy, budget, link)?;
+            Ok::<_, Failure>(outcome.plan().is_some())
+        })
+    }
+
+    /// The smallest batch that can be lowered: 1, or 2 where batch normalisation sees a single position.
+    fn smallest_batch(&self) -> u64 {
+        if self.trace(1).is_ok() { 1 } else { 2 }
+    }
+
+    /// What a policy makes of a trace.
+    pub fn outcome(
+        &self,
+        trace: &Trace,
+        policy: Policy,
+        budget: Bytes,
+        link: Link,
+    ) -> Result<Outcome, Failure> {
+        let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
+        let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 1 };
+        plan(trace, &request).map_err(|error| Failure::new(Exit::Internal, error))
+    }
+
+    /// The plan of a policy, or the failure that says what does not fit and which batch would.
+    pub fn plan(&self, trace: &Trace, policy: Policy, budget: Bytes, link: Link) -> Result<Plan, Failure> {
+        match self.outcome(trace, policy, budget, link)? {
+            Outcome::Planned(plan) => Ok(plan),
+            Outcome::Infeasible(witness) => {
+                let failure = no_plan(&trace.name, trace.batch, budget, &witness);
+                Err(failure.help(match self.largest_batch(policy, budget, trace.batch)? {
+                    Some(batch) => format!("the largest batch that fits is {batch}; or raise --budget"),
+                    None => "no batch fits; raise --budget".to_owned(),
+                }))
+            }
+        }
+    }
+
+    /// The program and schedule of evaluation: at most `batch` samples at once, fewer where the pool has no room for more.
+    pub fn evaluation(&self, batch: u64, budget: Bytes) -> Result<(Program, Schedule), Failure> {
+        let link = Link::symmetric(plimsoll_ir::BytesPerSecond(1e10));
+        let mut batch = batch;
+        loop {
+            let program = self.program(batch, Mode::Evaluate)?;
+            for policy in [Policy::Keep, Policy::Plimsoll] {
+                if let Outcome::Planned(plan) = self.outcome(&program.trace, policy, budget, link)? {
+                    return Ok((program, plan.schedule));
+                }
+            }
+            if batch == 1 {
+                let plan = self.plan(&program.trace, Policy::Plimsoll, budget, link)?;
+                return Ok((program, plan.schedule));
+            }
+            batch /= 2;
+        }
+    }
+
+    /// An executor whose one allocation serves all of these, each loaded.
+    pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Failure> {
+        let layouts = programs.iter().map(|(program, schedule)| MemoryLayout::of(program, schedule));
+        let layout = layouts.fold(MemoryLayout::default(), MemoryLayout::union);
+        let mut executor = Executor::new(self.setup.device(), layout)?;
+        let loaded = programs.iter().map(|(p, s)| executor.load(p, s)).collect::<Result<Vec<_>, _>>()?;
+        Ok((executor, loaded))
+    }
+
+    /// Samples to train on.
+    pub fn samples(&self) -> u64 {
+        self.data.train.len() as u64
+    }
+}
+
+/// Reads or makes the data.
+pub fn open_data(source: &DataSource, network: &NetworkArgs) -> Result<Split, Failure> {
+    Ok(match source {
+        DataSource::Digits => data::digits(),
+        DataSource::Mnist(folder) => data::mnist(folder)?,
+        DataSource::Cifar10(folder) => data::cifar10(folder)?,
+        DataSource::Synthetic(samples) => {
+            let [height, width] = network.image.map_or([32, 32], |i| i.0);
+            let image = Shape { height, width, channels: network.channels.unwrap_or(3) };
+            let classes = network.classes.unwrap_or(10);
+            let set = |samples: u64, seed| data::synthetic(image, classes, samples as usize, seed);
+            Split { train: set(*samples, 1), test: set((*samples / 10).max(1), 2) }
+        }
+    })
+}
+
+/// The middle of some times; 0 of none.
+pub fn median(seconds: &mut [f64]) -> Seconds {
+    seconds.sort_by(f64::total_cmp);
+    match seconds.len() {
+        0 => Seconds::ZERO,
+        n => Seconds((seconds[(n - 1) / 2] + seconds[n / 2]) / 2.0),
+    }
+}
+
+impl From<plimsoll_networks::NetworkError> for Failure {
+    fn from(error: plimsoll_networks::NetworkError) -> Failure {
+        Failure::usage(error)
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
+        let exit = match &error {
+            RuntimeError::Schedule(_) => Exit::Verification,
+            RuntimeError::Device(DeviceError::OutOfRange { .. }) => Exit::Internal,
+            RuntimeError::Device(_) => Exit::Device,
+            RuntimeError::Mismatch { .. }
+            | RuntimeError::Data { .. }
+            | RuntimeError::Checkpoint { .. }
+            | RuntimeError::Diverged { .. } => Exit::Usage,
+        };
+        Failure::new(exit, error)
+    }
+}

@@ -1,0 +1,148 @@
+//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, with a checkpoint after each.
+//!
+//! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
+
+use crate::args::{DecayArg, TrainArgs};
+use crate::failure::{Exit, Failure};
+use crate::interrupt;
+use crate::progress;
+use crate::task::{Task, median};
+use plimsoll_ir::config::Config;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_networks::Mode;
+use plimsoll_runtime::{
+    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
+};
+use std::path::Path;
+
+/// What came of training.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// Iterations done in all.
+    pub iterations: u64,
+    /// Iterations that an earlier run had done.
+    pub resumed_at: u64,
+    /// Mean loss over the last epoch that this run saw.
+    pub loss: f32,
+    /// On the held-out samples.
+    pub test: Evaluation,
+    /// The median iteration of this run.
+    pub iteration: Seconds,
+    /// The median time between two iterations.
+    pub between: Seconds,
+    /// Resident bytes and pool that were allocated.
+    pub peak: Bytes,
+}
+
+/// The rate of every iteration.
+fn rate_schedule(config: &Config, args: &TrainArgs, iterations: u64) -> LearningRateSchedule {
+    let decay = match args.decay {
+        DecayArg::Constant => Decay::Constant,
+        DecayArg::Cosine => Decay::Cosine { iterations, floor: 0.0 },
+        DecayArg::Step => Decay::Step { every: (iterations / 2).max(1), factor: 0.1 },
+    };
+    let rate = &config.learning_rate;
+    LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }
+}
+
+/// Trains, or goes on from the checkpoint where there is one, and tests at the end.
+pub fn train(
+    task: &Task,
+    config: &Config,
+    schedule: &Schedule,
+    args: &TrainArgs,
+    checkpoint: &Path,
+    quiet: bool,
+) -> Result<Trained, Failure> {
+    let program = task.program(config.batch, Mode::Train)?;
+    let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
+    let (executor, mut loaded) = task.executor(&[(&program, schedule), (&evaluate, &evaluate_schedule)])?;
+    let peak = executor.layout().device();
+    let per_epoch = task.samples() / config.batch;
+    let total = per_epoch * args.epochs;
+    let plan = TrainingPlan {
+        network: task.network.spec.clone(),
+        batch: config.batch,
+        seed: args.seed,
+        rate: rate_schedule(config, args, total),
+        momentum: args.momentum,
+        weight_decay: args.weight_decay,
+    };
+    let evaluate = loaded.pop();
+    let train = loaded.pop().expect("two programs were loaded");
+    let mut trainer = Trainer::new(executor, train, evaluate, plan)?;
+    if checkpoint.exists() {
+        trainer.resume(&Checkpoint::load(checkpoint)?, checkpoint).map_err(|error| {
+            Failure::from(error).help("train with the same options, or start anew with --fresh")
+        })?;
+        tracing::info!("going on from iteration {} of {total}", trainer.step());
+    }
+    let resumed_at = trainer.step();
+    let mut seen = Seen::default();
+    let bar = progress::bar("train", total, quiet);
+    while trainer.step() < total {
+        let epoch = trainer.step() / per_epoch;
+        seen.losses.clear();
+        let mut observe = |observation: &Observation| {
+            seen.take(observation);
+            bar.set_position(observation.step + 1);
+        };
+        let until = (epoch + 1) * per_epoch;
+        let data = &*task.data.train;
+        if let Outcome::Interrupted { step, .. } =
+            trainer.train(data, until, Some(checkpoint), &mut observe, &interrupt::pressed)?
+        {
+            let message =
+                format!("stopped after {step} of {total} iterations; saved to {}", checkpoint.display());
+            return Err(Failure::new(Exit::Interrupted, message).help("the same command goes on from there"));
+        }
+        trainer.checkpoint()?.save(checkpoint)?;
+        let (loss, accuracy) = seen.last();
+        bar.set_message(format!("loss {loss:.4}"));
+        if bar.is_hidden() {
+            tracing::info!(
+                "epoch {} of {}: loss {loss:.4}, accuracy {:.1} %",
+                epoch + 1,
+                args.epochs,
+                accuracy * 100.0
+            );
+        }
+    }
+    bar.finish_and_clear();
+    let test = trainer.evaluate(&*task.data.test)?;
+    Ok(Trained {
+        iterations: trainer.step(),
+        resumed_at,
+        loss: seen.last().0,
+        test,
+        iteration: median(&mut seen.seconds),
+        between: median(&mut seen.between),
+        peak,
+    })
+}
+
+/// What this run observed.
+#[derive(Default)]
+struct Seen {
+    /// Loss and accuracy of the iterations of the last epoch.
+    losses: Vec<(f32, f32)>,
+    seconds: Vec<f64>,
+    between: Vec<f64>,
+}
+
+impl Seen {
+    fn take(&mut self, observation: &Observation) {
+        self.losses.push((observation.loss, observation.accuracy));
+        self.seconds.push(observation.seconds.0);
+        self.between.push(observation.between.0);
+    }
+
+    /// Mean loss and accuracy over the last epoch; NaN where this run had nothing to do.
+    fn last(&self) -> (f32, f32) {
+        let count = self.losses.len() as f32;
+        let sum =
+            self.losses.iter().fold((0.0, 0.0), |sum, (loss, accuracy)| (sum.0 + loss, sum.1 + accuracy));
+        (sum.0 / count, sum.1 / count)
+    }
+}

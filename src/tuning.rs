@@ -1,0 +1,330 @@
+//! Tuning: from a profile to a config that was measured (AccUDNN §4, made better).
+//!
+//! The model is fitted, the planner is asked at batch sizes over the whole range, and the batch with the shortest epoch is
+//! run for some iterations, beside the largest batch that keeps everything. Where measurement and prediction differ by
+//! more than their errors, the new samples join the profile and the search is made again. What is returned has been
+//! measured; where keeping everything is measured to be no slower, that is what is returned.
+
+use crate::args::{RateArgs, RuleArg};
+use crate::failure::{Exit, Failure};
+use crate::interrupt;
+use crate::progress;
+use crate::task::Task;
+use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate, LearningRateRule};
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_networks::Mode;
+use plimsoll_profiler::{batch_samples, centre};
+use plimsoll_runtime::{LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
+use plimsoll_tuner::model::Model;
+use plimsoll_tuner::rate::{default_convexity, learning_rate, warmup_iterations};
+use plimsoll_tuner::search::{
+    Candidate, Observed, Planned, Search, SearchError, SearchRequest, Verdict, confirm, search,
+};
+use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
+
+/// What is tuned for.
+#[derive(Clone, Debug)]
+pub struct TuneRequest<'a> {
+    /// What the device may hold.
+    pub budget: Bytes,
+    /// No batch larger than this.
+    pub max_batch: Option<u64>,
+    /// The base point and the rule of the learning rate.
+    pub rate: &'a RateArgs,
+    /// Epochs that will be trained; the warm-up takes at most a tenth of them.
+    pub epochs: u64,
+}
+
+/// A choice and what it was measured to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// What the planner says of it; `between` is the measured one.
+    pub candidate: Candidate,
+    /// What an iteration was measured to take, and everything else.
+    pub figures: Figures,
+    /// The relative error of the prediction.
+    pub predicted_error: f64,
+}
+
+/// What tuning found.
+pub struct Tuned {
+    /// What to run.
+    pub config: Config,
+    /// The schedule to run.
+    pub schedule: Schedule,
+    /// The choice.
+    pub chosen: Measured,
+    /// The largest batch that keeps everything; none where not even one sample does.
+    pub keeper: Option<Measured>,
+    /// Every batch size that was planned in the last round.
+    pub curve: Vec<Candidate>,
+    /// The largest batch that can be trained within the budget and the data.
+    pub largest: u64,
+    /// How often the model was refitted with what the choice was measured to take.
+    pub refits: u32,
+}
+
+/// Refits at most; then what was measured is told beside what was predicted.
+const REFITS: u32 = 2;
+
+/// Batch sizes that a search plans at most.
+const EVALUATIONS: usize = 40;
+
+/// Iterations before those that count.
+const WARM_UP: u64 = 3;
+
+/// Iterations that count, at least.
+const MEASURED: u64 = 15;
+
+/// Timed iterations that join the profile when the model is refitted.
+const TIMED: usize = 7;
+
+/// Tunes. The profile grows where the model had to be refitted.
+pub fn tune(
+    task: &Task,
+    profile: &mut Profile,
+    request: &TuneRequest<'_>,
+    quiet: bool,
+) -> Result<Tuned, Failure> {
+    let limit = request.max_batch.unwrap_or(u64::MAX).min(task.samples());
+    let Some(largest) = task.largest_batch(Policy::Naive, request.budget, limit)? else {
+        return Err(Failure::new(Exit::NoPlan, "no batch fits the budget").help("raise --budget"));
+    };
+    let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
+    let bar = progress::bar("tune", EVALUATIONS as u64, quiet);
+    let mut refits = 0;
+    loop {
+        let model = Model::fit(profile).map_err(Failure::usage)?;
+        bar.reset();
+        let found = one_search(task, &model, request, largest, keeps_all, &bar)?;
+        let chosen = measure(task, &model, &found.chosen, &found.plan.schedule)?;
+        let verdict = confirm(&predicted(&chosen.measured), &observed(&chosen.measured));
+        tracing::info!(
+            "batch {}: predicted {}, measured {}",
+            found.chosen.batch,
+            found.chosen.iteration,
+            chosen.measured.figures.iteration_seconds
+        );
+        if matches!(verdict, Verdict::Refit { .. }) && refits < REFITS {
+            refits += 1;
+            take_in(profile, chosen.samples);
+            continue;
+        }
+        bar.finish_and_clear();
+        return finish(task, &model, request, found, chosen.measured, keeps_all, largest, refits);
+    }
+}
+
+/// Plans at batch sizes over the whole range.
+fn one_search(
+    task: &Task,
+    model: &Model,
+    request: &TuneRequest<'_>,
+    largest: u64,
+    keeps_all: Option<u64>,
+    bar: &indicatif::ProgressBar,
+) -> Result<Search, Failure> {
+    let search_request = SearchRequest {
+        dataset: task.samples(),
+        most: largest,
+        keeps_all,
+        // What passes between iterations is proportional to the batch (the input), so it does not move the best batch.
+        between: &|_| Seconds::ZERO,
+        relative_error: &|batch| model.iteration_error(batch),
+        evaluations: EVALUATIONS,
+        stop: &interrupt::pressed,
+    };
+    let mut plan_at = |batch| {
+        bar.inc(1);
+        planned(task, model, request.budget, batch)
+    };
+    match search(&search_request, &mut plan_at) {
+        _ if interrupt::pressed() => {
+            let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
+            Err(failure.help("the same command goes on from it"))
+        }
+        Ok(found) => Ok(found),
+        Err(SearchError::Caller(failure)) => Err(failure),
+        Err(error @ SearchError::NoPlan { .. }) => Err(Failure::new(Exit::NoPlan, error)),
+        Err(error @ (SearchError::Empty { .. } | SearchError::Stopped)) => {
+            Err(Failure::new(Exit::Internal, error))
+        }
+    }
+}
+
+/// The planner's answer at one batch size; none where it fits no plan.
+fn planned(task: &Task, model: &Model, budget: Bytes, batch: u64) -> Result<Option<Planned>, Failure> {
+    let mut trace = task.trace(batch)?;
+    model.fill(&mut trace).map_err(Failure::usage)?;
+    Ok(match task.outcome(&trace, Policy::Plimsoll, budget, model.link())? {
+        PlanOutcome::Planned(plan) => {
+            Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
+        }
+        PlanOutcome::Infeasible(_) => None,
+    })
+}
+
+/// A choice that was run, with the samples that would mend the model.
+struct Run {
+    measured: Measured,
+    samples: plimsoll_ir::profile::BatchSamples,
+}
+
+/// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges.
+fn measure(task: &Task, model: &Model, candidate: &Candidate, schedule: &Schedule) -> Result<Run, Failure> {
+    let batch = candidate.batch;
+    let program = task.program(batch, Mode::Train)?;
+    let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
+    let peak = executor.layout().device();
+    let loaded = loaded.remove(0);
+    let plan = TrainingPlan {
+        network: task.network.spec.clone(),
+        batch,
+        seed: 1,
+        rate: LearningRateSchedule::constant(0.0),
+        momentum: 0.0,
+        weight_decay: 0.0,
+    };
+    let mut trainer = Trainer::new(executor, loaded.clone(), None, plan)?;
+    let (mut iterations, mut between) = (Vec::new(), Vec::new());
+    let mut observe = |observation: &Observation| {
+        if observation.step >= WARM_UP {
+            iterations.push(observation.seconds);
+            between.push(observation.between);
+        }
+    };
+    let data = &*task.data.train;
+    let outcome = trainer.train(data, WARM_UP + MEASURED, None, &mut observe, &interrupt::pressed)?;
+    if let Outcome::Interrupted { .. } = outcome {
+        return Err(Failure::new(
+            Exit::Interrupted,
+            "stopped while confirming the choice; the profile is kept",
+        ));
+    }
+    let mut timelines = Vec::new();
+    for _ in 0..TIMED {
+        timelines.push(trainer.executor().run_timed(&loaded)?);
+    }
+    let samples = batch_samples(loaded.trace(), schedule, &timelines, Seconds::ZERO);
+    let iteration = centre(&iterations).expect("iterations were measured");
+    let between = centre(&between).map_or(Seconds::ZERO, |c| c.median);
+    let per_epoch = task.samples() as f64 / batch as f64;
+    let figures = Figures {
+        iteration_seconds: iteration.median,
+        relative_error: iteration.deviation / iteration.median,
+        between_seconds: between,
+        epoch_seconds: (iteration.median + between) * per_epoch,
+        peak_bytes: peak,
+    };
+    let epoch = (candidate.iteration + between) * per_epoch;
+    let candidate = Candidate { between, epoch, ..*candidate };
+    Ok(Run {
+        measured: Measured { candidate, figures, predicted_error: model.iteration_error(batch) },
+        samples,
+    })
+}
+
+fn predicted(measured: &Measured) -> Observed {
+    let Measured { candidate, predicted_error, .. } = *measured;
+    Observed { iteration: candidate.iteration, peak: candidate.peak, relative_error: predicted_error }
+}
+
+fn observed(measured: &Measured) -> Observed {
+    let Figures { iteration_seconds: iteration, peak_bytes: peak, relative_error, .. } = measured.figures;
+    Observed { iteration, peak, relative_error }
+}
+
+/// Adds samples to the profile's of the same batch size, or as a new batch size.
+fn take_in(profile: &mut Profile, samples: plimsoll_ir::profile::BatchSamples) {
+    match profile.batches.iter_mut().find(|b| b.batch == samples.batch) {
+        Some(known) => {
+            known.iteration_seconds.extend(samples.iteration_seconds);
+            for (known, new) in known.ops.iter_mut().zip(samples.ops) {
+                known.seconds.extend(new.seconds);
+            }
+        }
+        None => {
+            profile.batches.push(samples);
+            profile.batches.sort_by_key(|b| b.batch);
+        }
+    }
+}
+
+/// Measures keeping everything beside the choice, takes the better, and writes it up.
+#[allow(clippy::too_many_arguments, reason = "the parts of one result, each made by another step")]
+fn finish(
+    task: &Task,
+    model: &Model,
+    request: &TuneRequest<'_>,
+    found: Search,
+    chosen: Measured,
+    keeps_all: Option<u64>,
+    largest: u64,
+    refits: u32,
+) -> Result<Tuned, Failure> {
+    let keeper_at = found.curve.iter().find(|c| Some(c.batch) == keeps_all).copied();
+    let mut keeper = None;
+    let mut schedule = found.plan.schedule;
+    let mut best = chosen;
+    if let Some(candidate) = keeper_at.filter(|c| c.batch != chosen.candidate.batch) {
+        let plan = planned(task, model, request.budget, candidate.batch)?;
+        let plan =
+            plan.ok_or_else(|| Failure::new(Exit::Internal, "a batch that was planned has no plan now"))?;
+        let measured = measure(task, model, &candidate, &plan.schedule)?.measured;
+        if measured.figures.epoch_seconds <= chosen.figures.epoch_seconds {
+            tracing::info!("keeping everything at batch {} is measured to be no slower", candidate.batch);
+            (best, schedule) = (measured, plan.schedule);
+        }
+        keeper = Some(measured);
+    } else if keeper_at.is_some() {
+        keeper = Some(chosen);
+    }
+    let config = config(task, model, request, &best)?;
+    Ok(Tuned { config, schedule, chosen: best, keeper, curve: found.curve, largest, refits })
+}
+
+fn config(
+    task: &Task,
+    model: &Model,
+    request: &TuneRequest<'_>,
+    chosen: &Measured,
+) -> Result<Config, Failure> {
+    let RateArgs { base_batch, base_rate, rate_rule, convexity } = *request.rate;
+    let batch = chosen.candidate.batch;
+    let rule = match rate_rule {
+        RuleArg::Linear => LearningRateRule::Linear,
+        RuleArg::SquareRoot => LearningRateRule::SquareRoot,
+        RuleArg::Accudnn => {
+            LearningRateRule::Accudnn { convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)) }
+        }
+    };
+    let rate = learning_rate(rule, base_batch, base_rate, batch).map_err(Failure::usage)?;
+    let per_epoch = task.samples() / batch;
+    let warmup = warmup_iterations(base_batch, batch, per_epoch, request.epochs);
+    let candidate = &chosen.candidate;
+    let predicted = Figures {
+        iteration_seconds: candidate.iteration,
+        relative_error: chosen.predicted_error,
+        between_seconds: candidate.between,
+        epoch_seconds: candidate.epoch,
+        peak_bytes: candidate.peak,
+    };
+    let facts = task.setup.device().facts();
+    Ok(Config {
+        kind: ConfigKind,
+        network: task.network.spec.clone(),
+        device: facts.name,
+        threads: task.setup.threads,
+        link: model.link(),
+        paced: task.setup.link,
+        budget_bytes: request.budget,
+        batch,
+        policy: Policy::Plimsoll.to_string(),
+        schedule: "chosen.schedule.json".to_owned(),
+        learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },
+        predicted,
+        measured: Some(chosen.figures),
+    })
+}

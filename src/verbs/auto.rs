@@ -1,0 +1,108 @@
+//! `auto`: measures, tunes, trains and compares with the prediction. What the study's folder holds of the same task is used.
+
+use crate::args::AutoArgs;
+use crate::failure::Failure;
+use crate::files;
+use crate::output::{Cell, Table};
+use crate::study::Study;
+use crate::task::{Setup, Task};
+use crate::training::{Trained, train};
+use crate::tuning::{TuneRequest, Tuned, tune};
+use crate::verbs::profile::measure;
+use crate::verbs::tune::{choice, figures, keep};
+use plimsoll_ir::config::Config;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::{Bytes, Seconds};
+
+/// Runs the verb.
+pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
+    let budget = task.budget(args.search.budget)?;
+    let mut tables = Vec::new();
+    let (config, schedule) = match earlier(&study, &task, args, budget)? {
+        Some(earlier) => {
+            tracing::info!("using the choice in {}; --fresh makes a new one", study.config().display());
+            earlier
+        }
+        None => {
+            let tuned = tune_anew(&task, args, budget, &study, quiet)?;
+            tables.extend([choice(&tuned), figures(&tuned)]);
+            (tuned.config, tuned.schedule)
+        }
+    };
+    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), quiet)?;
+    tables.push(outcome(&task, &config, &trained, &study));
+    Ok(tables)
+}
+
+fn tune_anew(
+    task: &Task,
+    args: &AutoArgs,
+    budget: Bytes,
+    study: &Study,
+    quiet: bool,
+) -> Result<Tuned, Failure> {
+    let mut profile = measure(task, budget, args.search.max_batch, study, quiet)?;
+    let epochs = args.train.epochs;
+    let request = TuneRequest { budget, max_batch: args.search.max_batch, rate: &args.rate, epochs };
+    let tuned = tune(task, &mut profile, &request, quiet)?;
+    keep(study, &tuned)?;
+    Ok(tuned)
+}
+
+/// The choice that the study holds, where it was made for this very task.
+fn earlier(
+    study: &Study,
+    task: &Task,
+    args: &AutoArgs,
+    budget: Bytes,
+) -> Result<Option<(Config, Schedule)>, Failure> {
+    if !study.config().exists() {
+        return Ok(None);
+    }
+    let config: Config = files::read(&study.config())?;
+    let rate = &config.learning_rate;
+    let same = config.network == task.network.spec
+        && config.budget_bytes == budget
+        && config.threads == task.setup.threads
+        && config.paced == task.setup.link
+        && config.batch <= args.search.max_batch.unwrap_or(u64::MAX)
+        && (rate.base_batch, rate.base_rate) == (args.rate.base_batch, args.rate.base_rate);
+    if !same {
+        let folder = study.folder().display();
+        return Err(Failure::usage(format_args!(
+            "{folder} holds the choice for another network, budget, device or base rate"
+        ))
+        .help("choose another folder with --study DIR, or start anew with --fresh"));
+    }
+    let schedule = files::read(&study.folder().join(&config.schedule))?;
+    Ok(Some((config, schedule)))
+}
+
+/// What training gave, predicted beside measured.
+fn outcome(task: &Task, config: &Config, trained: &Trained, study: &Study) -> Table {
+    let trained_now = trained.iterations > trained.resumed_at;
+    let measured = |cell: Cell| if trained_now { cell } else { Cell::None };
+    let epoch = (trained.iteration + trained.between) * (task.samples() as f64 / config.batch as f64);
+    let predicted = &config.predicted;
+    let off = |measured: Seconds, predicted: Seconds| Cell::Share(measured / predicted - 1.0);
+    Table::facts(
+        "training",
+        vec![
+            ("iterations", "iterations", trained.iterations.into()),
+            ("predicted_iteration_seconds", "iteration, predicted", predicted.iteration_seconds.into()),
+            ("iteration_seconds", "iteration, measured in training", measured(trained.iteration.into())),
+            ("iteration_off", "off", measured(off(trained.iteration, predicted.iteration_seconds))),
+            ("predicted_epoch_seconds", "epoch, predicted", predicted.epoch_seconds.into()),
+            ("epoch_seconds", "epoch, measured in training", measured(epoch.into())),
+            ("predicted_peak_bytes", "peak, predicted", predicted.peak_bytes.into()),
+            ("peak_bytes", "peak, allocated", trained.peak.into()),
+            ("loss", "loss of the last epoch", measured(Cell::Number(f64::from(trained.loss), 4))),
+            ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
+            ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
+            ("test_samples", "on held-out samples", trained.test.samples.into()),
+            ("study", "kept in", study.folder().display().to_string().into()),
+        ],
+    )
+}

@@ -1,0 +1,98 @@
+//! `doctor`: what this machine offers, and what is missing.
+
+use crate::args::{DeviceArgs, DoctorArgs, DuplexArg, HostPlace};
+use crate::failure::Failure;
+use crate::output::{Cell, Table};
+use crate::task::Setup;
+use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_runtime::DeviceError;
+use std::time::Instant;
+
+/// Bytes of one copy; larger than the caches of most machines.
+const COPY: usize = 256 << 20;
+
+/// Copies, of which the fastest counts.
+const COPIES: usize = 5;
+
+/// Runs the verb.
+pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
+    let device =
+        DeviceArgs { threads: args.threads, link: None, duplex: DuplexArg::Full, host: HostPlace::Memory };
+    let facts = Setup::new(&device).device().facts();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let machine = Table::facts(
+        "machine",
+        vec![
+            ("plimsoll", "plimsoll", version().into()),
+            ("device", "device", facts.name.into()),
+            ("system", "system", facts.system.into()),
+            ("cores", "cores", cores.into()),
+            ("threads", "compute threads", u64::from(facts.threads).into()),
+            ("memory_bytes", "memory", facts.memory.into()),
+            ("vector", "vector instructions", vector().into()),
+            ("copy_rate", "memory copy, one thread", copy_rate()?.into()),
+        ],
+    );
+    let mut advice = Table::new("advice", &[("what", "what"), ("advice", "what to do")]);
+    if cores < 2 {
+        let what = "one core: transfers and compute share it";
+        let todo = "expect stalls that the plan does not predict; pace the link with --link, or use a machine with two cores";
+        advice.rows.push(vec![Cell::from(what), todo.into()]);
+    }
+    if vector() == "none" {
+        let what = "no AVX2";
+        advice.rows.push(vec![
+            Cell::from(what),
+            "training works, several times slower than on newer processors".into(),
+        ]);
+    }
+    Ok([machine].into_iter().chain((!advice.rows.is_empty()).then_some(advice)).collect())
+}
+
+/// Version and, where the build knew it, commit.
+pub fn version() -> String {
+    match option_env!("PLIMSOLL_COMMIT") {
+        Some(commit) => format!("{} ({commit})", env!("CARGO_PKG_VERSION")),
+        None => env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// The widest vector instructions that the kernels use here.
+fn vector() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            return "AVX-512";
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return "AVX2";
+        }
+    }
+    if cfg!(target_arch = "aarch64") { "NEON" } else { "none" }
+}
+
+/// Bytes per second of a plain copy: what an unpaced link of the CPU device can reach at most.
+fn copy_rate() -> Result<BytesPerSecond, Failure> {
+    let mut from = Vec::new();
+    let mut to = Vec::new();
+    let (needed, available) = (Bytes(2 * COPY as u64), Bytes(0));
+    let refused = |_| {
+        Failure::from(plimsoll_runtime::RuntimeError::from(DeviceError::OutOfMemory {
+            what: "host",
+            needed,
+            available,
+        }))
+    };
+    from.try_reserve_exact(COPY).map_err(refused)?;
+    to.try_reserve_exact(COPY).map_err(refused)?;
+    from.resize(COPY, 1u8);
+    to.resize(COPY, 2u8);
+    let mut best = f64::INFINITY;
+    for _ in 0..COPIES {
+        let start = Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok(BytesPerSecond(COPY as f64 / best))
+}

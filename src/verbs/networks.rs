@@ -1,0 +1,92 @@
+//! `networks`: what the zoo holds, or one network layer by layer.
+
+use crate::args::{Image, NetworksArgs};
+use crate::failure::Failure;
+use crate::output::{Cell, Table};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::network::{Network, NetworkSpec};
+use plimsoll_networks::{build, entries, usual};
+
+/// Runs the verb.
+pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Failure> {
+    match &args.name {
+        None => Ok(vec![list()]),
+        Some(name) => layers(&network(name, args.image, args.channels, args.classes)?),
+    }
+}
+
+/// Builds a network for the images that it was published for, but for what is given.
+pub fn network(
+    name: &str,
+    image: Option<Image>,
+    channels: Option<u32>,
+    classes: Option<u32>,
+) -> Result<Network, Failure> {
+    // A name that the zoo does not know is built all the same: the error names the nearest ones.
+    let anything = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };
+    let usual = usual(name).unwrap_or(anything);
+    let spec = NetworkSpec {
+        image: image.map_or(usual.image, |i| i.0),
+        channels: channels.unwrap_or(usual.channels),
+        classes: classes.unwrap_or(usual.classes),
+        ..usual
+    };
+    Ok(build(&spec)?)
+}
+
+fn list() -> Table {
+    let mut table = Table::new(
+        "networks",
+        &[("name", "name"), ("image", "image"), ("classes", "classes"), ("about", "about")],
+    );
+    for entry in entries() {
+        let image = format!("{0}x{0}x{1}", entry.image, entry.channels);
+        table.rows.push(vec![
+            entry.name.into(),
+            image.into(),
+            u64::from(entry.classes).into(),
+            entry.about.into(),
+        ]);
+    }
+    table
+}
+
+fn layers(network: &Network) -> Result<Vec<Table>, Failure> {
+    let mut table = Table::new(
+        "layers",
+        &[
+            ("name", "layer"),
+            ("kind", "kind"),
+            ("output", "output"),
+            ("parameters", "parameters"),
+            ("forward_flops", "MFLOP"),
+            ("feature_map_bytes", "feature map"),
+        ],
+    );
+    let (mut parameters, mut flops, mut bytes) = (0, 0, Bytes::ZERO);
+    for layer in &network.layers {
+        let map = Bytes(4 * layer.output.elements());
+        parameters += network.parameters(layer);
+        flops += network.forward_flops(layer);
+        bytes += map;
+        table.rows.push(vec![
+            layer.name.clone().into(),
+            layer.kind.name().into(),
+            layer.output.to_string().into(),
+            network.parameters(layer).into(),
+            Cell::Number(network.forward_flops(layer) as f64 / 1e6, 2),
+            map.into(),
+        ]);
+    }
+    let total = Table::facts(
+        "network",
+        vec![
+            ("name", "network", network.spec.name.clone().into()),
+            ("layers", "layers", (network.layers.len() as u64).into()),
+            ("parameters", "parameters", parameters.into()),
+            ("forward_flops", "forward FLOPs, one sample", Cell::Number(flops as f64, 0)),
+            ("feature_map_bytes", "feature maps, one sample", bytes.into()),
+        ],
+    );
+    Ok(vec![table, total])
+}

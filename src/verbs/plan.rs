@@ -1,0 +1,93 @@
+//! `plan`: one trace, one budget, one link; writes a schedule. Exit 3 where none fits.
+
+use crate::args::{DuplexArg, PlanArgs};
+use crate::failure::{Exit, Failure};
+use crate::output::{Cell, Table};
+use crate::{files, interrupt};
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_tuner::search::moved;
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, Witness, plan};
+use std::time::{Duration, Instant};
+
+/// Runs the verb.
+pub fn run(args: &PlanArgs) -> Result<Vec<Table>, Failure> {
+    let trace: Trace = files::read(&args.trace)?;
+    let peak = trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+    let budget = args.budget.of(peak);
+    let policy = parse_policy(&args.policy)?;
+    let start = Instant::now();
+    let deadline = args.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
+    let expired = || interrupt::pressed() || deadline.is_some_and(|limit| start.elapsed() >= limit);
+    let request = PlanRequest {
+        budget,
+        link: Link {
+            latency_seconds: args.latency,
+            duplex: args.duplex.into(),
+            ..Link::symmetric(args.link)
+        },
+        policy,
+        allow: Allow { recompute: !args.no_recompute, swap: !args.no_swap, pieces: !args.no_pieces },
+        limits: Limits { evaluations: None, expired: Some(&expired) },
+        seed: args.seed,
+    };
+    let made = match plan(&trace, &request).map_err(|error| Failure::new(Exit::Internal, error))? {
+        Outcome::Planned(made) => made,
+        Outcome::Infeasible(witness) => return Err(no_plan(&trace.name, trace.batch, budget, &witness)),
+    };
+    let seconds = Seconds(start.elapsed().as_secs_f64());
+    files::write(&args.output, &made.schedule)?;
+    Ok(vec![table(&trace, &made, policy, seconds)])
+}
+
+/// The policy of this name.
+pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
+    name.parse().map_err(|error| Failure::usage(error))
+}
+
+/// The failure that says which op needs how much.
+pub fn no_plan(network: &str, batch: u64, budget: Bytes, witness: &Witness) -> Failure {
+    let message = format!("no plan for {network} at batch {batch} fits a budget of {budget}: {witness}");
+    Failure::new(Exit::NoPlan, message).help("raise --budget, or lower the batch")
+}
+
+fn table(trace: &Trace, made: &Plan, policy: Policy, planning: Seconds) -> Table {
+    let compute = trace.compute_seconds();
+    let schedule = &made.schedule;
+    let moves = moved(trace, schedule);
+    let status = match made.status {
+        Status::Optimal => "optimal",
+        Status::Feasible => "feasible",
+        Status::OutOfTime => "feasible, out of time",
+    };
+    let ratio = |of: Seconds| if of.0 > 0.0 { Cell::Number(made.makespan / of, 4) } else { Cell::None };
+    Table::facts(
+        "plan",
+        vec![
+            ("trace", "trace", trace.name.clone().into()),
+            ("batch", "batch", trace.batch.into()),
+            ("policy", "policy", policy.to_string().into()),
+            ("status", "status", status.into()),
+            ("makespan_seconds", "makespan", made.makespan.into()),
+            ("bound_seconds", "lower bound", made.bound.into()),
+            ("ratio_to_bound", "makespan / bound", ratio(made.bound)),
+            ("ratio_to_compute", "makespan / compute", ratio(compute)),
+            ("offloaded_bytes", "offloaded", moves.offloaded.into()),
+            ("kept_bytes", "feature maps kept", moves.kept.into()),
+            ("pool_bytes", "pool", schedule.pool_bytes.into()),
+            ("peak_bytes", "resident + pool", (trace.resident_bytes + schedule.pool_bytes).into()),
+            ("budget_bytes", "budget", schedule.budget_bytes.into()),
+            ("planning_seconds", "planning time", planning.into()),
+        ],
+    )
+}
+
+impl From<DuplexArg> for Duplex {
+    fn from(arg: DuplexArg) -> Duplex {
+        match arg {
+            DuplexArg::Full => Duplex::Full,
+            DuplexArg::Half => Duplex::Half,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `profile`: measures a network's ops and the link on this machine, at fractions of the largest trainable batch.
+
+use crate::args::ProfileArgs;
+use crate::failure::{Exit, Failure};
+use crate::files;
+use crate::interrupt;
+use crate::output::{Cell, Table};
+use crate::progress;
+use crate::study::Study;
+use crate::task::{Setup, Task, median};
+use crate::verbs::doctor::version;
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::schedule::Link;
+use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_networks::Mode;
+use plimsoll_profiler::{
+    Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine,
+};
+use plimsoll_tuner::Policy;
+use plimsoll_tuner::model::Model;
+
+/// Naive swapping is planned for a link of this rate before the link was measured; the order of its commands is the same
+/// for every rate.
+pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
+
+/// Runs the verb.
+pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
+    let budget = task.budget(args.search.budget)?;
+    let profile = measure(&task, budget, args.search.max_batch, &study, quiet)?;
+    tables(&profile, &study)
+}
+
+/// Measures, or goes on measuring, and keeps the profile in the study.
+pub fn measure(
+    task: &Task,
+    budget: Bytes,
+    max_batch: Option<u64>,
+    study: &Study,
+    quiet: bool,
+) -> Result<Profile, Failure> {
+    let limit = max_batch.unwrap_or(u64::MAX).min(task.samples());
+    let Some(largest) = task.largest_batch(Policy::Naive, budget, limit)? else {
+        // Planning one sample says which layer needs how much.
+        task.plan(&task.trace(1)?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
+        return Err(Failure::new(Exit::NoPlan, "no batch fits the budget").help("raise --budget"));
+    };
+    let device = task.setup.device();
+    let request = ProfileRequest {
+        network: task.network.spec.clone(),
+        machine: machine(&*device, task.setup.link, &version()),
+        budget,
+        batches: fractions(largest),
+        effort: Effort::default(),
+        journal: study.journal(),
+        fresh: false,
+    };
+    tracing::info!("measuring {} at batches {:?} within {budget}", task.network.spec.name, request.batches);
+    let mut subject = |batch| {
+        let program = task.program(batch, Mode::Train)?;
+        let plan = task.plan(&program.trace, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
+        Ok::<_, SubjectError>((program, plan.schedule))
+    };
+    let bar = progress::bar("profile", 1, quiet);
+    let mut watch = Watch {
+        stop: &interrupt::pressed,
+        progress: &mut |progress: Progress| {
+            bar.set_length(progress.of.max(progress.done) as u64);
+            bar.set_position(progress.done as u64);
+        },
+    };
+    let profile = plimsoll_profiler::profile(&request, &mut subject, device, &mut watch)?;
+    bar.finish_and_clear();
+    files::write(&study.profile(), &profile)?;
+    Ok(profile)
+}
+
+/// What was measured, and how well the model explains it.
+fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
+    let model = Model::fit(profile).map_err(Failure::usage)?;
+    let mut batches = Table::new(
+        "batches",
+        &[
+            ("batch", "batch"),
+            ("iterations", "iterations"),
+            ("iteration_seconds", "median iteration"),
+            ("held_out_error", "off when held out"),
+            ("op_error", "median op off"),
+        ],
+    );
+    for (samples, held_out) in profile.batches.iter().zip(model.held_out()) {
+        let mut seconds: Vec<f64> = samples.iteration_seconds.iter().map(|s| s.0).collect();
+        batches.rows.push(vec![
+            samples.batch.into(),
+            (seconds.len() as u64).into(),
+            median(&mut seconds).into(),
+            Cell::Share(held_out.off()),
+            Cell::Share(held_out.op_relative_error),
+        ]);
+    }
+    let mut link = Table::new(
+        "link",
+        &[("way", "way"), ("rate", "rate"), ("latency_seconds", "latency"), ("error", "median off")],
+    );
+    let rates = model.rates();
+    for (way, rate) in [
+        ("offload alone", &rates.offload_alone),
+        ("prefetch alone", &rates.prefetch_alone),
+        ("offload, prefetch running", &rates.offload_together),
+        ("prefetch, offload running", &rates.prefetch_together),
+    ] {
+        let (fitted, error) = (rate.rate, Cell::Share(rate.relative_error));
+        link.rows.push(vec![
+            way.into(),
+            fitted.bytes_per_second.into(),
+            fitted.latency_seconds.into(),
+            error,
+        ]);
+    }
+    let overview = Table::facts(
+        "profile",
+        vec![
+            ("network", "network", profile.network.name.clone().into()),
+            ("device", "device", profile.machine.device.clone().into()),
+            ("threads", "compute threads", u64::from(profile.machine.threads).into()),
+            ("system", "system", profile.machine.system.clone().into()),
+            ("plimsoll", "plimsoll", profile.machine.plimsoll.clone().into()),
+            ("budget_bytes", "budget", profile.budget_bytes.into()),
+            ("overhead_seconds", "timing one op costs", profile.overhead_seconds.into()),
+            ("file", "written to", study.profile().display().to_string().into()),
+        ],
+    );
+    Ok(vec![overview, batches, link])
+}
+
+impl From<ProfileError> for Failure {
+    fn from(error: ProfileError) -> Failure {
+        let exit = match error {
+            ProfileError::Runtime(inner) => return inner.into(),
+            ProfileError::Subject { source, batch } => {
+                return match source.downcast::<Failure>() {
+                    Ok(failure) => *failure,
+                    Err(other) => Failure::new(Exit::Internal, format_args!("at batch {batch}: {other}")),
+                };
+            }
+            ProfileError::Interrupted => Exit::Interrupted,
+            ProfileError::Noisy { .. } => Exit::Noisy,
+            ProfileError::NoRoom { .. } => Exit::NoPlan,
+            ProfileError::Batches { .. }
+            | ProfileError::OtherStudy { .. }
+            | ProfileError::InUse { .. }
+            | ProfileError::Journal { .. } => Exit::Usage,
+        };
+        Failure::new(exit, error)
+    }
+}

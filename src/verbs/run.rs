@@ -1,0 +1,77 @@
+//! `run`: trains what was tuned, and shows what it took beside what was predicted.
+
+use crate::args::{DeviceArgs, DuplexArg, HostPlace, NetworkArgs, RunArgs};
+use crate::failure::Failure;
+use crate::files;
+use crate::output::{Cell, Table};
+use crate::study::Study;
+use crate::task::{Setup, Task, host_memory, open_data};
+use crate::training::{Trained, train};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::config::Config;
+use plimsoll_ir::schedule::Schedule;
+use std::fs;
+
+/// Runs the verb.
+pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    let (study, path) = Study::of_config(&args.config);
+    let config: Config = files::read(&path)?;
+    let schedule: Schedule = files::read(&study.folder().join(&config.schedule))?;
+    let spec = &config.network;
+    let network = NetworkArgs {
+        network: spec.name.clone(),
+        image: Some(crate::args::Image(spec.image)),
+        channels: Some(spec.channels),
+        classes: Some(spec.classes),
+    };
+    let data = open_data(&args.data.data, &network)?;
+    let setup = Setup { host: host_memory(&args.host), ..setup_of(&config) };
+    let task = Task::of_spec(spec, data, setup)?;
+    if args.fresh && study.checkpoint().exists() {
+        fs::remove_file(study.checkpoint())
+            .map_err(|error| Failure::file(&study.checkpoint(), "remove", &error))?;
+    }
+    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), quiet)?;
+    Ok(vec![table(&task, &config, &trained)])
+}
+
+/// The device as the config was tuned for it.
+pub fn setup_of(config: &Config) -> Setup {
+    let place = HostPlace::Memory;
+    let device =
+        DeviceArgs { threads: Some(config.threads), link: None, duplex: DuplexArg::Full, host: place };
+    Setup { link: config.paced, ..Setup::new(&device) }
+}
+
+fn table(task: &Task, config: &Config, trained: &Trained) -> Table {
+    let epoch = |iteration: Seconds, between: Seconds| {
+        Seconds((iteration + between).0 * task.samples() as f64 / config.batch as f64)
+    };
+    let measured = trained.iterations > trained.resumed_at;
+    let only_measured = |seconds: Seconds| if measured { seconds.into() } else { Cell::None };
+    Table::facts(
+        "run",
+        vec![
+            ("network", "network", config.network.name.clone().into()),
+            ("batch", "batch", config.batch.into()),
+            ("iterations", "iterations", trained.iterations.into()),
+            ("resumed_at", "of them before this run", trained.resumed_at.into()),
+            (
+                "predicted_iteration_seconds",
+                "iteration, predicted",
+                config.predicted.iteration_seconds.into(),
+            ),
+            ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
+            ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),
+            ("peak_bytes", "peak", trained.peak.into()),
+            ("learning_rate", "learning rate", Cell::Number(config.learning_rate.rate, 4)),
+            (
+                "loss",
+                "loss of the last epoch",
+                if measured { Cell::Number(f64::from(trained.loss), 4) } else { Cell::None },
+            ),
+            ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
+            ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
+        ],
+    )
+}

@@ -1,0 +1,112 @@
+//! `simulate`: how long a schedule takes, where it stalls, and what lies in the pool.
+
+use crate::args::SimulateArgs;
+use crate::failure::Failure;
+use crate::output::{Cell, Table};
+use crate::verbs::check::read_valid;
+use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use plimsoll_ir::simulate::{Cause, Timeline, simulate};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+
+/// Stalls of the compute stream that are listed, longest first.
+const STALLS_SHOWN: usize = 10;
+
+/// Runs the verb.
+pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
+    let (trace, schedule) = read_valid(&args.trace, &args.schedule)?;
+    let timeline = simulate(&trace, &schedule);
+    let mut tables = vec![totals(&trace, &schedule, &timeline), stalls(&trace, &schedule, &timeline)];
+    tables.retain(|table| !table.rows.is_empty());
+    if args.commands {
+        tables.push(commands(&trace, &schedule, &timeline));
+    }
+    Ok(tables)
+}
+
+fn totals(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Table {
+    let totals = timeline.totals(trace, schedule);
+    let [compute, offload, prefetch] = Stream::ALL.map(Stream::index);
+    let peak = timeline.peak(trace, schedule);
+    let fragmentation = |peak: Bytes| Cell::Number(schedule.pool_bytes.0 as f64 / peak.0 as f64, 4);
+    Table::facts(
+        "simulation",
+        vec![
+            ("makespan_seconds", "makespan", timeline.makespan().into()),
+            ("compute_seconds", "computing", totals.busy[compute].into()),
+            ("recomputed_seconds", "of it recomputing", totals.recomputed.into()),
+            ("stalled_seconds", "stalled", totals.stalled[compute].into()),
+            ("tail_seconds", "after the last kernel", totals.idle[compute].into()),
+            ("offload_seconds", "offloading", totals.busy[offload].into()),
+            ("prefetch_seconds", "prefetching", totals.busy[prefetch].into()),
+            ("offloaded_bytes", "offloaded", totals.offloaded.into()),
+            ("prefetched_bytes", "prefetched", totals.prefetched.into()),
+            ("pool_bytes", "pool", schedule.pool_bytes.into()),
+            ("open_bytes", "most bytes in open buffers", peak.into()),
+            (
+                "fragmentation",
+                "pool / most bytes open",
+                if peak.0 > 0 { fragmentation(peak) } else { Cell::None },
+            ),
+        ],
+    )
+}
+
+fn stalls(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Table {
+    let mut table = Table::new(
+        "stalls",
+        &[("op", "stalled op"), ("seconds", "for"), ("from", "from"), ("cause", "waited for")],
+    );
+    let mut stalls: Vec<_> =
+        timeline.stalls(schedule).into_iter().filter(|s| s.stream == Stream::Compute).collect();
+    stalls.sort_by(|a, b| b.span.seconds().0.total_cmp(&a.span.seconds().0));
+    for stall in stalls.iter().take(STALLS_SHOWN) {
+        let name = |id: plimsoll_ir::CommandId| describe(trace, &schedule.commands[id.index()]);
+        let cause = match stall.cause {
+            Cause::Compute(id) | Cause::Offload(id) | Cause::Prefetch(id) => name(id),
+            Cause::Link(id) => format!("the link, busy with {}", name(id)),
+            Cause::Device => "the device".to_owned(),
+        };
+        let op = describe(trace, &schedule.commands[stall.command.index()]);
+        table.rows.push(vec![op.into(), stall.span.seconds().into(), stall.span.start.into(), cause.into()]);
+    }
+    table
+}
+
+fn commands(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Table {
+    let mut table = Table::new(
+        "commands",
+        &[
+            ("stream", "stream"),
+            ("what", "what"),
+            ("command", "command"),
+            ("start", "start"),
+            ("seconds", "takes"),
+        ],
+    );
+    for ((id, command), span) in schedule.numbered_commands().zip(&timeline.spans) {
+        let stream = format!("{:?}", command.stream()).to_lowercase();
+        let seconds: Seconds = span.seconds();
+        let what = describe(trace, command);
+        table.rows.push(vec![
+            stream.into(),
+            what.into(),
+            u64::from(id.0).into(),
+            span.start.into(),
+            seconds.into(),
+        ]);
+    }
+    table
+}
+
+/// What a command does, in words.
+fn describe(trace: &Trace, command: &Command) -> String {
+    match command {
+        Command::Compute { op, again, .. } => {
+            let name = &trace.ops[op.index()].name;
+            if *again { format!("{name}, again") } else { name.clone() }
+        }
+        Command::Offload { tensor, .. } => format!("offload of {}", trace.tensors[tensor.index()].name),
+        Command::Prefetch { tensor, .. } => format!("prefetch of {}", trace.tensors[tensor.index()].name),
+    }
+}

@@ -1,0 +1,42 @@
+//! `trace`: one training iteration of a network as `trace/1`.
+
+use crate::args::{ReluArg, TraceArgs};
+use crate::failure::Failure;
+use crate::files;
+use crate::output::Table;
+use crate::verbs::networks::network;
+use plimsoll_ir::profile::Profile;
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
+use plimsoll_runtime::cpu::kernels::workspace_bytes;
+use plimsoll_tuner::model::Model;
+use std::path::Path;
+
+/// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
+pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
+    let network = network(&args.name, args.image, args.channels, args.classes)?;
+    let profile: Option<Profile> = args.profile.as_deref().map(files::read).transpose()?;
+    let threads = profile.as_ref().map_or(1, |p| p.machine.threads);
+    let options = LowerOptions {
+        mode: Mode::Train,
+        relu: args.relu.into(),
+        workspace: &|call| workspace_bytes(call, threads),
+    };
+    let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
+    if let Some(profile) = profile {
+        let model = Model::fit(&profile).map_err(Failure::usage)?;
+        model.fill(&mut trace).map_err(Failure::usage)?;
+    }
+    let text = plimsoll_ir::Document::to_json(&trace);
+    files::write_text(args.output.as_deref().unwrap_or(Path::new("/dev/stdout")), &text)?;
+    Ok(Vec::new())
+}
+
+impl From<ReluArg> for ReluStorage {
+    fn from(arg: ReluArg) -> ReluStorage {
+        match arg {
+            ReluArg::Auto => ReluStorage::Auto,
+            ReluArg::Output => ReluStorage::Output,
+            ReluArg::Mask => ReluStorage::Mask,
+        }
+    }
+}

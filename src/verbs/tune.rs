@@ -1,0 +1,135 @@
+//! `tune`: chooses batch size, placement and learning rate from a profile, confirms the choice by running it, and writes
+//! it as a config and a schedule.
+
+use crate::args::TuneArgs;
+use crate::failure::Failure;
+use crate::files;
+use crate::output::{Cell, Table};
+use crate::study::Study;
+use crate::task::{Setup, Task};
+use crate::tuning::{Measured, TuneRequest, Tuned, tune};
+use crate::verbs::profile::measure;
+use plimsoll_ir::config::LearningRateRule;
+
+/// Runs the verb.
+pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
+    let budget = task.budget(args.search.budget)?;
+    let mut profile = measure(&task, budget, args.search.max_batch, &study, quiet)?;
+    let request =
+        TuneRequest { budget, max_batch: args.search.max_batch, rate: &args.rate, epochs: args.epochs };
+    let tuned = tune(&task, &mut profile, &request, quiet)?;
+    keep(&study, &tuned)?;
+    Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])
+}
+
+/// Writes schedule and config to the study, the config last: it names the schedule.
+pub fn keep(study: &Study, tuned: &Tuned) -> Result<(), Failure> {
+    files::write(&study.schedule(), &tuned.schedule)?;
+    files::write(&study.config(), &tuned.config)
+}
+
+/// What was chosen.
+pub fn choice(tuned: &Tuned) -> Table {
+    let config = &tuned.config;
+    let rate = &config.learning_rate;
+    let rule = match rate.rule {
+        LearningRateRule::Linear => "linear".to_owned(),
+        LearningRateRule::SquareRoot => "square root".to_owned(),
+        LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity:.4}"),
+    };
+    let from = format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch);
+    Table::facts(
+        "choice",
+        vec![
+            ("network", "network", config.network.name.clone().into()),
+            ("budget_bytes", "budget", config.budget_bytes.into()),
+            ("batch", "batch", config.batch.into()),
+            (
+                "keeper_batch",
+                "largest batch that keeps everything",
+                tuned.keeper.map(|k| k.candidate.batch).into(),
+            ),
+            ("largest_batch", "largest batch that can be trained", tuned.largest.into()),
+            ("placement", "placement", placement(&tuned.chosen).into()),
+            ("learning_rate", "learning rate", Cell::Number(rate.rate, 4)),
+            ("learning_rate_rule", "by", from.into()),
+            ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
+            ("refits", "refits of the model", u64::from(tuned.refits).into()),
+        ],
+    )
+}
+
+/// The placement in a sentence.
+pub fn placement(chosen: &Measured) -> String {
+    let candidate = &chosen.candidate;
+    if candidate.offloaded.0 == 0 && candidate.recomputed == 0 {
+        return format!("everything is kept ({} of feature maps)", candidate.kept);
+    }
+    format!("{} swapped in every iteration, {} of feature maps kept", candidate.offloaded, candidate.kept)
+}
+
+/// Predicted beside measured, the choice beside keeping everything.
+pub fn figures(tuned: &Tuned) -> Table {
+    let mut table = Table::new(
+        "figures",
+        &[
+            ("what", ""),
+            ("batch", "batch"),
+            ("predicted_iteration_seconds", "iteration, predicted"),
+            ("iteration_seconds", "measured"),
+            ("off", "off"),
+            ("predicted_error", "stated error"),
+            ("samples_per_second", "samples/s"),
+            ("peak_bytes", "peak"),
+            ("epoch_seconds", "epoch"),
+        ],
+    );
+    let mut add = |what: &str, measured: &Measured| {
+        let (candidate, figures) = (&measured.candidate, &measured.figures);
+        let whole = figures.iteration_seconds + figures.between_seconds;
+        table.rows.push(vec![
+            what.into(),
+            candidate.batch.into(),
+            candidate.iteration.into(),
+            figures.iteration_seconds.into(),
+            Cell::Share(figures.iteration_seconds / candidate.iteration - 1.0),
+            Cell::Share(measured.predicted_error),
+            Cell::Number(candidate.batch as f64 / whole.0, 0),
+            figures.peak_bytes.into(),
+            figures.epoch_seconds.into(),
+        ]);
+    };
+    add("chosen", &tuned.chosen);
+    if let Some(keeper) = tuned.keeper.filter(|k| k.candidate.batch != tuned.chosen.candidate.batch) {
+        add("keeping everything", &keeper);
+    }
+    table
+}
+
+/// The whole curve, as predicted.
+fn curve(tuned: &Tuned) -> Table {
+    let mut table = Table::new(
+        "curve",
+        &[
+            ("batch", "batch"),
+            ("iteration_seconds", "iteration"),
+            ("epoch_seconds", "epoch"),
+            ("peak_bytes", "peak"),
+            ("kept_bytes", "kept"),
+            ("offloaded_bytes", "offloaded"),
+        ],
+    );
+    for candidate in &tuned.curve {
+        table.rows.push(vec![
+            candidate.batch.into(),
+            candidate.iteration.into(),
+            candidate.epoch.into(),
+            candidate.peak.into(),
+            candidate.kept.into(),
+            candidate.offloaded.into(),
+        ]);
+    }
+    table
+}

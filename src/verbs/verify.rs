@@ -1,0 +1,97 @@
+//! `verify`: trains the same iterations twice, under a plan and keeping everything, and compares every parameter, momentum
+//! and running statistic bit for bit. Exit 6 where one differs.
+
+use crate::args::VerifyArgs;
+use crate::failure::{Exit, Failure};
+use crate::interrupt;
+use crate::output::{Cell, Table};
+use crate::progress;
+use crate::task::{Setup, Task};
+use crate::verbs::plan::parse_policy;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_networks::Mode;
+use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Outcome, Trainer, TrainingPlan};
+use plimsoll_tuner::Policy;
+use plimsoll_tuner::search::moved;
+
+/// Small enough that every network stays finite for a few iterations.
+const RATE: f64 = 0.01;
+
+/// Runs the verb.
+pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let policy = parse_policy(&args.policy)?;
+    let trace = task.trace(args.batch)?;
+    let peak = trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+    let budget = args.budget.of(peak);
+    let link = task.setup.link.unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
+    let plan = task.plan(&trace, policy, budget, link)?;
+    let keep = task.plan(&trace, Policy::Keep, Bytes(u64::MAX >> 2), link)?;
+    let bar = progress::bar("verify", 2 * args.iterations, quiet);
+    let planned = train(&task, args, &plan.schedule, &bar)?;
+    let kept = train(&task, args, &keep.schedule, &bar)?;
+    bar.finish_and_clear();
+    if let Some(name) = first_difference(&planned, &kept) {
+        let message =
+            format!("after {} iterations `{name}` differs from keeping everything", args.iterations);
+        return Err(Failure::new(Exit::Verification, message)
+            .help("this is a bug: report it with the command that you ran"));
+    }
+    let moves = moved(&trace, &plan.schedule);
+    Ok(vec![Table::facts(
+        "verification",
+        vec![
+            ("verdict", "verdict", "equal, bit for bit".into()),
+            ("network", "network", trace.name.clone().into()),
+            ("batch", "batch", args.batch.into()),
+            ("policy", "policy", policy.to_string().into()),
+            ("iterations", "iterations", args.iterations.into()),
+            ("threads", "compute threads", u64::from(task.setup.threads).into()),
+            ("regions", "regions compared", (kept.names().count() as u64).into()),
+            (
+                "keep_bytes",
+                "keeping everything takes",
+                (trace.resident_bytes + keep.schedule.pool_bytes).into(),
+            ),
+            ("peak_bytes", "planned", (trace.resident_bytes + plan.schedule.pool_bytes).into()),
+            ("offloaded_bytes", "offloaded in an iteration", moves.offloaded.into()),
+            ("recomputed_ops", "recomputed ops", Cell::Count(moves.recomputed)),
+        ],
+    )])
+}
+
+fn train(
+    task: &Task,
+    args: &VerifyArgs,
+    schedule: &Schedule,
+    bar: &indicatif::ProgressBar,
+) -> Result<Checkpoint, Failure> {
+    let program = task.program(args.batch, Mode::Train)?;
+    let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
+    let plan = TrainingPlan {
+        network: task.network.spec.clone(),
+        batch: args.batch,
+        seed: args.seed,
+        rate: LearningRateSchedule::constant(RATE),
+        momentum: 0.9,
+        weight_decay: 5e-4,
+    };
+    let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
+    let mut observe = |_: &_| bar.inc(1);
+    match trainer.train(&*task.data.train, args.iterations, None, &mut observe, &interrupt::pressed)? {
+        Outcome::Finished => Ok(trainer.checkpoint()?),
+        Outcome::Interrupted { step, .. } => Err(Failure::new(
+            Exit::Interrupted,
+            format_args!("stopped after {step} iterations; nothing was compared"),
+        )),
+    }
+}
+
+/// The first region whose bits differ.
+fn first_difference(a: &Checkpoint, b: &Checkpoint) -> Option<String> {
+    let bits = |of: &Checkpoint, name: &str| {
+        of.region(name).map(|r| r.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+    };
+    a.names().chain(b.names()).find(|name| bits(a, name) != bits(b, name)).map(str::to_owned)
+}
