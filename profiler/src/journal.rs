@@ -57,6 +57,8 @@ pub(crate) enum Entry {
     Link(LinkSamples),
     /// A few iterations of one batch size.
     Round(BatchSamples),
+    /// All of it was measured, well enough to decide.
+    Done,
 }
 
 impl Header {

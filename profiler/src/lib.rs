@@ -123,7 +123,8 @@ pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Mach
     }
 }
 
-/// Measures the link and every batch size on a device, or goes on with what the journal holds of the same measurement.
+/// Measures the link and every batch size on a device, or goes on with what the journal holds of the same measurement. A journal that
+/// is complete gives its profile at once, whatever the effort asked for; `fresh` measures anew.
 ///
 /// The device's allocation is the largest that any of the schedules needs, within the budget. Errors leave the journal with all that
 /// was measured before them.
@@ -153,32 +154,47 @@ fn profile_on(
     for entry in entries {
         measured.add(entry).map_err(|differs| journal.other_study(differs))?;
     }
-    if measured.overhead.is_none() {
-        let seconds = bench.calibrate()?;
-        journal.append(&Entry::Overhead(seconds))?;
-        measured.overhead = Some(seconds);
+    if !measured.done {
+        go_on(request, bench, &mut journal, &mut measured, watch)?;
     }
-    let overhead = measured.overhead.unwrap_or_default();
-    bench.prepare(&request.batches, overhead)?;
-    let link = match measured.link.take() {
-        Some(link) => link,
-        None => {
-            let link = bench.link(watch)?;
-            journal.append(&Entry::Link(link.clone()))?;
-            link
-        }
+    let Measured { overhead: Some(overhead_seconds), link: Some(link), batches, .. } = measured else {
+        return Err(journal.other_study("it says that it is complete and is not".to_owned()));
     };
-    rounds::measure(&request.effort, bench, &mut journal, &mut measured, watch)?;
-    measured.judge(request.effort.bad)?;
     Ok(Profile {
         kind: ProfileKind,
         network: request.network.clone(),
         machine: Machine { unix_seconds: header.unix_seconds, ..request.machine.clone() },
         budget_bytes: request.budget,
-        overhead_seconds: overhead,
+        overhead_seconds,
         link,
-        batches: measured.batches,
+        batches,
     })
+}
+
+/// Measures what is missing, each piece in the journal before the next is begun.
+fn go_on(
+    request: &ProfileRequest,
+    bench: &mut dyn Bench,
+    journal: &mut Journal,
+    measured: &mut Measured,
+    watch: &mut Watch<'_>,
+) -> Result<(), ProfileError> {
+    let overhead = match measured.overhead {
+        Some(overhead) => overhead,
+        None => bench.calibrate()?,
+    };
+    if measured.overhead.replace(overhead).is_none() {
+        journal.append(&Entry::Overhead(overhead))?;
+    }
+    bench.prepare(&request.batches, overhead)?;
+    if measured.link.is_none() {
+        let link = bench.link(watch)?;
+        journal.append(&Entry::Link(link.clone()))?;
+        measured.link = Some(link);
+    }
+    rounds::measure(&request.effort, bench, journal, measured, watch)?;
+    measured.judge(request.effort.bad)?;
+    journal.append(&Entry::Done)
 }
 
 #[cfg(test)]

@@ -45,13 +45,15 @@ pub(crate) struct Measured {
     pub link: Option<LinkSamples>,
     /// One for each batch size, without ops before its first turn.
     pub batches: Vec<BatchSamples>,
+    /// An earlier run found it to be enough.
+    pub done: bool,
 }
 
 impl Measured {
     pub fn new(batches: &[u64]) -> Measured {
         let empty =
             |batch: &u64| BatchSamples { batch: *batch, iteration_seconds: Vec::new(), ops: Vec::new() };
-        Measured { overhead: None, link: None, batches: batches.iter().map(empty).collect() }
+        Measured { overhead: None, link: None, batches: batches.iter().map(empty).collect(), done: false }
     }
 
     /// Takes in one entry of the journal. What a round does not share with those before it, in words, is the error.
@@ -59,6 +61,7 @@ impl Measured {
         match entry {
             Entry::Overhead(seconds) => self.overhead = Some(seconds),
             Entry::Link(link) => self.link = Some(link),
+            Entry::Done => self.done = true,
             Entry::Round(round) => match self.batches.iter_mut().find(|b| b.batch == round.batch) {
                 Some(all) => extend(all, round)?,
                 None => return Err(format!("it holds batch {}, which is not measured", round.batch)),
@@ -71,8 +74,7 @@ impl Measured {
     pub fn judge(&self, bad: f64) -> Result<(), ProfileError> {
         for batch in &self.batches {
             let spread = uncertainty(batch);
-            // NaN, which a median of 0 would give, is not known to be good.
-            if !(spread <= bad) {
+            if spread > bad {
                 let deviation = |op: &[Seconds]| centre(op).map_or(0.0, |c: Centre| c.deviation.0);
                 let worst =
                     batch.ops.iter().max_by(|a, b| deviation(&a.seconds).total_cmp(&deviation(&b.seconds)));
@@ -141,11 +143,7 @@ pub(crate) fn measure(
             open.reverse();
         }
         for position in open {
-            let turn = turn(effort, bench, position, measured, watch);
-            let (samples, end) = match turn {
-                Ok(samples) => (samples, Ok(())),
-                Err((samples, error)) => (samples, Err(error)),
-            };
+            let (samples, end) = turn(effort, bench, position, measured, watch);
             if let Some(samples) = samples {
                 let entry = Entry::Round(samples);
                 measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
@@ -157,17 +155,14 @@ pub(crate) fn measure(
     }
 }
 
-/// What a turn measured before it failed, and why it did.
-type CutShort = (Option<BatchSamples>, ProfileError);
-
-/// One warm-up and [`TURN`] timed iterations of one batch size.
+/// One warm-up and [`TURN`] timed iterations of one batch size: what was measured, and how it ended.
 fn turn(
     effort: &Effort,
     bench: &mut dyn Bench,
     position: usize,
     measured: &Measured,
     watch: &mut Watch<'_>,
-) -> Result<Option<BatchSamples>, CutShort> {
+) -> (Option<BatchSamples>, Result<(), ProfileError>) {
     let before = &measured.batches[position];
     let of = effort.at_least * measured.batches.len();
     let in_all: usize = measured.batches.iter().map(|b| b.iteration_seconds.len().min(effort.at_least)).sum();
@@ -175,11 +170,11 @@ fn turn(
     let mut samples: Option<BatchSamples> = None;
     for repetition in 0..=TURN {
         if (watch.stop)() {
-            return Err((samples, ProfileError::Interrupted));
+            return (samples, Err(ProfileError::Interrupted));
         }
         let sample = match bench.iterate(position) {
             Ok(sample) => sample,
-            Err(error) => return Err((samples, error)),
+            Err(error) => return (samples, Err(error)),
         };
         if repetition == 0 {
             continue;
@@ -193,5 +188,5 @@ fn turn(
         let stage = Stage::Iterations { batch: before.batch };
         (watch.progress)(Progress { stage, done: in_all + repetition.min(left), of });
     }
-    Ok(samples)
+    (samples, Ok(()))
 }

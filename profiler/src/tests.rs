@@ -154,7 +154,9 @@ fn an_interrupted_measurement_goes_on_and_loses_nothing() {
         assert!(wasted <= 2, "{stop_after}: {wasted} samples more than without an interruption");
         let warm_ups = first.ran.len() + second.ran.len() - timed(&profile);
         assert!(warm_ups <= 8, "{stop_after}: {warm_ups} warm-ups");
-        assert!(run(&request, &mut fake(), 0).is_ok(), "what is done needs no iteration");
+        let mut idle = fake();
+        assert_eq!(run(&request, &mut idle, 0).expect("complete"), profile);
+        assert!(idle.ran.is_empty() && idle.batches.is_empty(), "what is complete needs no machine");
     }
 }
 
