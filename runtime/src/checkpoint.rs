@@ -1,8 +1,9 @@
 //! A checkpoint: everything that the next iteration depends on, as a safetensors file.
 //!
 //! Parameters are saved as `parameter/<name>`, their momentum as `momentum/<name>`, running statistics as
-//! `state/<name>`; what else there is to know (step, place in the epoch, the training plan) is JSON under the metadata key `plimsoll`. A file is
-//! written beside its place and then moved there, so that an interruption leaves the old one or the new one, whole.
+//! `state/<name>`; what else there is to know (step, place in the epoch, the training plan) is JSON under the
+//! metadata key `plimsoll`. A file is written beside its place and then moved there, so that an interruption leaves
+//! the old one or the new one, whole.
 
 use crate::error::RuntimeError;
 use crate::trainer::TrainingPlan;

@@ -1,12 +1,13 @@
 //! The seam: all that the executor knows of a machine.
 //!
 //! A device holds one allocation of device memory (the resident part first, then the pool) and one slab of host
-//! memory, and runs three in-order streams that only events order. Enqueueing neither blocks nor allocates nor fails:
-//! what goes wrong comes out of [`Device::synchronise`]. There is no closure in the seam, so that one iteration can be
-//! captured whole and replayed ([`Begun::Replayed`]).
+//! memory, and runs three in-order streams that only events order. Enqueueing neither blocks nor allocates nor
+//! fails: what goes wrong comes out of [`Device::synchronise`]. There is no closure in the seam, so that one
+//! iteration can be captured whole and replayed ([`Begun::Replayed`]).
 //!
-//! What it deliberately does not do: plan, check or order anything. A [`Launch`] and a [`Transfer`] can only be made by
-//! this crate's executor, from a schedule that was checked; this is what the devices' `unsafe` code stands on.
+//! What it deliberately does not do: plan, check or order anything. A [`Launch`] and a [`Transfer`] can only be
+//! made by this crate's executor, from a schedule that was checked; this is what the devices' `unsafe` code stands
+//! on.
 
 use plimsoll_ir::program::Call;
 use plimsoll_ir::schedule::Stream;
@@ -210,8 +211,9 @@ pub enum DeviceError {
 
 /// A machine that executes schedules.
 ///
-/// The order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An iteration is `begin`, the
-/// commands in list order, `synchronise`; `write`, `read` and `event_seconds` stand between iterations.
+/// The order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An
+/// iteration is `begin`, the commands in list order, `synchronise`; `write`, `read` and `event_seconds` stand
+/// between iterations.
 pub trait Device: Send {
     /// What it is.
     fn facts(&self) -> DeviceFacts;
@@ -239,6 +241,10 @@ pub trait Device: Send {
 
     /// Enqueues a wait for an event whose recording was enqueued earlier in this iteration.
     fn wait(&mut self, stream: Stream, event: EventId);
+
+    /// Lets what was enqueued begin, if it has not yet: one hand-over for the whole iteration, and the end of a capture.
+    /// [`Device::synchronise`] does it too.
+    fn submit(&mut self) {}
 
     /// Waits until all streams are idle. The first failure of the iteration comes out here.
     fn synchronise(&mut self) -> Result<(), DeviceError>;

@@ -50,6 +50,7 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
+    #[expect(clippy::needless_pass_by_value, reason = "numbers and texts alike are shown and done with")]
     pub(crate) fn mismatch(what: impl Into<String>, expected: impl ToString, found: impl ToString) -> Self {
         Self::Mismatch { what: what.into(), expected: expected.to_string(), found: found.to_string() }
     }

@@ -1,8 +1,10 @@
-//! The executor: a checked schedule, turned once into the commands of three streams, and enqueued at every iteration.
+//! The executor: a checked schedule, turned once into the commands of three streams, and enqueued at every
+//! iteration.
 //!
 //! Everything that can be decided is decided when a schedule is loaded: addresses, events, and the few waits that
 //! cross streams (what runs on one stream is in order anyway). An iteration only enqueues and synchronises, and
-//! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as formats.md asks.
+//! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as
+//! formats.md asks.
 //!
 //! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
 
@@ -18,6 +20,7 @@ use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, CommandId, TensorId};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device with its memory, ready to run what is loaded.
 pub struct Executor {
@@ -25,6 +28,8 @@ pub struct Executor {
     layout: MemoryLayout,
     room: Room,
     loaded: u32,
+    /// Tells executors apart.
+    id: u64,
 }
 
 /// A program under a schedule, bound to one executor's memory.
@@ -41,6 +46,7 @@ pub struct Loaded {
     timed: Enqueued,
     trace: Arc<Trace>,
     schedule: Arc<Schedule>,
+    executor: u64,
 }
 
 /// A tensor that the host writes before each iteration: where its pieces lie.
@@ -86,8 +92,10 @@ impl MemoryLayout {
 impl Executor {
     /// Allocates the memory on the device.
     pub fn new(mut device: Box<dyn Device>, layout: MemoryLayout) -> Result<Executor, RuntimeError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         device.allocate(layout)?;
-        Ok(Executor { device, layout, room: Room::default(), loaded: 0 })
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Executor { device, layout, room: Room::default(), loaded: 0, id })
     }
 
     /// The device, for its facts and its workspace sizes.
@@ -100,9 +108,11 @@ impl Executor {
         self.layout
     }
 
-    /// Checks a schedule and readies it. Several programs with the same resident regions can be loaded, and then run in turn.
+    /// Checks a schedule and readies it. Several programs with the same resident regions can be loaded, and then
+    /// run in turn.
     ///
-    /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the allocation is too small.
+    /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
+    /// allocation is too small.
     pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
         check_program(program)?;
@@ -139,10 +149,12 @@ impl Executor {
             timed,
             trace: Arc::new(program.trace.clone()),
             schedule: Arc::new(schedule.clone()),
+            executor: self.id,
         })
     }
 
-    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, and the scratch that this device needs.
+    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, and the scratch that this
+    /// device needs.
     fn check_launches(&self, program: &Program, enqueued: &Enqueued) -> Result<(), RuntimeError> {
         for launch in enqueued.steps.iter().filter_map(Step::launch) {
             let name = &program.trace.ops[launch.op.index()].name;
@@ -169,9 +181,10 @@ impl Executor {
         self.finish()
     }
 
-    /// Enqueues one iteration; [`Executor::finish`] must follow. Between them the host is free to prepare the next input.
+    /// Enqueues one iteration; [`Executor::finish`] must follow. Between them the host is free to prepare the next
+    /// input.
     pub fn start(&mut self, loaded: &Loaded) {
-        self.enqueue(&loaded.plain);
+        self.enqueue(loaded, &loaded.plain);
     }
 
     /// Waits for the end of what was started.
@@ -181,7 +194,7 @@ impl Executor {
 
     /// Runs one iteration with an event before and after each command; gives the measured times.
     pub fn run_timed(&mut self, loaded: &Loaded) -> Result<Timeline, RuntimeError> {
-        self.enqueue(&loaded.timed);
+        self.enqueue(loaded, &loaded.timed);
         self.device.synchronise()?;
         let commands = loaded.schedule.commands.len() as u32;
         let spans = (0..commands).map(|i| Span {
@@ -192,7 +205,9 @@ impl Executor {
         Ok(Timeline { spans })
     }
 
-    fn enqueue(&mut self, enqueued: &Enqueued) {
+    fn enqueue(&mut self, loaded: &Loaded, enqueued: &Enqueued) {
+        // Its addresses are those of one executor's memory and would be wild in another's.
+        assert_eq!(loaded.executor, self.id, "a loaded program runs on the executor that loaded it");
         if self.device.begin(enqueued.id) == Begun::Replayed {
             return;
         }
@@ -204,9 +219,11 @@ impl Executor {
                 Step::Wait(stream, event) => self.device.wait(*stream, *event),
             }
         }
+        self.device.submit();
     }
 
-    /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration; none survives an iteration.
+    /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration; none survives an
+    /// iteration.
     pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
         self.write_input("images", &loaded.images, data)
     }
@@ -404,7 +421,8 @@ impl Builder<'_> {
     }
 }
 
-/// Makes sure that kernels and trace say the same, and that every operand lies whole in its tensor or among the resident bytes.
+/// Makes sure that kernels and trace say the same, and that every operand lies whole in its tensor or among the
+/// resident bytes.
 fn check_program(program: &Program) -> Result<(), RuntimeError> {
     let trace = &program.trace;
     if program.kernels.len() != trace.ops.len() {

@@ -1,6 +1,7 @@
 //! The host slab: where each offloaded tensor lies on the host.
 //!
-//! A pure function of the schedule, so that the slab's size is known, and can be refused, before anything is allocated.
+//! A pure function of the schedule, so that the slab's size is known, and can be refused, before anything is
+//! allocated.
 
 use plimsoll_ir::program::STORAGE_ALIGNMENT;
 use plimsoll_ir::schedule::{Command, Schedule, Stream, piece_of};
@@ -16,8 +17,8 @@ pub struct HostSlab {
     bytes: Bytes,
 }
 
-/// Lays out the host slab: one place after the other in the order of the tensors, each a multiple of 256 bytes. A piece that leaves its tensor
-/// (no valid schedule has one) takes no place.
+/// Lays out the host slab: one place after the other in the order of the tensors, each a multiple of 256 bytes. A
+/// piece that leaves its tensor (no valid schedule has one) takes no place.
 pub fn host_slab(trace: &Trace, schedule: &Schedule) -> HostSlab {
     let mut spans: Vec<Option<Range<u64>>> = vec![None; trace.tensors.len()];
     for command in schedule.commands.iter().filter(|c| c.stream() == Stream::Offload) {

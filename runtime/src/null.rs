@@ -1,8 +1,8 @@
 //! The device `null`: no memory and no work, only the clock of formats.md ("Time").
 //!
-//! A stream's clock is the end of its last command; a launch takes its predicted seconds and a transfer what its link says. What is
-//! executed on it takes exactly the times that `simulate` gives, to the last bit, because it adds the same numbers in the same order.
-//! Reads give zeros.
+//! A stream's clock is the end of its last command; a launch takes its predicted seconds and a transfer what its
+//! link says. What is executed on it takes exactly the times that `simulate` gives, to the last bit, because it
+//! adds the same numbers in the same order. Reads give zeros.
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,

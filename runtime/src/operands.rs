@@ -1,7 +1,7 @@
 //! How many bytes each operand of a call spans: the contract that makes a launch safe to run.
 //!
-//! The executor compares these spans with the tensors and regions that a program names, once, when it is loaded; a kernel then
-//! needs no bounds of its own. What a call does with an operand is `Call::accesses`.
+//! The executor compares these spans with the tensors and regions that a program names, once, when it is loaded; a
+//! kernel then needs no bounds of its own. What a call does with an operand is `Call::accesses`.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Window;

@@ -27,7 +27,8 @@ pub enum Decay {
         /// Between 0 and 1.
         factor: f64,
     },
-    /// Along half a cosine from the base to `floor` times the base, reached at iteration `iterations` and kept then.
+    /// Along half a cosine from the base to `floor` times the base, reached at iteration `iterations` and kept
+    /// then.
     Cosine {
         /// Iterations in all, warm-up included.
         iterations: u64,

@@ -3,11 +3,11 @@
 use plimsoll_ir::CommandId;
 use plimsoll_ir::schedule::{Duplex, Schedule};
 
-/// For each command the commands of other streams that it must wait for itself. On a half-duplex link a transfer also waits for the
-/// transfer before it in list order.
+/// For each command the commands of other streams that it must wait for itself. On a half-duplex link a transfer
+/// also waits for the transfer before it in list order.
 ///
-/// The idea: a vector clock (how many commands of each stream have ended) says what a command's waits imply; taken latest first, a
-/// wait that the clock covers already needs no event.
+/// The idea: a vector clock (how many commands of each stream have ended) says what a command's waits imply; taken
+/// latest first, a wait that the clock covers already needs no event.
 pub(crate) fn crossing_waits(schedule: &Schedule) -> Vec<Vec<CommandId>> {
     let half = schedule.link.duplex == Duplex::Half;
     let mut latest = [[0u32; 3]; 3];

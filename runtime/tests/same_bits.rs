@@ -12,21 +12,23 @@ use support::{advance, everything, keep, naive, trainer, zoo};
 
 const ITERATIONS: u64 = 20;
 
-fn outcome(network: &Network, options: CpuOptions, scheduler: &dyn Fn(&Trace) -> Schedule) -> Checkpoint {
+fn outcome(network: &Network, options: CpuOptions, scheduler: Scheduler) -> Checkpoint {
     let mut trainer = trainer(network, 8, options, scheduler).expect("the schedule is valid");
     advance(&mut trainer, ITERATIONS).expect("20 iterations run");
     trainer.checkpoint().expect("the device can be read")
 }
 
-fn check(network: &Network, schedulers: &[(&str, &dyn Fn(&Trace) -> Schedule)]) {
+type Scheduler<'a> = &'a dyn Fn(&Trace) -> Schedule;
+
+fn check(network: &Network, schedulers: &[(&str, Scheduler)]) {
     for threads in [1, 2] {
         let plain = CpuOptions { threads, ..CpuOptions::default() };
         let expected = outcome(network, plain.clone(), &keep);
         for (name, scheduler) in schedulers {
-            let found = outcome(network, CpuOptions { poison: true, ..plain.clone() }, *scheduler);
+            let found = outcome(network, CpuOptions { poison: true, ..plain.clone() }, scheduler);
             assert_eq!(found, expected, "{name}, {threads} threads, poisoned");
             let late = CpuOptions { poison: true, delays: Some(17), ..plain.clone() };
-            let found = outcome(network, late, *scheduler);
+            let found = outcome(network, late, scheduler);
             assert_eq!(found, expected, "{name}, {threads} threads, poisoned and late");
         }
     }

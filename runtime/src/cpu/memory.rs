@@ -1,11 +1,11 @@
 //! Device memory and host slab of the device `cpu`: mappings of exact size.
 //!
-//! Both are mapped and touched when they are allocated, so that too little memory or disk is an error then and not a
-//! killed process in the middle of training. A host file gets all its blocks at once for the same reason: writing through a
-//! mapping to a disk that has become full would end the process.
+//! Both are mapped and touched when they are allocated, so that too little memory or disk is an error then and not
+//! a killed process in the middle of training. A host file gets all its blocks at once for the same reason: writing
+//! through a mapping to a disk that has become full would end the process.
 //!
-//! Pointers into the mappings are given to the streams' threads. That no two of them touch the same bytes at once is what
-//! `ir::check` has proved of the schedule.
+//! Pointers into the mappings are given to the streams' threads. That no two of them touch the same bytes at once
+//! is what `ir::check` has proved of the schedule.
 
 use crate::device::{DeviceError, MemoryLayout};
 use memmap2::{MmapMut, MmapOptions};
@@ -101,7 +101,8 @@ impl Memory {
         let pool = (self.device(self.layout.resident), self.layout.pool);
         for (start, bytes) in [pool, (self.host.base, self.layout.host)] {
             if bytes > Bytes::ZERO {
-                // SAFETY: the range is one of the mappings' own, and nothing else touches it while the streams are idle.
+                // SAFETY: the range is one of the mappings' own, and nothing else touches it while the streams are
+                // idle.
                 unsafe { start.write_bytes(0xff, bytes.0 as usize) };
             }
         }
@@ -151,8 +152,8 @@ fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
         }
         return Err(fault(&error));
     }
-    // SAFETY: the file is the run's own (made or cut to nothing just now); a process that shortens it meanwhile would
-    // end this one with SIGBUS, as for any mapped file.
+    // SAFETY: the file is the run's own (made or cut to nothing just now); a process that shortens it meanwhile
+    // would end this one with SIGBUS, as for any mapped file.
     let map = unsafe { MmapOptions::new().len(bytes.0 as usize).populate().map_mut(&file) };
     map.map(Region::of).map_err(|e| fault(&e))
 }

@@ -1,11 +1,12 @@
 //! The device `cpu`: the embedded default, and the model of what any device does.
 //!
 //! One mapping of exactly the asked bytes is the device memory, another (or a file) the host slab; the streams are
-//! three threads with command queues, and events order them as on a GPU. Compute is f32 and deterministic, on one thread or on N.
-//! The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an accelerator behind its bus.
+//! three threads with command queues, and events order them as on a GPU. Compute is f32 and deterministic, on one
+//! thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an
+//! accelerator behind its bus.
 //!
-//! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is filled with
-//! NaN between iterations, so that whoever reads what was never brought there computes NaN.
+//! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is
+//! filled with NaN between iterations, so that whoever reads what was never brought there computes NaN.
 
 mod events;
 pub mod kernels;
@@ -51,15 +52,18 @@ impl Default for CpuOptions {
 pub struct Cpu {
     options: CpuOptions,
     memory: Arc<Memory>,
-    streams: Streams,
+    /// None until memory is allocated.
+    streams: Option<Streams>,
 }
 
 impl Cpu {
     /// A device with nothing allocated.
     pub fn new(options: CpuOptions) -> Cpu {
-        let memory = Arc::new(Memory::empty());
-        let streams = Streams::start(&options, &memory, Room::default());
-        Cpu { options, memory, streams }
+        Cpu { options, memory: Arc::new(Memory::empty()), streams: None }
+    }
+
+    fn streams(&mut self) -> &mut Streams {
+        self.streams.as_mut().expect("`allocate` comes before everything else")
     }
 
     /// Fills what an iteration may not rely on with NaN. The streams are idle.
@@ -85,53 +89,58 @@ impl Device for Cpu {
     }
 
     fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {
+        self.streams = None;
         self.memory = Arc::new(Memory::empty());
-        self.streams = Streams::start(&self.options, &self.memory, Room::default());
         self.memory = Arc::new(Memory::new(layout, &self.options.host)?);
-        self.streams = Streams::start(&self.options, &self.memory, Room::default());
+        self.reserve(Room::default())?;
         self.poison();
         Ok(())
     }
 
     fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
-        self.streams = Streams::start(&self.options, &self.memory, room);
+        self.streams = None;
+        self.streams = Some(Streams::start(&self.options, &self.memory, room)?);
         Ok(())
     }
 
     fn begin(&mut self, _: IterationId) -> Begun {
-        self.streams.begin();
+        self.streams().begin();
         Begun::Enqueue
     }
 
     fn compute(&mut self, launch: &Arc<Launch>) {
-        self.streams.push(Stream::Compute, Task::Compute(Arc::clone(launch)));
+        self.streams().push(Stream::Compute, Task::Compute(Arc::clone(launch)));
     }
 
     fn copy(&mut self, transfer: Transfer) {
-        self.streams.push(transfer.stream, Task::Copy(transfer));
+        self.streams().push(transfer.stream, Task::Copy(transfer));
     }
 
     fn record(&mut self, stream: Stream, event: EventId) {
-        self.streams.push(stream, Task::Record(event));
+        self.streams().push(stream, Task::Record(event));
     }
 
     fn wait(&mut self, stream: Stream, event: EventId) {
-        self.streams.push(stream, Task::Wait(event));
+        self.streams().push(stream, Task::Wait(event));
+    }
+
+    fn submit(&mut self) {
+        self.streams().submit();
     }
 
     fn synchronise(&mut self) -> Result<(), DeviceError> {
-        let outcome = self.streams.synchronise();
+        let outcome = self.streams().synchronise();
         self.poison();
         outcome
     }
 
     fn event_seconds(&mut self, event: EventId) -> Seconds {
-        self.streams.event_seconds(event)
+        self.streams().event_seconds(event)
     }
 
     fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        self.streams.wait_until_idle();
+        self.streams().wait_until_idle();
         // SAFETY: the range was checked, the streams are idle and `&mut self` keeps others from enqueueing.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.device(offset), data.len()) };
         Ok(())
@@ -139,7 +148,7 @@ impl Device for Cpu {
 
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        self.streams.wait_until_idle();
+        self.streams().wait_until_idle();
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
         Ok(())

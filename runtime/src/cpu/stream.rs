@@ -1,12 +1,15 @@
 //! The three streams: a thread each, with a queue of commands whose room is there beforehand.
 //!
-//! A command that fails (a kernel that panics) is kept as the iteration's failure, and everything after it is skipped
-//! except the events, so that no stream waits for ever and `synchronise` always returns.
+//! An iteration's commands are gathered and handed to each thread at once: waking a thread for every single command
+//! would cost more than most commands do.
+//!
+//! A command that fails (a kernel that panics) is kept as the iteration's failure, and everything after it is
+//! skipped except the events, so that no stream waits for ever and `synchronise` always returns.
 
 use super::CpuOptions;
 use super::events::Events;
 use super::kernels::{self, Threads};
-use super::link::{Pace, Shared as SharedLink};
+use super::link::{self, Pace, Shared as SharedLink};
 use super::memory::Memory;
 use crate::device::{DeviceError, EventId, Launch, Room, Transfer, in_range};
 use plimsoll_ir::Seconds;
@@ -37,7 +40,7 @@ struct Queue {
 
 struct QueueState {
     tasks: VecDeque<Task>,
-    /// The thread waits for work.
+    /// The thread waits for work; it has done all that it took.
     asleep: bool,
     closed: bool,
 }
@@ -59,6 +62,8 @@ struct Common {
 pub(super) struct Streams {
     common: Arc<Common>,
     threads: Vec<JoinHandle<()>>,
+    /// What was not handed over yet.
+    gathered: [Vec<Task>; 3],
     begun: u64,
 }
 
@@ -73,10 +78,9 @@ impl Queue {
         Queue { state: Mutex::new(state), work: Condvar::new(), idle: Condvar::new() }
     }
 
-    fn push(&self, task: Task) {
-        let mut state = lock(&self.state);
-        state.tasks.push_back(task);
-        if state.asleep {
+    fn hand_over(&self, tasks: &mut Vec<Task>) {
+        if !tasks.is_empty() {
+            lock(&self.state).tasks.extend(tasks.drain(..));
             self.work.notify_one();
         }
     }
@@ -110,7 +114,11 @@ impl Queue {
 }
 
 impl Streams {
-    pub(super) fn start(options: &CpuOptions, memory: &Arc<Memory>, room: Room) -> Streams {
+    pub(super) fn start(
+        options: &CpuOptions,
+        memory: &Arc<Memory>,
+        room: Room,
+    ) -> Result<Streams, DeviceError> {
         let common = Arc::new(Common {
             memory: Arc::clone(memory),
             events: Events::new(room.events),
@@ -121,20 +129,29 @@ impl Streams {
             failure: Mutex::new(None),
             link: SharedLink::default(),
         });
-        let spawn = |stream: Stream| {
-            let (common, options) = (Arc::clone(&common), options.clone());
-            let name = format!("plimsoll-{stream:?}").to_lowercase();
-            let builder = std::thread::Builder::new().name(name);
-            builder
-                .spawn(move || Worker::new(stream, &options, common).work())
-                .expect("a process can have three threads more")
-        };
-        let threads = Stream::ALL.map(spawn).into();
-        Streams { common, threads, begun: 0 }
+        let gathered = Stream::ALL.map(|_| Vec::with_capacity(room.commands));
+        let mut streams = Streams { common, threads: Vec::new(), gathered, begun: 0 };
+        for stream in Stream::ALL {
+            let worker = Worker::new(stream, options, Arc::clone(&streams.common));
+            let builder = std::thread::Builder::new().name(format!("plimsoll-{stream:?}").to_lowercase());
+            let thread = builder.spawn(move || worker.work()).map_err(|error| DeviceError::Failed {
+                stream,
+                what: "starting its thread".to_owned(),
+                why: error.to_string(),
+            })?;
+            streams.threads.push(thread);
+        }
+        Ok(streams)
     }
 
-    pub(super) fn push(&self, stream: Stream, task: Task) {
-        self.common.queues[stream.index()].push(task);
+    pub(super) fn push(&mut self, stream: Stream, task: Task) {
+        self.gathered[stream.index()].push(task);
+    }
+
+    pub(super) fn submit(&mut self) {
+        for (queue, tasks) in self.common.queues.iter().zip(&mut self.gathered) {
+            queue.hand_over(tasks);
+        }
     }
 
     pub(super) fn begin(&mut self) {
@@ -146,7 +163,8 @@ impl Streams {
         self.common.iteration.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn synchronise(&self) -> Result<(), DeviceError> {
+    pub(super) fn synchronise(&mut self) -> Result<(), DeviceError> {
+        self.submit();
         self.wait_until_idle();
         lock(&self.common.failure).take().map_or(Ok(()), Err)
     }
@@ -186,33 +204,29 @@ struct Worker {
     pace: Option<Pace>,
     delays: Option<u64>,
     done: u64,
-    /// Kept from launch to launch, so that none allocates.
-    operands: Vec<*mut u8>,
 }
 
 impl Worker {
     fn new(stream: Stream, options: &CpuOptions, common: Arc<Common>) -> Worker {
         let count = if stream == Stream::Compute { options.threads.max(1) } else { 1 };
         let link = options.link.filter(|_| stream != Stream::Compute);
-        Worker {
-            stream,
-            common,
-            threads: Threads::new(count),
-            pace: link.map(|link| Pace::new(link, stream)),
-            delays: options.delays,
-            done: 0,
-            operands: Vec::with_capacity(16),
-        }
+        let pace = link.map(|link| Pace::new(link, stream));
+        Worker { stream, common, threads: Threads::new(count), pace, delays: options.delays, done: 0 }
     }
 
     fn work(mut self) {
+        if self.pace.is_some() {
+            link::wake_in_time();
+        }
+        // Kept from launch to launch, so that none allocates.
+        let mut operands = Vec::with_capacity(16);
         let common = Arc::clone(&self.common);
         while let Some((task, waited)) = common.queues[self.stream.index()].next() {
             if let (Some(pace), true) = (&mut self.pace, waited) {
                 pace.not_before(common.clock.elapsed().as_nanos() as u64);
             }
             self.delay();
-            self.run(&task);
+            self.run(&task, &mut operands);
         }
     }
 
@@ -226,12 +240,13 @@ impl Worker {
         }
     }
 
-    fn run(&mut self, task: &Task) {
+    fn run(&mut self, task: &Task, operands: &mut Vec<*mut u8>) {
         let iteration = self.common.iteration.load(Ordering::Relaxed);
         match task {
             Task::Record(event) => {
                 let now = self.common.clock.elapsed().as_nanos() as u64;
-                self.common.events.record(*event, iteration, now);
+                let due = self.pace.as_ref().map_or(now, |pace| pace.due(now));
+                self.common.events.record(*event, iteration, now, due);
             }
             Task::Wait(event) => {
                 let then = self.common.events.wait(*event, iteration);
@@ -240,19 +255,20 @@ impl Worker {
                 }
             }
             Task::Compute(_) | Task::Copy(_) if self.common.failed.load(Ordering::Relaxed) => {}
-            Task::Compute(launch) => self.compute(launch),
+            Task::Compute(launch) => self.compute(launch, operands),
             Task::Copy(transfer) => self.copy(*transfer),
         }
     }
 
-    fn compute(&mut self, launch: &Launch) {
+    fn compute(&self, launch: &Launch, operands: &mut Vec<*mut u8>) {
         let memory = &self.common.memory;
-        self.operands.clear();
-        self.operands.extend(launch.offsets.iter().map(|o| memory.device(*o)));
-        let (operands, workspace, threads) = (&self.operands, memory.device(launch.workspace), &self.threads);
+        operands.clear();
+        operands.extend(launch.offsets.iter().map(|o| memory.device(*o)));
+        let (workspace, threads) = (memory.device(launch.workspace), &self.threads);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: only the executor makes launches: each operand's bytes were found in the allocation, 256-aligned, and the checked
-            // schedule orders every other command that touches them; the workspace is the command's own buffer.
+            // SAFETY: only the executor makes launches: each operand's bytes were found in the allocation,
+            // 256-aligned, and the checked schedule orders every other command that touches them; the workspace is
+            // the command's own buffer.
             unsafe { kernels::run(&launch.call, operands, workspace, threads) }
         }));
         if let Err(panic) = outcome {
@@ -277,8 +293,8 @@ impl Worker {
         let (from, to) = if stream == Stream::Offload { (device, host) } else { (host, device) };
         let copy = |first: usize, end: usize| {
             if first < end {
-                // SAFETY: the ranges were checked above, device memory and host slab are different mappings, and the checked schedule
-                // orders every other command that touches these bytes.
+                // SAFETY: the ranges were checked above, device memory and host slab are different mappings, and
+                // the checked schedule orders every other command that touches these bytes.
                 unsafe { std::ptr::copy_nonoverlapping(from.add(first), to.add(first), end - first) };
             }
         };
@@ -313,7 +329,8 @@ mod tests {
         let memory =
             Arc::new(Memory::new(layout, &super::super::HostMemory::Anonymous).expect("it is small"));
         let room = Room { events: 2, commands: 8 };
-        let mut streams = Streams::start(&CpuOptions::default(), &memory, room);
+        let mut streams =
+            Streams::start(&CpuOptions::default(), &memory, room).expect("threads can be started");
         for (bytes, fails) in [(8192, true), (4096, false), (8193, true)] {
             let transfer =
                 Transfer { stream: Stream::Offload, device: Bytes(0), host: Bytes(0), bytes: Bytes(bytes) };

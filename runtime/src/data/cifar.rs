@@ -1,4 +1,5 @@
-//! CIFAR-10's binary version: records of a label and 3072 bytes, the red plane, the green and the blue, each row by row.
+//! CIFAR-10's binary version: records of a label and 3072 bytes, the red plane, the green and the blue, each row by
+//! row.
 
 use super::images::Samples;
 use super::{Images, Split, whole_file};
@@ -25,7 +26,8 @@ fn records(path: &Path, samples: &mut Samples) -> Result<(), RuntimeError> {
     if file.len() % RECORD != 0 {
         let whole = file.len() / RECORD;
         return fault(format!(
-            "is cut short: record {whole} ends at byte {}, and it has {} (CIFAR-10's own files have 10,000 records of {RECORD} bytes)",
+            "is cut short: record {whole} ends at byte {}, and it has {} (CIFAR-10's own files have 10,000 \
+             records of {RECORD} bytes)",
             (whole + 1) * RECORD,
             file.len()
         ));

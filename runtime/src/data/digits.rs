@@ -1,4 +1,5 @@
-//! The 1,797 handwritten digits that the binary carries (see `runtime/data/digits/README.md` for their origin and licence).
+//! The 1,797 handwritten digits that the binary carries (see `runtime/data/digits/README.md` for their origin and
+//! licence).
 
 use super::images::Samples;
 use super::{Images, Split};

@@ -1,6 +1,7 @@
 //! MNIST's IDX files (and those of the sets made in its image, such as Fashion-MNIST), uncompressed.
 //!
-//! A file has a magic number (two zeros, 8 for bytes, the number of dimensions), the dimensions as big-endian 32-bit numbers, then the bytes.
+//! A file has a magic number (two zeros, 8 for bytes, the number of dimensions), the dimensions as big-endian
+//! 32-bit numbers, then the bytes.
 
 use super::images::Samples;
 use super::{Images, Split, whole_file};

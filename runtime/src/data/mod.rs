@@ -1,8 +1,9 @@
 //! What is trained on: sets of labelled images, and the order in which they are taken.
 //!
 //! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, and its class. One set is in the
-//! binary ([`digits`]); others are read from files that the user has ([`mnist`], [`cifar10`]); [`synthetic`] makes one of any shape. Every
-//! order and every synthetic pixel is drawn from a seed by counter, so a run can be repeated and resumed.
+//! binary ([`digits`]); others are read from files that the user has ([`mnist`], [`cifar10`]); [`synthetic`] makes
+//! one of any shape. Every order and every synthetic pixel is drawn from a seed by counter, so a run can be
+//! repeated and resumed.
 //!
 //! What it deliberately does not do: download, decompress, resize or augment.
 
@@ -42,7 +43,8 @@ pub trait Dataset: Send + Sync {
     /// How many classes there are; every label is below.
     fn classes(&self) -> u32;
 
-    /// Gives the pixels of sample `index`, f32 `[height][width][channels]`, and its class. Panics where there is no such sample.
+    /// Gives the pixels of sample `index`, f32 `[height][width][channels]`, and its class. Panics where there is no
+    /// such sample.
     fn read(&self, index: usize, pixels: &mut [f32]) -> i32;
 }
 

@@ -1,4 +1,5 @@
-//! What the runtime's tests share: small networks that use every kind of layer, and two schedulers that need no tuner.
+//! What the runtime's tests share: small networks that use every kind of layer, and two schedulers that need no
+//! tuner.
 //!
 //! `keep` gives every tensor a place of its own; `naive` swaps everything and keeps nothing between two ops, in two
 //! halves of the pool by turns, so that places are used again while transfers still run.
