@@ -28,7 +28,7 @@ mod violation;
 pub use violation::{Doer, Part, Violation};
 
 use crate::document::Document;
-use crate::ids::TensorId;
+use crate::ids::{CommandId, TensorId};
 use crate::schedule::Schedule;
 use crate::trace::Trace;
 use crate::units::Bytes;
@@ -41,11 +41,25 @@ pub fn check(trace: &Trace, schedule: &Schedule) -> Result<(), Violation> {
 /// Where every command of a valid schedule finds what it touches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// For every command, each tensor that it touches and the pool offset: of the tensor's first byte for a compute
-    /// command, of the first byte moved for a transfer. Tensors of 0 bytes have no place.
-    pub tensors: Vec<Vec<(TensorId, Bytes)>>,
-    /// For every command, the pool offset of its workspace, if it needs one.
-    pub workspace: Vec<Option<Bytes>>,
+    /// Command after command.
+    places: Vec<(TensorId, Bytes)>,
+    /// Where each command's end.
+    ends: Vec<usize>,
+    workspace: Vec<Option<Bytes>>,
+}
+
+impl Places {
+    /// Each tensor that a command touches, with a pool offset: of the tensor's first byte for a compute command, of the
+    /// first byte moved for a transfer. Tensors of 0 bytes have no place.
+    pub fn tensors(&self, command: CommandId) -> &[(TensorId, Bytes)] {
+        let begin = command.index().checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.places[begin..self.ends[command.index()]]
+    }
+
+    /// The pool offset of a command's workspace, if it needs one.
+    pub fn workspace(&self, command: CommandId) -> Option<Bytes> {
+        self.workspace[command.index()]
+    }
 }
 
 /// Checks a schedule, and tells the places that the proof found: what an executor needs besides the commands.

@@ -185,8 +185,8 @@ impl Timeline {
             match command {
                 Command::Compute { again: true, .. } => totals.recomputed += span.seconds(),
                 Command::Compute { .. } => {}
-                Command::Offload { .. } => totals.offloaded += moved_bytes(trace, command),
-                Command::Prefetch { .. } => totals.prefetched += moved_bytes(trace, command),
+                Command::Offload { .. } => add(&mut totals.offloaded, moved_bytes(trace, command)),
+                Command::Prefetch { .. } => add(&mut totals.prefetched, moved_bytes(trace, command)),
             }
         }
         for stall in self.stalls(schedule) {
@@ -247,6 +247,11 @@ impl Timeline {
             .max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
             .unwrap_or((0.0, Instant::Before))
     }
+}
+
+/// Adds what was moved. A schedule may move 2^62 bytes as often as it likes, so the sum stops at the largest number.
+fn add(sum: &mut Bytes, bytes: Bytes) {
+    sum.0 = sum.0.saturating_add(bytes.0);
 }
 
 /// The order of events at one instant.

@@ -249,13 +249,13 @@ impl Document for Trace {
             }
             for (list, ids) in [("reads", &op.reads), ("writes", &op.writes)] {
                 for (j, t) in ids.iter().enumerate() {
-                    let place = format!("ops[{i}].{list}[{j}]");
+                    let place = || format!("ops[{i}].{list}[{j}]");
                     let Some(tensor) = self.tensors.get(t.index()) else {
                         let why = format!("{t} does not exist; there are {} tensors", self.tensors.len());
-                        return fault(place, why);
+                        return fault(place(), why);
                     };
                     if ids[..j].contains(t) {
-                        return fault(place, format!("{t} is listed twice"));
+                        return fault(place(), format!("{t} is listed twice"));
                     }
                     let made_here = matches!(tensor.kind, TensorKind::Activation | TensorKind::Gradient);
                     if list == "reads" && made_here && !written[t.index()] {
@@ -271,7 +271,7 @@ impl Document for Trace {
                              start has the kind `input` or `other`",
                             tensor.name
                         );
-                        return fault(place, why);
+                        return fault(place(), why);
                     }
                 }
             }

@@ -184,12 +184,16 @@ fn the_hand_made_schedules_hold() {
 #[test]
 fn the_proof_tells_where_everything_lies() {
     let places = locate(&trace(), &swap()).expect("it is valid");
-    assert_eq!(places.tensors[0], [(TensorId(X), Bytes(0)), (TensorId(A), Bytes(64))]);
-    assert_eq!(places.workspace[0], Some(Bytes(256)));
-    assert_eq!(places.tensors[4], [(TensorId(A), Bytes(128))], "an offload starts at its first byte");
-    assert_eq!(places.tensors[8], [(TensorId(A), Bytes(128))]);
+    assert_eq!(places.tensors(CommandId(0)), [(TensorId(X), Bytes(0)), (TensorId(A), Bytes(64))]);
+    assert_eq!(places.workspace(CommandId(0)), Some(Bytes(256)));
+    assert_eq!(
+        places.tensors(CommandId(4)),
+        [(TensorId(A), Bytes(128))],
+        "an offload starts at its first byte"
+    );
+    assert_eq!(places.tensors(CommandId(8)), [(TensorId(A), Bytes(128))]);
     let last = [(TensorId(A), Bytes(64)), (TensorId(D), Bytes(0)), (TensorId(E), Bytes(192))];
-    assert_eq!(places.tensors[9], last);
+    assert_eq!(places.tensors(CommandId(9)), last);
 }
 
 /// One change to a valid schedule, and what must be said of it.

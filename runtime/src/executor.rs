@@ -388,7 +388,7 @@ impl Builder<'_> {
             Operand::Resident(offset) => *offset,
             Operand::Tensor(tensor) => self.address(id, *tensor),
         };
-        let workspace = self.places.workspace[id.index()].map_or(Bytes::ZERO, |w| self.resident + w);
+        let workspace = self.places.workspace(id).map_or(Bytes::ZERO, |w| self.resident + w);
         Step::Compute(Arc::new(Launch {
             op: *op,
             call: kernel.call,
@@ -401,7 +401,7 @@ impl Builder<'_> {
 
     /// Where a tensor, or the piece that is moved, lies for a command; a tensor of no bytes lies anywhere.
     fn address(&self, id: CommandId, tensor: TensorId) -> Bytes {
-        let mut places = self.places.tensors[id.index()].iter();
+        let mut places = self.places.tensors(id).iter();
         self.resident + places.find(|(t, _)| *t == tensor).map_or(Bytes::ZERO, |(_, offset)| *offset)
     }
 

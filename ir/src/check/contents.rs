@@ -9,7 +9,7 @@ use super::order::Order;
 use super::pool::Rooms;
 use super::violation::{Doer, Part, Violation};
 use crate::ids::{BufferId, CommandId, OpId, TensorId};
-use crate::schedule::{Command, Schedule, Stream};
+use crate::schedule::{Command, Schedule};
 use crate::trace::Trace;
 use crate::units::Bytes;
 use std::ops::Range;
@@ -31,8 +31,8 @@ struct HostCopy {
 
 /// What is known of one tensor.
 struct State {
-    /// Filled buffers that commands of the compute stream, and of the offload stream, may still use.
-    open: [Vec<BufferId>; 2],
+    /// Filled buffers that a later command may still use.
+    open: Vec<BufferId>,
     host: Intervals<HostCopy>,
     /// The last prefetch that read each byte on the host.
     fetched: Intervals<CommandId>,
@@ -41,11 +41,14 @@ struct State {
     last_update: Option<CommandId>,
 }
 
-/// Open buffers of one tensor that hold one version of all the bytes asked for, in one place.
-struct Group {
-    version: u32,
+/// Where byte 0 of a tensor would lie, the version, and the buffer that holds some of its bytes so.
+type Held = (i64, u32, BufferId);
+
+/// The one place that holds all the bytes asked for; its buffers are in `Walk::members`.
+#[derive(Clone, Copy)]
+struct Found {
     base: i64,
-    members: Vec<BufferId>,
+    version: u32,
 }
 
 /// Which version a command asks for.
@@ -63,6 +66,13 @@ struct Walk<'a> {
     /// By buffer; none until filled.
     contents: Vec<Option<Content>>,
     states: Vec<State>,
+    /// What was found so far, command after command.
+    places: Vec<(TensorId, Bytes)>,
+    /// What the last search saw, and what it chose.
+    held: Vec<Held>,
+    members: Vec<BufferId>,
+    /// How many commands of each stream were walked.
+    started: [u32; 3],
 }
 
 /// Walks the commands and finds where each of them touches what.
@@ -73,7 +83,7 @@ pub(super) fn check(
     rooms: &Rooms,
 ) -> Result<Places, Violation> {
     let state = |_| State {
-        open: [Vec::new(), Vec::new()],
+        open: Vec::new(),
         host: Intervals::new(),
         fetched: Intervals::new(),
         last_offload: None,
@@ -81,39 +91,45 @@ pub(super) fn check(
     };
     let states = (0..trace.tensors.len()).map(state).collect();
     let contents = vec![None; rooms.rooms.len()];
-    let mut walk = Walk { trace, schedule, order, rooms, contents, states };
+    let (places, held, members, started) = (Vec::new(), Vec::new(), Vec::new(), [0; 3]);
+    let mut walk = Walk { trace, schedule, order, rooms, contents, states, places, held, members, started };
     let versions = Versions::of(trace);
     let mut opening = walk.open_from_start(&versions)?;
-    let mut tensors = Vec::with_capacity(schedule.commands.len());
+    let mut ends = Vec::with_capacity(schedule.commands.len());
     for (id, command) in schedule.numbered_commands() {
         let later = opening.iter().position(|b| schedule.buffers[b.index()].opens != Some(id));
         let (opened, rest) = opening.split_at(later.unwrap_or(opening.len()));
         opening = rest;
-        tensors.push(match *command {
+        match *command {
             Command::Compute { op, .. } => walk.compute(id, op, &versions, opened)?,
-            Command::Offload { tensor, .. } => vec![(tensor, walk.offload(id, tensor)?)],
-            Command::Prefetch { tensor, .. } => vec![(tensor, walk.prefetch(id, tensor, opened)?)],
-        });
+            Command::Offload { tensor, .. } => walk.offload(id, tensor)?,
+            Command::Prefetch { tensor, .. } => walk.prefetch(id, tensor, opened)?,
+        }
+        walk.started[command.stream().index()] += 1;
+        ends.push(walk.places.len());
     }
-    Ok(Places { tensors, workspace: rooms.workspace.clone() })
+    Ok(Places { places: walk.places, ends, workspace: rooms.workspace.clone() })
 }
 
 /// The versions in the trace's own order.
-struct Versions {
-    /// For every op, those that it finds: of its reads, then of its writes (one less than what it leaves).
-    found: Vec<(Vec<u32>, Vec<u32>)>,
+struct Versions<'t> {
+    trace: &'t Trace,
+    /// Op after op, those that it finds of its reads, then of its writes (one less than what it leaves).
+    found: Vec<u32>,
+    /// Where each op's begin.
+    begins: Vec<usize>,
     /// Whether a tensor is on the device from the start.
     from_start: Vec<bool>,
 }
 
-impl Versions {
-    fn of(trace: &Trace) -> Versions {
+impl Versions<'_> {
+    fn of(trace: &Trace) -> Versions<'_> {
         let mut now = vec![0; trace.tensors.len()];
         let mut from_start = vec![false; trace.tensors.len()];
-        let mut found = Vec::with_capacity(trace.ops.len());
+        let (mut found, mut begins) = (Vec::new(), Vec::with_capacity(trace.ops.len()));
         for op in &trace.ops {
-            let at = |tensors: &[TensorId]| tensors.iter().map(|t| now[t.index()]).collect::<Vec<u32>>();
-            found.push((at(&op.reads), at(&op.writes)));
+            begins.push(found.len());
+            found.extend(op.reads.iter().chain(&op.writes).map(|t| now[t.index()]));
             for t in &op.reads {
                 from_start[t.index()] |= now[t.index()] == 0;
             }
@@ -121,7 +137,13 @@ impl Versions {
                 now[t.index()] += 1;
             }
         }
-        Versions { found, from_start }
+        Versions { trace, found, begins, from_start }
+    }
+
+    /// Of an op's reads, and of its writes.
+    fn found(&self, op: OpId) -> (&[u32], &[u32]) {
+        let (begin, op) = (self.begins[op.index()], &self.trace.ops[op.index()]);
+        self.found[begin..begin + op.reads.len() + op.writes.len()].split_at(op.reads.len())
     }
 }
 
@@ -135,7 +157,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Fills the buffers that are open from the start; gives the others, by opening command.
-    fn open_from_start(&mut self, versions: &Versions) -> Result<&'a [BufferId], Violation> {
+    fn open_from_start(&mut self, versions: &Versions<'_>) -> Result<&'a [BufferId], Violation> {
         let all = &self.rooms.by_opening;
         let first = all.iter().position(|b| self.schedule.buffers[b.index()].opens.is_some());
         let (open, later) = all.split_at(first.unwrap_or(all.len()));
@@ -153,7 +175,7 @@ impl<'a> Walk<'a> {
 
     fn fill(&mut self, buffer: BufferId, tensor: TensorId, content: Content) {
         self.contents[buffer.index()] = Some(content);
-        self.states[tensor.index()].open.iter_mut().for_each(|open| open.push(buffer));
+        self.states[tensor.index()].open.push(buffer);
     }
 
     /// The first run of an op or a later one: both touch the same versions.
@@ -161,19 +183,18 @@ impl<'a> Walk<'a> {
         &mut self,
         c: CommandId,
         op: OpId,
-        versions: &Versions,
+        versions: &Versions<'_>,
         opened: &[BufferId],
-    ) -> Result<Vec<(TensorId, Bytes)>, Violation> {
-        let trace = self.trace;
-        let (op, (reads, writes)) = (&trace.ops[op.index()], &versions.found[op.index()]);
-        let mut places = Vec::with_capacity(op.reads.len() + op.writes.len());
+    ) -> Result<(), Violation> {
+        let (trace, (reads, writes)) = (self.trace, versions.found(op));
+        let op = &trace.ops[op.index()];
         let size = |t: TensorId| trace.tensors[t.index()].bytes.0;
         let updates = |t: &TensorId| op.writes.contains(t);
         for (&t, &version) in op.reads.iter().zip(reads).filter(|(t, _)| size(**t) > 0) {
-            let group = self.find(c, t, 0..size(t), Wanted::Exactly(version))?;
-            places.push((t, Bytes(group.base as u64)));
+            let base = self.find(c, t, 0..size(t), Wanted::Exactly(version))?.base;
+            self.places.push((t, Bytes(base as u64)));
             if updates(&t) {
-                self.update(c, t, &group)?;
+                self.update(c, t, version)?;
             }
         }
         for (&t, &version) in op.writes.iter().zip(writes).filter(|(t, _)| size(**t) > 0) {
@@ -183,15 +204,15 @@ impl<'a> Walk<'a> {
             let mine = self.opened_of(t, opened);
             let stands = version > 0 || versions.from_start[t.index()];
             let base = if mine.is_empty() && stands {
-                let group = self.find(c, t, 0..size(t), Wanted::Exactly(version))?;
-                self.update(c, t, &group)?;
-                group.base
+                let base = self.find(c, t, 0..size(t), Wanted::Exactly(version))?.base;
+                self.update(c, t, version)?;
+                base
             } else {
                 self.write_new(c, t, version + 1, &mine)?
             };
-            places.push((t, Bytes(base as u64)));
+            self.places.push((t, Bytes(base as u64)));
         }
-        Ok(places)
+        Ok(())
     }
 
     /// Of the buffers that a command opens, those of one tensor.
@@ -228,16 +249,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Writes a whole tensor where it stands.
-    fn update(&mut self, c: CommandId, t: TensorId, group: &Group) -> Result<(), Violation> {
+    /// Writes a whole tensor where it stands: in the buffers that were found last, which hold `version`.
+    fn update(&mut self, c: CommandId, t: TensorId, version: u32) -> Result<(), Violation> {
         let state = &mut self.states[t.index()];
         state.last_update = Some(c);
         // Earlier offloads stand before this one in their stream.
         if let Some(offload) = state.last_offload.filter(|offload| !self.order.before(*offload, c)) {
             return Err(self.race(offload, c, t, self.order.moved[offload.index()].clone()));
         }
-        for member in &group.members {
-            self.contents[member.index()] = Some(Content { version: group.version + 1, writer: Some(c) });
+        for member in &self.members {
+            self.contents[member.index()] = Some(Content { version: version + 1, writer: Some(c) });
         }
         Ok(())
     }
@@ -246,10 +267,10 @@ impl<'a> Walk<'a> {
         Violation::Race { first: self.doer(first), second: self.doer(second), part: self.part(t, bytes) }
     }
 
-    /// Copies bytes to the host; gives their offset in the pool.
-    fn offload(&mut self, c: CommandId, t: TensorId) -> Result<Bytes, Violation> {
+    /// Copies bytes to the host.
+    fn offload(&mut self, c: CommandId, t: TensorId) -> Result<(), Violation> {
         let bytes = self.order.moved[c.index()].clone();
-        let group = self.find(c, t, bytes.clone(), Wanted::Newest)?;
+        let found = self.find(c, t, bytes.clone(), Wanted::Newest)?;
         let (order, state) = (self.order, &self.states[t.index()]);
         let unordered = |earlier: &CommandId| !order.before(*earlier, c);
         if let Some(update) = state.last_update.filter(unordered) {
@@ -260,12 +281,13 @@ impl<'a> Walk<'a> {
         }
         let state = &mut self.states[t.index()];
         state.last_offload = Some(c);
-        state.host.set(bytes.clone(), HostCopy { version: group.version, offload: c });
-        Ok(Bytes((group.base + bytes.start as i64) as u64))
+        state.host.set(bytes.clone(), HostCopy { version: found.version, offload: c });
+        self.places.push((t, Bytes((found.base + bytes.start as i64) as u64)));
+        Ok(())
     }
 
-    /// Copies bytes back; gives their offset in the pool.
-    fn prefetch(&mut self, c: CommandId, t: TensorId, opened: &[BufferId]) -> Result<Bytes, Violation> {
+    /// Copies bytes back.
+    fn prefetch(&mut self, c: CommandId, t: TensorId, opened: &[BufferId]) -> Result<(), Violation> {
         let bytes = self.order.moved[c.index()].clone();
         let mut version = None;
         let mut at = bytes.start;
@@ -291,7 +313,8 @@ impl<'a> Walk<'a> {
             [buffer] if self.rooms.rooms[buffer.index()].piece == bytes => {
                 self.fill(buffer, t, Content { version, writer: Some(c) });
                 self.states[t.index()].fetched.set(bytes, c);
-                Ok(self.schedule.buffers[buffer.index()].offset)
+                self.places.push((t, self.schedule.buffers[buffer.index()].offset));
+                Ok(())
             }
             _ => Err(Violation::OtherBytes {
                 command: self.doer(c),
@@ -309,49 +332,64 @@ impl<'a> Walk<'a> {
         t: TensorId,
         bytes: Range<u64>,
         wanted: Wanted,
-    ) -> Result<Group, Violation> {
+    ) -> Result<Found, Violation> {
         let (order, rooms) = (self.order, self.rooms);
-        let stream = usize::from(self.schedule.commands[c.index()].stream() == Stream::Offload);
-        let open = &mut self.states[t.index()].open[stream];
-        // Places in a stream only grow: what this command cannot use, no later one of its stream can.
-        open.retain(|b| order.is_within(c, rooms.rooms[b.index()].reach));
+        let (open, started) = (&mut self.states[t.index()].open, self.started);
+        // What no command from here on can use is forgotten.
+        open.retain(|b| {
+            rooms.rooms[b.index()].reach.iter().zip(started).any(|(reach, started)| *reach > started)
+        });
         let mut unordered = None;
-        let mut held: Vec<(i64, u32, BufferId)> = Vec::with_capacity(open.len());
+        let held = &mut self.held;
+        held.clear();
         for &b in open.iter() {
             let room = &rooms.rooms[b.index()];
             if room.piece.start.max(bytes.start) >= room.piece.end.min(bytes.end) {
                 continue;
             }
             let Some(content) = self.contents[b.index()] else { continue };
+            if !order.is_within(c, room.reach) {
+                continue;
+            }
             if content.writer.is_some_and(|writer| !order.before(writer, c)) {
                 unordered.get_or_insert(b);
             } else {
                 held.push((room.base, content.version, b));
             }
         }
-        let groups = whole_groups(&mut held, rooms, &bytes);
+        held.sort_unstable_by_key(|(base, version, b)| (*base, *version, rooms.rooms[b.index()].piece.start));
         let wanted = match wanted {
-            Wanted::Exactly(version) => version,
-            Wanted::Newest => groups.iter().map(|g| g.version).max().unwrap_or(0),
+            Wanted::Exactly(version) => Some(version),
+            Wanted::Newest => whole_groups(held, rooms, &bytes).map(|group| group[0].1).max(),
         };
+        let mut groups = whole_groups(held, rooms, &bytes).filter(|group| Some(group[0].1) == wanted);
+        let lowest = |group: &&[Held]| group.iter().map(|(_, _, b)| *b).min();
+        let first = groups.next();
         let group = groups
-            .into_iter()
-            .filter(|g| g.version == wanted)
-            .min_by_key(|g| g.members.iter().min().copied());
+            .fold(first, |best, group| best.filter(|best| lowest(best) < lowest(&group)).or(Some(group)));
+        let found = group.map(|group| {
+            self.members.clear();
+            self.members.extend(group.iter().map(|(_, _, b)| *b));
+            Found { base: group[0].0, version: group[0].1 }
+        });
         if let Some(buffer) = unordered {
-            return Err(self.unordered(c, t, buffer, &bytes, group.is_some()));
+            return Err(self.unordered(c, t, buffer, &bytes, found.is_some()));
         }
-        group.ok_or_else(|| {
-            let (command, part) = (self.doer(c), self.part(t, bytes.clone()));
-            // Were the versions all the same, would the bytes be there?
-            let found =
-                held.iter().map(|(_, version, _)| *version).filter(|version| *version != wanted).max();
-            held.iter_mut().for_each(|(_, version, _)| *version = wanted);
-            match found.filter(|_| !whole_groups(&mut held, rooms, &bytes).is_empty()) {
-                Some(found) => Violation::WrongVersion { command, part, wanted, found },
-                None => Violation::NotHeld { command, part },
-            }
-        })
+        found.ok_or_else(|| self.not_found(c, t, bytes, wanted))
+    }
+
+    /// The fault where what `find` gathered does not hold the bytes: would it, were the versions all the same?
+    fn not_found(&self, c: CommandId, t: TensorId, bytes: Range<u64>, wanted: Option<u32>) -> Violation {
+        let other =
+            self.held.iter().map(|(_, version, _)| *version).filter(|version| Some(*version) != wanted).max();
+        let mut held: Vec<Held> = self.held.iter().map(|(base, _, b)| (*base, 0, *b)).collect();
+        held.sort_by_key(|(base, _, b)| (*base, self.rooms.rooms[b.index()].piece.start));
+        let there = whole_groups(&held, self.rooms, &bytes).next().is_some();
+        let (command, part) = (self.doer(c), self.part(t, bytes));
+        match (wanted, other) {
+            (Some(wanted), Some(found)) if there => Violation::WrongVersion { command, part, wanted, found },
+            _ => Violation::NotHeld { command, part },
+        }
     }
 
     /// The fault of touching a buffer that another command writes in no order.
@@ -374,19 +412,12 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The groups of buffers of one place and version that hold all of `bytes`.
-fn whole_groups(held: &mut [(i64, u32, BufferId)], rooms: &Rooms, bytes: &Range<u64>) -> Vec<Group> {
+/// The groups of buffers of one place and version that hold all of `bytes`, of buffers sorted by place, version and
+/// first byte.
+fn whole_groups<'h>(held: &'h [Held], rooms: &Rooms, bytes: &Range<u64>) -> impl Iterator<Item = &'h [Held]> {
     let piece = |b: &BufferId| &rooms.rooms[b.index()].piece;
-    held.sort_by_key(|(base, version, b)| (*base, *version, piece(b).start));
-    let runs = held.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
-    let whole = runs.filter(|run| covers(run.iter().map(|(_, _, b)| piece(b)), bytes));
-    whole
-        .map(|run| Group {
-            base: run[0].0,
-            version: run[0].1,
-            members: run.iter().map(|(_, _, b)| *b).collect(),
-        })
-        .collect()
+    let groups = held.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
+    groups.filter(move |group| covers(group.iter().map(|(_, _, b)| piece(b)), bytes))
 }
 
 /// Whether pieces, sorted by their start, leave no byte out.
