@@ -15,17 +15,23 @@ thread_local! {
 
 // SAFETY: every call is handed on to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
+    /// # Safety
+    /// What the trait asks of callers.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|c| c.set(c.get() + 1));
         // SAFETY: the caller's promises are those that the system's allocator asks for.
         unsafe { System.alloc(layout) }
     }
 
+    /// # Safety
+    /// What the trait asks of callers.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
     }
 
+    /// # Safety
+    /// What the trait asks of callers.
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         COUNT.with(|c| c.set(c.get() + 1));
         // SAFETY: as above.

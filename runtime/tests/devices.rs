@@ -91,6 +91,17 @@ fn operands_off_the_alignment_are_refused() {
 }
 
 #[test]
+#[should_panic(expected = "on the executor that loaded it")]
+fn a_loaded_program_runs_nowhere_else() {
+    let program = training(&zoo("mlp"), 4);
+    let schedule = keep(&program.trace);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let new = || Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+    let loaded = new().load(&program, &schedule).expect("the schedule is valid");
+    let _ = new().run(&loaded);
+}
+
+#[test]
 fn the_host_slab_takes_the_offloaded_extents_and_nothing_else() {
     let program = training(&everything(), 4);
     assert_eq!(host_slab(&program.trace, &keep(&program.trace)).bytes(), Bytes::ZERO);
