@@ -70,6 +70,13 @@ fn large_conv_shapes() -> Vec<ConvShape> {
         conv_shape(30, [1, 1], [1100, 10], Window::square(1, 1, 0), 1, true),
         conv_shape(3, [16, 19], [48, 33], Window::square(1, 1, 0), 1, false),
         conv_shape(16, [2, 2], [40, 70], Window::square(3, 1, 1), 1, true),
+        // By Winograd's way: even and odd sides, every padding, many tiles and many channels; and just too few tiles.
+        conv_shape(17, [5, 4], [32, 32], Window::square(3, 1, 0), 1, false),
+        conv_shape(6, [2, 3], [64, 32], Window::square(3, 1, 2), 1, true),
+        conv_shape(3, [13, 16], [32, 96], Window::square(3, 1, 1), 1, true),
+        conv_shape(16, [3, 2], [544, 32], Window::square(3, 1, 1), 1, false),
+        conv_shape(16, [2, 4], [32, 544], Window::square(3, 1, 1), 1, true),
+        conv_shape(15, [2, 4], [32, 64], Window::square(3, 1, 1), 1, true),
     ]
 }
 

@@ -10,14 +10,16 @@ use super::columns::{Columns, gather, scatter_add};
 use super::norm;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows};
+use super::winograd;
 use plimsoll_ir::program::{ConvShape, RowShape};
 use std::ops::Range;
 
-/// Elements that a block of the matrix aims at: half of a usual second-level cache.
-const BLOCK: usize = 1 << 17;
+/// Elements that a block of the matrix aims at. It fits a second-level cache; a larger one was not faster, and workspace
+/// is memory that a batch cannot have.
+const BLOCK: usize = 1 << 15;
 
-/// Positions that a block has at least: below, packing the weights anew for each block would show.
-const LEAST_POSITIONS: usize = 256;
+/// Positions that a block has at least: with half of it, packing the weights anew for each block costs 5 %.
+const LEAST_POSITIONS: usize = 128;
 
 /// Columns that a task of the filter gradient aims at: fewer make a product too narrow, more leave threads idle.
 const COLUMNS: usize = 128;
@@ -31,20 +33,20 @@ const FEW_POSITIONS: usize = 128;
 
 /// A matrix in memory: where, and the elements from one row and one column to the next.
 #[derive(Clone, Copy)]
-struct Matrix {
-    at: Ptr<f32>,
-    row: usize,
-    column: usize,
+pub(super) struct Matrix {
+    pub at: Ptr<f32>,
+    pub row: usize,
+    pub column: usize,
 }
 
 impl Matrix {
     /// Rows after one another, `width` apart.
-    fn rows(at: Ptr<f32>, width: usize) -> Matrix {
+    pub fn rows(at: Ptr<f32>, width: usize) -> Matrix {
         Matrix { at, row: width, column: 1 }
     }
 
     /// Rows as columns.
-    fn transposed(self) -> Matrix {
+    pub fn transposed(self) -> Matrix {
         Matrix { row: self.column, column: self.row, ..self }
     }
 }
@@ -53,7 +55,7 @@ impl Matrix {
 ///
 /// # Safety
 /// Live matrices of these sizes; nobody else touches c, which overlaps neither a nor b.
-unsafe fn product(add: bool, [m, n, k]: [usize; 3], c: Matrix, a: Matrix, b: Matrix) {
+pub(super) unsafe fn product(add: bool, [m, n, k]: [usize; 3], c: Matrix, a: Matrix, b: Matrix) {
     let [c_row, c_column, a_row, a_column, b_row, b_column] =
         [c.row, c.column, a.row, a.column, b.row, b.column].map(|n| n as isize);
     // SAFETY: the caller's promise.
@@ -134,7 +136,7 @@ fn blocks(positions: Range<usize>, block: usize) -> impl Iterator<Item = Range<u
 }
 
 /// Floats of one lane's block, such that the next lane's is aligned.
-fn lane_floats(floats: usize) -> usize {
+pub(super) fn lane_floats(floats: usize) -> usize {
     floats.next_multiple_of(super::ALIGNMENT / 4)
 }
 
@@ -147,6 +149,9 @@ fn forward_lane(s: &Sizes) -> [usize; 2] {
 
 /// Floats of workspace for [`forward`].
 pub(super) fn forward_scratch(shape: &ConvShape, lanes: usize) -> usize {
+    if winograd::serves(shape) {
+        return winograd::forward_scratch(shape, lanes);
+    }
     let [matrix, output] = forward_lane(&Sizes::of(shape));
     lanes * (matrix + output)
 }
@@ -164,6 +169,10 @@ pub(super) unsafe fn forward(
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
+    if winograd::serves(shape) {
+        // SAFETY: passed on.
+        return unsafe { winograd::forward(shape, x, weight, bias, y, scratch, threads) };
+    }
     let s = Sizes::of(shape);
     let block = s.block(s.weights);
     let [lane_matrix, lane_output] = forward_lane(&s);
@@ -254,7 +263,13 @@ fn output_rows(shape: &ConvShape, s: &Sizes) -> RowShape {
 pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize {
     let s = Sizes::of(shape);
     let width = FilterTasks::of(&s, &Columns::of(shape, 0)).width;
-    let blocks = if s.direct { 0 } else { lanes * lane_floats(s.block(width) * width) };
+    let blocks = if winograd::serves(shape) {
+        winograd::backward_filter_scratch(shape, lanes)
+    } else if s.direct {
+        0
+    } else {
+        lanes * lane_floats(s.block(width) * width)
+    };
     blocks.max(if shape.bias { norm::scratch(&output_rows(shape, &s)) } else { 0 })
 }
 
@@ -268,6 +283,31 @@ pub(super) unsafe fn backward_filter(
     dy: Ptr<f32>,
     dweight: Ptr<f32>,
     dbias: Option<Ptr<f32>>,
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    // SAFETY: passed on; what one part left in the workspace is not needed by the next.
+    unsafe {
+        if winograd::serves(shape) {
+            winograd::backward_filter(shape, x, dy, dweight, scratch, threads);
+        } else {
+            plain_backward_filter(shape, x, dy, dweight, scratch, threads);
+        }
+        if let Some(dbias) = dbias {
+            norm::channel_sums(&output_rows(shape, &Sizes::of(shape)), dy, dbias, scratch, threads);
+        }
+    }
+}
+
+/// dweight = dy^T * matrix.
+///
+/// # Safety
+/// As [`backward_filter`].
+unsafe fn plain_backward_filter(
+    shape: &ConvShape,
+    x: Ptr<f32>,
+    dy: Ptr<f32>,
+    dweight: Ptr<f32>,
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
@@ -296,10 +336,6 @@ pub(super) unsafe fn backward_filter(
             }
         }
     });
-    if let Some(dbias) = dbias {
-        // SAFETY: the caller's promise; the blocks are no longer needed.
-        unsafe { norm::channel_sums(&output_rows(shape, &s), dy, dbias, scratch, threads) };
-    }
 }
 
 /// Images of a task of the input gradient: what different images add never meets.
@@ -314,6 +350,9 @@ fn data_block(s: &Sizes) -> usize {
 
 /// Floats of workspace for [`backward_data`]: a block for each lane.
 pub(super) fn backward_data_scratch(shape: &ConvShape, lanes: usize) -> usize {
+    if winograd::serves(shape) {
+        return winograd::backward_data_scratch(shape, lanes);
+    }
     let s = Sizes::of(shape);
     if s.direct { 0 } else { lanes * lane_floats(data_block(&s) * s.weights) }
 }
@@ -331,6 +370,10 @@ pub(super) unsafe fn backward_data(
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
+    if winograd::serves(shape) {
+        // SAFETY: passed on.
+        return unsafe { winograd::backward_data(shape, accumulate, dy, weight, dx, scratch, threads) };
+    }
     let s = Sizes::of(shape);
     let batch = shape.batch as usize;
     let input = shape.input[0] as usize * shape.input[1] as usize * s.channels_in;

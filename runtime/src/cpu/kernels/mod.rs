@@ -20,6 +20,7 @@ mod pool;
 mod sgd;
 mod threads;
 mod vector;
+mod winograd;
 
 pub use threads::Threads;
 
@@ -113,7 +114,7 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             }
             Call::AvgPoolForward { shape: s } => pool::avg_forward(&s, f(0), f(1), threads),
             Call::AvgPoolBackward { shape: s, accumulate } => {
-                pool::avg_backward(&s, accumulate, f(0), f(1), threads)
+                pool::avg_backward(&s, accumulate, f(0), f(1), threads);
             }
             Call::DropoutForward { elements, probability, stream } => {
                 elementwise::dropout(elements, probability, stream, false, words(0), f(1), f(2), threads);
