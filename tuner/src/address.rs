@@ -158,6 +158,9 @@ enum Choice {
     Companion,
 }
 
+/// Hill climbing ends after so many steps that brought nothing.
+const IDLE: u32 = 400;
+
 struct Search<'a> {
     items: &'a [Item],
     limit: u64,
@@ -288,7 +291,9 @@ impl<'a> Search<'a> {
         }
         let mut order = self.best_order.clone();
         let Some(mut current) = self.fit_within(&order, u64::MAX) else { return };
-        while self.work > 0 && !self.fits() {
+        let mut idle = 0;
+        while self.work > 0 && !self.fits() && idle < IDLE {
+            idle += 1;
             let highest: Vec<usize> = (0..order.len())
                 .filter(|at| {
                     current.offsets[order[*at] as usize] + self.items[order[*at] as usize].size()
@@ -307,7 +312,9 @@ impl<'a> Search<'a> {
             }
             if let Some(found) = self.fit_within(&candidate, current.height) {
                 (order, current) = (candidate, found.clone());
-                self.offer(Some(found));
+                if self.offer(Some(found)) {
+                    idle = 0;
+                }
             }
         }
     }

@@ -67,14 +67,20 @@ pub(crate) const GIVEN: [Attempt; 9] = {
 
 impl Task<'_> {
     /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
-    pub fn realise(&self, gaps: &Gaps, swapped: &[bool], attempts: &[Attempt]) -> Result<Realised, PlanError> {
+    pub fn realise(
+        &self,
+        gaps: &Gaps,
+        swapped: &[bool],
+        attempts: &[Attempt],
+    ) -> Result<Realised, PlanError> {
         if let Some(witness) = self.overflow(gaps, swapped) {
             return Ok(Realised::Short(witness));
         }
         let mut clock = Clock::new(gaps, &self.request.link);
         let mut lowest = u64::MAX;
         // Where nothing moves, windows are all the same.
-        let attempts = if swapped.contains(&true) { attempts } else { &GIVEN[1..2] };
+        let attempts =
+            if swapped.contains(&true) { attempts } else { &attempts[attempts.len().min(2) - 1..][..1] };
         for alignment in self.alignments() {
             for attempt in attempts {
                 let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);

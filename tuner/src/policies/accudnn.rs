@@ -191,7 +191,8 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
     let all = feature_maps(task.trace, &gaps);
-    let mut swapped = judge_gaps(task.trace, &gaps, task.pool, &task.request.link, Reading::default()).swapped;
+    let mut swapped =
+        judge_gaps(task.trace, &gaps, task.pool, &task.request.link, Reading::default()).swapped;
     loop {
         let realised = task.realise(&gaps, &swapped, &GIVEN)?;
         let short = matches!(&realised, Realised::Short(witness) if witness.why == Shortage::Addresses);

@@ -12,7 +12,7 @@ pub mod plimsoll;
 
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Outcome, Plan, PlanError, PlanRequest, Policy, Status};
-use crate::realise::{GIVEN, Realised, Task};
+use crate::realise::{Attempt, FULL, GIVEN, Realised, Task};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -33,7 +33,9 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
 /// Everything stays on the device.
 pub(crate) fn keep(task: &Task<'_>) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideAll, &|_| 1);
-    task.realise(&gaps, &vec![false; gaps.gaps.len()], &GIVEN)
+    // Everything stands on the addresses here, and there is nothing else to try.
+    let attempt = Attempt { work: 20 * FULL, ..GIVEN[1] };
+    task.realise(&gaps, &vec![false; gaps.gaps.len()], &[attempt])
 }
 
 impl Task<'_> {

@@ -43,6 +43,11 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if !best.optimal() && !late {
         late = search_all(task, &mut best)?;
     }
+    if best.best.is_none() {
+        // Everything that can leave does.
+        let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+        best.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
+    }
     let status = if late { Status::OutOfTime } else { Status::Feasible };
     match (best.best, best.short) {
         (Some(found), _) | (None, Some(found)) => Ok(task.outcome(found, status)),
@@ -66,7 +71,7 @@ impl Best<'_> {
     }
 
     fn optimal(&self) -> bool {
-        self.seconds() <= self.task.bound.0 * (1.0 + 1e-9)
+        self.best.is_some() && self.seconds() <= self.task.bound.0 * (1.0 + 1e-9)
     }
 
     fn offer(&mut self, found: Realised) {
@@ -93,7 +98,7 @@ fn search_all(task: &Task<'_>, best: &mut Best<'_>) -> Result<bool, PlanError> {
         }
         let (swapped, cost) = search.run(pool.min(task.pool));
         // A smaller pool is not faster; what it costs is known before addresses are.
-        if cost.seconds >= best.seconds() * (1.0 - 1e-9) {
+        if best.best.is_some() && cost.seconds >= best.seconds() * (1.0 - 1e-9) {
             break;
         }
         let attempt = |tighten, work| Attempt { pool: share, tighten, work };
@@ -101,10 +106,6 @@ fn search_all(task: &Task<'_>, best: &mut Best<'_>) -> Result<bool, PlanError> {
         if search.late || best.optimal() || best.seconds() <= cost.seconds * (1.0 + 1e-6) {
             break;
         }
-    }
-    if best.best.is_none() {
-        // Everything that can leave does.
-        best.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
     }
     Ok(search.late)
 }
@@ -211,11 +212,20 @@ impl<'a> Search<'a> {
     /// By gap: the compute time between its two uses less what its transfers take, in nanoseconds; 0 where less.
     fn slack(&self) -> Vec<u64> {
         let mut sum = 0.0;
-        let ended: Vec<f64> = self.gaps.seconds.iter().map(|s| { sum += s; sum }).collect();
+        let ended: Vec<f64> = self
+            .gaps
+            .seconds
+            .iter()
+            .map(|s| {
+                sum += s;
+                sum
+            })
+            .collect();
         let seconds = |stream, bytes| self.task.request.link.seconds(stream, Bytes(bytes)).0;
         let slack = |g: &crate::gaps::Gap| {
             let Seconds(room) = Seconds(ended[g.before as usize - 1] - ended[g.writer as usize]);
-            ((room - seconds(Stream::Offload, g.bytes) - seconds(Stream::Prefetch, g.bytes)) * 1e9).max(0.0) as u64
+            ((room - seconds(Stream::Offload, g.bytes) - seconds(Stream::Prefetch, g.bytes)) * 1e9).max(0.0)
+                as u64
         };
         self.gaps.gaps.iter().map(slack).collect()
     }
@@ -263,7 +273,8 @@ impl<'a> Search<'a> {
             let cost = self.clock.evaluate(&state, pool);
             let next = self.score(&cost);
             let heat = best.0 * 3e-4 * (1.0 - progress) * (1.0 - progress);
-            let taken = next <= current || self.random.unit() < ((current - next) / heat.max(f64::MIN_POSITIVE)).exp();
+            let taken = next <= current
+                || self.random.unit() < ((current - next) / heat.max(f64::MIN_POSITIVE)).exp();
             if taken {
                 current = next;
                 if next < best.0 {

@@ -1,0 +1,73 @@
+//! What every test of a plan asks of it.
+
+use plimsoll_ir::check::check;
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Witness, plan};
+
+/// A request with few evaluations, so that tests are quick.
+pub fn request(budget: Bytes, rate: f64, duplex: Duplex, policy: Policy) -> PlanRequest<'static> {
+    let link = Link { duplex, ..Link::symmetric(BytesPerSecond(rate)) };
+    let limits = Limits { evaluations: Some(150), expired: None };
+    PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 7 }
+}
+
+/// Plans, and checks all that is promised of a plan or of a witness.
+pub fn planned(trace: &Trace, request: &PlanRequest<'_>) -> Result<Plan, Witness> {
+    let what = format!("{} at {} under {}", trace.name, request.budget, request.policy);
+    match plan(trace, request).unwrap_or_else(|error| panic!("{what}: {error}")) {
+        Outcome::Planned(plan) => {
+            assert_valid(trace, request, &plan, &what);
+            Ok(plan)
+        }
+        Outcome::Infeasible(witness) => {
+            assert_true(trace, request, &witness, &what);
+            Err(witness)
+        }
+    }
+}
+
+fn assert_valid(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &str) {
+    let schedule = &plan.schedule;
+    check(trace, schedule).unwrap_or_else(|violation| panic!("{what}: {violation}"));
+    assert_eq!(schedule.budget_bytes, request.budget, "{what}");
+    assert!(schedule.pool_bytes + trace.resident_bytes <= request.budget, "{what}");
+    assert_eq!(simulate(trace, schedule).makespan(), plan.makespan, "{what}");
+    assert!(plan.makespan.0 >= plan.bound.0 * (1.0 - 1e-9), "{what}: {} beats {}", plan.makespan, plan.bound);
+    let most = schedule.commands.iter().map(|c| c.waits().len()).max();
+    assert!(most <= Some(2), "{what}: {most:?} waits");
+}
+
+/// A witness names a need that is real, and none that a plan could avoid under another name.
+fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what: &str) {
+    let memory = trace.memory();
+    assert_eq!(witness.name, trace.ops[witness.op.index()].name, "{what}");
+    assert!(witness.needs > request.budget, "{what}: {witness}");
+    assert_eq!(witness.short_by, witness.needs - request.budget, "{what}");
+    let floor = memory.floor().expect("a trace has an op").1;
+    match witness.why {
+        Shortage::Floor => assert_eq!(witness.needs, memory.touched[witness.op.index()], "{what}"),
+        Shortage::Start => assert!(witness.op.index() == 0 && floor <= request.budget, "{what}"),
+        Shortage::Policy => {
+            assert!(
+                request.policy != Policy::Plimsoll || !request.allow.swap,
+                "{what}: it can swap everything"
+            );
+            assert!(floor <= request.budget, "{what}");
+            assert!(witness.needs <= memory.peak().expect("a trace has an op").1.max(floor) * 2, "{what}");
+        }
+        Shortage::Addresses => assert!(floor <= request.budget, "{what}"),
+    }
+}
+
+/// How `plimsoll` stands to the others: it has a plan where one of them has, and none of theirs is faster.
+pub fn assert_best(trace: &Trace, plans: &[(Policy, Result<Plan, Witness>)]) {
+    let of = |policy| plans.iter().find(|p| p.0 == policy).map(|p| &p.1);
+    let Some(best) = of(Policy::Plimsoll) else { panic!("plimsoll was not asked") };
+    let seconds = |plan: &Result<Plan, Witness>| plan.as_ref().map_or(Seconds(f64::INFINITY), |p| p.makespan);
+    for (policy, plan) in plans {
+        assert!(seconds(best) <= seconds(plan), "{}: {policy} beats plimsoll", trace.name);
+    }
+}

@@ -1,0 +1,220 @@
+//! Requests and traces at the edge of sense: each gets a plan, a true witness or a clear error, and never a panic.
+
+mod common;
+
+use common::{assert_best, planned, request};
+use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
+use plimsoll_tuner::policies::accudnn::{Reading, judge, satisfies};
+use plimsoll_tuner::{Limits, Outcome, PlanError, Policy, Shortage, Status, plan};
+
+/// A trace of tensors of these sizes and ops that read and write these, a second each. What is read before it is
+/// written is there from the start; the second half of the ops is the backward pass.
+fn trace(bytes: &[u64], ops: &[(&[u32], &[u32])]) -> Trace {
+    let tensor =
+        |(i, b): (usize, &u64)| Tensor { name: format!("t{i}"), bytes: Bytes(*b), kind: TensorKind::Other };
+    let ids = |list: &[u32]| list.iter().map(|t| TensorId(*t)).collect();
+    let op = |(i, (reads, writes)): (usize, &(&[u32], &[u32]))| Op {
+        name: format!("op{i}"),
+        layer: format!("op{i}"),
+        kind: "any".into(),
+        phase: if i * 2 < ops.len() { Phase::Forward } else { Phase::Backward },
+        seconds: Seconds(1.0),
+        reads: ids(reads),
+        writes: ids(writes),
+        workspace_bytes: Bytes::ZERO,
+        flops: 0,
+        recomputable: false,
+        alternatives: Vec::new(),
+    };
+    Trace {
+        kind: TraceKind,
+        name: "edge".into(),
+        batch: 1,
+        resident_bytes: Bytes(10),
+        tensors: bytes.iter().enumerate().map(tensor).collect(),
+        ops: ops.iter().enumerate().map(op).collect(),
+    }
+}
+
+/// A chain of so many layers, forward and backward: each backward op reads its layer's input and output.
+fn chain(layers: u32, bytes: u64) -> Trace {
+    let mut ops: Vec<(Vec<u32>, Vec<u32>)> = (0..layers).map(|i| (vec![i], vec![i + 1])).collect();
+    let gradient = |i: u32| layers + 1 + i;
+    ops.push((vec![layers], vec![gradient(layers)]));
+    ops.extend((0..layers).rev().map(|i| (vec![i, i + 1, gradient(i + 1)], vec![gradient(i)])));
+    let ops: Vec<(&[u32], &[u32])> = ops.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
+    let mut trace = trace(&vec![bytes; 2 * layers as usize + 2], &ops);
+    trace.tensors[layers as usize + 1..].iter_mut().for_each(|t| t.kind = TensorKind::Gradient);
+    trace
+}
+
+/// Every policy at every budget from nothing to plenty: valid plans and true witnesses.
+fn check(name: &str, trace: &Trace) {
+    let memory = trace.memory();
+    let floor = memory.floor().expect("a trace has an op").1.0;
+    let peak = memory.peak().expect("a trace has an op").1.0;
+    let mut trace = trace.clone();
+    trace.name = name.into();
+    for budget in [0, floor - 1, floor, floor + (peak - floor) / 3, peak, peak + peak / 8] {
+        for duplex in [Duplex::Full, Duplex::Half] {
+            for rate in [1e-300, 1.0, 1e300] {
+                let plan_of =
+                    |policy| (policy, planned(&trace, &request(Bytes(budget), rate, duplex, policy)));
+                let plans = Policy::ALL.map(plan_of);
+                assert_best(&trace, &plans);
+                assert_eq!(plans[3].1.is_ok(), budget >= floor, "{name} at {budget} of {floor}..{peak}");
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_traces() {
+    check("one op that touches nothing", &trace(&[], &[(&[], &[])]));
+    check("one op", &trace(&[100, 50], &[(&[0], &[1])]));
+    check("tensors that no op touches", &trace(&[100, 50, 7], &[(&[0], &[1]), (&[1], &[])]));
+    check("nothing has any bytes", &trace(&[0, 0, 0], &[(&[0], &[1]), (&[1], &[2]), (&[0, 2], &[])]));
+    check("dead tensors", &trace(&[9, 8, 7, 6], &[(&[], &[0]), (&[], &[1]), (&[], &[2]), (&[], &[3])]));
+    let huge = 1u64 << 60;
+    check(
+        "2^60 bytes",
+        &trace(&[huge, huge, huge], &[(&[], &[0]), (&[], &[1]), (&[1], &[2]), (&[0, 2], &[])]),
+    );
+    let update: Vec<(&[u32], &[u32])> = vec![(&[0], &[0]); 40];
+    check("updates in place", &trace(&[100], &update));
+    let written: Vec<(&[u32], &[u32])> = vec![(&[], &[0]); 40];
+    check("overwritten again and again", &trace(&[100], &written));
+    let ids: Vec<u32> = (0..41).collect();
+    let all: Vec<(Vec<u32>, Vec<u32>)> = (0..40).map(|i| (vec![0], vec![i + 1])).collect();
+    let all: Vec<(&[u32], &[u32])> = all.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
+    check("one tensor in every op", &trace(&[100; 41], &all));
+    check("all tensors in one op", &trace(&[100; 41], &[(&[], &ids[..20]), (&[], &ids[20..]), (&ids, &[])]));
+    let mut timeless = chain(12, 100);
+    timeless.ops.iter_mut().for_each(|op| op.seconds = Seconds::ZERO);
+    check("no op takes any time", &timeless);
+    check("a chain", &chain(12, 100));
+}
+
+#[test]
+fn more_at_the_start_than_the_budget_holds_is_its_own_witness() {
+    let trace = trace(&[60, 60, 60], &[(&[0], &[]), (&[1], &[]), (&[2], &[])]);
+    for policy in Policy::ALL {
+        let witness =
+            planned(&trace, &request(Bytes(100), 1.0, Duplex::Full, policy)).expect_err("it does not fit");
+        assert_eq!((witness.why, witness.needs, witness.short_by), (Shortage::Start, Bytes(190), Bytes(90)));
+    }
+}
+
+#[test]
+fn requests_that_mean_nothing_are_refused() {
+    let good = request(Bytes(1000), 1.0, Duplex::Full, Policy::Plimsoll);
+    for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for offload in [true, false] {
+            let mut bad = good;
+            let link = &mut bad.link;
+            let place = if offload {
+                &mut link.offload_bytes_per_second
+            } else {
+                &mut link.prefetch_bytes_per_second
+            };
+            *place = BytesPerSecond(rate);
+            assert!(matches!(plan(&chain(3, 10), &bad), Err(PlanError::Link { .. })), "{rate}");
+        }
+    }
+    for latency in [-1.0, f64::NAN, f64::INFINITY] {
+        let mut bad = good;
+        bad.link.latency_seconds = Seconds(latency);
+        assert!(
+            matches!(plan(&chain(3, 10), &bad), Err(PlanError::Link { what: "latency", .. })),
+            "{latency}"
+        );
+    }
+    let bad = request(Bytes(u64::MAX), 1.0, Duplex::Full, Policy::Keep);
+    assert_eq!(plan(&chain(3, 10), &bad), Err(PlanError::Budget(Bytes(u64::MAX))));
+    let mut cyclic = chain(3, 10);
+    cyclic.ops[0].reads.push(TensorId(99));
+    assert!(matches!(plan(&cyclic, &good), Err(PlanError::Trace(_))));
+}
+
+#[test]
+fn latency_counts() {
+    let trace = chain(12, 100);
+    let mut with = request(Bytes(900), 1e3, Duplex::Full, Policy::Naive);
+    let without = planned(&trace, &with).expect("it fits").makespan;
+    with.link.latency_seconds = Seconds(5.0);
+    assert!(planned(&trace, &with).expect("it fits").makespan.0 > without.0 + 5.0);
+}
+
+#[test]
+fn a_search_whose_time_is_up_still_has_a_plan() {
+    let trace = chain(40, 100);
+    let up = || true;
+    let mut request = request(Bytes(1500), 10.0, Duplex::Full, Policy::Plimsoll);
+    request.limits = Limits { evaluations: None, expired: Some(&up) };
+    let Ok(Outcome::Planned(plan)) = plan(&trace, &request) else { panic!("a plan") };
+    assert_eq!(plan.status, Status::OutOfTime);
+}
+
+#[test]
+fn policies_have_names() {
+    for policy in Policy::ALL {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+    assert!("best".parse::<Policy>().is_err());
+}
+
+#[test]
+fn memory_that_was_released_is_subtracted_but_not_as_printed() {
+    // Every op makes a tensor; those of two ops die at every other op. Four are alive at most, and there is room for six:
+    // nothing has to wait. As printed, every op after the sixth waits for a release of its own, and releases come at
+    // every other op only.
+    let ops: Vec<(Vec<u32>, Vec<u32>)> = (0..20u32)
+        .map(|i| {
+            (
+                if i % 2 == 1 { (i.saturating_sub(2)..i).collect() } else { (i.max(1) - 1..i).collect() },
+                vec![i],
+            )
+        })
+        .collect();
+    let ops: Vec<(&[u32], &[u32])> = ops.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
+    let mut trace = trace(&[100; 20], &ops);
+    trace.ops.iter_mut().for_each(|op| op.phase = Phase::Forward);
+    let link = request(Bytes(610), 1e3, Duplex::Full, Policy::Accudnn).link;
+    let read = |reading| judge(&trace, Bytes(610), &link, reading);
+    assert!(read(Reading::Subtracted).satisfied());
+    let printed = read(Reading::AsPrinted);
+    assert!(!printed.satisfied() && printed.violating[0].index() > 6, "{:?}", printed.violating);
+    assert!(satisfies(&trace, Bytes(610), &link));
+}
+
+#[test]
+fn accudnn_pins_what_would_stall() {
+    let trace = chain(20, 1000);
+    let budget = Bytes(16_000);
+    let ask = |policy| planned(&trace, &request(budget, 600.0, Duplex::Full, policy)).expect("it fits");
+    let link = request(budget, 600.0, Duplex::Full, Policy::Accudnn).link;
+    let verdict = judge(&trace, budget, &link, Reading::default());
+    assert!(!verdict.pinned.is_empty());
+    assert!(ask(Policy::Accudnn).makespan < ask(Policy::Naive).makespan);
+    // A link that hides everything: eq. (6) holds, and nothing is pinned.
+    let fast = request(budget, 1e9, Duplex::Full, Policy::Accudnn).link;
+    assert!(judge(&trace, budget, &fast, Reading::default()).pinned.is_empty());
+    assert!(satisfies(&trace, budget, &fast));
+}
+
+#[test]
+fn more_pieces_are_never_needed_to_fit() {
+    let mut without = request(Bytes(1500), 10.0, Duplex::Full, Policy::Plimsoll);
+    without.allow.pieces = false;
+    let plan = planned(&chain(40, 100), &without).expect("it fits");
+    let pieces = plan
+        .schedule
+        .commands
+        .iter()
+        .filter_map(plimsoll_ir::schedule::Command::transfer)
+        .filter(|t| t.2.is_some())
+        .count();
+    assert_eq!(pieces, 0);
+}

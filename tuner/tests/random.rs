@@ -1,0 +1,76 @@
+//! Properties over random traces: updates in place, overwriting, tensors of no bytes, dead ones, ones that are there from
+//! the start, workspaces, alternatives, ops that take no time; every policy, both kinds of link, budgets from below the
+//! floor to above the peak.
+
+mod common;
+
+use common::{assert_best, planned, request};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::testing::{random_trace, random_trace_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::{Allow, Policy, Shortage};
+
+/// Floor less one, and so many hundredths of the way from floor to peak.
+fn budgets(trace: &Trace) -> Vec<Bytes> {
+    let memory = trace.memory();
+    let floor = memory.floor().expect("a trace has an op").1;
+    let peak = memory.peak().expect("a trace has an op").1;
+    let between = |share: u64| floor + Bytes((peak.0 - floor.0) * share / 100);
+    let mut budgets: Vec<Bytes> = [0, 10, 30, 60, 100, 150].map(between).into();
+    budgets.extend(floor.0.checked_sub(1).map(Bytes));
+    budgets
+}
+
+#[test]
+fn every_policy_gives_a_valid_plan_or_a_true_witness_and_none_beats_plimsoll() {
+    let mut unplaced = 0;
+    let mut asked = 0;
+    for seed in 0..60 {
+        let mut trace = if seed % 3 == 0 { random_trace_of(60, seed) } else { random_trace(seed) };
+        if seed % 4 == 1 {
+            // Large enough for pieces.
+            trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
+        }
+        let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
+        for budget in budgets(&trace) {
+            let plan_of = |policy| (policy, planned(&trace, &request(budget, 1e3, duplex, policy)));
+            let plans = Policy::ALL.map(plan_of);
+            assert_best(&trace, &plans);
+            let fragmented = |w: &plimsoll_tuner::Witness| w.why == Shortage::Addresses;
+            unplaced += u32::from(plans[3].1.as_ref().is_err_and(fragmented));
+            asked += 1;
+        }
+    }
+    println!("no addresses in {unplaced} of {asked}");
+    assert!(unplaced * 50 < asked, "no addresses in {unplaced} of {asked}");
+}
+
+#[test]
+fn the_same_request_gives_the_same_plan() {
+    for seed in 0..12 {
+        let trace = random_trace_of(50, seed);
+        for budget in budgets(&trace) {
+            for policy in Policy::ALL {
+                let request = request(budget, 1e3, Duplex::Full, policy);
+                assert_eq!(planned(&trace, &request), planned(&trace, &request), "{policy}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_swapping_every_policy_keeps() {
+    for seed in 0..12 {
+        let trace = random_trace_of(30, seed);
+        for budget in budgets(&trace) {
+            let keep = planned(&trace, &request(budget, 1e3, Duplex::Full, Policy::Keep));
+            for policy in Policy::ALL {
+                let allow = Allow { swap: false, ..Allow::default() };
+                let mut request = request(budget, 1e3, Duplex::Full, policy);
+                request.allow = allow;
+                assert_eq!(planned(&trace, &request), keep, "{policy}");
+            }
+        }
+    }
+}

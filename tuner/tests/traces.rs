@@ -1,0 +1,122 @@
+//! The shared traces at five budgets, full and half duplex, under every policy; a sample of the schedules is judged by the
+//! referee as well. Says so and ends where the traces, the referee or python3 are missing.
+
+mod common;
+
+use common::{assert_best, planned, request};
+use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Document};
+use plimsoll_tuner::Policy;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const RATE: f64 = 12.2e9;
+
+fn shared(folder: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")).join(folder)
+}
+
+/// The traces with their files, or none.
+fn traces() -> Vec<(PathBuf, Trace)> {
+    let Ok(entries) = std::fs::read_dir(shared("traces")) else {
+        println!("skipped: no traces in {}", shared("traces").display());
+        return Vec::new();
+    };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+    paths.retain(|p| p.to_string_lossy().ends_with(".trace.json"));
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("a readable trace");
+        (path, Trace::from_json(&text).expect("a valid trace"))
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn budget(trace: &Trace, fraction: f64) -> Bytes {
+    let memory = trace.memory();
+    let floor = memory.floor().expect("a trace has an op").1;
+    let peak = memory.peak().expect("a trace has an op").1;
+    floor + Bytes(((peak - floor).0 as f64 * fraction) as u64)
+}
+
+fn every_policy(duplex: Duplex, fractions: &[f64]) {
+    std::thread::scope(|scope| {
+        let traces = traces();
+        let (even, odd): (Vec<_>, Vec<_>) = traces.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+        for half in [even, odd] {
+            scope.spawn(move || {
+                for (_, (_, trace)) in half {
+                    for fraction in fractions {
+                        let budget = budget(&trace, *fraction);
+                        let plan_of =
+                            |policy| (policy, planned(&trace, &request(budget, RATE, duplex, policy)));
+                        let plans = Policy::ALL.map(plan_of);
+                        assert_best(&trace, &plans);
+                        assert!(plans[3].1.is_ok(), "{} at {fraction}: {:?}", trace.name, plans[3].1);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn full_duplex_plans_are_valid() {
+    every_policy(Duplex::Full, &[0.1, 0.2, 0.4, 0.6, 0.8]);
+}
+
+#[test]
+fn half_duplex_plans_are_valid() {
+    every_policy(Duplex::Half, &[0.1, 0.2, 0.4, 0.6, 0.8]);
+}
+
+#[test]
+fn everything_is_kept_without_a_stall_where_it_fits() {
+    for (_, trace) in traces() {
+        // A twentieth for addresses.
+        let budget = budget(&trace, 1.0);
+        let budget = budget + Bytes(budget.0 / 20);
+        for policy in [Policy::Keep, Policy::Plimsoll] {
+            let plan = planned(&trace, &request(budget, RATE, Duplex::Full, policy)).expect("it fits");
+            let compute = trace.compute_seconds();
+            assert!(
+                (plan.makespan - compute).0.abs() <= 1e-9 * compute.0,
+                "{}: {}",
+                trace.name,
+                plan.makespan
+            );
+        }
+    }
+}
+
+#[test]
+fn the_referee_agrees_on_a_sample() {
+    let referee = shared("tools").join("referee.py");
+    if !referee.exists() || Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: no {} or no python3", referee.display());
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let sample = ["resnet50", "unet", "wrn28", "googlenet", "alexnet", "vgg16"];
+    for (i, (path, trace)) in traces().into_iter().enumerate() {
+        if !sample.iter().any(|name| trace.name.starts_with(name)) {
+            continue;
+        }
+        let duplex = if i % 2 == 0 { Duplex::Full } else { Duplex::Half };
+        for (policy, fraction) in [(Policy::Naive, 0.4), (Policy::Accudnn, 0.6), (Policy::Plimsoll, 0.1)] {
+            let Ok(plan) = planned(&trace, &request(budget(&trace, fraction), RATE, duplex, policy)) else {
+                continue;
+            };
+            let file = folder.path().join("plan.schedule.json");
+            std::fs::write(&file, plan.schedule.to_json()).expect("a writable folder");
+            let output =
+                Command::new("python3").arg(&referee).arg(&path).arg(&file).output().expect("python3");
+            let answer = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{} {policy} {fraction}: {answer}", trace.name);
+            let makespan = answer.split("\"makespan_seconds\": ").nth(1).and_then(|s| s.split(',').next());
+            let makespan: f64 = makespan.expect("a makespan").parse().expect("a number");
+            assert!((makespan - plan.makespan.0).abs() <= 1e-9 * makespan, "{makespan} {}", plan.makespan);
+        }
+    }
+}
