@@ -89,7 +89,7 @@ impl Fitted {
 
 /// Straight through the neighbours of `batch`; outside the measured range along the outermost segment, whose slope is kept
 /// between none and twice what is proportional, so that noise cannot run away.
-fn between(points: &[(f64, f64)], batch: f64) -> f64 {
+pub(super) fn between(points: &[(f64, f64)], batch: f64) -> f64 {
     let above = points.partition_point(|p| p.0 < batch).clamp(1, points.len() - 1);
     let ((k0, y0), (k1, y1)) = (points[above - 1], points[above]);
     let slope = (y1 - y0) / (k1 - k0);

@@ -1,10 +1,15 @@
 //! The performance model (AccUDNN §3.3): seconds of any op at any batch size, and the link, fitted to what was measured.
 //!
-//! Each op's seconds over the batch size are a curve of its own (`layer.rs`) above the saturating curve of its layer type
-//! (`curve.rs`). Both are fitted to the medians of the repetitions, so that one disturbed repetition counts nothing. The medians
-//! of one batch size are then scaled so that they sum to the typical iteration (the mean of the middle half of the
-//! repetitions): on a busy machine a short op is seldom interrupted and its median knows nothing of it, while hardly an iteration gets
-//! through undisturbed. Without the scaling such a machine looks faster at small batches than it is. On a quiet one it changes nothing.
+//! ```text
+//! seconds of op j at batch k = whole(k) * layer_j(k)
+//! ```
+//!
+//! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type (`curve.rs`). Both
+//! are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to relative errors.
+//! Neither medians nor such fits add up: on a busy machine a short op is seldom interrupted and its median knows nothing of it,
+//! while hardly an iteration gets through undisturbed. `whole` mends that: it is the typical iteration (the mean of the middle half of
+//! the repetitions) over the sum of the fitted ops at each measured batch size, and between them either straight or constant, whichever
+//! predicts left-out batch sizes better. On a quiet machine it is close to 1.
 //!
 //! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
 //! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
@@ -111,6 +116,7 @@ impl HeldOut {
 pub struct Model {
     layers: BTreeMap<String, Layer>,
     curves: BTreeMap<Type, Curve>,
+    whole: Whole,
     held_out: Vec<HeldOut>,
     /// The smallest and the largest measured batch size.
     range: (u64, u64),
@@ -160,7 +166,7 @@ struct Data {
     names: Vec<(String, Type)>,
     /// One list an op, one point a batch size.
     points: Vec<Vec<Point>>,
-    /// The typical repetition's sum over all ops, per batch size; what the points of the batch size sum to.
+    /// The typical repetition's sum over all ops, per batch size.
     totals: Vec<f64>,
 }
 
@@ -196,20 +202,11 @@ impl Data {
                     seconds: median(&mut seconds).max(TICK),
                 });
             }
-            totals.push(scale(&mut points, typical_iteration(parts)));
+            let parts_sum = || points.iter().filter_map(|op| op.last()).map(|p| p.seconds).sum();
+            totals.push(typical_iteration(parts).unwrap_or_else(parts_sum));
         }
         Ok(Data { batches: batches.into_keys().collect(), names, points, totals })
     }
-}
-
-/// Scales the last point of every op so that all sum to the whole, where that is known; gives their sum.
-fn scale(points: &mut [Vec<Point>], whole: Option<f64>) -> f64 {
-    let parts: f64 = points.iter().filter_map(|op| op.last()).map(|p| p.seconds).sum();
-    let whole = whole.unwrap_or(parts);
-    for point in points.iter_mut().filter_map(|op| op.last_mut()) {
-        point.seconds *= whole / parts;
-    }
-    whole
 }
 
 /// The mean of the middle half of the repetitions' sums over all ops; none where the ops were not repeated together.
@@ -233,10 +230,53 @@ fn size(flops: u64, batch: u64) -> f64 {
     if flops > 0 { flops as f64 } else { batch as f64 }
 }
 
-/// Curves per type, and one fitted shape per op.
+/// Curves per type, one fitted shape per op, and what makes them add up.
 struct Fits {
     curves: BTreeMap<Type, Curve>,
     layers: Vec<Fitted>,
+    whole: Whole,
+}
+
+impl Fits {
+    /// Seconds of op `j` at the measured batch size of position `b`, before they are made to add up.
+    fn layer_at(&self, data: &Data, j: usize, b: usize) -> f64 {
+        let p = data.points[j][b];
+        self.layers[j].at(p.batch, p.x, &self.curves[&data.names[j].1])
+    }
+}
+
+/// The typical iteration over the sum of its fitted ops: (batch, ratio), batches ascending, at least one.
+#[derive(Clone, Debug, PartialEq)]
+struct Whole(Vec<(f64, f64)>);
+
+impl Whole {
+    /// Straight from one batch size to the next, or the same everywhere, whichever predicts a left-out one better.
+    fn fit(ratios: Vec<(f64, f64)>) -> Whole {
+        let constant = |ratios: &[(f64, f64)]| {
+            let mean = (ratios.iter().map(|r| r.1.ln()).sum::<f64>() / ratios.len() as f64).exp();
+            Whole(ratios.iter().map(|r| (r.0, mean)).collect())
+        };
+        let score = |fit: &dyn Fn(&[(f64, f64)]) -> Whole| {
+            let off = |left_out: usize| {
+                let mut rest = ratios.clone();
+                let (batch, ratio) = rest.remove(left_out);
+                (fit(&rest).at(batch) / ratio).ln().abs()
+            };
+            layer::folds(ratios.len()).map(off).sum::<f64>()
+        };
+        if ratios.len() >= 3 && score(&constant) <= score(&|rest| Whole(rest.to_vec())) {
+            return constant(&ratios);
+        }
+        Whole(ratios)
+    }
+
+    /// The ratio at a batch size; outside the measured range that of its end.
+    fn at(&self, batch: f64) -> f64 {
+        match self.0.as_slice() {
+            [(_, ratio)] => *ratio,
+            ratios => layer::between(ratios, batch.clamp(ratios[0].0, ratios[ratios.len() - 1].0)),
+        }
+    }
 }
 
 /// Fits everything, as if batch size `left_out` had never been measured. `near` gives the curves to start from.
@@ -261,7 +301,13 @@ fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
         curves.insert(of.clone(), curve);
     }
     let layers = layers.into_iter().map(|fitted| fitted.expect("every op belongs to one type")).collect();
-    Fits { curves, layers }
+    let mut fits = Fits { curves, layers, whole: Whole(Vec::new()) };
+    let ratio = |b: usize| {
+        let parts: f64 = (0..data.names.len()).map(|j| fits.layer_at(data, j, b)).sum();
+        (data.batches[b] as f64, data.totals[b] / parts.max(TICK))
+    };
+    fits.whole = Whole::fit((0..data.batches.len()).filter(|b| Some(*b) != left_out).map(ratio).collect());
+    fits
 }
 
 impl Model {
@@ -279,7 +325,7 @@ impl Model {
             }
         }
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
-        Ok(Model { layers, curves: fits.curves, held_out, range, link })
+        Ok(Model { layers, curves: fits.curves, whole: fits.whole, held_out, range, link })
     }
 
     /// Seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of its
@@ -296,7 +342,7 @@ impl Model {
             (None, Some(curve)) => (curve.at(x), UNKNOWN),
             (_, None) => return Err(UnknownOp { name: op.name.clone(), kind: op.kind.clone() }),
         };
-        Ok(Prediction { seconds: Seconds(seconds.max(0.0)), relative_error })
+        Ok(Prediction { seconds: Seconds(self.whole.at(k) * seconds.max(0.0)), relative_error })
     }
 
     /// Writes the predicted seconds of every op into a trace. Nothing is written where an op is unknown.
@@ -362,12 +408,12 @@ fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
     let mut offs: Vec<Vec<f64>> = vec![Vec::new(); data.names.len()];
     for b in 0..count {
         let fits = fit_all(data, Some(b), Some(full));
+        let whole = fits.whole.at(data.batches[b] as f64);
         let mut predicted = 0.0;
-        for (j, (_, of)) in data.names.iter().enumerate() {
-            let p = data.points[j][b];
-            let seconds = fits.layers[j].at(p.batch, p.x, &fits.curves[of]).max(0.0);
-            predicted += seconds;
-            offs[j].push((seconds / p.seconds - 1.0).abs());
+        for (j, offs) in offs.iter_mut().enumerate() {
+            let seconds = fits.layer_at(data, j, b).max(0.0);
+            predicted += whole * seconds;
+            offs.push((seconds / data.points[j][b].seconds - 1.0).abs());
         }
         let op_relative_error = median(&mut offs.iter().map(|of| of[b]).collect::<Vec<_>>());
         held_out.push(HeldOut {

@@ -302,7 +302,8 @@ fn the_parts_sum_to_the_typical_iteration() {
     for batch in profile.batches.iter_mut().filter(|b| b.batch < 20) {
         for (j, samples) in batch.ops.iter_mut().enumerate() {
             let seconds = ops[j].seconds(batch.batch);
-            let disturbed = |r: usize| Seconds(if (r + j).is_multiple_of(3) { 1.3 * seconds } else { seconds });
+            let disturbed =
+                |r: usize| Seconds(if (r + j).is_multiple_of(3) { 1.3 * seconds } else { seconds });
             samples.seconds = (0..9).map(disturbed).collect();
         }
     }
