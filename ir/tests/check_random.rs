@@ -155,6 +155,7 @@ fn real_traces_pass_too() {
             continue;
         };
         let trace = Trace::from_json(&text).expect("the shared traces can be read");
-        (0..5).for_each(|seed| assert_valid(&trace, seed));
+        let seeds = if trace.ops.len() < 1000 { 5 } else { 1 };
+        (0..seeds).for_each(|seed| assert_valid(&trace, seed));
     }
 }
