@@ -88,8 +88,8 @@ fn bytes_of(trace: &Trace, tensor: TensorId, first: Option<Bytes>, bytes: Option
     piece_of(&trace.tensors[tensor.index()], first, bytes).unwrap_or(0..0)
 }
 
-/// Class 1: an offload, and a command earlier in the list that writes a buffer of other bytes of that tensor, which may
-/// still be open, in no order. The writer is the one that opens the buffer, or an op that updates the tensor.
+/// Class 1: an offload, and a buffer of other bytes of that tensor, which may still be open and whose opening command
+/// stands earlier in the list, in no order. (An update writes the whole tensor, so it never is apart from an offload.)
 fn has_disjoint_unordered(trace: &Trace, schedule: &Schedule) -> bool {
     let before = ancestors(schedule);
     let offloads = schedule.numbered_commands().filter(|(_, c)| matches!(c, Command::Offload { .. }));
