@@ -4,9 +4,10 @@
     python benches/pytorch_step.py --network resnet18 --image 64 --batch 16 --threads 1 \
         --beside "target/release/examples/kernel_step resnet18 64 16 1 5 --json"
 
-The command prints {"seconds": [...]}, one number for each step it took. The two take turns, on the same core where
---core names one, so that a busy machine is busy for both. PyTorch runs in both of its memory formats, and the faster
-counts. Prints JSON: medians, least, and the ratio of each (command / PyTorch; below 1 the command is faster).
+The command prints {"seconds": [...], "processor_seconds": [...]}, one number for each step it took. The two take turns,
+on the same core where --core names one, so that a busy machine is busy for both; the seconds of the processor are those
+that each really had. PyTorch runs in both of its memory formats, and the faster counts. Prints JSON: medians, least,
+and the ratio of each (command / PyTorch; below 1 the command is faster).
 
 What it deliberately does not do: check that both compute the same; tests do that.
 """
@@ -52,22 +53,33 @@ def make_step(torch, torchvision, options, memory_format):
     return step
 
 
-def seconds_of(step, count):
-    seconds = []
+def times_of(step, count):
+    times = {"seconds": [], "processor_seconds": []}
     for _ in range(count):
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         step()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+        times["seconds"].append(time.perf_counter() - start)
+        times["processor_seconds"].append(time.process_time() - busy)
+    return times
 
 
-def seconds_of_command(command):
+def times_of_command(command):
     done = subprocess.run(shlex.split(command), check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)["seconds"]
+    return json.loads(done.stdout)
 
 
-def summary(seconds):
-    return {"median_seconds": statistics.median(seconds), "least_seconds": min(seconds), "steps": len(seconds)}
+def add(taken, times):
+    for clock, seconds in times.items():
+        taken.setdefault(clock, []).extend(seconds)
+
+
+def summary(taken):
+    return {
+        "median_seconds": statistics.median(taken["seconds"]),
+        "least_seconds": min(taken["seconds"]),
+        "median_processor_seconds": statistics.median(taken["processor_seconds"]),
+        "steps": len(taken["seconds"]),
+    }
 
 
 def processor():
@@ -86,16 +98,16 @@ def main():
     formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
     steps = {name: make_step(torch, torchvision, options, format) for name, format in formats.items()}
     for step in steps.values():
-        seconds_of(step, 2)
-    taken = {name: [] for name in steps}
-    beside = []
+        times_of(step, 2)
+    taken = {name: {} for name in steps}
+    beside = {}
     for _ in range(options.turns):
         for name, step in steps.items():
-            taken[name] += seconds_of(step, options.steps)
+            add(taken[name], times_of(step, options.steps))
         if options.beside:
-            beside += seconds_of_command(options.beside)
+            add(beside, times_of_command(options.beside))
 
-    best = min(taken, key=lambda name: statistics.median(taken[name]))
+    best = min(taken, key=lambda name: statistics.median(taken[name]["processor_seconds"]))
     report = {
         "network": options.network,
         "image": options.image,
@@ -104,14 +116,13 @@ def main():
         "processor": processor(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "pytorch": {name: summary(seconds) for name, seconds in taken.items()},
+        "pytorch": {name: summary(times) for name, times in taken.items()},
         "pytorch_best": best,
     }
     if beside:
         ours, theirs = summary(beside), report["pytorch"][best]
         report["beside"] = {"command": options.beside, **ours}
-        report["ratio_of_medians"] = ours["median_seconds"] / theirs["median_seconds"]
-        report["ratio_of_least"] = ours["least_seconds"] / theirs["least_seconds"]
+        report["ratio"] = {key: ours[key] / theirs[key] for key in ours if key != "steps"}
     print(json.dumps(report, indent=2))
 
 

@@ -3,6 +3,7 @@
 //! With channels innermost the output of a batch is one matrix `[positions][out channels]`, and the input one
 //! `[positions][window and in channels]` (`columns`). The product runs over blocks of positions, which may span
 //! images; a 1x1 window needs no block at all. A fully connected layer is a 1x1 convolution on a 1x1 image.
+//! Most dense 3x3 convolutions of stride 1 go another way (`winograd`), which the shape decides.
 //!
 //! What it deliberately does not do: choose an algorithm by measuring; blocks follow from the shape alone, as do sums.
 
