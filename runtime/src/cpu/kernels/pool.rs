@@ -56,10 +56,14 @@ impl<'a> Grid<'a> {
         threads.each(self.batch * height, |task, _| {
             let (image, oy) = (task / height, task % height);
             for ox in 0..width {
-                let mut taps = (0..self.size[0] * self.size[1]).filter_map(|tap| {
-                    let iy = tap_input(self.window, 0, oy, tap / self.size[1], self.input[0])?;
-                    let ix = tap_input(self.window, 1, ox, tap % self.size[1], self.input[1])?;
-                    Some((tap, ((image * self.input[0] + iy) * self.input[1] + ix) * self.channels))
+                let rows = (0..self.size[0])
+                    .filter_map(|row| Some((row, tap_input(self.window, 0, oy, row, self.input[0])?)));
+                let mut taps = rows.flat_map(|(row, iy)| {
+                    (0..self.size[1]).filter_map(move |column| {
+                        let ix = tap_input(self.window, 1, ox, column, self.input[1])?;
+                        let position = (image * self.input[0] + iy) * self.input[1] + ix;
+                        Some((row * self.size[1] + column, position * self.channels))
+                    })
                 });
                 work((task * width + ox) * self.channels, &mut taps);
             }
@@ -76,10 +80,14 @@ impl<'a> Grid<'a> {
         threads.each(self.batch * height, |task, _| {
             let (image, iy) = (task / height, task % height);
             for ix in 0..width {
-                let mut taps = (0..self.size[0] * self.size[1]).filter_map(|tap| {
-                    let oy = tap_output(self.window, 0, iy, tap / self.size[1], self.output[0])?;
-                    let ox = tap_output(self.window, 1, ix, tap % self.size[1], self.output[1])?;
-                    Some((tap, ((image * self.output[0] + oy) * self.output[1] + ox) * self.channels))
+                let rows = (0..self.size[0])
+                    .filter_map(|row| Some((row, tap_output(self.window, 0, iy, row, self.output[0])?)));
+                let mut taps = rows.flat_map(|(row, oy)| {
+                    (0..self.size[1]).filter_map(move |column| {
+                        let ox = tap_output(self.window, 1, ix, column, self.output[1])?;
+                        let position = (image * self.output[0] + oy) * self.output[1] + ox;
+                        Some((row * self.size[1] + column, position * self.channels))
+                    })
                 });
                 work((task * width + ix) * self.channels, &mut taps);
             }
