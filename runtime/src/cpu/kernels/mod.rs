@@ -53,6 +53,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
 /// are multiples of 256, in live memory that was initialised (with any values), and nothing else touches them until the
 /// call returns. Two operands overlap only by being equal, where the call's documentation allows it. Labels are below
 /// the number of classes.
+// LONG: one arm for each call, and nothing else.
 pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
     let f = |i: usize| Ptr::<f32>::of(operands[i]);
     let bytes = |i: usize| Ptr::<u8>::of(operands[i]);
