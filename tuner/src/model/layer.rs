@@ -9,7 +9,8 @@
 //!   and of a library that changes its algorithm; passes the noise of each batch size on.
 //!
 //! The winner is chosen by cross-validation: each batch size between the smallest and the largest is left out in turn and
-//! predicted from the others. Few batch sizes make one op's score a matter of luck, so the score of all ops of its type is added
+//! predicted from the others. A shape that, fitted to all of them, still misses one by more than twice its score pays for the rest: a
+//! line that takes the last batch size for an outlier is caught nowhere else. Few batch sizes make one op's score a matter of luck, so the score of all ops of its type is added
 //! to it: an op goes its own way only where its samples say so clearly.
 //!
 //! What it deliberately does not do: refit the type's curve for each inner fold. One point of one op barely moves it; a
@@ -108,25 +109,30 @@ pub(super) fn folds(count: usize) -> std::ops::Range<usize> {
     if count >= 3 { 1..count - 1 } else { 0..count }
 }
 
-/// The mean |ln(predicted / measured)| of each shape over the folds; infinite where the shape cannot be fitted.
-/// Two batch sizes or fewer leave nothing to compare by.
+/// |ln(predicted / measured)| at a point.
+fn miss(fitted: &Fitted, p: &Point, curve: &Curve) -> f64 {
+    (fitted.at(p.batch, p.x, curve).max(f64::MIN_POSITIVE) / p.seconds).ln().abs()
+}
+
+/// The mean miss of each shape over the folds, and what its worst miss on all points has beyond twice that; infinite where the shape
+/// cannot be fitted. Two batch sizes or fewer leave nothing to compare by.
 fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
     if points.len() < 3 {
         return [f64::INFINITY; 3];
     }
-    let folds = folds(points.len());
+    let without = |left_out: usize| -> Vec<Point> {
+        points.iter().enumerate().filter(|(i, _)| *i != left_out).map(|(_, p)| *p).collect()
+    };
     Shape::ALL.map(|shape| {
-        let total: f64 = folds
-            .clone()
-            .map(|left_out| {
-                let rest: Vec<Point> =
-                    points.iter().enumerate().filter(|(i, _)| *i != left_out).map(|(_, p)| *p).collect();
-                let Some(fitted) = Fitted::fit(shape, &rest, curve) else { return f64::INFINITY };
-                let p = points[left_out];
-                (fitted.at(p.batch, p.x, curve).max(f64::MIN_POSITIVE) / p.seconds).ln().abs()
-            })
-            .sum();
-        total / folds.len() as f64
+        let left_out_miss = |i: usize| {
+            let fitted = Fitted::fit(shape, &without(i), curve);
+            fitted.map_or(f64::INFINITY, |fitted| miss(&fitted, &points[i], curve))
+        };
+        let folds = folds(points.len());
+        let score = folds.clone().map(left_out_miss).sum::<f64>() / folds.len() as f64;
+        let worst = Fitted::fit(shape, points, curve)
+            .map_or(0.0, |fitted| points.iter().map(|p| miss(&fitted, p, curve)).fold(0.0, f64::max));
+        score + (worst - 2.0 * score).max(0.0)
     })
 }
 

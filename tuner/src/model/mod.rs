@@ -1,15 +1,14 @@
 //! The performance model (AccUDNN §3.3): seconds of any op at any batch size, and the link, fitted to what was measured.
 //!
 //! ```text
-//! seconds of op j at batch k = whole(k) * layer_j(k)
+//! seconds of op j at batch k = layer_j(k) * iteration(k) / sum over all ops i of layer_i(k)
 //! ```
 //!
 //! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type (`curve.rs`). Both
 //! are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to relative errors.
 //! Neither medians nor such fits add up: on a busy machine a short op is seldom interrupted and its median knows nothing of it,
-//! while hardly an iteration gets through undisturbed. `whole` mends that: it is the typical iteration (the mean of the middle half of
-//! the repetitions) over the sum of the fitted ops at each measured batch size, and between them either straight or constant, whichever
-//! predicts left-out batch sizes better. On a quiet machine it is close to 1.
+//! while hardly an iteration gets through undisturbed. Therefore the whole iteration is fitted like one more layer, to the mean of the
+//! middle half of its repetitions, and the ops share it out as their own curves say. On a quiet machine the last factor is close to 1.
 //!
 //! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
 //! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
@@ -116,7 +115,7 @@ impl HeldOut {
 pub struct Model {
     layers: BTreeMap<String, Layer>,
     curves: BTreeMap<Type, Curve>,
-    whole: Whole,
+    iteration: Iteration,
     held_out: Vec<HeldOut>,
     /// The smallest and the largest measured batch size.
     range: (u64, u64),
@@ -128,6 +127,7 @@ pub struct Model {
 struct Layer {
     of: Type,
     fitted: Fitted,
+    size: Size,
     /// Inside and outside the measured range.
     relative_error: [f64; 2],
 }
@@ -230,53 +230,57 @@ fn size(flops: u64, batch: u64) -> f64 {
     if flops > 0 { flops as f64 } else { batch as f64 }
 }
 
-/// Curves per type, one fitted shape per op, and what makes them add up.
+/// What an op's curve takes (FLOPs) over the batch size: linear (eq. (1)), by any two batch sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Size {
+    at: (f64, f64),
+    slope: f64,
+}
+
+impl Size {
+    /// From the points of one op. A single point is taken as proportional, or in the update as constant.
+    fn of(points: &[Point], phase: Phase) -> Size {
+        let (first, last) = (points[0], points[points.len() - 1]);
+        let slope = if last.batch > first.batch {
+            (last.x - first.x) / (last.batch - first.batch)
+        } else if phase == Phase::Update {
+            0.0
+        } else {
+            first.x / first.batch
+        };
+        Size { at: (first.batch, first.x), slope }
+    }
+
+    fn at(self, batch: f64) -> f64 {
+        (self.at.1 + self.slope * (batch - self.at.0)).max(f64::MIN_POSITIVE)
+    }
+}
+
+/// The whole iteration, fitted like an op; the batch size is its x.
+#[derive(Clone, Debug, PartialEq)]
+struct Iteration {
+    curve: Curve,
+    fitted: Fitted,
+}
+
+impl Iteration {
+    fn fit(points: Vec<Point>) -> Iteration {
+        let samples: Vec<(f64, f64)> = points.iter().map(|p| (p.x, p.seconds)).collect();
+        let curve = Curve::fit(&samples, None).expect("there is a batch size");
+        let fitted = layer::fit_group(&[points], &curve).remove(0);
+        Iteration { curve, fitted }
+    }
+
+    fn at(&self, batch: u64) -> f64 {
+        self.fitted.at(batch as f64, batch as f64, &self.curve).max(TICK)
+    }
+}
+
+/// Curves per type, one fitted shape per op, and the whole.
 struct Fits {
     curves: BTreeMap<Type, Curve>,
     layers: Vec<Fitted>,
-    whole: Whole,
-}
-
-impl Fits {
-    /// Seconds of op `j` at the measured batch size of position `b`, before they are made to add up.
-    fn layer_at(&self, data: &Data, j: usize, b: usize) -> f64 {
-        let p = data.points[j][b];
-        self.layers[j].at(p.batch, p.x, &self.curves[&data.names[j].1])
-    }
-}
-
-/// The typical iteration over the sum of its fitted ops: (batch, ratio), batches ascending, at least one.
-#[derive(Clone, Debug, PartialEq)]
-struct Whole(Vec<(f64, f64)>);
-
-impl Whole {
-    /// Straight from one batch size to the next, or the same everywhere, whichever predicts a left-out one better.
-    fn fit(ratios: Vec<(f64, f64)>) -> Whole {
-        let constant = |ratios: &[(f64, f64)]| {
-            let mean = (ratios.iter().map(|r| r.1.ln()).sum::<f64>() / ratios.len() as f64).exp();
-            Whole(ratios.iter().map(|r| (r.0, mean)).collect())
-        };
-        let score = |fit: &dyn Fn(&[(f64, f64)]) -> Whole| {
-            let off = |left_out: usize| {
-                let mut rest = ratios.clone();
-                let (batch, ratio) = rest.remove(left_out);
-                (fit(&rest).at(batch) / ratio).ln().abs()
-            };
-            layer::folds(ratios.len()).map(off).sum::<f64>()
-        };
-        if ratios.len() >= 3 && score(&constant) <= score(&|rest| Whole(rest.to_vec())) {
-            return constant(&ratios);
-        }
-        Whole(ratios)
-    }
-
-    /// The ratio at a batch size; outside the measured range that of its end.
-    fn at(&self, batch: f64) -> f64 {
-        match self.0.as_slice() {
-            [(_, ratio)] => *ratio,
-            ratios => layer::between(ratios, batch.clamp(ratios[0].0, ratios[ratios.len() - 1].0)),
-        }
-    }
+    iteration: Iteration,
 }
 
 /// Fits everything, as if batch size `left_out` had never been measured. `near` gives the curves to start from.
@@ -301,13 +305,13 @@ fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
         curves.insert(of.clone(), curve);
     }
     let layers = layers.into_iter().map(|fitted| fitted.expect("every op belongs to one type")).collect();
-    let mut fits = Fits { curves, layers, whole: Whole(Vec::new()) };
-    let ratio = |b: usize| {
-        let parts: f64 = (0..data.names.len()).map(|j| fits.layer_at(data, j, b)).sum();
-        (data.batches[b] as f64, data.totals[b] / parts.max(TICK))
+    let whole = |b: usize| {
+        let batch = data.batches[b] as f64;
+        Point { batch, x: batch, seconds: data.totals[b] }
     };
-    fits.whole = Whole::fit((0..data.batches.len()).filter(|b| Some(*b) != left_out).map(ratio).collect());
-    fits
+    let iteration =
+        Iteration::fit((0..data.batches.len()).filter(|b| Some(*b) != left_out).map(whole).collect());
+    Fits { curves, layers, iteration }
 }
 
 impl Model {
@@ -318,19 +322,32 @@ impl Model {
         let fits = fit_all(&data, None, None);
         let (held_out, errors) = hold_out(&data, &fits);
         let mut layers = BTreeMap::new();
-        for (((name, of), fitted), relative_error) in data.names.iter().zip(fits.layers).zip(errors) {
-            let layer = Layer { of: of.clone(), fitted, relative_error };
+        let sizes = data.points.iter().zip(&data.names).map(|(points, (_, of))| Size::of(points, of.phase));
+        let of_ops = data.names.iter().zip(fits.layers).zip(sizes).zip(errors);
+        for ((((name, of), fitted), size), relative_error) in of_ops {
+            let layer = Layer { of: of.clone(), fitted, size, relative_error };
             if layers.insert(name.clone(), layer).is_some() {
                 return Err(FitError::TwoOps { name: name.clone() });
             }
         }
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
-        Ok(Model { layers, curves: fits.curves, whole: fits.whole, held_out, range, link })
+        Ok(Model { layers, curves: fits.curves, iteration: fits.iteration, held_out, range, link })
     }
 
     /// Seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of its
     /// layer type, with the error 1: nothing was held out that would say how well that does.
     pub fn seconds(&self, op: &Op, batch: u64) -> Result<Prediction, UnknownOp> {
+        self.share(op, batch, self.adds_up(batch))
+    }
+
+    /// What makes the layers' curves add up to the iteration at a batch size.
+    fn adds_up(&self, batch: u64) -> f64 {
+        let k = batch as f64;
+        let seconds = |layer: &Layer| layer.fitted.at(k, layer.size.at(k), &self.curves[&layer.of]).max(0.0);
+        self.iteration.at(batch) / self.layers.values().map(seconds).sum::<f64>().max(TICK)
+    }
+
+    fn share(&self, op: &Op, batch: u64, adds_up: f64) -> Result<Prediction, UnknownOp> {
         let (k, x) = (batch as f64, size(op.flops, batch));
         let of = Type::of(&op.name, &op.kind, op.phase);
         let own = self.layers.get(&op.name).filter(|layer| layer.of == of);
@@ -342,15 +359,16 @@ impl Model {
             (None, Some(curve)) => (curve.at(x), UNKNOWN),
             (_, None) => return Err(UnknownOp { name: op.name.clone(), kind: op.kind.clone() }),
         };
-        Ok(Prediction { seconds: Seconds(self.whole.at(k) * seconds.max(0.0)), relative_error })
+        Ok(Prediction { seconds: Seconds(adds_up * seconds.max(0.0)), relative_error })
     }
 
     /// Writes the predicted seconds of every op into a trace. Nothing is written where an op is unknown.
     pub fn fill(&self, trace: &mut Trace) -> Result<(), UnknownOp> {
+        let adds_up = self.adds_up(trace.batch);
         let seconds: Vec<Seconds> = trace
             .ops
             .iter()
-            .map(|op| self.seconds(op, trace.batch).map(|prediction| prediction.seconds))
+            .map(|op| self.share(op, trace.batch, adds_up).map(|prediction| prediction.seconds))
             .collect::<Result<_, _>>()?;
         for (op, seconds) in trace.ops.iter_mut().zip(seconds) {
             op.seconds = seconds;
@@ -408,18 +426,18 @@ fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
     let mut offs: Vec<Vec<f64>> = vec![Vec::new(); data.names.len()];
     for b in 0..count {
         let fits = fit_all(data, Some(b), Some(full));
-        let whole = fits.whole.at(data.batches[b] as f64);
-        let mut predicted = 0.0;
+        let seconds = |j: usize| {
+            let p = data.points[j][b];
+            fits.layers[j].at(p.batch, p.x, &fits.curves[&data.names[j].1]).max(0.0)
+        };
         for (j, offs) in offs.iter_mut().enumerate() {
-            let seconds = fits.layer_at(data, j, b).max(0.0);
-            predicted += whole * seconds;
-            offs.push((seconds / data.points[j][b].seconds - 1.0).abs());
+            offs.push((seconds(j) / data.points[j][b].seconds - 1.0).abs());
         }
         let op_relative_error = median(&mut offs.iter().map(|of| of[b]).collect::<Vec<_>>());
         held_out.push(HeldOut {
             batch: data.batches[b],
             inside: count >= 3 && layer::folds(count).contains(&b),
-            predicted: Seconds(predicted),
+            predicted: Seconds(fits.iteration.at(data.batches[b])),
             measured: Seconds(data.totals[b]),
             op_relative_error,
         });

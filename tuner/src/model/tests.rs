@@ -211,6 +211,21 @@ fn a_jump_where_the_cache_runs_full_is_followed() {
 }
 
 #[test]
+fn the_largest_batch_is_no_outlier() {
+    let ops = machine(1e9);
+    let mut profile = profile(&ops, &BATCHES, 0.0, 1);
+    for op in &mut profile.batches[4].ops {
+        op.seconds.iter_mut().for_each(|s| *s = *s * 1.5);
+    }
+    let model = Model::fit(&profile).expect("fits");
+    let mut trace = trace(&ops, 64);
+    model.fill(&mut trace).expect("every op was measured");
+    let measured: f64 = ops.iter().map(|op| 1.5 * op.seconds(64)).sum();
+    assert!((trace.compute_seconds().0 / measured - 1.0).abs() < 1e-6);
+    assert!(model.iteration_error(100) > 0.2);
+}
+
+#[test]
 fn the_stated_error_covers_what_happens_at_other_batches() {
     let mut covered = 0;
     let mut asked = 0;
