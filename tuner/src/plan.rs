@@ -55,7 +55,8 @@ impl Default for Allow {
 /// How long a plan may be looked for.
 #[derive(Clone, Copy, Default)]
 pub struct Limits<'a> {
-    /// So many sets of decisions are evaluated at most; none for as many as the size of the trace suggests.
+    /// So many sets of decisions are evaluated at most for one size of the pool; none for as many as the size of the trace
+    /// suggests.
     pub evaluations: Option<u64>,
     /// Says that time is up. The best plan so far is then finished; that takes some time more.
     pub expired: Option<&'a dyn Fn() -> bool>,

@@ -39,6 +39,8 @@ pub(crate) struct Attempt {
     pub tighten: f64,
     /// Conflicts that the search for addresses may look at.
     pub work: u64,
+    /// Offsets are multiples of this. Attempts with 1 are skipped where all sizes are multiples of [`ALIGNMENT`].
+    pub alignment: u64,
 }
 
 /// Enough work for every sweep and some orders of best fit on a large trace.
@@ -48,9 +50,9 @@ pub(crate) const LIGHT: u64 = 1_000_000;
 pub(crate) const FULL: u64 = 6_000_000;
 
 /// The attempts for a set of gaps that is given: what is lost is paid in stalls.
-pub(crate) const GIVEN: [Attempt; 9] = {
+pub(crate) const GIVEN: [Attempt; 11] = {
     const fn attempt(pool: f64, tighten: f64, work: u64) -> Attempt {
-        Attempt { pool, tighten, work }
+        Attempt { pool, tighten, work, alignment: ALIGNMENT }
     }
     [
         attempt(1.0, 0.5, LIGHT),
@@ -62,6 +64,8 @@ pub(crate) const GIVEN: [Attempt; 9] = {
         attempt(0.92, 1.0, LIGHT),
         attempt(0.84, 1.0, LIGHT),
         attempt(0.0, 1.0, FULL),
+        Attempt { alignment: 1, ..attempt(1.0, 1.0, FULL) },
+        Attempt { alignment: 1, ..attempt(0.0, 1.0, FULL) },
     ]
 };
 
@@ -78,20 +82,17 @@ impl Task<'_> {
         }
         let mut clock = Clock::new(gaps, &self.request.link);
         let mut lowest = u64::MAX;
-        // Where nothing moves, windows are all the same.
-        let attempts =
-            if swapped.contains(&true) { attempts } else { &attempts[attempts.len().min(2) - 1..][..1] };
-        for alignment in self.alignments() {
-            for attempt in attempts {
-                let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
-                clock.evaluate(swapped, pool);
-                let placement = Placement::from_gaps(gaps, &clock.windows(swapped, attempt.tighten));
-                let items = Items::new(&placement, &gaps.workspace[1..]);
-                let addresses = assign(&items.items, self.pool, alignment, attempt.work, self.request.seed);
-                lowest = lowest.min(addresses.height);
-                if addresses.height <= self.pool {
-                    return self.finish(&placement, &items, &addresses);
-                }
+        let aligned = self.sizes_are_aligned();
+        for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
+            let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
+            clock.evaluate(swapped, pool);
+            let placement = Placement::from_gaps(gaps, &clock.windows(swapped, attempt.tighten));
+            let items = Items::new(&placement, &gaps.workspace[1..]);
+            let addresses =
+                assign(&items.items, self.pool, attempt.alignment, attempt.work, self.request.seed);
+            lowest = lowest.min(addresses.height);
+            if addresses.height <= self.pool {
+                return self.finish(&placement, &items, &addresses);
             }
         }
         let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
@@ -99,12 +100,10 @@ impl Task<'_> {
         Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
     }
 
-    /// Aligned offsets where they fit, any where not; only the former where sizes are aligned anyway.
-    fn alignments(&self) -> impl Iterator<Item = u64> + use<> {
+    fn sizes_are_aligned(&self) -> bool {
         let sizes = self.trace.tensors.iter().map(|t| t.bytes.0);
         let mut all = sizes.chain(self.trace.ops.iter().map(|op| op.workspace_bytes.0));
-        let aligned = all.all(|bytes| bytes.is_multiple_of(ALIGNMENT));
-        std::iter::once(ALIGNMENT).chain((!aligned).then_some(1))
+        all.all(|bytes| bytes.is_multiple_of(ALIGNMENT))
     }
 
     /// The op at which a set of swapped gaps leaves most in the pool, if that is too much.

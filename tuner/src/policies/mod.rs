@@ -35,7 +35,8 @@ pub(crate) fn keep(task: &Task<'_>) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideAll, &|_| 1);
     // Everything stands on the addresses here, and there is nothing else to try.
     let attempt = Attempt { work: 20 * FULL, ..GIVEN[1] };
-    task.realise(&gaps, &vec![false; gaps.gaps.len()], &[attempt])
+    let attempts = [attempt, Attempt { alignment: 1, ..attempt }];
+    task.realise(&gaps, &vec![false; gaps.gaps.len()], &attempts)
 }
 
 impl Task<'_> {

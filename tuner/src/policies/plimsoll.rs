@@ -15,6 +15,7 @@
 //! workspace where the fast one fits.
 
 use super::{accudnn, keep, naive};
+use crate::address::ALIGNMENT;
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Outcome, PlanError, Status};
 use crate::random::Random;
@@ -101,7 +102,7 @@ fn search_all(task: &Task<'_>, best: &mut Best<'_>) -> Result<bool, PlanError> {
         if best.best.is_some() && cost.seconds >= best.seconds() * (1.0 - 1e-9) {
             break;
         }
-        let attempt = |tighten, work| Attempt { pool: share, tighten, work };
+        let attempt = |tighten, work| Attempt { pool: share, tighten, work, alignment: ALIGNMENT };
         best.offer(task.realise(&gaps, &swapped, &[attempt(0.5, LIGHT), attempt(1.0, FULL)])?);
         if search.late || best.optimal() || best.seconds() <= cost.seconds * (1.0 + 1e-6) {
             break;
@@ -113,7 +114,7 @@ fn search_all(task: &Task<'_>, best: &mut Best<'_>) -> Result<bool, PlanError> {
 /// Evaluations that keep planning within a second for some 500 ops and within twenty for 10,000.
 fn suggested(gaps: &Gaps) -> u64 {
     let size = (gaps.base.len() + gaps.gaps.len()) as u64;
-    (12_000_000 / size).clamp(200, 20_000)
+    (30_000_000 / size).clamp(500, 20_000)
 }
 
 /// Into how many pieces each tensor is cut: so many that each is small beside what the budget leaves for choices.
@@ -133,7 +134,7 @@ struct Search<'a> {
     gaps: &'a Gaps,
     clock: Clock<'a>,
     random: Random,
-    /// Evaluations of one run.
+    /// Evaluations of the first run; a third of them for each that follows.
     evaluations: u64,
     /// The pool that swapping everything needs.
     floor: u64,
@@ -165,6 +166,8 @@ impl<'a> Search<'a> {
     fn run(&mut self, pool: u64) -> (Vec<bool>, Cost) {
         let mut best: Option<(f64, Vec<bool>, Cost)> = None;
         let mut seeds = self.seeds(pool);
+        // A run that follows another begins near its end.
+        let share = if self.last.is_some() { 3 } else { 1 };
         seeds.extend(self.last.take());
         for seed in seeds {
             let cost = self.clock.evaluate(&seed, pool);
@@ -174,7 +177,7 @@ impl<'a> Search<'a> {
             }
         }
         let (score, swapped, cost) = best.expect("there are seeds");
-        let (swapped, cost) = self.anneal(pool, score, swapped, cost);
+        let (swapped, cost) = self.anneal(pool, self.evaluations / share, score, swapped, cost);
         self.last = Some(swapped.clone());
         (swapped, cost)
     }
@@ -255,19 +258,26 @@ impl<'a> Search<'a> {
         swapped
     }
 
-    fn anneal(&mut self, pool: u64, score: f64, swapped: Vec<bool>, cost: Cost) -> (Vec<bool>, Cost) {
+    fn anneal(
+        &mut self,
+        pool: u64,
+        evaluations: u64,
+        score: f64,
+        swapped: Vec<bool>,
+        cost: Cost,
+    ) -> (Vec<bool>, Cost) {
         let mut best = (score, swapped.clone(), cost);
         let (mut current, mut state) = (score, swapped);
         let mut changed: Vec<u32> = Vec::new();
         if self.worthy.is_empty() {
             return (best.1, best.2);
         }
-        for evaluation in 0..self.evaluations {
+        for evaluation in 0..evaluations {
             if evaluation % 64 == 0 && self.task.request.limits.is_expired() {
                 self.late = true;
                 break;
             }
-            let progress = evaluation as f64 / self.evaluations as f64;
+            let progress = evaluation as f64 / evaluations as f64;
             self.change(&state, &mut changed);
             changed.iter().for_each(|g| state[*g as usize] ^= true);
             let cost = self.clock.evaluate(&state, pool);
