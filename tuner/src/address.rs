@@ -20,7 +20,6 @@
 //!
 //! What this file does not do: it proves nothing about the least pool. [`most_alive`] is the bound that is known.
 
-use crate::gaps::Gaps;
 use crate::placement::Placement;
 use crate::random::Random;
 use std::ops::Range;
@@ -446,9 +445,4 @@ impl Index {
         }
         across.len() + (until - from) as usize
     }
-}
-
-/// The items of a placement that was made from gaps.
-pub fn items_of(gaps: &Gaps, placement: &Placement) -> Items {
-    Items::new(placement, &gaps.workspace[1..])
 }
