@@ -13,10 +13,10 @@ use crate::{Subject, Watch};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples};
 use plimsoll_ir::program::{Hyper, Init, Program, Role};
-use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use plimsoll_ir::schedule::{Command, Link, Schedule, Stream};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::{Begun, Device, EventId, Executor, IterationId, Loaded, MemoryLayout, Room};
 
 /// A device, and the programs and schedules to measure on it.
@@ -25,6 +25,8 @@ pub(crate) struct DeviceBench<'s, 'c> {
     device: Option<Box<dyn Device>>,
     subject: &'s mut Subject<'c>,
     budget: Bytes,
+    /// What the link's probes are scheduled for: its duplex decides whether the executor lets both ways run at once.
+    link: Link,
     /// Once it is prepared.
     executor: Option<Executor>,
     batches: Vec<Prepared>,
@@ -41,11 +43,18 @@ struct Prepared {
 }
 
 impl<'s, 'c> DeviceBench<'s, 'c> {
-    pub fn new(device: Box<dyn Device>, subject: &'s mut Subject<'c>, budget: Bytes) -> DeviceBench<'s, 'c> {
+    pub fn new(
+        device: Box<dyn Device>,
+        subject: &'s mut Subject<'c>,
+        budget: Bytes,
+        paced: Option<Link>,
+    ) -> DeviceBench<'s, 'c> {
         DeviceBench {
             device: Some(device),
             subject,
             budget,
+            // Without a pace the device keeps no order between the ways, and the rate is for a reader of the schedule only.
+            link: paced.unwrap_or(Link::symmetric(BytesPerSecond(1e9))),
             executor: None,
             batches: Vec::new(),
             overhead: Seconds::ZERO,
@@ -75,7 +84,7 @@ impl Bench for DeviceBench<'_, '_> {
         }
         self.pool = self.budget.saturating_sub(layout.resident);
         for size in link::sizes(self.pool)? {
-            for probe in [Probe::alone(size), Probe::together(size)] {
+            for probe in [Probe::alone(size, self.link), Probe::together(size, self.link)] {
                 layout = layout.union(MemoryLayout::of(&probe.program, &probe.schedule));
             }
         }
@@ -114,9 +123,13 @@ impl Bench for DeviceBench<'_, '_> {
                 }
                 Ok(())
             };
-            run(&Probe::alone(*size), false, [&mut samples.offload_alone, &mut samples.prefetch_alone])?;
             run(
-                &Probe::together(*size),
+                &Probe::alone(*size, self.link),
+                false,
+                [&mut samples.offload_alone, &mut samples.prefetch_alone],
+            )?;
+            run(
+                &Probe::together(*size, self.link),
                 true,
                 [&mut samples.offload_together, &mut samples.prefetch_together],
             )?;

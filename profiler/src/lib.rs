@@ -134,7 +134,7 @@ pub fn profile(
     device: Box<dyn Device>,
     watch: &mut Watch<'_>,
 ) -> Result<Profile, ProfileError> {
-    profile_on(request, &mut DeviceBench::new(device, subject, request.budget), watch)
+    profile_on(request, &mut DeviceBench::new(device, subject, request.budget, request.machine.paced), watch)
 }
 
 /// The same on anything that can be measured.

@@ -5,7 +5,8 @@
 //!
 //! - **alone**: A is offloaded n times, then prefetched n times.
 //! - **together**: B is offloaded once; then A is offloaded n times on one stream while B is prefetched n times on the
-//!   other. A transfer counts where the other stream is busy for at least 90 % of it.
+//!   other. A transfer counts where the other stream is busy for at least 90 % of it; a device that takes turns shows
+//!   no such transfer, and the time of the whole run is shared out, which halves the rates as a shared link does.
 //!
 //! Several sizes, because the small ones tell the latency and the large ones the rate. Sizes grow until one transfer takes
 //! [`LONG_ENOUGH`], or the pool is used up.
@@ -16,7 +17,7 @@ use plimsoll_ir::program::{Call, Hyper, Kernel, Operand, Program, Region, Role, 
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, OpId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, CommandId, OpId, Seconds, TensorId};
 use std::ops::Range;
 
 /// Transfers each way in one schedule.
@@ -75,8 +76,8 @@ const A: TensorId = TensorId(0);
 const B: TensorId = TensorId(1);
 
 impl Probe {
-    /// Each way alone.
-    pub fn alone(size: Bytes) -> Probe {
+    /// Each way alone, on a device that was told to keep to this link.
+    pub fn alone(size: Bytes, link: Link) -> Probe {
         let mut commands = vec![compute()];
         let mut buffers = Vec::new();
         let offloads =
@@ -86,11 +87,11 @@ impl Probe {
         buffers.push(buffer(B, size, Some(CommandId(0)), CommandId(0)));
         let prefetches = push(&mut commands, |first| prefetch(A, if first { vec![last] } else { vec![] }));
         buffers.extend(prefetches.iter().map(|id| buffer(A, size, Some(*id), *id)));
-        Probe::new(size, commands, buffers, offloads, prefetches)
+        Probe::new(size, link, commands, buffers, offloads, prefetches)
     }
 
     /// Both ways at once.
-    pub fn together(size: Bytes) -> Probe {
+    pub fn together(size: Bytes, link: Link) -> Probe {
         let mut commands = vec![compute(), offload(B, vec![CommandId(0)])];
         let saved = CommandId(1);
         let mut offloads = Vec::new();
@@ -105,19 +106,18 @@ impl Probe {
         let last = *offloads.last().expect("there are transfers");
         let mut buffers = vec![buffer(A, size, None, last), buffer(B, size, Some(CommandId(0)), saved)];
         buffers.extend(prefetches.iter().map(|id| buffer(B, size, Some(*id), *id)));
-        Probe::new(size, commands, buffers, offloads, prefetches)
+        Probe::new(size, link, commands, buffers, offloads, prefetches)
     }
 
     fn new(
         size: Bytes,
+        link: Link,
         commands: Vec<Command>,
         buffers: Vec<Buffer>,
         offloads: Vec<CommandId>,
         prefetches: Vec<CommandId>,
     ) -> Probe {
         let program = program(size);
-        // The device keeps its own link; this one is for a reader of the schedule only.
-        let link = Link::symmetric(BytesPerSecond(1e9));
         let pool_bytes = size * 2;
         let schedule = Schedule {
             kind: ScheduleKind,
@@ -132,18 +132,29 @@ impl Probe {
         Probe { program, schedule, offloads, prefetches, size }
     }
 
-    /// The timed transfers of a run: offloads, then prefetches; of one that runs both together, those that really did.
+    /// The timed transfers of a run: offloads, then prefetches. Of a run of both ways, those transfers that really ran
+    /// together; where one way has none, because the device took turns, each transfer is charged its share of the whole run.
     pub fn samples(&self, timeline: &Timeline, together: bool) -> [Vec<TransferSample>; 2] {
         let spans =
             |ids: &[CommandId]| ids.iter().map(|id| timeline.spans[id.index()]).collect::<Vec<Span>>();
         let (out, back) = (spans(&self.offloads), spans(&self.prefetches));
-        let chosen = |own: &[Span], other: &[Span]| {
-            let kept: Vec<&Span> = own.iter().filter(|s| !together || overlap(s, other) >= OVERLAP).collect();
-            let sample =
-                |s: &&Span| TransferSample { bytes: self.size, seconds: Seconds(s.end.0 - s.start.0) };
-            kept.iter().map(sample).filter(|s| s.seconds.0 > 0.0).collect::<Vec<_>>()
+        let sample = |seconds: Seconds| TransferSample { bytes: self.size, seconds };
+        let real = |samples: Vec<TransferSample>| -> Vec<TransferSample> {
+            samples.into_iter().filter(|s| s.seconds.0 > 0.0).collect()
         };
-        [chosen(&out, &back), chosen(&back, &out)]
+        let chosen = |own: &[Span], other: &[Span]| {
+            let kept = own.iter().filter(|s| !together || overlap(s, other) >= OVERLAP);
+            real(kept.map(|s| sample(s.seconds())).collect())
+        };
+        let each = [chosen(&out, &back), chosen(&back, &out)];
+        if !together || each.iter().all(|way| !way.is_empty()) {
+            return each;
+        }
+        let all = || out.iter().chain(&back);
+        let start = all().map(|s| s.start).fold(Seconds(f64::INFINITY), Seconds::min);
+        let end = all().map(|s| s.end).fold(Seconds::ZERO, Seconds::max);
+        let share = (end - start) * (1.0 / out.len() as f64);
+        [real(vec![sample(share)]), real(vec![sample(share)])]
     }
 }
 
@@ -228,12 +239,17 @@ fn program(size: Bytes) -> Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_ir::BytesPerSecond;
     use plimsoll_ir::check::check;
+
+    fn link() -> Link {
+        Link::symmetric(BytesPerSecond(1e9))
+    }
 
     #[test]
     fn probes_are_valid_schedules() {
         for size in [256, 1 << 20] {
-            for probe in [Probe::alone(Bytes(size)), Probe::together(Bytes(size))] {
+            for probe in [Probe::alone(Bytes(size), link()), Probe::together(Bytes(size), link())] {
                 assert_eq!(check(&probe.program.trace, &probe.schedule), Ok(()));
             }
         }
@@ -251,7 +267,7 @@ mod tests {
 
     #[test]
     fn only_transfers_beside_a_busy_other_way_count_as_together() {
-        let probe = Probe::together(Bytes(1024));
+        let probe = Probe::together(Bytes(1024), link());
         // Offloads take 1 s from second 1 on, prefetches 3 s: the last offloads and only the first two prefetches overlap.
         let mut timeline = Timeline { spans: vec![Span { start: Seconds(0.0), end: Seconds(1.0) }; 14] };
         for i in 0..TRANSFERS as usize {
@@ -265,5 +281,18 @@ mod tests {
         let [out, back] = probe.samples(&timeline, false);
         assert_eq!((out.len(), back.len()), (6, 6));
         assert_eq!(back[5].seconds, Seconds(3.0));
+    }
+
+    #[test]
+    fn transfers_that_take_turns_share_the_time() {
+        let probe = Probe::together(Bytes(1024), link());
+        let mut timeline = Timeline { spans: vec![Span { start: Seconds(0.0), end: Seconds(1.0) }; 14] };
+        for i in 0..2 * TRANSFERS as usize {
+            timeline.spans[2 + i] = Span { start: Seconds(1.0 + i as f64), end: Seconds(2.0 + i as f64) };
+        }
+        let [out, back] = probe.samples(&timeline, true);
+        for way in [out, back] {
+            assert_eq!(way, [TransferSample { bytes: Bytes(1024), seconds: Seconds(2.0) }]);
+        }
     }
 }

@@ -113,6 +113,20 @@ fn the_simulated_device_is_measured_exactly() {
 }
 
 #[test]
+fn a_half_duplex_link_shows_half_the_rate_while_both_ways_run() {
+    let link = Link { duplex: Duplex::Half, ..Link::symmetric(BytesPerSecond(1e9)) };
+    let profile = measure(Box::new(Null::new(link)), vec![4], Some(link)).expect("measured");
+    let rate = |s: &TransferSample| s.bytes.0 as f64 / s.seconds.0;
+    assert!(profile.link.offload_alone.iter().all(|s| (rate(s) / 1e9 - 1.0).abs() < 1e-6));
+    for together in [&profile.link.offload_together, &profile.link.prefetch_together] {
+        assert!(
+            !together.is_empty() && together.iter().all(|s| (rate(s) / 0.5e9 - 1.0).abs() < 1e-6),
+            "{together:?}"
+        );
+    }
+}
+
+#[test]
 fn a_processor_is_measured_and_a_paced_link_keeps_its_pace() {
     let link = Link::symmetric(BytesPerSecond(400e6));
     let device = Cpu::new(CpuOptions { link: Some(link), ..CpuOptions::default() });

@@ -1,3 +1,5 @@
+//! The search on made-up machines whose best batch is known, and its limits and errors.
+
 use super::*;
 use plimsoll_ir::schedule::{Link, ScheduleKind};
 use plimsoll_ir::trace::{Op, Phase, Tensor, TraceKind};
