@@ -54,7 +54,7 @@ fn main() {
             let measured = &in_turn(&task, &mut trainers, rounds)[0];
             let (median, spread) = middle(measured);
             let off = plan.makespan / median - 1.0;
-            let allocated = trainers[0].executor().layout().pool;
+            let allocated = trainers[0].layout().pool;
             println!(
                 "| {network} | {side} | {batch} | {} | {median} | {:.1} % | {:+.1} % | {} | {} |",
                 plan.makespan,

@@ -195,7 +195,8 @@ pub struct StudyArgs {
 /// The budget and what limits the search.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the machine's memory; by default what keeping
+    /// everything takes at a batch of 4, as if the device were just that small
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// No batch larger than this

@@ -22,9 +22,9 @@ use plimsoll_runtime::{
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
 
-/// Without a budget, half of what keeping everything takes at this batch is taken: the CPU stands in for a device that is
-/// too small.
-pub const UNBUDGETED_BATCH: u64 = 128;
+/// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
+/// small for the batch of 32 that people start with.
+pub const UNBUDGETED_BATCH: u64 = 4;
 
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
@@ -133,7 +133,7 @@ impl Task {
             return Ok(size.of(machine));
         }
         let peak = self.trace(UNBUDGETED_BATCH)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-        Ok(Bytes(peak.0 / 2).min(Size::Share(MACHINE_SHARE).of(machine)))
+        Ok(peak.min(Size::Share(MACHINE_SHARE).of(machine)))
     }
 
     /// The largest batch, up to `limit`, at which a policy finds a plan; none where it finds none for one sample.
@@ -170,7 +170,7 @@ impl Task {
         match self.outcome(trace, policy, budget, link)? {
             Outcome::Planned(plan) => Ok(plan),
             Outcome::Infeasible(witness) => {
-                let failure = no_plan(&trace.name, trace.batch, budget, &witness);
+                let failure = no_plan(trace, budget, &witness);
                 Err(failure.help(match self.largest_batch(policy, budget, trace.batch)? {
                     Some(batch) => format!("the largest batch that fits is {batch}; or raise --budget"),
                     None => "no batch fits; raise --budget".to_owned(),

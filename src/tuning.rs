@@ -205,7 +205,7 @@ fn measure(task: &Task, model: &Model, candidate: &Candidate, schedule: &Schedul
     }
     let mut timelines = Vec::new();
     for _ in 0..TIMED {
-        timelines.push(trainer.executor().run_timed(&loaded)?);
+        timelines.push(trainer.train_timed(data)?);
     }
     let samples = batch_samples(loaded.trace(), schedule, &timelines, Seconds::ZERO);
     let iteration = centre(&iterations).expect("iterations were measured");

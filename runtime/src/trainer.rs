@@ -10,12 +10,14 @@
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
 use crate::data::{Batch, Dataset, epoch_order};
 use crate::error::RuntimeError;
+use crate::device::MemoryLayout;
 use crate::executor::{Executor, Loaded};
 use crate::rate::LearningRateSchedule;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Init, Region, Role};
+use plimsoll_ir::simulate::Timeline;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -145,9 +147,9 @@ impl Trainer {
         &self.plan
     }
 
-    /// The executor, for timed iterations between those of training.
-    pub fn executor(&mut self) -> &mut Executor {
-        &mut self.executor
+    /// What was allocated for it.
+    pub fn layout(&self) -> MemoryLayout {
+        self.executor.layout()
     }
 
     /// The training program under its schedule.
@@ -258,6 +260,19 @@ impl Trainer {
             last_end = end;
         }
         Ok(Outcome::Finished)
+    }
+
+    /// One iteration of training, the next, with the start and end of every command measured.
+    pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
+        let per_epoch = self.accept(data)?;
+        let mut feed = Feed::new(data, &self.plan, per_epoch);
+        feed.prepare(self.step);
+        self.executor.write_images(&self.train, feed.batch.images())?;
+        self.executor.write_labels(&self.train, feed.batch.labels())?;
+        self.write_hyper(self.plan.rate.at(self.step))?;
+        let timeline = self.executor.run_timed(&self.train)?;
+        self.step += 1;
+        Ok(timeline)
     }
 
     /// Runs the network forward over a whole set; changes nothing.

@@ -190,8 +190,10 @@ fn with_host(path: &Path, host: u64) -> Result<Executor, RuntimeError> {
 fn a_host_file_has_its_exact_size_or_says_why_not() {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let path = folder.path().join("slab");
-    drop(with_host(&path, 10_000).expect("10 kB fit"));
-    assert_eq!(std::fs::metadata(&path).expect("it is left").len(), 10_000);
+    let executor = with_host(&path, 10_000).expect("10 kB fit");
+    assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 10_000);
+    drop(executor);
+    assert!(!path.exists(), "it goes with the device");
     let check = |path: &Path, bytes: u64, expected: &str| match with_host(path, bytes) {
         Err(RuntimeError::Device(DeviceError::HostFile { why, .. })) => {
             assert!(why.contains(expected), "{why}");
@@ -199,8 +201,12 @@ fn a_host_file_has_its_exact_size_or_says_why_not() {
         other => panic!("{}: {:?}", path.display(), other.map(|_| "allocated")),
     };
     check(&folder.path().join("missing/slab"), 4096, "folder does not exist");
-    check(Path::new("/dev/full"), 4096, "regular file");
-    check(folder.path(), 4096, "name a regular file");
+    check(Path::new("/dev/full"), 4096, "such a file already");
+    check(folder.path(), 4096, "such a file already");
+    let precious = folder.path().join("precious");
+    std::fs::write(&precious, "do not lose me").expect("a file can be written");
+    check(&precious, 4096, "such a file already");
+    assert_eq!(std::fs::read_to_string(&precious).expect("it is there"), "do not lose me");
     // No disk holds 2^60 bytes.
     check(&path, 1 << 60, "no room");
     assert!(!path.exists(), "what did not fit is not left behind");

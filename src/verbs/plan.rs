@@ -34,7 +34,7 @@ pub fn run(args: &PlanArgs) -> Result<Vec<Table>, Failure> {
     };
     let made = match plan(&trace, &request).map_err(|error| Failure::new(Exit::Internal, error))? {
         Outcome::Planned(made) => made,
-        Outcome::Infeasible(witness) => return Err(no_plan(&trace.name, trace.batch, budget, &witness)),
+        Outcome::Infeasible(witness) => return Err(no_plan(&trace, budget, &witness)),
     };
     let seconds = Seconds(start.elapsed().as_secs_f64());
     files::write(&args.output, &made.schedule)?;
@@ -46,10 +46,21 @@ pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
     name.parse().map_err(|error| Failure::usage(error))
 }
 
-/// The failure that says which op needs how much.
-pub fn no_plan(network: &str, batch: u64, budget: Bytes, witness: &Witness) -> Failure {
-    let message = format!("no plan for {network} at batch {batch} fits a budget of {budget}: {witness}");
-    Failure::new(Exit::NoPlan, message).help("raise --budget, or lower the batch")
+/// The failure that says which op needs how much, and which batch would fit. A trace knows only its own batch; what is not
+/// resident is taken to be proportional to it.
+pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
+    let Trace { name, batch, resident_bytes, .. } = trace;
+    let message = format!("no plan for {name} at batch {batch} fits a budget of {budget}: {witness}");
+    let room = budget.saturating_sub(*resident_bytes).0 as f64;
+    let needs = witness.needs.saturating_sub(*resident_bytes).0 as f64;
+    let fits = (*batch as f64 * room / needs) as u64;
+    Failure::new(Exit::NoPlan, message).help(if budget <= *resident_bytes {
+        format!("raise --budget: {resident_bytes} stay on the device at any batch")
+    } else if fits == 0 {
+        "raise --budget: not even one sample fits".to_owned()
+    } else {
+        format!("raise --budget, or lower the batch to about {fits}")
+    })
 }
 
 fn table(trace: &Trace, made: &Plan, policy: Policy, planning: Seconds) -> Table {

@@ -21,7 +21,7 @@ pub enum HostMemory {
     /// In memory.
     #[default]
     Anonymous,
-    /// In this file, which is made or replaced, and left when the run ends.
+    /// In this file, which must not exist yet, and is removed when the device is dropped.
     File(PathBuf),
 }
 
@@ -29,7 +29,19 @@ pub enum HostMemory {
 struct Region {
     /// Keeps the mapping alive; only `base` is used.
     _map: Option<MmapMut>,
+    /// Removed with the mapping.
+    _file: Option<OwnFile>,
     base: *mut u8,
+}
+
+/// A file that the run made, and that goes with it.
+struct OwnFile(PathBuf);
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        // What cannot be removed stays; the next run says so by name.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// The device memory and the host slab.
@@ -47,12 +59,12 @@ unsafe impl Sync for Memory {}
 
 impl Region {
     fn empty() -> Region {
-        Region { _map: None, base: std::ptr::null_mut() }
+        Region { _map: None, _file: None, base: std::ptr::null_mut() }
     }
 
-    fn of(mut map: MmapMut) -> Region {
+    fn of(mut map: MmapMut, file: Option<OwnFile>) -> Region {
         let base = map.as_mut_ptr();
-        Region { _map: Some(map), base }
+        Region { _map: Some(map), _file: file, base }
     }
 }
 
@@ -117,12 +129,13 @@ fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
         return Ok(Region::empty());
     }
     let length = usize::try_from(bytes.0).map_err(|_| short())?;
-    MmapOptions::new().len(length).populate().map_anon().map(Region::of).map_err(|_| short())
+    MmapOptions::new().len(length).populate().map_anon().map(|map| Region::of(map, None)).map_err(|_| short())
 }
 
 /// Why there is no host file, and what to do about it.
 fn what_to_do(error: &std::io::Error) -> String {
     match error.kind() {
+        ErrorKind::AlreadyExists => "there is such a file already; name another, or remove it if it is of no use".to_owned(),
         ErrorKind::NotFound => "its folder does not exist; make it, or name another file".to_owned(),
         ErrorKind::PermissionDenied => "no permission to write there; name another file".to_owned(),
         ErrorKind::ReadOnlyFilesystem => "the disk is read-only; name a file on another".to_owned(),
@@ -140,29 +153,21 @@ fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
         bytes,
         why: what_to_do(error),
     };
-    let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
+    let options = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = options.map_err(|e| fault(&e))?;
+    let own = OwnFile(path.to_owned());
     if bytes == Bytes::ZERO {
-        return Ok(Region::empty());
+        return Ok(Region { _file: Some(own), ..Region::empty() });
     }
-    if let Err(error) = fill(&file, bytes) {
-        // A file that was cut to what fitted helps nobody; what cannot be removed (a device) stays.
-        if file.metadata().is_ok_and(|m| m.is_file()) {
-            let _ = std::fs::remove_file(path);
-        }
-        return Err(fault(&error));
-    }
-    // SAFETY: the file is the run's own (made or cut to nothing just now); a process that shortens it meanwhile
-    // would end this one with SIGBUS, as for any mapped file.
+    fill(&file, bytes).map_err(|e| fault(&e))?;
+    // SAFETY: the file is the run's own, made just now; a process that shortens it meanwhile would end this one with
+    // SIGBUS, as for any mapped file.
     let map = unsafe { MmapOptions::new().len(bytes.0 as usize).populate().map_mut(&file) };
-    map.map(Region::of).map_err(|e| fault(&e))
+    map.map(|map| Region::of(map, Some(own))).map_err(|e| fault(&e))
 }
 
 /// Gives a file its length and all of its blocks.
 fn fill(file: &File, bytes: Bytes) -> std::io::Result<()> {
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
-    }
     let length = libc::off_t::try_from(bytes.0).map_err(|_| ErrorKind::FileTooLarge)?;
     // SAFETY: the descriptor is open for writing for the whole call.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
@@ -194,13 +199,14 @@ mod tests {
     #[test]
     fn every_fault_of_a_host_file_says_what_to_do() {
         for (code, expected) in [
+            (libc::EEXIST, "such a file already"),
             (libc::ENOENT, "make it"),
             (libc::EACCES, "no permission"),
             (libc::EROFS, "read-only"),
             (libc::ENOSPC, "no room"),
             (libc::EDQUOT, "no room"),
             (libc::EFBIG, "no room"),
-            (libc::EISDIR, "name a regular file"),
+            (libc::EIO, "name a regular file"),
         ] {
             let found = what_to_do(&std::io::Error::from_raw_os_error(code));
             assert!(found.contains(expected), "{found}");

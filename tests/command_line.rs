@@ -1,0 +1,112 @@
+//! The command line as a user meets it: what it prints, and what it says to every kind of bad input.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn plimsoll(folder: &Path, arguments: &str) -> Output {
+    let program = env!("CARGO_BIN_EXE_plimsoll");
+    Command::new(program).args(arguments.split_whitespace()).current_dir(folder).output().expect("the program starts")
+}
+
+/// The command exits with this code, and stderr holds all of these.
+#[track_caller]
+fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
+    let output = plimsoll(folder, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments}\n{stderr}");
+    for words in says {
+        assert!(stderr.contains(words), "`{arguments}` does not say `{words}`:\n{stderr}");
+    }
+    assert!(!stderr.contains("panicked"), "{arguments}\n{stderr}");
+}
+
+/// A folder with a trace and a schedule of it.
+fn planned() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    check(folder.path(), "trace resnet20 --batch 8 -o t.json", 0, &[]);
+    check(folder.path(), "plan t.json --budget 70% --link 12.2GB/s -o s.json", 0, &[]);
+    folder
+}
+
+#[test]
+fn a_plan_is_made_checked_and_simulated_and_every_format_says_the_same() {
+    let folder = planned();
+    let folder = folder.path();
+    check(folder, "check t.json s.json", 0, &[]);
+    let json = plimsoll(folder, "simulate t.json s.json --commands --format json");
+    let value: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON on stdout");
+    let moved = value["simulation"]["offloaded_bytes"].as_u64().expect("a number of bytes");
+    assert!(moved > 0, "at 70 % of the peak something is swapped");
+    let csv = plimsoll(folder, "simulate t.json s.json --format csv");
+    assert!(String::from_utf8_lossy(&csv.stdout).contains(&moved.to_string()));
+    for format in ["table", "md"] {
+        let text = plimsoll(folder, &format!("simulate t.json s.json --format {format}"));
+        assert!(String::from_utf8_lossy(&text.stdout).contains("makespan"));
+    }
+}
+
+#[test]
+fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
+    let folder = planned();
+    let folder = folder.path();
+    let plan = "plan t.json --link 12.2GB/s -o x.json --budget";
+    check(folder, &format!("{plan} 1MiB"), 3, &["fits a budget of 1 MiB", "MiB more than the budget", "raise --budget"]);
+    check(folder, &format!("{plan} 0"), 3, &["more than the budget"]);
+    check(folder, &format!("{plan} 12XB"), 2, &["a size such as 22GiB"]);
+    check(folder, &format!("{plan} -5"), 2, &["--budget"]);
+    check(folder, &format!("{plan} 70% --policy best"), 2, &["`best` is no policy", "plimsoll"]);
+    for rate in ["0", "-1GB/s", "nan", "fast"] {
+        check(folder, &format!("plan t.json --budget 70% -o x.json --link={rate}"), 2, &["a rate above zero"]);
+    }
+    check(folder, "networks resnt18", 2, &["did you mean resnet18"]);
+    check(folder, "networks vgg17", 2, &["vgg16"]);
+    check(folder, "trace alexnet --image 32", 2, &["32x32", "too small", "63"]);
+    check(folder, "trace resnet20 --batch 0", 2, &["batch"]);
+    check(folder, "trace resnet20 --classes 0", 2, &["at least 1"]);
+    check(folder, "plan missing.json --budget 70% --link 1GB/s -o x.json", 2, &["missing.json", "check the path"]);
+    check(folder, "plan t.json --budget 70% --link 1GB/s -o no/such/x.json", 2, &["x.json", "folder must exist"]);
+    check(folder, "verify --data mnist:nowhere --network lenet", 2, &["nowhere"]);
+    check(folder, "verify --data digits --network lenet", 2, &["too small"]);
+    check(folder, "verify --network resnet20 --image 9", 2, &["8x8x1", "9x9x1"]);
+    check(folder, "verify --network mlp --batch 8 --budget 1KiB", 3, &["raise --budget"]);
+    assert!(!folder.join("x.json").exists(), "a failed plan writes nothing");
+}
+
+#[test]
+fn a_file_that_is_not_what_it_should_be_is_refused_with_the_place_of_the_fault() {
+    let folder = planned();
+    let folder = folder.path();
+    let trace = fs::read_to_string(folder.join("t.json")).expect("a trace");
+    let schedule = fs::read_to_string(folder.join("s.json")).expect("a schedule");
+    let faults = [
+        ("empty", String::new(), "is empty"),
+        ("truncated", trace[..trace.len() / 2].to_owned(), "cut short"),
+        ("foreign", "{\"a\": 1}".to_owned(), "no key \"plimsoll\""),
+        ("other", schedule.clone(), "`schedule/1` document; expected `trace/1`"),
+        ("version", trace.replacen("trace/1", "trace/9", 1), "`trace/9`"),
+        ("key", trace.replacen("\"batch\"", "\"batsch\"", 1), "batsch"),
+        ("negative", trace.replacen("\"bytes\":", "\"bytes\":-", 1), "tensors[0].bytes"),
+        ("batch", trace.replacen("\"batch\": 8", "\"batch\": 0", 1), "at least 1 sample"),
+        ("id", trace.replacen("\"writes\":[", "\"writes\":[999999,", 1), "tensor 999999 does not exist"),
+    ];
+    for (name, text, says) in faults {
+        assert_ne!(text, trace, "the fault `{name}` was planted");
+        fs::write(folder.join("bad.json"), text).expect("a file");
+        check(folder, "plan bad.json --budget 70% --link 1GB/s -o x.json", 2, &["bad.json", says]);
+    }
+}
+
+#[test]
+fn a_schedule_that_is_not_valid_is_exit_6() {
+    let folder = planned();
+    let folder = folder.path();
+    let schedule = fs::read_to_string(folder.join("s.json")).expect("a schedule");
+    check(folder, "trace mlp --batch 8 -o other.json", 0, &[]);
+    check(folder, "check other.json s.json", 6, &["another trace", "plan again"]);
+    let waits = schedule.replacen("\"do\":\"prefetch\"", "\"do\":\"offload\"", 1);
+    assert_ne!(waits, schedule);
+    fs::write(folder.join("bad.json"), waits).expect("a file");
+    check(folder, "check t.json bad.json", 6, &["rule"]);
+    check(folder, "simulate t.json bad.json", 6, &["rule"]);
+}

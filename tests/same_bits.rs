@@ -1,0 +1,110 @@
+//! A plan changes no bit: parameters, momentum and running statistics after 20 iterations are those of keeping everything,
+//! under every policy and under random valid schedules, on 1 and 2 compute threads, with random delays in the streams and
+//! a pool full of NaN before every iteration.
+
+use plimsoll::ir::check::check as check_schedule;
+use plimsoll::ir::network::{NetworkSpec, Shape};
+use plimsoll::ir::program::Program;
+use plimsoll::ir::schedule::{Link, Schedule};
+use plimsoll::ir::testing::random_schedule;
+use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll::runtime::cpu::kernels::workspace_bytes;
+use plimsoll::runtime::data::synthetic;
+use plimsoll::runtime::{Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan};
+use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
+
+const ITERATIONS: u64 = 20;
+
+/// What is trained.
+struct Case {
+    spec: NetworkSpec,
+    batch: u64,
+    relu: ReluStorage,
+    /// Random schedules besides those of the policies.
+    random: u64,
+}
+
+fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Case {
+    Case { spec: NetworkSpec { name: name.into(), image: [side; 2], channels: 2, classes: 5 }, batch, relu, random }
+}
+
+fn program(case: &Case, threads: u32) -> Program {
+    let workspace = |call: &_| workspace_bytes(call, threads);
+    let options = LowerOptions { mode: Mode::Train, relu: case.relu, workspace: &workspace };
+    let mut program = lower(&build(&case.spec).expect("a network"), case.batch, &options).expect("it lowers");
+    for op in &mut program.trace.ops {
+        op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
+    }
+    program
+}
+
+/// The schedule of a policy at the tightest of some budgets that it fits.
+fn schedule(program: &Program, policy: Policy) -> Schedule {
+    let memory = program.trace.memory();
+    let (_, peak) = memory.peak().expect("there are ops");
+    let (_, floor) = memory.floor().expect("there are ops");
+    for share in [0.15, 0.3, 0.5, 0.7, 1.0, 1.3] {
+        let budget = Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64);
+        let link = Link::symmetric(BytesPerSecond(5e9));
+        let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits: Limits::default(), seed: 1 };
+        if let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") {
+            return plan.schedule;
+        }
+    }
+    panic!("{policy} does not fit 1.3 times what keeping everything takes");
+}
+
+fn train(case: &Case, program: &Program, schedule: &Schedule, threads: u32, delays: Option<u64>) -> Checkpoint {
+    check_schedule(&program.trace, schedule).expect("a valid schedule");
+    let options = CpuOptions { threads, delays, poison: true, ..CpuOptions::default() };
+    let layout = MemoryLayout::of(program, schedule);
+    let mut executor = Executor::new(Box::new(Cpu::new(options)), layout).expect("memory");
+    let loaded = executor.load(program, schedule).expect("it loads");
+    let rate = LearningRateSchedule::constant(0.02);
+    let network = case.spec.clone();
+    let how = TrainingPlan { network, batch: case.batch, seed: 3, rate, momentum: 0.9, weight_decay: 5e-4 };
+    let mut trainer = Trainer::new(executor, loaded, None, how).expect("the plan fits the program");
+    let NetworkSpec { image: [height, width], channels, classes, .. } = case.spec;
+    let data = synthetic(Shape { height, width, channels }, classes, 4 * case.batch as usize, 7);
+    trainer.train(&*data, ITERATIONS, None, &mut |_| {}, &|| false).expect("it trains");
+    trainer.checkpoint().expect("it can be saved")
+}
+
+fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
+    let bits = |name: &str| checkpoint.region(name).expect("it has its regions").into_iter().map(f32::to_bits).collect();
+    checkpoint.names().map(|name| (name.to_owned(), bits(name))).collect()
+}
+
+fn check(case: &Case) {
+    for threads in [1, 2] {
+        let program = program(case, threads);
+        let kept = bits(&train(case, &program, &schedule(&program, Policy::Keep), threads, None));
+        assert!(kept.iter().flat_map(|(_, bits)| bits).all(|b| f32::from_bits(*b).is_finite()));
+        let planned = Policy::ALL.into_iter().map(|policy| (policy.to_string(), schedule(&program, policy)));
+        let random = (0..case.random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
+        for (name, schedule) in planned.chain(random) {
+            let delayed = train(case, &program, &schedule, threads, Some(11));
+            let found = bits(&delayed);
+            for (a, b) in kept.iter().zip(&found) {
+                assert!(a == b, "{}: `{}` differs under {name} on {threads} threads", case.spec.name, a.0);
+            }
+            assert_eq!(kept.len(), found.len());
+        }
+    }
+}
+
+#[test]
+fn residual_networks_with_batch_norm() {
+    check(&case("resnet20", 8, 6, ReluStorage::Auto, 3));
+}
+
+#[test]
+fn plain_convolutions_and_masks() {
+    check(&case("lenet", 16, 8, ReluStorage::Mask, 3));
+}
+
+#[test]
+fn local_response_normalisation_groups_and_dropout() {
+    check(&case("alexnet", 63, 2, ReluStorage::Output, 1));
+}
