@@ -116,7 +116,7 @@ fn miss(fitted: &Fitted, p: &Point, curve: &Curve) -> f64 {
 
 /// The mean miss of each shape over the folds, and what its worst miss on all points has beyond twice that; infinite where the shape
 /// cannot be fitted. Two batch sizes or fewer leave nothing to compare by.
-fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
+pub(super) fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
     if points.len() < 3 {
         return [f64::INFINITY; 3];
     }

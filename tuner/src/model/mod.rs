@@ -1,14 +1,16 @@
 //! The performance model (AccUDNN §3.3): seconds of any op at any batch size, and the link, fitted to what was measured.
 //!
 //! ```text
-//! seconds of op j at batch k = layer_j(k) * iteration(k) / sum over all ops i of layer_i(k)
+//! seconds of op j at batch k = adds_up(k) * layer_j(k)
 //! ```
 //!
 //! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type (`curve.rs`). Both
 //! are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to relative errors.
 //! Neither medians nor such fits add up: on a busy machine a short op is seldom interrupted and its median knows nothing of it,
-//! while hardly an iteration gets through undisturbed. Therefore the whole iteration is fitted like one more layer, to the mean of the
-//! middle half of its repetitions, and the ops share it out as their own curves say. On a quiet machine the last factor is close to 1.
+//! while hardly an iteration gets through undisturbed. `adds_up` mends that. It is one ratio for
+//! all batch sizes, or iteration(k) / sum of all layer_i(k) with the typical iteration (the mean of the middle half of its
+//! repetitions) fitted like one more layer: whichever predicts left-out iterations better. The ratio is better on a calm machine, where it
+//! is close to 1; the fitted iteration on a busy one.
 //!
 //! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
 //! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
@@ -261,18 +263,32 @@ impl Size {
 struct Iteration {
     curve: Curve,
     fitted: Fitted,
+    /// Typical iteration / sum of the layers, where one ratio for all batch sizes predicts better than the fitted iteration.
+    ratio: Option<f64>,
 }
 
 impl Iteration {
-    fn fit(points: Vec<Point>) -> Iteration {
+    /// From the typical iterations (x is the batch size), ascending, and the sum of the fitted layers at each of them.
+    fn fit(points: Vec<Point>, sums: &[f64]) -> Iteration {
+        let logs: Vec<f64> =
+            points.iter().zip(sums).map(|(p, sum)| (p.seconds / sum.max(TICK)).ln()).collect();
+        let total: f64 = logs.iter().sum();
+        let folds = layer::folds(logs.len());
+        let miss = |i: usize| (logs[i] - (total - logs[i]) / (logs.len() - 1) as f64).abs();
         let samples: Vec<(f64, f64)> = points.iter().map(|p| (p.x, p.seconds)).collect();
         let curve = Curve::fit(&samples, None).expect("there is a batch size");
+        let [_, line, between] = layer::scores(&points, &curve);
+        let one_ratio =
+            logs.len() >= 3 && folds.clone().map(miss).sum::<f64>() / folds.len() as f64 <= line.min(between);
+        let ratio = one_ratio.then(|| (total / logs.len() as f64).exp());
         let fitted = layer::fit_group(&[points], &curve).remove(0);
-        Iteration { curve, fitted }
+        Iteration { curve, fitted, ratio }
     }
 
-    fn at(&self, batch: u64) -> f64 {
-        self.fitted.at(batch as f64, batch as f64, &self.curve).max(TICK)
+    /// What makes layers that sum to `sum` at a batch size add up to the iteration.
+    fn adds_up(&self, batch: u64, sum: f64) -> f64 {
+        let whole = || self.fitted.at(batch as f64, batch as f64, &self.curve).max(TICK);
+        self.ratio.unwrap_or_else(|| whole() / sum.max(TICK))
     }
 }
 
@@ -304,14 +320,25 @@ fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
         }
         curves.insert(of.clone(), curve);
     }
-    let layers = layers.into_iter().map(|fitted| fitted.expect("every op belongs to one type")).collect();
+    let layers: Vec<Fitted> =
+        layers.into_iter().map(|fitted| fitted.expect("every op belongs to one type")).collect();
     let whole = |b: usize| {
         let batch = data.batches[b] as f64;
         Point { batch, x: batch, seconds: data.totals[b] }
     };
-    let iteration =
-        Iteration::fit((0..data.batches.len()).filter(|b| Some(*b) != left_out).map(whole).collect());
+    let measured = || (0..data.batches.len()).filter(|b| Some(*b) != left_out);
+    let sums: Vec<f64> = measured().map(|b| sum_of(data, &curves, &layers, b)).collect();
+    let iteration = Iteration::fit(measured().map(whole).collect(), &sums);
     Fits { curves, layers, iteration }
+}
+
+/// The sum of all fitted ops at the measured batch size of position `b`.
+fn sum_of(data: &Data, curves: &BTreeMap<Type, Curve>, layers: &[Fitted], b: usize) -> f64 {
+    let seconds = |j: usize| {
+        let p = data.points[j][b];
+        layers[j].at(p.batch, p.x, &curves[&data.names[j].1]).max(0.0)
+    };
+    (0..layers.len()).map(seconds).sum()
 }
 
 impl Model {
@@ -344,7 +371,7 @@ impl Model {
     fn adds_up(&self, batch: u64) -> f64 {
         let k = batch as f64;
         let seconds = |layer: &Layer| layer.fitted.at(k, layer.size.at(k), &self.curves[&layer.of]).max(0.0);
-        self.iteration.at(batch) / self.layers.values().map(seconds).sum::<f64>().max(TICK)
+        self.iteration.adds_up(batch, self.layers.values().map(seconds).sum())
     }
 
     fn share(&self, op: &Op, batch: u64, adds_up: f64) -> Result<Prediction, UnknownOp> {
@@ -433,11 +460,12 @@ fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
         for (j, offs) in offs.iter_mut().enumerate() {
             offs.push((seconds(j) / data.points[j][b].seconds - 1.0).abs());
         }
+        let sum = sum_of(data, &fits.curves, &fits.layers, b);
         let op_relative_error = median(&mut offs.iter().map(|of| of[b]).collect::<Vec<_>>());
         held_out.push(HeldOut {
             batch: data.batches[b],
             inside: count >= 3 && layer::folds(count).contains(&b),
-            predicted: Seconds(fits.iteration.at(data.batches[b])),
+            predicted: Seconds(sum * fits.iteration.adds_up(data.batches[b], sum)),
             measured: Seconds(data.totals[b]),
             op_relative_error,
         });
