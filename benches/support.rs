@@ -61,6 +61,13 @@ pub fn peak(task: &Task, batch: u64) -> Bytes {
     task.trace(batch).expect("the network lowers").memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
+/// A budget between the floor, below which no plan fits (0), and what keeping everything takes (1).
+pub fn budget(task: &Task, batch: u64, share: f64) -> Bytes {
+    let memory = task.trace(batch).expect("the network lowers").memory();
+    let (_, floor) = memory.floor().expect("there are ops");
+    floor + Bytes(((peak(task, batch) - floor).0 as f64 * share) as u64)
+}
+
 /// Processor, threads and commit, for the head of a table.
 pub fn machine(task: &Task) -> String {
     let facts = task.setup.device().facts();

@@ -93,6 +93,7 @@ pub fn tune(
         return Err(Failure::new(Exit::NoPlan, "no batch fits the budget").help("raise --budget"));
     };
     let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
+    tracing::info!("searching batch sizes up to {largest}");
     let bar = progress::bar("tune", EVALUATIONS as u64, quiet);
     let mut refits = 0;
     loop {

@@ -103,7 +103,7 @@ fn a_schedule_that_is_not_valid_is_exit_6() {
     let folder = folder.path();
     let schedule = fs::read_to_string(folder.join("s.json")).expect("a schedule");
     check(folder, "trace mlp --batch 8 -o other.json", 0, &[]);
-    check(folder, "check other.json s.json", 6, &["another trace", "plan again"]);
+    check(folder, "check other.json s.json", 6, &["the schedule is for `resnet20-32x32x3-10`", "plan this trace anew"]);
     let waits = schedule.replacen("\"do\":\"prefetch\"", "\"do\":\"offload\"", 1);
     assert_ne!(waits, schedule);
     fs::write(folder.join("bad.json"), waits).expect("a file");

@@ -33,7 +33,6 @@ pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Fa
     let schedule: Schedule = files::read(at)?;
     check(&trace, &schedule).map_err(|violation| {
         Failure::new(Exit::Verification, format_args!("{} is not valid: {violation}", at.display()))
-            .help("plan again for this trace and budget")
     })?;
     Ok((trace, schedule))
 }

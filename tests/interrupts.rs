@@ -1,0 +1,46 @@
+//! Ctrl-C in every phase of `auto`: exit 130, and the same command goes on from what is in the study's folder.
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs `auto` in a study; where a marker is given, presses Ctrl-C when a line on stderr holds it. Exit code and stderr.
+fn auto(study: &Path, press_at: Option<&str>) -> (Option<i32>, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["auto", "--epochs", "12", "--study"])
+        .arg(study)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut said = String::new();
+    let mut pressed = false;
+    for line in BufReader::new(child.stderr.take().expect("stderr is piped")).lines() {
+        let line = line.expect("stderr is text");
+        if !pressed && press_at.is_some_and(|marker| line.contains(marker)) {
+            pressed = true;
+            let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+            assert!(sent.expect("kill is there").success());
+        }
+        said.push_str(&line);
+        said.push('\n');
+    }
+    assert_eq!(pressed, press_at.is_some(), "the phase was reached:\n{said}");
+    (child.wait().expect("it ends").code(), said)
+}
+
+#[test]
+fn every_phase_stops_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let study = folder.path().join("study");
+    for marker in ["measuring", "searching", "epoch 2 of"] {
+        let (code, said) = auto(&study, Some(marker));
+        assert_eq!(code, Some(130), "{marker}:\n{said}");
+        assert!(said.contains("goes on from"), "{marker}:\n{said}");
+    }
+    let (code, said) = auto(&study, None);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("using the choice in"), "{said}");
+    assert!(said.contains("going on from iteration"), "{said}");
+}
