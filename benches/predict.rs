@@ -2,7 +2,7 @@
 //! bytes predicted beside allocated.
 //!
 //! A network is profiled at the five fractions of a largest batch, as `tune` does. At three batch sizes between them the
-//! planner plans within a budget that keeping everything does not fit, and the plan is run. `cargo bench --bench predict`.
+//! planner plans within a budget that keeping everything does not fit, and the plan is run. `cargo bench --bench predict [-- NETWORK]`.
 
 mod support;
 
@@ -12,7 +12,7 @@ use plimsoll::task::Setup;
 use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::Model;
 use plimsoll::verbs::profile::measure;
-use support::{budget, in_full, in_turn, machine, middle, task, trainer};
+use support::{budget, in_full, in_turn, machine, middle, task, trainer, wanted};
 
 /// Network, image side, largest batch.
 const CASES: [(&str, u32, u64); 4] =
@@ -28,7 +28,7 @@ const BUDGET: f64 = 0.6;
 fn main() {
     let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 15) } else { (&[("resnet20", 8, 24)], 3) };
     let mut offs = Vec::new();
-    for (number, (network, side, largest)) in cases.iter().enumerate() {
+    for (number, (network, side, largest)) in cases.iter().filter(|case| wanted(case.0)).enumerate() {
         let setup = Setup { threads: 1, link: None, host: HostMemory::Anonymous };
         let task = task(network, *side, setup);
         if number == 0 {

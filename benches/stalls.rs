@@ -2,7 +2,7 @@
 //! beside what `simulate` says.
 //!
 //! Op times are measured at the very batch size, so that only the schedule is on trial and not the model. The link is
-//! paced: as fast as PCIe for the schedule without stalls, slow for those with. All run in turn. `cargo bench --bench stalls`.
+//! paced: as fast as PCIe for the schedule without stalls, slow for those with. All run in turn. `cargo bench --bench stalls [-- NETWORK]`.
 
 mod support;
 
@@ -13,7 +13,7 @@ use plimsoll::profiler::batch_samples;
 use plimsoll::runtime::HostMemory;
 use plimsoll::task::{Setup, Task};
 use plimsoll::tuner::Policy;
-use support::{in_full, in_turn, machine, middle, peak, task, trainer};
+use support::{in_full, in_turn, machine, middle, peak, task, trainer, wanted};
 
 /// Network, image side, batch.
 const CASES: [(&str, u32, u64); 3] = [("vgg16", 32, 32), ("resnet18", 64, 16), ("resnet20", 32, 64)];
@@ -26,7 +26,7 @@ const TIMED: usize = 9;
 
 fn main() {
     let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 31) } else { (&[("resnet20", 8, 48)], 3) };
-    for (number, (network, side, batch)) in cases.iter().enumerate() {
+    for (number, (network, side, batch)) in cases.iter().filter(|case| wanted(case.0)).enumerate() {
         let task = |link| task(network, *side, Setup { threads: 1, link, host: HostMemory::Anonymous });
         let unpaced = task(None);
         if number == 0 {
@@ -68,7 +68,13 @@ fn timed_trace(task: &Task, batch: u64) -> Trace {
 }
 
 /// A policy's schedule and its predicted makespan; none where it does not fit.
-fn plan(task: &Task, trace: &Trace, policy: Policy, budget: Bytes, link: Link) -> Option<(Schedule, Seconds)> {
+fn plan(
+    task: &Task,
+    trace: &Trace,
+    policy: Policy,
+    budget: Bytes,
+    link: Link,
+) -> Option<(Schedule, Seconds)> {
     let outcome = task.outcome(trace, policy, budget, link).expect("a sound trace");
     outcome.plan().map(|plan| (plan.schedule.clone(), plan.makespan))
 }
@@ -82,7 +88,10 @@ fn keeping(task: &Task, trace: &Trace, link: Link) -> (Schedule, Seconds) {
 fn compare(task: &Task, trace: &Trace, policy: Policy, budget: Bytes, link: Link, rounds: u64) {
     let batch = trace.batch;
     let Some((schedule, predicted)) = plan(task, trace, policy, budget, link) else {
-        println!("| {} | {batch} | {policy} | {} | does not fit |", task.network.spec.name, link.offload_bytes_per_second);
+        println!(
+            "| {} | {batch} | {policy} | {} | does not fit |",
+            task.network.spec.name, link.offload_bytes_per_second
+        );
         return;
     };
     let (keep, kept) = keeping(task, trace, link);

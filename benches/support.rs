@@ -14,6 +14,12 @@ pub fn in_full() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
+/// Whether a network is asked for: every one where none is named on the command line.
+pub fn wanted(network: &str) -> bool {
+    let mut named = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).peekable();
+    named.peek().is_none() || named.any(|name| name == network)
+}
+
 /// A network for square images of `side` pixels, on synthetic data of 10 classes.
 pub fn task(network: &str, side: u32, setup: Setup) -> Task {
     let image = Some(Image([side; 2]));

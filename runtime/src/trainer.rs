@@ -9,8 +9,8 @@
 
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
 use crate::data::{Batch, Dataset, epoch_order};
-use crate::error::RuntimeError;
 use crate::device::MemoryLayout;
+use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::rate::LearningRateSchedule;
 use plimsoll_ir::Seconds;

@@ -135,7 +135,9 @@ fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
 /// Why there is no host file, and what to do about it.
 fn what_to_do(error: &std::io::Error) -> String {
     match error.kind() {
-        ErrorKind::AlreadyExists => "there is such a file already; name another, or remove it if it is of no use".to_owned(),
+        ErrorKind::AlreadyExists => {
+            "there is such a file already; name another, or remove it if it is of no use".to_owned()
+        }
         ErrorKind::NotFound => "its folder does not exist; make it, or name another file".to_owned(),
         ErrorKind::PermissionDenied => "no permission to write there; name another file".to_owned(),
         ErrorKind::ReadOnlyFilesystem => "the disk is read-only; name a file on another".to_owned(),
