@@ -196,9 +196,12 @@ pub struct StudyArgs {
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
     /// What the device may hold, such as 22GiB, 500MB, or 90% of the machine's memory; by default what keeping
-    /// everything takes at a batch of 4, as if the device were just that small
+    /// everything takes at a batch of 16, as if the device were just that small
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
+    /// No batch smaller than this; by default the base batch, below which your learning rate is untried
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub min_batch: Option<u64>,
     /// No batch larger than this
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_batch: Option<u64>,

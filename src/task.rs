@@ -24,7 +24,7 @@ use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
-pub const UNBUDGETED_BATCH: u64 = 4;
+pub const UNBUDGETED_BATCH: u64 = 16;
 
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;

@@ -29,6 +29,8 @@ use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
 pub struct TuneRequest<'a> {
     /// What the device may hold.
     pub budget: Bytes,
+    /// No batch smaller than this.
+    pub min_batch: u64,
     /// No batch larger than this.
     pub max_batch: Option<u64>,
     /// The base point and the rule of the learning rate.
@@ -81,6 +83,16 @@ const MEASURED: u64 = 15;
 /// Timed iterations that join the profile when the model is refitted.
 const TIMED: usize = 7;
 
+/// What one tuning stands on, besides the profile.
+struct Tuner<'a> {
+    task: &'a Task,
+    request: &'a TuneRequest<'a>,
+    /// The largest batch that can be trained.
+    largest: u64,
+    /// The largest batch that keeps everything.
+    keeps_all: Option<u64>,
+}
+
 /// Tunes. The profile grows where the model had to be refitted.
 pub fn tune(
     task: &Task,
@@ -89,142 +101,214 @@ pub fn tune(
     quiet: bool,
 ) -> Result<Tuned, Failure> {
     let limit = request.max_batch.unwrap_or(u64::MAX).min(task.samples());
-    let Some(largest) = task.largest_batch(Policy::Naive, request.budget, limit)? else {
-        return Err(Failure::new(Exit::NoPlan, "no batch fits the budget").help("raise --budget"));
-    };
+    let largest = task.largest_batch(Policy::Naive, request.budget, limit)?.unwrap_or(0);
+    if largest < request.min_batch {
+        let (least, budget) = (request.min_batch, request.budget);
+        let message = format!(
+            "within {budget} the largest batch that can be trained is {largest}; asked for is at least {least}"
+        );
+        return Err(Failure::new(Exit::NoPlan, message).help("raise --budget, or lower --min-batch"));
+    }
     let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
-    tracing::info!("searching batch sizes up to {largest}");
+    let tuner = Tuner { task, request, largest, keeps_all };
+    tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let bar = progress::bar("tune", EVALUATIONS as u64, quiet);
     let mut refits = 0;
     loop {
         let model = Model::fit(profile).map_err(Failure::usage)?;
         bar.reset();
-        let found = one_search(task, &model, request, largest, keeps_all, &bar)?;
-        let chosen = measure(task, &model, &found.chosen, &found.plan.schedule)?;
+        let found = tuner.search(&model, &bar)?;
+        let chosen = tuner.measure(&model, &found.chosen, &found.plan.schedule)?;
         let verdict = confirm(&predicted(&chosen.measured), &observed(&chosen.measured));
-        tracing::info!(
-            "batch {}: predicted {}, measured {}",
-            found.chosen.batch,
-            found.chosen.iteration,
-            chosen.measured.figures.iteration_seconds
-        );
+        let (iteration, measured) = (found.chosen.iteration, chosen.measured.figures.iteration_seconds);
+        tracing::info!("batch {}: predicted {iteration}, measured {measured}", found.chosen.batch);
         if matches!(verdict, Verdict::Refit { .. }) && refits < REFITS {
             refits += 1;
             take_in(profile, chosen.samples);
             continue;
         }
         bar.finish_and_clear();
-        return finish(task, &model, request, found, chosen.measured, keeps_all, largest, refits);
+        return tuner.finish(&model, found, chosen.measured, refits);
     }
 }
 
-/// Plans at batch sizes over the whole range.
-fn one_search(
-    task: &Task,
-    model: &Model,
-    request: &TuneRequest<'_>,
-    largest: u64,
-    keeps_all: Option<u64>,
-    bar: &indicatif::ProgressBar,
-) -> Result<Search, Failure> {
-    let search_request = SearchRequest {
-        dataset: task.samples(),
-        most: largest,
-        keeps_all,
-        // What passes between iterations is proportional to the batch (the input), so it does not move the best batch.
-        between: &|_| Seconds::ZERO,
-        relative_error: &|batch| model.iteration_error(batch),
-        evaluations: EVALUATIONS,
-        stop: &interrupt::pressed,
-    };
-    let mut plan_at = |batch| {
-        bar.inc(1);
-        planned(task, model, request.budget, batch)
-    };
-    match search(&search_request, &mut plan_at) {
-        _ if interrupt::pressed() => {
-            let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
-            Err(failure.help("the same command goes on from it"))
-        }
-        Ok(found) => Ok(found),
-        Err(SearchError::Caller(failure)) => Err(failure),
-        Err(error @ SearchError::NoPlan { .. }) => Err(Failure::new(Exit::NoPlan, error)),
-        Err(error @ (SearchError::Empty { .. } | SearchError::Stopped)) => {
-            Err(Failure::new(Exit::Internal, error))
+impl Tuner<'_> {
+    /// What is searched. What passes between iterations is proportional to the batch (the input), so it does not move
+    /// the best batch, and is left out until it is measured.
+    fn search_request<'s>(&self, relative_error: &'s dyn Fn(u64) -> f64) -> SearchRequest<'s> {
+        SearchRequest {
+            dataset: self.task.samples(),
+            least: self.request.min_batch,
+            most: self.largest,
+            keeps_all: self.keeps_all,
+            between: &|_| Seconds::ZERO,
+            relative_error,
+            evaluations: EVALUATIONS,
+            stop: &interrupt::pressed,
         }
     }
-}
 
-/// The planner's answer at one batch size; none where it fits no plan.
-fn planned(task: &Task, model: &Model, budget: Bytes, batch: u64) -> Result<Option<Planned>, Failure> {
-    let mut trace = task.trace(batch)?;
-    model.fill(&mut trace).map_err(Failure::usage)?;
-    Ok(match task.outcome(&trace, Policy::Plimsoll, budget, model.link())? {
-        PlanOutcome::Planned(plan) => {
-            Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
+    /// Plans at batch sizes over the whole range.
+    fn search(&self, model: &Model, bar: &indicatif::ProgressBar) -> Result<Search, Failure> {
+        let relative_error = |batch| model.iteration_error(batch);
+        let mut plan_at = |batch| {
+            bar.inc(1);
+            self.planned(model, batch)
+        };
+        match search(&self.search_request(&relative_error), &mut plan_at) {
+            _ if interrupt::pressed() => {
+                let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
+                Err(failure.help("the same command goes on from it"))
+            }
+            Ok(found) => Ok(found),
+            Err(SearchError::Caller(failure)) => Err(failure),
+            Err(error @ SearchError::NoPlan { .. }) => Err(Failure::new(Exit::NoPlan, error)),
+            Err(error @ (SearchError::Empty { .. } | SearchError::Stopped)) => {
+                Err(Failure::new(Exit::Internal, error))
+            }
         }
-        PlanOutcome::Infeasible(_) => None,
-    })
+    }
+
+    /// The planner's answer at one batch size; none where it fits no plan.
+    fn planned(&self, model: &Model, batch: u64) -> Result<Option<Planned>, Failure> {
+        let mut trace = self.task.trace(batch)?;
+        model.fill(&mut trace).map_err(Failure::usage)?;
+        Ok(match self.task.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link())? {
+            PlanOutcome::Planned(plan) => {
+                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
+            }
+            PlanOutcome::Infeasible(_) => None,
+        })
+    }
+
+    /// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges.
+    fn measure(&self, model: &Model, candidate: &Candidate, schedule: &Schedule) -> Result<Run, Failure> {
+        let task = self.task;
+        let batch = candidate.batch;
+        let program = task.program(batch, Mode::Train)?;
+        let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
+        let peak = executor.layout().device();
+        let loaded = loaded.remove(0);
+        let plan = TrainingPlan {
+            network: task.network.spec.clone(),
+            batch,
+            seed: 1,
+            rate: LearningRateSchedule::constant(0.0),
+            momentum: 0.0,
+            weight_decay: 0.0,
+        };
+        let mut trainer = Trainer::new(executor, loaded.clone(), None, plan)?;
+        let (mut iterations, mut between) = (Vec::new(), Vec::new());
+        let mut observe = |observation: &Observation| {
+            if observation.step >= WARM_UP {
+                iterations.push(observation.seconds);
+                between.push(observation.between);
+            }
+        };
+        let data = &*task.data.train;
+        let outcome = trainer.train(data, WARM_UP + MEASURED, None, &mut observe, &interrupt::pressed)?;
+        if let Outcome::Interrupted { .. } = outcome {
+            return Err(Failure::new(
+                Exit::Interrupted,
+                "stopped while confirming the choice; the profile is kept",
+            ));
+        }
+        let mut timelines = Vec::new();
+        for _ in 0..TIMED {
+            timelines.push(trainer.train_timed(data)?);
+        }
+        let samples = batch_samples(loaded.trace(), schedule, &timelines, Seconds::ZERO);
+        let iteration = centre(&iterations).expect("iterations were measured");
+        let between = centre(&between).map_or(Seconds::ZERO, |c| c.median);
+        let per_epoch = task.samples() as f64 / batch as f64;
+        let figures = Figures {
+            iteration_seconds: iteration.median,
+            relative_error: iteration.deviation / iteration.median,
+            between_seconds: between,
+            epoch_seconds: (iteration.median + between) * per_epoch,
+            peak_bytes: peak,
+        };
+        let epoch = (candidate.iteration + between) * per_epoch;
+        let candidate = Candidate { between, epoch, ..*candidate };
+        Ok(Run {
+            measured: Measured { candidate, figures, predicted_error: model.iteration_error(batch) },
+            samples,
+        })
+    }
+
+    /// Measures keeping everything beside the choice, takes the better, and writes it up.
+    fn finish(&self, model: &Model, found: Search, chosen: Measured, refits: u32) -> Result<Tuned, Failure> {
+        let mut keeper = None;
+        let mut schedule = found.plan.schedule;
+        let mut best = chosen;
+        match self.keeps_all {
+            Some(batch) if batch == chosen.candidate.batch => keeper = Some(chosen),
+            Some(batch) => {
+                let plan = self.planned(model, batch)?;
+                let plan =
+                    plan.ok_or_else(|| Failure::new(Exit::Internal, "what keeps everything has no plan"))?;
+                let candidate = self.search_request(&|_| 0.0).candidate(batch, &plan);
+                let measured = self.measure(model, &candidate, &plan.schedule)?.measured;
+                let no_slower = measured.figures.epoch_seconds <= chosen.figures.epoch_seconds;
+                if no_slower && batch >= self.request.min_batch {
+                    tracing::info!("keeping everything at batch {batch} is measured to be no slower");
+                    (best, schedule) = (measured, plan.schedule);
+                }
+                keeper = Some(measured);
+            }
+            None => {}
+        }
+        let config = self.config(model, &best)?;
+        let (curve, largest) = (found.curve, self.largest);
+        Ok(Tuned { config, schedule, chosen: best, keeper, curve, largest, refits })
+    }
+
+    /// The choice as a config.
+    fn config(&self, model: &Model, chosen: &Measured) -> Result<Config, Failure> {
+        let (task, request) = (self.task, self.request);
+        let RateArgs { base_batch, base_rate, rate_rule, convexity } = *request.rate;
+        let batch = chosen.candidate.batch;
+        let rule = match rate_rule {
+            RuleArg::Linear => LearningRateRule::Linear,
+            RuleArg::SquareRoot => LearningRateRule::SquareRoot,
+            RuleArg::Accudnn => LearningRateRule::Accudnn {
+                convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)),
+            },
+        };
+        let rate = learning_rate(rule, base_batch, base_rate, batch).map_err(Failure::usage)?;
+        let per_epoch = task.samples() / batch;
+        let warmup = warmup_iterations(base_batch, batch, per_epoch, request.epochs);
+        let candidate = &chosen.candidate;
+        let predicted = Figures {
+            iteration_seconds: candidate.iteration,
+            relative_error: chosen.predicted_error,
+            between_seconds: candidate.between,
+            epoch_seconds: candidate.epoch,
+            peak_bytes: candidate.peak,
+        };
+        let facts = task.setup.device().facts();
+        Ok(Config {
+            kind: ConfigKind,
+            network: task.network.spec.clone(),
+            device: facts.name,
+            threads: task.setup.threads,
+            link: model.link(),
+            paced: task.setup.link,
+            budget_bytes: request.budget,
+            batch,
+            policy: Policy::Plimsoll.to_string(),
+            schedule: "chosen.schedule.json".to_owned(),
+            learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },
+            predicted,
+            measured: Some(chosen.figures),
+        })
+    }
 }
 
 /// A choice that was run, with the samples that would mend the model.
 struct Run {
     measured: Measured,
     samples: plimsoll_ir::profile::BatchSamples,
-}
-
-/// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges.
-fn measure(task: &Task, model: &Model, candidate: &Candidate, schedule: &Schedule) -> Result<Run, Failure> {
-    let batch = candidate.batch;
-    let program = task.program(batch, Mode::Train)?;
-    let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
-    let peak = executor.layout().device();
-    let loaded = loaded.remove(0);
-    let plan = TrainingPlan {
-        network: task.network.spec.clone(),
-        batch,
-        seed: 1,
-        rate: LearningRateSchedule::constant(0.0),
-        momentum: 0.0,
-        weight_decay: 0.0,
-    };
-    let mut trainer = Trainer::new(executor, loaded.clone(), None, plan)?;
-    let (mut iterations, mut between) = (Vec::new(), Vec::new());
-    let mut observe = |observation: &Observation| {
-        if observation.step >= WARM_UP {
-            iterations.push(observation.seconds);
-            between.push(observation.between);
-        }
-    };
-    let data = &*task.data.train;
-    let outcome = trainer.train(data, WARM_UP + MEASURED, None, &mut observe, &interrupt::pressed)?;
-    if let Outcome::Interrupted { .. } = outcome {
-        return Err(Failure::new(
-            Exit::Interrupted,
-            "stopped while confirming the choice; the profile is kept",
-        ));
-    }
-    let mut timelines = Vec::new();
-    for _ in 0..TIMED {
-        timelines.push(trainer.train_timed(data)?);
-    }
-    let samples = batch_samples(loaded.trace(), schedule, &timelines, Seconds::ZERO);
-    let iteration = centre(&iterations).expect("iterations were measured");
-    let between = centre(&between).map_or(Seconds::ZERO, |c| c.median);
-    let per_epoch = task.samples() as f64 / batch as f64;
-    let figures = Figures {
-        iteration_seconds: iteration.median,
-        relative_error: iteration.deviation / iteration.median,
-        between_seconds: between,
-        epoch_seconds: (iteration.median + between) * per_epoch,
-        peak_bytes: peak,
-    };
-    let epoch = (candidate.iteration + between) * per_epoch;
-    let candidate = Candidate { between, epoch, ..*candidate };
-    Ok(Run {
-        measured: Measured { candidate, figures, predicted_error: model.iteration_error(batch) },
-        samples,
-    })
 }
 
 fn predicted(measured: &Measured) -> Observed {
@@ -251,81 +335,4 @@ fn take_in(profile: &mut Profile, samples: plimsoll_ir::profile::BatchSamples) {
             profile.batches.sort_by_key(|b| b.batch);
         }
     }
-}
-
-/// Measures keeping everything beside the choice, takes the better, and writes it up.
-#[allow(clippy::too_many_arguments, reason = "the parts of one result, each made by another step")]
-fn finish(
-    task: &Task,
-    model: &Model,
-    request: &TuneRequest<'_>,
-    found: Search,
-    chosen: Measured,
-    keeps_all: Option<u64>,
-    largest: u64,
-    refits: u32,
-) -> Result<Tuned, Failure> {
-    let keeper_at = found.curve.iter().find(|c| Some(c.batch) == keeps_all).copied();
-    let mut keeper = None;
-    let mut schedule = found.plan.schedule;
-    let mut best = chosen;
-    if let Some(candidate) = keeper_at.filter(|c| c.batch != chosen.candidate.batch) {
-        let plan = planned(task, model, request.budget, candidate.batch)?;
-        let plan =
-            plan.ok_or_else(|| Failure::new(Exit::Internal, "a batch that was planned has no plan now"))?;
-        let measured = measure(task, model, &candidate, &plan.schedule)?.measured;
-        if measured.figures.epoch_seconds <= chosen.figures.epoch_seconds {
-            tracing::info!("keeping everything at batch {} is measured to be no slower", candidate.batch);
-            (best, schedule) = (measured, plan.schedule);
-        }
-        keeper = Some(measured);
-    } else if keeper_at.is_some() {
-        keeper = Some(chosen);
-    }
-    let config = config(task, model, request, &best)?;
-    Ok(Tuned { config, schedule, chosen: best, keeper, curve: found.curve, largest, refits })
-}
-
-fn config(
-    task: &Task,
-    model: &Model,
-    request: &TuneRequest<'_>,
-    chosen: &Measured,
-) -> Result<Config, Failure> {
-    let RateArgs { base_batch, base_rate, rate_rule, convexity } = *request.rate;
-    let batch = chosen.candidate.batch;
-    let rule = match rate_rule {
-        RuleArg::Linear => LearningRateRule::Linear,
-        RuleArg::SquareRoot => LearningRateRule::SquareRoot,
-        RuleArg::Accudnn => {
-            LearningRateRule::Accudnn { convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)) }
-        }
-    };
-    let rate = learning_rate(rule, base_batch, base_rate, batch).map_err(Failure::usage)?;
-    let per_epoch = task.samples() / batch;
-    let warmup = warmup_iterations(base_batch, batch, per_epoch, request.epochs);
-    let candidate = &chosen.candidate;
-    let predicted = Figures {
-        iteration_seconds: candidate.iteration,
-        relative_error: chosen.predicted_error,
-        between_seconds: candidate.between,
-        epoch_seconds: candidate.epoch,
-        peak_bytes: candidate.peak,
-    };
-    let facts = task.setup.device().facts();
-    Ok(Config {
-        kind: ConfigKind,
-        network: task.network.spec.clone(),
-        device: facts.name,
-        threads: task.setup.threads,
-        link: model.link(),
-        paced: task.setup.link,
-        budget_bytes: request.budget,
-        batch,
-        policy: Policy::Plimsoll.to_string(),
-        schedule: "chosen.schedule.json".to_owned(),
-        learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },
-        predicted,
-        measured: Some(chosen.figures),
-    })
 }

@@ -6,7 +6,11 @@ use std::process::{Command, Output};
 
 fn plimsoll(folder: &Path, arguments: &str) -> Output {
     let program = env!("CARGO_BIN_EXE_plimsoll");
-    Command::new(program).args(arguments.split_whitespace()).current_dir(folder).output().expect("the program starts")
+    Command::new(program)
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .expect("the program starts")
 }
 
 /// The command exits with this code, and stderr holds all of these.
@@ -51,21 +55,41 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     let folder = planned();
     let folder = folder.path();
     let plan = "plan t.json --link 12.2GB/s -o x.json --budget";
-    check(folder, &format!("{plan} 1MiB"), 3, &["fits a budget of 1 MiB", "MiB more than the budget", "raise --budget"]);
+    check(
+        folder,
+        &format!("{plan} 1MiB"),
+        3,
+        &["fits a budget of 1 MiB", "MiB more than the budget", "raise --budget"],
+    );
     check(folder, &format!("{plan} 0"), 3, &["more than the budget"]);
     check(folder, &format!("{plan} 12XB"), 2, &["a size such as 22GiB"]);
     check(folder, &format!("{plan} -5"), 2, &["--budget"]);
     check(folder, &format!("{plan} 70% --policy best"), 2, &["`best` is no policy", "plimsoll"]);
     for rate in ["0", "-1GB/s", "nan", "fast"] {
-        check(folder, &format!("plan t.json --budget 70% -o x.json --link={rate}"), 2, &["a rate above zero"]);
+        check(
+            folder,
+            &format!("plan t.json --budget 70% -o x.json --link={rate}"),
+            2,
+            &["a rate above zero"],
+        );
     }
     check(folder, "networks resnt18", 2, &["did you mean resnet18"]);
     check(folder, "networks vgg17", 2, &["vgg16"]);
     check(folder, "trace alexnet --image 32", 2, &["32x32", "too small", "63"]);
     check(folder, "trace resnet20 --batch 0", 2, &["batch"]);
     check(folder, "trace resnet20 --classes 0", 2, &["at least 1"]);
-    check(folder, "plan missing.json --budget 70% --link 1GB/s -o x.json", 2, &["missing.json", "check the path"]);
-    check(folder, "plan t.json --budget 70% --link 1GB/s -o no/such/x.json", 2, &["x.json", "folder must exist"]);
+    check(
+        folder,
+        "plan missing.json --budget 70% --link 1GB/s -o x.json",
+        2,
+        &["missing.json", "check the path"],
+    );
+    check(
+        folder,
+        "plan t.json --budget 70% --link 1GB/s -o no/such/x.json",
+        2,
+        &["x.json", "folder must exist"],
+    );
     check(folder, "verify --data mnist:nowhere --network lenet", 2, &["nowhere"]);
     check(folder, "verify --data digits --network lenet", 2, &["too small"]);
     check(folder, "verify --network resnet20 --image 9", 2, &["8x8x1", "9x9x1"]);
@@ -103,7 +127,12 @@ fn a_schedule_that_is_not_valid_is_exit_6() {
     let folder = folder.path();
     let schedule = fs::read_to_string(folder.join("s.json")).expect("a schedule");
     check(folder, "trace mlp --batch 8 -o other.json", 0, &[]);
-    check(folder, "check other.json s.json", 6, &["the schedule is for `resnet20-32x32x3-10`", "plan this trace anew"]);
+    check(
+        folder,
+        "check other.json s.json",
+        6,
+        &["the schedule is for `resnet20-32x32x3-10`", "plan this trace anew"],
+    );
     let waits = schedule.replacen("\"do\":\"prefetch\"", "\"do\":\"offload\"", 1);
     assert_ne!(waits, schedule);
     fs::write(folder.join("bad.json"), waits).expect("a file");

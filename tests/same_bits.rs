@@ -11,7 +11,9 @@ use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll::runtime::cpu::kernels::workspace_bytes;
 use plimsoll::runtime::data::synthetic;
-use plimsoll::runtime::{Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan};
+use plimsoll::runtime::{
+    Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan,
+};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 
 const ITERATIONS: u64 = 20;
@@ -26,7 +28,12 @@ struct Case {
 }
 
 fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Case {
-    Case { spec: NetworkSpec { name: name.into(), image: [side; 2], channels: 2, classes: 5 }, batch, relu, random }
+    Case {
+        spec: NetworkSpec { name: name.into(), image: [side; 2], channels: 2, classes: 5 },
+        batch,
+        relu,
+        random,
+    }
 }
 
 fn program(case: &Case, threads: u32) -> Program {
@@ -47,7 +54,8 @@ fn schedule(program: &Program, policy: Policy) -> Schedule {
     for share in [0.15, 0.3, 0.5, 0.7, 1.0, 1.3] {
         let budget = Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64);
         let link = Link::symmetric(BytesPerSecond(5e9));
-        let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits: Limits::default(), seed: 1 };
+        let request =
+            PlanRequest { budget, link, policy, allow: Allow::default(), limits: Limits::default(), seed: 1 };
         if let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") {
             return plan.schedule;
         }
@@ -55,7 +63,13 @@ fn schedule(program: &Program, policy: Policy) -> Schedule {
     panic!("{policy} does not fit 1.3 times what keeping everything takes");
 }
 
-fn train(case: &Case, program: &Program, schedule: &Schedule, threads: u32, delays: Option<u64>) -> Checkpoint {
+fn train(
+    case: &Case,
+    program: &Program,
+    schedule: &Schedule,
+    threads: u32,
+    delays: Option<u64>,
+) -> Checkpoint {
     check_schedule(&program.trace, schedule).expect("a valid schedule");
     let options = CpuOptions { threads, delays, poison: true, ..CpuOptions::default() };
     let layout = MemoryLayout::of(program, schedule);
@@ -72,7 +86,9 @@ fn train(case: &Case, program: &Program, schedule: &Schedule, threads: u32, dela
 }
 
 fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
-    let bits = |name: &str| checkpoint.region(name).expect("it has its regions").into_iter().map(f32::to_bits).collect();
+    let bits = |name: &str| {
+        checkpoint.region(name).expect("it has its regions").into_iter().map(f32::to_bits).collect()
+    };
     checkpoint.names().map(|name| (name.to_owned(), bits(name))).collect()
 }
 
@@ -82,7 +98,8 @@ fn check(case: &Case) {
         let kept = bits(&train(case, &program, &schedule(&program, Policy::Keep), threads, None));
         assert!(kept.iter().flat_map(|(_, bits)| bits).all(|b| f32::from_bits(*b).is_finite()));
         let planned = Policy::ALL.into_iter().map(|policy| (policy.to_string(), schedule(&program, policy)));
-        let random = (0..case.random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
+        let random =
+            (0..case.random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
         for (name, schedule) in planned.chain(random) {
             let delayed = train(case, &program, &schedule, threads, Some(11));
             let found = bits(&delayed);

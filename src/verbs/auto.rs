@@ -45,7 +45,13 @@ fn tune_anew(
 ) -> Result<Tuned, Failure> {
     let mut profile = measure(task, budget, args.search.max_batch, study, quiet)?;
     let epochs = args.train.epochs;
-    let request = TuneRequest { budget, max_batch: args.search.max_batch, rate: &args.rate, epochs };
+    let request = TuneRequest {
+        budget,
+        min_batch: args.search.min_batch.unwrap_or(args.rate.base_batch),
+        max_batch: args.search.max_batch,
+        rate: &args.rate,
+        epochs,
+    };
     let tuned = tune(task, &mut profile, &request, quiet)?;
     keep(study, &tuned)?;
     Ok(tuned)
@@ -68,6 +74,7 @@ fn earlier(
         && config.threads == task.setup.threads
         && config.paced == task.setup.link
         && config.batch <= args.search.max_batch.unwrap_or(u64::MAX)
+        && config.batch >= args.search.min_batch.unwrap_or(args.rate.base_batch)
         && (rate.base_batch, rate.base_rate) == (args.rate.base_batch, args.rate.base_rate);
     if !same {
         let folder = study.folder().display();

@@ -39,7 +39,8 @@ pub fn run(args: &PlanArgs) -> Result<Vec<Table>, Failure> {
     let seconds = Seconds(start.elapsed().as_secs_f64());
     files::write(&args.output, &made.schedule)?;
     if interrupt::pressed() {
-        let saved = format!("stopped; the best plan so far ({}) is in {}", made.makespan, args.output.display());
+        let saved =
+            format!("stopped; the best plan so far ({}) is in {}", made.makespan, args.output.display());
         return Err(Failure::new(Exit::Interrupted, saved));
     }
     Ok(vec![table(&trace, &made, policy, seconds)])

@@ -17,8 +17,13 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
     let budget = task.budget(args.search.budget)?;
     let mut profile = measure(&task, budget, args.search.max_batch, &study, quiet)?;
-    let request =
-        TuneRequest { budget, max_batch: args.search.max_batch, rate: &args.rate, epochs: args.epochs };
+    let request = TuneRequest {
+        budget,
+        min_batch: args.search.min_batch.unwrap_or(args.rate.base_batch),
+        max_batch: args.search.max_batch,
+        rate: &args.rate,
+        epochs: args.epochs,
+    };
     let tuned = tune(&task, &mut profile, &request, quiet)?;
     keep(&study, &tuned)?;
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])

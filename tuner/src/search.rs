@@ -22,9 +22,12 @@ use std::collections::BTreeMap;
 pub struct SearchRequest<'a> {
     /// Samples in an epoch, at least 1.
     pub dataset: u64,
+    /// The smallest batch to consider, at least 1: below it the user's recipe is another one.
+    pub least: u64,
     /// The largest batch to consider, such as the largest trainable one; never more than the dataset has samples.
     pub most: u64,
-    /// The largest batch that keeps everything on the device; none where not even one sample does.
+    /// The largest batch that keeps everything on the device; none where not even one sample does. Considered where it
+    /// is at least `least`.
     pub keeps_all: Option<u64>,
     /// Seconds between two iterations at a batch size (Delta of eq. (3)): input, update of workers.
     pub between: &'a dyn Fn(u64) -> Seconds,
@@ -109,11 +112,14 @@ pub enum Reason {
 pub enum SearchError<E> {
     /// There is nothing to search.
     #[error(
-        "nothing to search: {dataset} samples, batches up to {most}, {evaluations} plans allowed; each must be at least 1"
+        "nothing to search: {dataset} samples, batches from {least} to {most}, {evaluations} plans allowed; each must be \
+         at least 1, and the range not empty"
     )]
     Empty {
         /// Samples in an epoch.
         dataset: u64,
+        /// The smallest batch.
+        least: u64,
         /// The largest batch.
         most: u64,
         /// Plans allowed.
@@ -148,12 +154,12 @@ pub fn search<E>(
     plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
 ) -> Result<Search, SearchError<E>> {
     let most = request.most.min(request.dataset);
-    if most == 0 || request.evaluations == 0 {
-        let SearchRequest { dataset, most, evaluations, .. } = *request;
-        return Err(SearchError::Empty { dataset, most, evaluations });
+    if request.least == 0 || most < request.least || request.evaluations == 0 {
+        let SearchRequest { dataset, least, most, evaluations, .. } = *request;
+        return Err(SearchError::Empty { dataset, least, most, evaluations });
     }
     let mut state = State { request, tried: BTreeMap::new(), best: None, keeper: None, cut_short: false };
-    for batch in first_pass(most, request.keeps_all) {
+    for batch in first_pass(request.least, most, request.keeps_all) {
         state.evaluate(batch, plan_at)?;
     }
     while !state.cut_short {
@@ -164,17 +170,17 @@ pub fn search<E>(
 }
 
 /// The first batch sizes to plan: the two that matter most first, then powers of two and an even spread, largest first.
-fn first_pass(most: u64, keeps_all: Option<u64>) -> Vec<u64> {
-    let keeps_all = keeps_all.map(|k| k.min(most)).filter(|k| *k > 0);
+fn first_pass(least: u64, most: u64, keeps_all: Option<u64>) -> Vec<u64> {
+    let keeps_all = keeps_all.map(|k| k.min(most));
     let mut order: Vec<u64> = keeps_all.into_iter().chain([most]).collect();
     let powers =
         (0..64).map(|i| 1u64 << i).take_while(|k| *k <= most).filter(|k| k.saturating_mul(64) > most);
     let spread = (1..=SPREAD).map(|i| (u128::from(most) * u128::from(i) / u128::from(SPREAD)) as u64);
-    let mut rest: Vec<u64> = powers.chain(spread).filter(|k| *k > 0).collect();
+    let mut rest: Vec<u64> = powers.chain(spread).chain([least]).collect();
     rest.sort_unstable_by(|a, b| b.cmp(a));
     order.extend(rest);
     let mut seen = std::collections::BTreeSet::new();
-    order.retain(|k| seen.insert(*k));
+    order.retain(|k| *k >= least && seen.insert(*k));
     order
 }
 
@@ -231,7 +237,7 @@ impl State<'_, '_> {
         ranked.sort_by(|a, b| better(a, b));
         ranked.iter().take(BEST).find_map(|candidate| {
             let k = candidate.batch;
-            let below = self.tried.range(..k).next_back().map_or(0, |(b, _)| *b);
+            let below = self.tried.range(..k).next_back().map_or(self.request.least - 1, |(b, _)| *b);
             let above = self.tried.range(k + 1..).next().map_or(k, |(b, _)| *b);
             let (low, high) = if above - k > k - below { (k, above) } else { (below, k) };
             let middle = low + (high - low) / 2;
@@ -269,7 +275,8 @@ impl State<'_, '_> {
 }
 
 impl SearchRequest<'_> {
-    fn candidate(&self, batch: u64, plan: &Planned) -> Candidate {
+    /// A point of the curve, from its plan.
+    pub fn candidate(&self, batch: u64, plan: &Planned) -> Candidate {
         let between = (self.between)(batch);
         let Moved { kept, offloaded, recomputed } = moved(&plan.trace, &plan.schedule);
         Candidate {

@@ -43,6 +43,7 @@ fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
 
 struct Case {
     dataset: u64,
+    least: u64,
     most: u64,
     keeps_all: Option<u64>,
     between: f64,
@@ -51,12 +52,13 @@ struct Case {
 }
 
 const CASE: Case =
-    Case { dataset: 1000, most: 400, keeps_all: Some(100), between: 0.0, error: 0.0, evaluations: 1000 };
+    Case { dataset: 1000, least: 1, most: 400, keeps_all: Some(100), between: 0.0, error: 0.0, evaluations: 1000 };
 
 /// Searches over `seconds`, which gives none where there is no plan; everything beyond `keeps_all` swaps.
 fn run(case: &Case, seconds: impl Fn(u64) -> Option<f64>) -> Result<Search, SearchError<Infallible>> {
     let request = SearchRequest {
         dataset: case.dataset,
+        least: case.least,
         most: case.most,
         keeps_all: case.keeps_all,
         between: &|_| Seconds(case.between),
@@ -120,8 +122,11 @@ fn limits_end_the_search_with_the_best_so_far() {
     assert!(found.cut_short);
     assert!(matches!(run(&Case { dataset: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
     assert!(matches!(run(&Case { evaluations: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
+    assert!(matches!(run(&Case { least: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
+    assert!(matches!(run(&Case { least: 401, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
     let stopped = SearchRequest {
         dataset: 10,
+        least: 1,
         most: 10,
         keeps_all: None,
         between: &|_| Seconds::ZERO,
@@ -137,6 +142,7 @@ fn limits_end_the_search_with_the_best_so_far() {
 fn the_callers_error_comes_through() {
     let request = SearchRequest {
         dataset: 10,
+        least: 1,
         most: 10,
         keeps_all: None,
         between: &|_| Seconds::ZERO,
@@ -197,4 +203,14 @@ proptest! {
         let found = run(&case, |k| Some(per_sample(k) * k as f64)).expect("found");
         prop_assert_eq!(found.chosen.batch, floor);
     }
+}
+
+#[test]
+fn nothing_below_the_least_batch_is_considered() {
+    // The smaller the batch the shorter the epoch, so only the bound holds the search up.
+    let case = Case { least: 150, ..CASE };
+    let found = run(&case, |k| Some((k * k) as f64)).expect("there are plans");
+    assert_eq!(found.chosen.batch, 150);
+    assert!(found.curve.iter().all(|c| c.batch >= 150), "not even the batch that keeps everything");
+    assert_eq!(found.reason, Reason::Shortest { gain: None });
 }
