@@ -48,7 +48,7 @@ pub fn run(args: &PlanArgs) -> Result<Vec<Table>, Failure> {
 
 /// The policy of this name.
 pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
-    name.parse().map_err(|error| Failure::usage(error))
+    name.parse().map_err(Failure::usage)
 }
 
 /// The failure that says which op needs how much, and which batch would fit. A trace knows only its own batch; what is not
