@@ -3,7 +3,8 @@
 //! Only a checked schedule can reach a device, so the link is timed with one: a program of a single op (a ReLU from tensor
 //! A to tensor B, which makes both of them real) and schedules that move A and B over and over.
 //!
-//! - **alone**: A is offloaded n times, then prefetched n times.
+//! - **alone**: A is offloaded and prefetched in turn, n times. A transfer is timed from the end of the command that it waits
+//!   for to the start of the command that waits for it, so that its latency holds what handing over between streams costs.
 //! - **together**: B is offloaded once; then A is offloaded n times on one stream while B is prefetched n times on the
 //!   other. A transfer counts where the other stream is busy for at least 90 % of it; a device that takes turns shows
 //!   no such transfer, and the time of the whole run is shared out, which halves the rates as a shared link does.
@@ -18,7 +19,6 @@ use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, CommandId, OpId, Seconds, TensorId};
-use std::ops::Range;
 
 /// Transfers each way in one schedule.
 const TRANSFERS: u32 = 6;
@@ -76,17 +76,23 @@ const A: TensorId = TensorId(0);
 const B: TensorId = TensorId(1);
 
 impl Probe {
-    /// Each way alone, on a device that was told to keep to this link.
+    /// Each way alone: A goes out and comes back, over and over, each transfer waiting for the one before it.
     pub fn alone(size: Bytes, link: Link) -> Probe {
         let mut commands = vec![compute()];
-        let mut buffers = Vec::new();
-        let offloads =
-            push(&mut commands, |first| offload(A, if first { vec![CommandId(0)] } else { vec![] }));
-        let last = *offloads.last().expect("there are transfers");
-        buffers.push(buffer(A, size, None, last));
-        buffers.push(buffer(B, size, Some(CommandId(0)), CommandId(0)));
-        let prefetches = push(&mut commands, |first| prefetch(A, if first { vec![last] } else { vec![] }));
-        buffers.extend(prefetches.iter().map(|id| buffer(A, size, Some(*id), *id)));
+        let mut buffers = vec![buffer(B, size, Some(CommandId(0)), CommandId(0))];
+        let (mut offloads, mut prefetches) = (Vec::new(), Vec::new());
+        let (mut brought, mut before) = (None, CommandId(0));
+        for _ in 0..TRANSFERS {
+            let out = CommandId::new(commands.len());
+            commands.push(offload(A, vec![before]));
+            buffers.push(buffer(A, size, brought, out));
+            before = CommandId::new(commands.len());
+            commands.push(prefetch(A, vec![out]));
+            brought = Some(before);
+            offloads.push(out);
+            prefetches.push(before);
+        }
+        buffers.push(buffer(A, size, brought, before));
         Probe::new(size, link, commands, buffers, offloads, prefetches)
     }
 
@@ -132,29 +138,44 @@ impl Probe {
         Probe { program, schedule, offloads, prefetches, size }
     }
 
-    /// The timed transfers of a run: offloads, then prefetches. Of a run of both ways, those transfers that really ran
-    /// together; where one way has none, because the device took turns, each transfer is charged its share of the whole run.
+    /// The timed transfers of a run, one way after the other: offloads, prefetches.
     pub fn samples(&self, timeline: &Timeline, together: bool) -> [Vec<TransferSample>; 2] {
+        if together { self.of_both_ways(timeline) } else { self.of_one_way(timeline) }
+    }
+
+    fn sample(&self, seconds: Seconds) -> Option<TransferSample> {
+        (seconds > Seconds::ZERO).then_some(TransferSample { bytes: self.size, seconds })
+    }
+
+    /// From the end of the command that a transfer waited for to the start of the one that waited for it.
+    fn of_one_way(&self, timeline: &Timeline) -> [Vec<TransferSample>; 2] {
+        let between = |id: &CommandId| {
+            let before = timeline.spans[id.index() - 1].end;
+            let next = timeline.spans.get(id.index() + 1)?;
+            self.sample(next.start - before)
+        };
+        [&self.offloads, &self.prefetches].map(|ids| ids.iter().filter_map(between).collect())
+    }
+
+    /// Those transfers that really ran together; where one way has none, because the device took turns, each transfer is
+    /// charged its share of the whole run.
+    fn of_both_ways(&self, timeline: &Timeline) -> [Vec<TransferSample>; 2] {
         let spans =
             |ids: &[CommandId]| ids.iter().map(|id| timeline.spans[id.index()]).collect::<Vec<Span>>();
         let (out, back) = (spans(&self.offloads), spans(&self.prefetches));
-        let sample = |seconds: Seconds| TransferSample { bytes: self.size, seconds };
-        let real = |samples: Vec<TransferSample>| -> Vec<TransferSample> {
-            samples.into_iter().filter(|s| s.seconds.0 > 0.0).collect()
-        };
-        let chosen = |own: &[Span], other: &[Span]| {
-            let kept = own.iter().filter(|s| !together || overlap(s, other) >= OVERLAP);
-            real(kept.map(|s| sample(s.seconds())).collect())
+        let chosen = |own: &[Span], other: &[Span]| -> Vec<TransferSample> {
+            let kept = own.iter().filter(|s| overlap(s, other) >= OVERLAP);
+            kept.filter_map(|s| self.sample(s.seconds())).collect()
         };
         let each = [chosen(&out, &back), chosen(&back, &out)];
-        if !together || each.iter().all(|way| !way.is_empty()) {
+        if each.iter().all(|way| !way.is_empty()) {
             return each;
         }
         let all = || out.iter().chain(&back);
         let start = all().map(|s| s.start).fold(Seconds(f64::INFINITY), Seconds::min);
         let end = all().map(|s| s.end).fold(Seconds::ZERO, Seconds::max);
         let share = (end - start) * (1.0 / out.len() as f64);
-        [real(vec![sample(share)]), real(vec![sample(share)])]
+        [0, 1].map(|_| self.sample(share).into_iter().collect())
     }
 }
 
@@ -162,12 +183,6 @@ impl Probe {
 fn overlap(span: &Span, others: &[Span]) -> f64 {
     let shared = |o: &Span| (span.end.0.min(o.end.0) - span.start.0.max(o.start.0)).max(0.0);
     others.iter().map(shared).sum::<f64>() / (span.end.0 - span.start.0)
-}
-
-fn push(commands: &mut Vec<Command>, make: impl Fn(bool) -> Command) -> Vec<CommandId> {
-    let ids: Range<usize> = commands.len()..commands.len() + TRANSFERS as usize;
-    commands.extend(ids.clone().map(|id| make(id == ids.start)));
-    ids.map(CommandId::new).collect()
 }
 
 fn compute() -> Command {
@@ -278,9 +293,17 @@ mod tests {
         }
         let [out, back] = probe.samples(&timeline, true);
         assert_eq!((out.len(), back.len()), (6, 2));
+    }
+
+    #[test]
+    fn a_transfer_alone_is_timed_from_what_it_waits_for_to_what_waits_for_it() {
+        let probe = Probe::alone(Bytes(1024), link());
+        // Each command takes 1 s and starts half a second after the one before it has ended.
+        let span = |i: usize| Span { start: Seconds(1.5 * i as f64), end: Seconds(1.5 * i as f64 + 1.0) };
+        let timeline = Timeline { spans: (0..probe.schedule.commands.len()).map(span).collect() };
         let [out, back] = probe.samples(&timeline, false);
-        assert_eq!((out.len(), back.len()), (6, 6));
-        assert_eq!(back[5].seconds, Seconds(3.0));
+        assert_eq!((out.len(), back.len()), (6, 5), "nothing waits for the last one");
+        assert!(out.iter().chain(&back).all(|s| s.seconds == Seconds(2.0)));
     }
 
     #[test]
