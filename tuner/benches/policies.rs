@@ -1,12 +1,14 @@
-//! What every policy makes of the shared traces: makespan over the lower bound, and the time that planning took.
+//! What every policy makes of the shared traces: makespan over the lower bound, bytes moved, and the time that planning
+//! took.
 //!
 //! `cargo bench -p plimsoll-tuner --bench policies -- [TRACE] [--policy NAME] [--fraction F] [--half] [--out FOLDER]`
 //!
-//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. A cell is `makespan/bound@seconds`; `-` says that
-//! the policy has no plan at this budget. With `--out`, every schedule is written there for another judge. Times are
-//! printed, never asserted. Without the shared traces it says so and ends.
+//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. A cell is `makespan/bound moved@seconds`, where
+//! moved is bytes moved over twice what the peak has more than the budget (what leaves and returns whatever is chosen);
+//! `-` says that the policy has no plan at this budget. With `--out`, every schedule is written there for another judge.
+//! Times are printed, never asserted. Without the shared traces it says so and ends.
 
-use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule, piece_of};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
@@ -49,8 +51,16 @@ fn options() -> Options {
     options
 }
 
-/// Plans once; gives makespan over bound, and prints the cell.
-fn cell(trace: &Trace, fraction: f64, policy: Policy, options: &Options) -> Option<f64> {
+/// All bytes that a schedule moves, both ways together.
+fn moved(trace: &Trace, schedule: &Schedule) -> u64 {
+    let transfers = schedule.commands.iter().filter_map(Command::transfer);
+    let pieces =
+        transfers.map(|(tensor, first, bytes)| piece_of(&trace.tensors[tensor.index()], first, bytes));
+    pieces.map(|piece| piece.expect("a plan's pieces lie in their tensors")).map(|p| p.end - p.start).sum()
+}
+
+/// Plans once; gives makespan over bound and bytes moved over the least, and prints the cell.
+fn cell(trace: &Trace, fraction: f64, policy: Policy, options: &Options) -> Option<(f64, f64)> {
     let memory = trace.memory();
     let (floor, peak) = (memory.floor().map_or(0, |f| f.1.0), memory.peak().map_or(0, |p| p.1.0));
     let budget = Bytes(floor + (fraction * (peak - floor) as f64) as u64);
@@ -62,7 +72,7 @@ fn cell(trace: &Trace, fraction: f64, policy: Policy, options: &Options) -> Opti
     let outcome = plan(trace, &request).expect("a plan or a witness");
     let took = began.elapsed().as_secs_f64();
     let Outcome::Planned(plan) = outcome else {
-        print!(" {:>13}", format!("-@{took:.2}"));
+        print!(" {:>19}", format!("-@{took:.2}"));
         return None;
     };
     if let Some(out) = &options.out {
@@ -70,8 +80,9 @@ fn cell(trace: &Trace, fraction: f64, policy: Policy, options: &Options) -> Opti
         std::fs::write(file, plan.schedule.to_json()).expect("the folder can be written");
     }
     let ratio = plan.makespan / plan.bound;
-    print!(" {:>13}", format!("{ratio:.4}@{took:.2}"));
-    Some(ratio)
+    let moved = moved(trace, &plan.schedule) as f64 / (2 * (peak - budget.0)) as f64;
+    print!(" {:>19}", format!("{ratio:.4} {moved:.3}@{took:.2}"));
+    Some((ratio, moved))
 }
 
 fn main() {
@@ -87,21 +98,24 @@ fn main() {
     });
     paths.sort();
     for &policy in &options.policies {
-        println!("{policy}: makespan/bound@planning seconds at f = {:?}", options.fractions);
-        let mut logs: Vec<Vec<f64>> = vec![Vec::new(); options.fractions.len()];
+        println!("{policy}: makespan/bound moved/least@planning seconds at f = {:?}", options.fractions);
+        let mut found: Vec<Vec<(f64, f64)>> = vec![Vec::new(); options.fractions.len()];
         for path in &paths {
             let text = std::fs::read_to_string(path).expect("a readable trace");
             let trace = Trace::from_json(&text).expect("a valid trace");
             print!("{:30}", trace.name);
-            for (fraction, logs) in options.fractions.iter().zip(&mut logs) {
-                logs.extend(cell(&trace, *fraction, policy, &options).map(f64::ln));
+            for (fraction, found) in options.fractions.iter().zip(&mut found) {
+                found.extend(cell(&trace, *fraction, policy, &options));
             }
             println!();
         }
         print!("{:30}", "geometric mean (of plans)");
-        for logs in &logs {
-            let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-            print!(" {:>13}", format!("{mean:.4} ({})", logs.len()));
+        for found in &found {
+            let mean = |of: &dyn Fn(&(f64, f64)) -> f64| {
+                (found.iter().map(|cell| of(cell).ln()).sum::<f64>() / found.len() as f64).exp()
+            };
+            let (ratio, moved) = (mean(&|cell| cell.0), mean(&|cell| cell.1));
+            print!(" {:>19}", format!("{ratio:.4} {moved:.3} ({})", found.len()));
         }
         println!("\n");
     }

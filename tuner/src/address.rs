@@ -289,7 +289,7 @@ impl<'a> Search<'a> {
             return;
         }
         let mut order = self.best_order.clone();
-        let Some(mut current) = self.fit_within(&order, u64::MAX) else { return };
+        let Some(mut current) = self.fit_within(&order, u64::MAX, None) else { return };
         let mut idle = 0;
         while self.work > 0 && !self.fits() && idle < IDLE {
             idle += 1;
@@ -309,7 +309,8 @@ impl<'a> Search<'a> {
                 let moved = candidate.remove(from);
                 candidate.insert(to, moved);
             }
-            if let Some(found) = self.fit_within(&candidate, current.height) {
+            // What comes before the change lies where it lay.
+            if let Some(found) = self.fit_within(&candidate, current.height, Some((to, &current))) {
                 (order, current) = (candidate, found.clone());
                 if self.offer(Some(found)) {
                     idle = 0;
@@ -320,16 +321,26 @@ impl<'a> Search<'a> {
 
     fn fit(&mut self, order: &[u32]) -> Option<Addresses> {
         let below = self.best.height.saturating_sub(1);
-        self.fit_within(order, below)
+        self.fit_within(order, below, None)
     }
 
     /// Places the items in this order, each into the narrowest hole; none where that ends above `ceiling`, or the work
-    /// is spent.
-    fn fit_within(&mut self, order: &[u32], ceiling: u64) -> Option<Addresses> {
+    /// is spent. The first so many of the order may be known from an order that begins alike.
+    fn fit_within(
+        &mut self,
+        order: &[u32],
+        ceiling: u64,
+        known: Option<(usize, &Addresses)>,
+    ) -> Option<Addresses> {
         let mut offsets = vec![u64::MAX; self.items.len()];
         let mut height = 0;
         let mut taken: Vec<(u64, u64)> = Vec::new();
-        for &i in order {
+        let count = known.map_or(0, |known| known.0);
+        for (&i, (_, known)) in order[..count].iter().zip(known.iter().cycle()) {
+            offsets[i as usize] = known.offsets[i as usize];
+            height = height.max(known.offsets[i as usize] + self.items[i as usize].size());
+        }
+        for &i in &order[count..] {
             let item = &self.items[i as usize];
             taken.clear();
             let mut looked = 1;

@@ -20,11 +20,32 @@ use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
 
+/// The seconds of the fastest way to run an op.
+fn fastest(op: &Op) -> Seconds {
+    op.alternatives.iter().map(|a| a.seconds).fold(op.seconds, Seconds::min)
+}
+
+/// A time below which no schedule of any kind can be, recomputing ones too: the sum of all ops' fastest seconds; where
+/// no op can be recomputed, every schedule only offloads, and it is the [`offload_bound`] (which is handed in).
+pub fn unbeatable(trace: &Trace, offload_bound: Seconds) -> Seconds {
+    if trace.ops.iter().any(|op| op.recomputable) {
+        trace.ops.iter().map(fastest).sum()
+    } else {
+        offload_bound
+    }
+}
+
+/// The bytes, both ways together, that every schedule moves which only offloads: D of the op with the largest, twice.
+pub fn least_moved(trace: &Trace, budget: Bytes) -> Bytes {
+    let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);
+    let most = Bytes(gaps.base.iter().copied().max().unwrap_or_default());
+    (most + trace.resident_bytes).saturating_sub(budget) * 2
+}
+
 /// The lower bound of the makespan of every schedule for this trace, budget and link that only offloads.
 pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     // With no pool every op would run in its leanest way.
     let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);
-    let fastest = |op: &Op| op.alternatives.iter().map(|a| a.seconds).fold(op.seconds, Seconds::min);
     let total: Seconds = trace.ops.iter().map(fastest).sum();
     let mut bound = total;
     let mut before = Seconds::ZERO;

@@ -26,8 +26,15 @@ pub(crate) struct Task<'a> {
 
 /// A schedule that passed the check, or why there is none.
 pub(crate) enum Realised {
-    Fits { schedule: Box<Schedule>, makespan: Seconds, moved: u64 },
+    Fits(Fitting),
     Short(Witness),
+}
+
+/// A schedule that passed the check, its makespan, and all bytes that it moves.
+pub(crate) struct Fitting {
+    pub schedule: Box<Schedule>,
+    pub makespan: Seconds,
+    pub moved: u64,
 }
 
 /// How a set of gaps is placed, when it is tried more than once.
@@ -47,7 +54,7 @@ pub(crate) struct Attempt {
 pub(crate) const LIGHT: u64 = 1_000_000;
 
 /// Enough work for hill climbing to pay.
-pub(crate) const FULL: u64 = 6_000_000;
+pub(crate) const FULL: u64 = 3_000_000;
 
 /// The attempts for a set of gaps that is given: what is lost is paid in stalls.
 pub(crate) const GIVEN: [Attempt; 11] = {
@@ -136,6 +143,6 @@ impl Task<'_> {
         let transfers =
             placement.transfers.iter().map(|t| &placement.residencies[t.residency as usize].bytes);
         let moved = transfers.map(|bytes| bytes.end - bytes.start).sum();
-        Ok(Realised::Fits { schedule: Box::new(schedule), makespan, moved })
+        Ok(Realised::Fits(Fitting { schedule: Box::new(schedule), makespan, moved }))
     }
 }

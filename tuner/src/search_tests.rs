@@ -51,8 +51,15 @@ struct Case {
     evaluations: usize,
 }
 
-const CASE: Case =
-    Case { dataset: 1000, least: 1, most: 400, keeps_all: Some(100), between: 0.0, error: 0.0, evaluations: 1000 };
+const CASE: Case = Case {
+    dataset: 1000,
+    least: 1,
+    most: 400,
+    keeps_all: Some(100),
+    between: 0.0,
+    error: 0.0,
+    evaluations: 1000,
+};
 
 /// Searches over `seconds`, which gives none where there is no plan; everything beyond `keeps_all` swaps.
 fn run(case: &Case, seconds: impl Fn(u64) -> Option<f64>) -> Result<Search, SearchError<Infallible>> {

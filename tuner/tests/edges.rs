@@ -158,6 +158,39 @@ fn a_search_whose_time_is_up_still_has_a_plan() {
 }
 
 #[test]
+fn optimal_is_what_recomputing_cannot_beat_either() {
+    // A tensor that is there from the start leaves in 2 s, an op of 1 s takes its place, and it returns in 2 s.
+    let mut trace = trace(&[100, 100], &[(&[0], &[]), (&[], &[1]), (&[0], &[])]);
+    trace.ops[0].seconds = Seconds::ZERO;
+    trace.ops[2].seconds = Seconds::ZERO;
+    for (recomputable, budget, status) in [
+        (false, 110, Status::Optimal),
+        (true, 110, Status::Feasible),
+        (false, 210, Status::Optimal),
+        (true, 210, Status::Optimal),
+    ] {
+        trace.ops[0].recomputable = recomputable;
+        let request = request(Bytes(budget), 50.0, Duplex::Full, Policy::Plimsoll);
+        let plan = planned(&trace, &request).expect("it fits");
+        assert_eq!((plan.status, plan.gap()), (status, 0.0), "{recomputable} {budget}");
+    }
+}
+
+#[test]
+fn nothing_more_is_swapped_than_needed() {
+    // The link hides everything, so that every policy reaches the bound: one tensor has
+    // to leave for every 25,600 bytes that the budget lacks.
+    let trace = chain(12, 25_600);
+    let peak = trace.memory().peak().expect("a trace has an op").1;
+    for lacks in [25_600, 51_200, 128_000] {
+        let request = request(peak - Bytes(lacks), 1e12, Duplex::Full, Policy::Plimsoll);
+        let plan = planned(&trace, &request).expect("it fits");
+        assert!(plan.gap() < 1e-6);
+        assert_eq!(plan.moved, Bytes(2 * lacks));
+    }
+}
+
+#[test]
 fn policies_have_names() {
     for policy in Policy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));

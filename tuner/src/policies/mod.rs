@@ -10,9 +10,10 @@ pub mod accudnn;
 pub mod naive;
 pub mod plimsoll;
 
+use crate::bound::unbeatable;
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Outcome, Plan, PlanError, PlanRequest, Policy, Status};
-use crate::realise::{Attempt, FULL, GIVEN, Realised, Task};
+use crate::realise::{Attempt, FULL, Fitting, GIVEN, Realised, Task};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -44,10 +45,11 @@ impl Task<'_> {
     pub(crate) fn outcome(&self, realised: Realised, status: Status) -> Outcome {
         match realised {
             Realised::Short(witness) => Outcome::Infeasible(witness),
-            Realised::Fits { schedule, makespan, .. } => {
-                let optimal = makespan.0 <= self.bound.0 * (1.0 + 1e-9);
+            Realised::Fits(Fitting { schedule, makespan, moved }) => {
+                let optimal = makespan.0 <= unbeatable(self.trace, self.bound).0 * (1.0 + 1e-9);
                 let status = if optimal { Status::Optimal } else { status };
-                Outcome::Planned(Plan { schedule: *schedule, makespan, bound: self.bound, status })
+                let (schedule, moved) = (*schedule, Bytes(moved));
+                Outcome::Planned(Plan { schedule, makespan, moved, bound: self.bound, status })
             }
         }
     }

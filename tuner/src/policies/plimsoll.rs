@@ -1,112 +1,182 @@
-//! The planner of this house, as it stands: which gaps to swap so that the iteration takes least time within the budget.
+//! The planner of this house, as it stands: which gaps to swap so that the iteration takes least time within the budget,
+//! and of the sets that take equally long the one that moves the fewest bytes.
 //!
 //! 1. *Seeds.* For several orders of the gaps (earliest use first, latest next use first, longest, largest), gaps are
 //!    swapped until every slot fits, and those that turn out needless are kept again.
-//! 2. *Search.* From the best seed: one gap changes, or one is exchanged for another, or a run of neighbours changes;
-//!    what is better is taken, what is slightly worse with falling probability (simulated annealing). Judged by
-//!    [`crate::windows`]: seconds, bytes that do not fit, and as a tie-break bytes moved.
-//! 3. *Addresses.* The result is realised. Where holes in the pool cost time, the search runs again for a pool that is
-//!    smaller by a little, and the fastest schedule counts.
+//! 2. *Search for time.* From the best seed: one gap changes, or one is exchanged for another, or a run of neighbours
+//!    changes; what is better is taken, what is slightly worse with falling probability (simulated annealing). Judged by
+//!    [`crate::windows`]: seconds, bytes that do not fit, and as a hint bytes moved. It ends at the lower bound.
+//! 3. *Search for bytes.* The same moves, from the set of fewest bytes that is as fast, less every swap that it can do
+//!    without: now bytes moved are what counts, and a longer makespan is what does not fit.
+//! 4. *Addresses.* The result is realised. Where holes in the pool cost time or bytes, both searches run again for a pool
+//!    that is smaller by a little.
 //!
-//! The plans of `keep`, `naive` and `accudnn` compete with it, so none of them is ever better. Deterministic for a seed;
-//! bounded by a number of evaluations, and by the caller's deadline.
+//! Every schedule that was realised on the way is a candidate, and those of `keep`, `naive` and `accudnn` are too. Of those
+//! within [`SAME`] of the fastest, the one that moves fewest bytes is the plan. So none of these policies is faster by more
+//! than that, and none that is as fast moves fewer bytes. Deterministic for a seed; bounded by a number of evaluations,
+//! and by the caller's deadline.
 //!
 //! What it does not do yet: recompute, order transfers otherwise than by use, choose slower kernels for their smaller
 //! workspace where the fast one fits.
 
 use super::{accudnn, keep, naive};
 use crate::address::ALIGNMENT;
-use crate::gaps::{Gaps, Ways};
-use crate::plan::{Outcome, PlanError, Status};
+use crate::bound::least_moved;
+use crate::gaps::{Gap, Gaps, Ways};
+use crate::plan::{Outcome, PlanError, Status, Witness};
 use crate::random::Random;
-use crate::realise::{Attempt, FULL, GIVEN, LIGHT, Realised, Task};
+use crate::realise::{Attempt, FULL, Fitting, GIVEN, LIGHT, Realised, Task};
 use crate::windows::{Clock, Cost};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, Seconds, TensorId};
 use std::cmp::Reverse;
+use std::ops::Range;
 
-/// The shares of the pool that are planned for, until addresses fit.
-const POOLS: [f64; 8] = [1.0, 0.996, 0.99, 0.98, 0.96, 0.92, 0.84, 0.7];
+/// How often a smaller share of the pool is planned for, where addresses leave holes.
+const RUNS: u32 = 8;
+
+/// Shares of the pool closer than this are not told apart.
+const FINEST: f64 = 0.002;
 
 /// Into how many pieces a tensor is cut at most.
 const MOST_PIECES: u64 = 8;
 
+/// Makespans that differ by no more than this share are equal: bytes moved decide between them.
+const SAME: f64 = 1e-6;
+
+/// What sums of floats may differ by.
+const HAIR: f64 = 1e-9;
+
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
-    let mut best = Best { task, best: None, short: None };
+    let least = least_moved(task.trace, task.request.budget).0;
+    let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
     let mut late = false;
     for policy in [keep, naive::realise, accudnn::realise] {
-        best.offer(policy(task)?);
+        candidates.offer(policy(task)?);
         late |= task.request.limits.is_expired();
-        if late || best.optimal() {
+        if late || candidates.settled() {
             break;
         }
     }
-    if !best.optimal() && !late {
-        late = search_all(task, &mut best)?;
+    if !candidates.settled() && !late {
+        late = search_all(task, &mut candidates)?;
     }
-    if best.best.is_none() {
+    if candidates.found.is_empty() {
         // Everything that can leave does.
         let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
-        best.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
+        candidates.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
     }
     let status = if late { Status::OutOfTime } else { Status::Feasible };
-    match (best.best, best.short) {
-        (Some(found), _) | (None, Some(found)) => Ok(task.outcome(found, status)),
-        (None, None) => unreachable!("keep was offered"),
-    }
+    Ok(task.outcome(candidates.choose(), status))
 }
 
-/// The best realised so far.
-struct Best<'a> {
-    task: &'a Task<'a>,
-    best: Option<Realised>,
-    short: Option<Realised>,
+/// What was realised so far.
+struct Candidates {
+    /// No makespan is shorter, and no plan moves fewer bytes.
+    bound: f64,
+    least: u64,
+    found: Vec<Fitting>,
+    short: Option<Witness>,
 }
 
-impl Best<'_> {
-    fn seconds(&self) -> f64 {
-        match &self.best {
-            Some(Realised::Fits { makespan, .. }) => makespan.0,
-            _ => f64::INFINITY,
+impl Candidates {
+    fn offer(&mut self, realised: Realised) {
+        match realised {
+            Realised::Fits(fitting) => self.found.push(fitting),
+            Realised::Short(short) => {
+                if self.short.as_ref().is_none_or(|s| short.needs < s.needs) {
+                    self.short = Some(short);
+                }
+            }
         }
     }
 
-    fn optimal(&self) -> bool {
-        self.best.is_some() && self.seconds() <= self.task.bound.0 * (1.0 + 1e-9)
+    fn fastest(&self) -> f64 {
+        self.found.iter().map(|f| f.makespan.0).fold(f64::INFINITY, f64::min)
     }
 
-    fn offer(&mut self, found: Realised) {
-        let key = |r: &Realised| match r {
-            Realised::Fits { makespan, moved, .. } => (makespan.0, *moved),
-            Realised::Short(witness) => (f64::INFINITY, witness.needs.0),
-        };
-        let place = if matches!(found, Realised::Fits { .. }) { &mut self.best } else { &mut self.short };
-        if place.as_ref().is_none_or(|best| key(&found) < key(best)) {
-            *place = Some(found);
+    /// The position of the one that moves fewest bytes among the fastest.
+    fn best(&self) -> Option<usize> {
+        let within = self.fastest() * (1.0 + SAME);
+        let equal = (0..self.found.len()).filter(|at| self.found[*at].makespan.0 <= within);
+        let key = |at: &usize| (self.found[*at].moved, self.found[*at].makespan);
+        equal.min_by(|a, b| key(a).0.cmp(&key(b).0).then(key(a).1.0.total_cmp(&key(b).1.0)))
+    }
+
+    fn moved(&self) -> u64 {
+        self.best().map_or(u64::MAX, |at| self.found[at].moved)
+    }
+
+    /// Whether nothing can be faster, nor move fewer bytes.
+    fn settled(&self) -> bool {
+        self.fastest() <= self.bound * (1.0 + HAIR) && self.moved() <= self.least
+    }
+
+    /// Whether a schedule of this cost would be chosen.
+    fn want(&self, cost: &Cost) -> bool {
+        let fastest = self.fastest();
+        cost.seconds < fastest * (1.0 - SAME)
+            || (cost.seconds <= fastest * (1.0 + SAME) && cost.moved < self.moved())
+    }
+
+    fn choose(mut self) -> Realised {
+        match (self.best(), self.short) {
+            (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
+            (None, Some(short)) => Realised::Short(short),
+            (None, None) => unreachable!("keep was offered"),
         }
     }
 }
 
 /// Tells whether time was up before the search was done.
-fn search_all(task: &Task<'_>, best: &mut Best<'_>) -> Result<bool, PlanError> {
+fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &pieces(task));
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&gaps));
     let mut search = Search::new(task, &gaps, evaluations);
-    for share in POOLS {
-        let pool = (task.pool as f64 * share) as u64;
+    // The smallest share of the pool for which addresses were not found, and the largest for which they were.
+    let (mut share, mut fails, mut fits) = (1.0, f64::INFINITY, 0.0f64);
+    let mut step = 0.0f64;
+    for _ in 0..RUNS {
+        let pool = ((task.pool as f64 * share) as u64).min(task.pool);
         if share < 1.0 && search.floor > pool {
             break;
         }
-        let (swapped, cost) = search.run(pool.min(task.pool));
-        // A smaller pool is not faster; what it costs is known before addresses are.
-        if best.best.is_some() && cost.seconds >= best.seconds() * (1.0 - 1e-9) {
+        let found = search.run(pool);
+        // A smaller pool is not faster, nor are fewer bytes moved; what it costs is known before addresses are.
+        if !found.iter().any(|found| candidates.want(&found.cost)) {
             break;
         }
         let attempt = |tighten, work| Attempt { pool: share, tighten, work, alignment: ALIGNMENT };
-        best.offer(task.realise(&gaps, &swapped, &[attempt(0.5, LIGHT), attempt(1.0, FULL)])?);
-        if search.late || best.optimal() || best.seconds() <= cost.seconds * (1.0 + 1e-6) {
+        let mut over = 1.0f64;
+        for Found { swapped, cost } in &found {
+            if candidates.want(cost) {
+                let attempts = [attempt(0.5, LIGHT), attempt(1.0, FULL)];
+                let realised = task.realise(&gaps, swapped, &attempts)?;
+                if let Realised::Short(short) = &realised {
+                    over = (short.needs - task.trace.resident_bytes).0 as f64 / task.pool as f64;
+                }
+                candidates.offer(realised);
+            }
+        }
+        if search.late || candidates.settled() {
             break;
         }
+        if over > 1.0 {
+            fails = fails.min(share);
+        } else {
+            fits = fits.max(share);
+        }
+        if fails.min(1.0) - fits < FINEST {
+            break;
+        }
+        share = if fits > 0.0 {
+            (fails.min(1.0) + fits) / 2.0
+        } else {
+            // By what was lacking, in steps that grow; and not below what swapping everything needs.
+            let least = search.floor as f64 / task.pool as f64;
+            step = (share * (1.0 - 1.0 / over) + FINEST / 2.0).max(1.5 * step);
+            (share - step).max((share + least) / 2.0)
+        };
     }
     Ok(search.late)
 }
@@ -129,6 +199,33 @@ fn pieces<'a>(task: &'a Task<'_>) -> impl Fn(TensorId) -> u32 + 'a {
     }
 }
 
+/// A set of gaps and what it costs.
+#[derive(Clone, Debug)]
+struct Found {
+    swapped: Vec<bool>,
+    cost: Cost,
+}
+
+/// What a search looks for.
+#[derive(Clone, Copy, Debug)]
+enum Aim {
+    /// The shortest makespan.
+    Time,
+    /// The fewest bytes moved, within so many seconds.
+    Bytes { within: f64 },
+}
+
+/// The first with the lowest score.
+fn best_of(found: &[Found], score: impl Fn(&Cost) -> f64) -> Found {
+    let best = found.iter().min_by(|a, b| score(&a.cost).total_cmp(&score(&b.cost)));
+    best.expect("there are seeds").clone()
+}
+
+/// The slots that lie between the two uses of a gap.
+fn inside(gap: &Gap) -> Range<usize> {
+    gap.after as usize + 1..gap.before as usize
+}
+
 struct Search<'a> {
     task: &'a Task<'a>,
     gaps: &'a Gaps,
@@ -140,7 +237,7 @@ struct Search<'a> {
     floor: u64,
     /// Gaps that are worth a thought, in order of their first slot.
     worthy: Vec<u32>,
-    /// The solution of the last run.
+    /// The fastest of the last run.
     last: Option<Vec<bool>>,
     late: bool,
 }
@@ -162,33 +259,84 @@ impl<'a> Search<'a> {
         Search { task, gaps, clock, random, evaluations, floor, worthy, last: None, late: false }
     }
 
-    /// The best set of gaps found for a pool of so many bytes.
-    fn run(&mut self, pool: u64) -> (Vec<bool>, Cost) {
-        let mut best: Option<(f64, Vec<bool>, Cost)> = None;
+    /// The best sets of gaps found for a pool of so many bytes: the one that moves fewest bytes, and the one which the
+    /// search for time found, that leaves more room for addresses.
+    fn run(&mut self, pool: u64) -> Vec<Found> {
         let mut seeds = self.seeds(pool);
         // A run that follows another begins near its end.
         let share = if self.last.is_some() { 3 } else { 1 };
         seeds.extend(self.last.take());
-        for seed in seeds {
-            let cost = self.clock.evaluate(&seed, pool);
-            let score = self.score(&cost);
-            if best.as_ref().is_none_or(|b| score < b.0) {
-                best = Some((score, seed, cost));
-            }
+        let mut found: Vec<Found> = Vec::new();
+        for swapped in seeds {
+            let cost = self.clock.evaluate(&swapped, pool);
+            found.push(Found { swapped, cost });
         }
-        let (score, swapped, cost) = best.expect("there are seeds");
-        let (swapped, cost) = self.anneal(pool, self.evaluations / share, score, swapped, cost);
-        self.last = Some(swapped.clone());
-        (swapped, cost)
+        let evaluations = self.evaluations / share;
+        let fastest =
+            self.anneal(pool, evaluations, Aim::Time, best_of(&found, |cost| self.score(cost, Aim::Time)));
+        self.last = Some(fastest.swapped.clone());
+        if fastest.cost.overflow > 0 || self.late {
+            return vec![fastest];
+        }
+        let within = fastest.cost.seconds.max(self.task.bound.0) * (1.0 + SAME / 2.0);
+        let aim = Aim::Bytes { within };
+        found.push(fastest.clone());
+        let mut lightest = best_of(&found, |cost| self.score(cost, aim));
+        self.lighten(pool, within, &mut lightest);
+        lightest = self.anneal(pool, evaluations / 3, aim, lightest);
+        self.lighten(pool, within, &mut lightest);
+        if lightest.swapped == fastest.swapped { vec![fastest] } else { vec![lightest, fastest] }
     }
 
-    /// Seconds, with what does not fit counted as if it went over the link many times, and a hint of bytes moved.
-    fn score(&self, cost: &Cost) -> f64 {
+    /// Keeps the gaps that need not be swapped, largest first.
+    fn lighten(&mut self, pool: u64, within: f64, found: &mut Found) {
+        let gaps = &self.gaps.gaps;
+        let mut needs = self.gaps.least(&found.swapped);
+        let mut swapped: Vec<usize> = (0..gaps.len()).filter(|g| found.swapped[*g]).collect();
+        swapped.sort_by_key(|g| (Reverse(gaps[*g].bytes), *g));
+        for g in swapped {
+            let inside = inside(&gaps[g]);
+            if needs[inside.clone()].iter().any(|bytes| *bytes + gaps[g].bytes > pool) {
+                continue;
+            }
+            found.swapped[g] = false;
+            let cost = self.clock.evaluate(&found.swapped, pool);
+            if cost.overflow == 0 && cost.seconds <= within && cost.moved <= found.cost.moved {
+                found.cost = cost;
+                needs[inside].iter_mut().for_each(|bytes| *bytes += gaps[g].bytes);
+            } else {
+                found.swapped[g] = true;
+            }
+        }
+    }
+
+    /// What counts, in seconds: time or bytes moved, with what does not fit counted as if it went over the link many
+    /// times.
+    fn score(&self, cost: &Cost, aim: Aim) -> f64 {
         let Link { offload_bytes_per_second, prefetch_bytes_per_second, .. } = self.task.request.link;
         let slow = offload_bytes_per_second.0.min(prefetch_bytes_per_second.0);
         let scale = self.task.bound.0.max(cost.seconds * 1e-3);
         let penalty = if cost.overflow > 0 { 20.0 * cost.overflow as f64 / slow + 0.01 * scale } else { 0.0 };
-        cost.seconds + penalty + 1e-5 * cost.moved as f64 / slow
+        let moved = cost.moved as f64 / slow;
+        match aim {
+            Aim::Time => cost.seconds + penalty + 1e-5 * moved,
+            Aim::Bytes { within } if cost.seconds > within => {
+                moved + penalty + 20.0 * (cost.seconds - within) + 0.01 * scale
+            }
+            Aim::Bytes { .. } => moved + penalty,
+        }
+    }
+
+    /// Whether there is nothing more to be found.
+    fn done(&self, pool: u64, cost: &Cost, aim: Aim) -> bool {
+        cost.overflow == 0
+            && match aim {
+                Aim::Time => cost.seconds <= self.task.bound.0 * (1.0 + HAIR),
+                Aim::Bytes { within } => {
+                    let most = self.gaps.base.iter().max().map_or(0, |most| most.saturating_sub(pool));
+                    cost.seconds <= within && cost.moved <= 2 * most
+                }
+            }
     }
 
     fn seeds(&self, pool: u64) -> Vec<Vec<bool>> {
@@ -209,6 +357,7 @@ impl<'a> Search<'a> {
         let mut all = vec![false; gaps.len()];
         self.worthy.iter().for_each(|g| all[*g as usize] = true);
         seeds.push(all);
+        seeds.push(naive::feature_maps(self.task.trace, self.gaps));
         seeds
     }
 
@@ -225,7 +374,7 @@ impl<'a> Search<'a> {
             })
             .collect();
         let seconds = |stream, bytes| self.task.request.link.seconds(stream, Bytes(bytes)).0;
-        let slack = |g: &crate::gaps::Gap| {
+        let slack = |g: &Gap| {
             let Seconds(room) = Seconds(ended[g.before as usize - 1] - ended[g.writer as usize]);
             ((room - seconds(Stream::Offload, g.bytes) - seconds(Stream::Prefetch, g.bytes)) * 1e9).max(0.0)
                 as u64
@@ -238,7 +387,6 @@ impl<'a> Search<'a> {
         let gaps = &self.gaps.gaps;
         let mut swapped = vec![false; gaps.len()];
         let mut needs = self.gaps.base.clone();
-        let inside = |g: &crate::gaps::Gap| g.after as usize + 1..g.before as usize;
         let mut taken = Vec::new();
         for &g in order {
             let gap = &gaps[g as usize];
@@ -258,21 +406,18 @@ impl<'a> Search<'a> {
         swapped
     }
 
-    fn anneal(
-        &mut self,
-        pool: u64,
-        evaluations: u64,
-        score: f64,
-        swapped: Vec<bool>,
-        cost: Cost,
-    ) -> (Vec<bool>, Cost) {
-        let mut best = (score, swapped.clone(), cost);
-        let (mut current, mut state) = (score, swapped);
+    fn anneal(&mut self, pool: u64, evaluations: u64, aim: Aim, from: Found) -> Found {
+        let score = self.score(&from.cost, aim);
+        let (mut current, mut state) = (score, from.swapped.clone());
+        let mut best = (score, from);
         let mut changed: Vec<u32> = Vec::new();
         if self.worthy.is_empty() {
-            return (best.1, best.2);
+            return best.1;
         }
         for evaluation in 0..evaluations {
+            if self.done(pool, &best.1.cost, aim) {
+                break;
+            }
             if evaluation % 64 == 0 && self.task.request.limits.is_expired() {
                 self.late = true;
                 break;
@@ -281,23 +426,20 @@ impl<'a> Search<'a> {
             self.change(&state, &mut changed);
             changed.iter().for_each(|g| state[*g as usize] ^= true);
             let cost = self.clock.evaluate(&state, pool);
-            let next = self.score(&cost);
+            let next = self.score(&cost, aim);
             let heat = best.0 * 3e-4 * (1.0 - progress) * (1.0 - progress);
             let taken = next <= current
                 || self.random.unit() < ((current - next) / heat.max(f64::MIN_POSITIVE)).exp();
             if taken {
                 current = next;
                 if next < best.0 {
-                    best = (next, state.clone(), cost);
+                    best = (next, Found { swapped: state.clone(), cost });
                 }
             } else {
                 changed.iter().for_each(|g| state[*g as usize] ^= true);
             }
-            if best.2.overflow == 0 && best.2.seconds <= self.task.bound.0 * (1.0 + 1e-9) {
-                break;
-            }
         }
-        (best.1, best.2)
+        best.1
     }
 
     /// Chooses which gaps change.
