@@ -1,8 +1,8 @@
 """One training step in PyTorch, timed: forward, backward, SGD with momentum; beside a command that does the same.
 
     pip install torch torchvision
-    python benches/pytorch_step.py --network resnet18 --image 64 --batch 16 --threads 1 \
-        --beside "target/release/examples/kernel_step resnet18 64 16 1 5 --json"
+    python benches/pytorch_step.py --network resnet18 --image 64 --batch 16 --threads 1 --core 1 \
+        --beside "cargo bench -q --bench step -- resnet18 64 16 1 5"
 
 The command prints {"seconds": [...], "processor_seconds": [...]}, one number for each step it took. The two take turns,
 on the same core where --core names one, so that a busy machine is busy for both; the seconds of the processor are those
@@ -27,6 +27,7 @@ def arguments():
     parser.add_argument("--network", default="resnet18", help="a name that torchvision.models knows")
     parser.add_argument("--image", type=int, default=64, help="pixels along each side")
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5, help="steps in a row, in each turn")
     parser.add_argument("--turns", type=int, default=5)
@@ -38,11 +39,11 @@ def arguments():
 def make_step(torch, torchvision, options, memory_format):
     """A function that takes one step on a fixed batch."""
     torch.manual_seed(1)
-    model = getattr(torchvision.models, options.network)(num_classes=1000)
+    model = getattr(torchvision.models, options.network)(num_classes=options.classes)
     model = model.train().to(memory_format=memory_format)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     images = torch.randn(options.batch, 3, options.image, options.image).to(memory_format=memory_format)
-    labels = torch.arange(options.batch) % 1000
+    labels = torch.arange(options.batch) % options.classes
     loss_of = torch.nn.CrossEntropyLoss()
 
     def step():

@@ -298,8 +298,13 @@ pub struct ProfileArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    #[command(flatten)]
-    pub search: SearchArgs,
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the machine's memory; by default what keeping
+    /// everything takes at a batch of 16, as if the device were just that small
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
+    /// No batch larger than this
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_batch: Option<u64>,
     #[command(flatten)]
     pub study: StudyArgs,
 }
@@ -417,9 +422,10 @@ pub struct VerifyArgs {
     /// Samples in an iteration
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,
-    /// What the device may hold: bytes, a size, or a share of what keeping everything takes
-    #[arg(long, value_name = "SIZE", default_value = "60%")]
-    pub budget: Size,
+    /// What the device may hold: bytes, a size, or a share of what keeping everything takes; by default halfway between
+    /// that and the least that any plan needs
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<Size>,
     /// Who decides: plimsoll, naive or accudnn
     #[arg(long, value_name = "NAME", default_value = "plimsoll")]
     pub policy: String,

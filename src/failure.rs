@@ -57,6 +57,9 @@ impl Failure {
     pub fn file(path: &Path, doing: &str, error: &std::io::Error) -> Failure {
         let failure = Failure::usage(format_args!("cannot {doing} {}: {error}", path.display()));
         match error.kind() {
+            std::io::ErrorKind::NotADirectory | std::io::ErrorKind::AlreadyExists => {
+                failure.help("a file stands where a folder should be; choose another path")
+            }
             std::io::ErrorKind::NotFound => failure.help("check the path; the folder must exist"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
                 failure.help("choose a folder that you may write to, with --study DIR or -o FILE")

@@ -39,6 +39,37 @@ pub struct TuneRequest<'a> {
     pub epochs: u64,
 }
 
+impl TuneRequest<'_> {
+    /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
+    /// measured.
+    pub fn limit(&self, task: &Task) -> Result<u64, Failure> {
+        let RateArgs { base_batch, base_rate, .. } = *self.rate;
+        learning_rate(self.rule(), base_batch, base_rate, base_batch).map_err(Failure::usage)?;
+        let samples = task.samples();
+        let limit = self.max_batch.unwrap_or(u64::MAX).min(samples);
+        if limit < self.min_batch {
+            let least = self.min_batch;
+            let message =
+                format!("no batch is at least {least} and at most {limit} ({samples} samples to train on)");
+            return Err(Failure::usage(message)
+                .help("lower --min-batch, which is the base batch by default, or raise --max-batch"));
+        }
+        Ok(limit)
+    }
+
+    /// The rule of the learning rate.
+    fn rule(&self) -> LearningRateRule {
+        let RateArgs { base_rate, rate_rule, convexity, .. } = *self.rate;
+        match rate_rule {
+            RuleArg::Linear => LearningRateRule::Linear,
+            RuleArg::SquareRoot => LearningRateRule::SquareRoot,
+            RuleArg::Accudnn => LearningRateRule::Accudnn {
+                convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)),
+            },
+        }
+    }
+}
+
 /// A choice and what it was measured to take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
@@ -100,7 +131,7 @@ pub fn tune(
     request: &TuneRequest<'_>,
     quiet: bool,
 ) -> Result<Tuned, Failure> {
-    let limit = request.max_batch.unwrap_or(u64::MAX).min(task.samples());
+    let limit = request.limit(task)?;
     let largest = task.largest_batch(Policy::Naive, request.budget, limit)?.unwrap_or(0);
     if largest < request.min_batch {
         let (least, budget) = (request.min_batch, request.budget);
@@ -266,15 +297,9 @@ impl Tuner<'_> {
     /// The choice as a config.
     fn config(&self, model: &Model, chosen: &Measured) -> Result<Config, Failure> {
         let (task, request) = (self.task, self.request);
-        let RateArgs { base_batch, base_rate, rate_rule, convexity } = *request.rate;
+        let RateArgs { base_batch, base_rate, .. } = *request.rate;
         let batch = chosen.candidate.batch;
-        let rule = match rate_rule {
-            RuleArg::Linear => LearningRateRule::Linear,
-            RuleArg::SquareRoot => LearningRateRule::SquareRoot,
-            RuleArg::Accudnn => LearningRateRule::Accudnn {
-                convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)),
-            },
-        };
+        let rule = request.rule();
         let rate = learning_rate(rule, base_batch, base_rate, batch).map_err(Failure::usage)?;
         let per_epoch = task.samples() / batch;
         let warmup = warmup_iterations(base_batch, batch, per_epoch, request.epochs);

@@ -139,3 +139,60 @@ fn a_schedule_that_is_not_valid_is_exit_6() {
     check(folder, "check t.json bad.json", 6, &["rule"]);
     check(folder, "simulate t.json bad.json", 6, &["rule"]);
 }
+
+#[test]
+fn a_task_that_cannot_be_done_says_why_before_anything_is_measured() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    fs::write(folder.join("precious"), "do not lose me").expect("a file");
+    let auto = "auto --study study";
+    check(
+        folder,
+        &format!("{auto} --budget 3MiB"),
+        3,
+        &["layer1.0.conv1", "more than the budget", "raise --budget"],
+    );
+    check(
+        folder,
+        &format!("{auto} --budget 3.4MiB"),
+        3,
+        &["largest batch that can be trained is", "at least 32"],
+    );
+    check(folder, &format!("{auto} --max-batch 10"), 2, &["at least 32 and at most 10", "--min-batch"]);
+    check(folder, &format!("{auto} --base-rate 0"), 2, &["base learning rate is 0"]);
+    check(folder, &format!("{auto} --rate-rule accudnn --convexity 20"), 2, &["convexity c is 20"]);
+    check(folder, &format!("{auto} --threads 0"), 2, &["--threads"]);
+    check(folder, "auto --study precious/study", 2, &["precious/study", "stands where a folder should be"]);
+    check(folder, "run study", 2, &["chosen.config.json"]);
+    check(folder, "verify --batch 8 --host file:precious", 4, &["precious", "such a file already"]);
+    check(folder, "verify --batch 8 --host file:no/such/slab", 4, &["its folder does not exist"]);
+    check(folder, "verify --batch 8 --host disk", 2, &["`memory` or `file:PATH`"]);
+    check(folder, "verify --batch 5000", 2, &["batch", "5000"]);
+    assert_eq!(fs::read_to_string(folder.join("precious")).expect("it is there"), "do not lose me");
+}
+
+#[test]
+fn data_that_is_cut_short_or_mislabelled_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    // A set of two images, 4x4, of the classes 1 and 12, in the format of MNIST.
+    let images = [&[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 4][..], &[7; 32]].concat();
+    let labels = |second: u8| vec![0, 0, 8, 1, 0, 0, 0, 2, 1, second];
+    let write = |images: &[u8], labels: &[u8]| {
+        for set in ["train", "t10k"] {
+            fs::write(folder.join(format!("{set}-images-idx3-ubyte")), images).expect("a file");
+            fs::write(folder.join(format!("{set}-labels-idx1-ubyte")), labels).expect("a file");
+        }
+    };
+    let verify = "verify --network mlp --data mnist:. --batch 2 --iterations 1";
+    write(&images, &labels(2));
+    check(folder, verify, 0, &[]);
+    write(&images[..40], &labels(2));
+    check(folder, verify, 2, &["train-images-idx3-ubyte", "48"]);
+    write(&images, &labels(12));
+    check(folder, verify, 2, &["train-labels-idx1-ubyte", "12"]);
+    write(b"not an image", &labels(2));
+    check(folder, verify, 2, &["train-images-idx3-ubyte"]);
+    fs::write(folder.join("data_batch_1.bin"), [0; 3000]).expect("a file");
+    check(folder, "verify --data cifar10:. --batch 2", 2, &["data_batch_1.bin"]);
+}

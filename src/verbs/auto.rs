@@ -43,15 +43,15 @@ fn tune_anew(
     study: &Study,
     quiet: bool,
 ) -> Result<Tuned, Failure> {
-    let mut profile = measure(task, budget, args.search.max_batch, study, quiet)?;
-    let epochs = args.train.epochs;
     let request = TuneRequest {
         budget,
         min_batch: args.search.min_batch.unwrap_or(args.rate.base_batch),
         max_batch: args.search.max_batch,
         rate: &args.rate,
-        epochs,
+        epochs: args.train.epochs,
     };
+    let limit = request.limit(task)?;
+    let mut profile = measure(task, budget, limit, study, quiet)?;
     let tuned = tune(task, &mut profile, &request, quiet)?;
     keep(study, &tuned)?;
     Ok(tuned)

@@ -27,20 +27,21 @@ pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
     let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
-    let budget = task.budget(args.search.budget)?;
-    let profile = measure(&task, budget, args.search.max_batch, &study, quiet)?;
+    let budget = task.budget(args.budget)?;
+    let limit = args.max_batch.unwrap_or(u64::MAX).min(task.samples());
+    let profile = measure(&task, budget, limit, &study, quiet)?;
     tables(&profile, &study)
 }
 
-/// Measures, or goes on measuring, and keeps the profile in the study.
+/// Measures at fractions of the largest trainable batch, at most `limit`, or goes on measuring, and keeps the profile in the
+/// study.
 pub fn measure(
     task: &Task,
     budget: Bytes,
-    max_batch: Option<u64>,
+    limit: u64,
     study: &Study,
     quiet: bool,
 ) -> Result<Profile, Failure> {
-    let limit = max_batch.unwrap_or(u64::MAX).min(task.samples());
     let Some(largest) = task.largest_batch(Policy::Naive, budget, limit)? else {
         // Planning one sample says which layer needs how much.
         task.plan(&task.trace(1)?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;

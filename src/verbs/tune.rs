@@ -16,7 +16,6 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
     let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
     let budget = task.budget(args.search.budget)?;
-    let mut profile = measure(&task, budget, args.search.max_batch, &study, quiet)?;
     let request = TuneRequest {
         budget,
         min_batch: args.search.min_batch.unwrap_or(args.rate.base_batch),
@@ -24,6 +23,8 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         rate: &args.rate,
         epochs: args.epochs,
     };
+    let limit = request.limit(&task)?;
+    let mut profile = measure(&task, budget, limit, &study, quiet)?;
     let tuned = tune(&task, &mut profile, &request, quiet)?;
     keep(&study, &tuned)?;
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])

@@ -23,8 +23,10 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
     let policy = parse_policy(&args.policy)?;
     let trace = task.trace(args.batch)?;
-    let peak = trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-    let budget = args.budget.of(peak);
+    let memory = trace.memory();
+    let bytes = |of: Option<(plimsoll_ir::OpId, Bytes)>| of.map_or(Bytes::ZERO, |(_, bytes)| bytes);
+    let (peak, floor) = (bytes(memory.peak()), bytes(memory.floor()));
+    let budget = args.budget.map_or(Bytes((floor.0 + peak.0) / 2), |size| size.of(peak));
     let link = task.setup.link.unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
     let plan = task.plan(&trace, policy, budget, link)?;
     let keep = task.plan(&trace, Policy::Keep, Bytes(u64::MAX >> 2), link)?;

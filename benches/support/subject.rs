@@ -1,0 +1,27 @@
+//! What is benched: a network on synthetic data, and a trainer of it that learns nothing.
+
+use plimsoll::args::{Image, NetworkArgs};
+use plimsoll::ir::network::NetworkSpec;
+use plimsoll::ir::schedule::Schedule;
+use plimsoll::networks::Mode;
+use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
+use plimsoll::task::{Setup, Task, open_data};
+
+/// A network for square images of `side` pixels, on synthetic data of 10 classes.
+pub fn task(network: &str, side: u32, setup: Setup) -> Task {
+    let image = Some(Image([side; 2]));
+    let args = NetworkArgs { network: network.to_owned(), image, channels: Some(3), classes: Some(10) };
+    let data = open_data(&"synthetic:512".parse().expect("a data source"), &args).expect("synthetic data");
+    let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes: 10 };
+    Task::of_spec(&spec, data, setup).expect("a network of the zoo")
+}
+
+/// A trainer of one schedule that learns nothing: its rate is 0.
+pub fn trainer(task: &Task, batch: u64, schedule: &Schedule) -> Trainer {
+    let program = task.program(batch, Mode::Train).expect("the network lowers");
+    let (executor, mut loaded) = task.executor(&[(&program, schedule)]).expect("the machine has the memory");
+    let rate = LearningRateSchedule::constant(0.0);
+    let network = task.network.spec.clone();
+    let plan = TrainingPlan { network, batch, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
+    Trainer::new(executor, loaded.remove(0), None, plan).expect("the plan has the program's batch")
+}
