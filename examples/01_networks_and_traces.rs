@@ -4,7 +4,8 @@ use plimsoll::ir::Bytes;
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Runs the example.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = NetworkSpec { name: "resnet18".into(), image: [64, 64], channels: 3, classes: 10 };
     let network = build(&spec)?;
     let parameters: u64 = network.layers.iter().map(|layer| network.parameters(layer)).sum();

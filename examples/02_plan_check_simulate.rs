@@ -8,7 +8,8 @@ use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// Runs the example.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = NetworkSpec { name: "resnet18".into(), image: [64, 64], channels: 3, classes: 10 };
     let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &|_| Bytes::ZERO };
     let mut trace = lower(&build(&spec)?, 64, &options)?.trace;
@@ -16,8 +17,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for op in &mut trace.ops {
         op.seconds = Seconds(op.flops as f64 / 5e12 + 5e-6);
     }
-    let (_, peak) = trace.memory().peak().ok_or("a trace has ops")?;
-    let budget = Bytes(peak.0 * 2 / 3);
+    let memory = trace.memory();
+    let (_, peak) = memory.peak().ok_or("a trace has ops")?;
+    let (_, floor) = memory.floor().ok_or("a trace has ops")?;
+    let budget = Bytes((floor.0 + peak.0) / 2);
 
     for policy in Policy::ALL {
         let request = PlanRequest {

@@ -15,7 +15,8 @@ const ITERATIONS: u64 = 10;
 
 type Error = Box<dyn std::error::Error>;
 
-fn main() -> Result<(), Error> {
+/// Runs the example.
+pub fn main() -> Result<(), Error> {
     let spec = NetworkSpec { name: "resnet20".into(), image: [8, 8], channels: 1, classes: 10 };
     let options = LowerOptions {
         mode: Mode::Train,

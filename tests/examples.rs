@@ -1,0 +1,23 @@
+//! The examples run and end well, so that what they teach stays true.
+
+#[path = "../examples/01_networks_and_traces.rs"]
+mod networks_and_traces;
+#[path = "../examples/02_plan_check_simulate.rs"]
+mod plan_check_simulate;
+#[path = "../examples/03_train_within_a_budget.rs"]
+mod train_within_a_budget;
+
+#[test]
+fn networks_become_traces() {
+    networks_and_traces::main().expect("the example ends well");
+}
+
+#[test]
+fn a_trace_is_planned_checked_and_simulated() {
+    plan_check_simulate::main().expect("the example ends well");
+}
+
+#[test]
+fn a_network_trains_within_a_budget_to_the_same_bits() {
+    train_within_a_budget::main().expect("the example ends well");
+}
