@@ -129,7 +129,7 @@ impl FromStr for DataSource {
 /// The data's option.
 #[derive(Clone, Debug, Args)]
 pub struct DataArgs {
-    /// What to train on: digits, synthetic[:SAMPLES], mnist:FOLDER or cifar10:FOLDER
+    /// What to train on: digits, synthetic, synthetic:SAMPLES, mnist:FOLDER or cifar10:FOLDER
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
     pub data: DataSource,
 }

@@ -182,9 +182,9 @@ pub struct RowShape {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the fields are the ones that the variant's formula names")]
 pub enum Call {
-    /// x, weight, [bias] -> y.
+    /// x, weight, \[bias\] -> y.
     ConvForward { shape: ConvShape },
-    /// x, dy -> dweight, [dbias]. Overwrites.
+    /// x, dy -> dweight, \[dbias\]. Overwrites.
     ConvBackwardFilter { shape: ConvShape },
     /// dy, weight -> dx.
     ConvBackwardData { shape: ConvShape, accumulate: bool },

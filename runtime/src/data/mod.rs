@@ -1,7 +1,7 @@
 //! What is trained on: sets of labelled images, and the order in which they are taken.
 //!
 //! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, and its class. One set is in the
-//! binary ([`digits`]); others are read from files that the user has ([`mnist`], [`cifar10`]); [`synthetic`] makes
+//! binary ([`digits()`]); others are read from files that the user has ([`mnist()`], [`cifar10()`]); [`synthetic()`] makes
 //! one of any shape. Every order and every synthetic pixel is drawn from a seed by counter, so a run can be
 //! repeated and resumed.
 //!
