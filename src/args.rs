@@ -244,7 +244,7 @@ pub enum DecayArg {
     Cosine,
     /// The same all the time
     Constant,
-    /// A tenth after half, a hundredth after three quarters of the epochs
+    /// To a tenth after each third of the iterations
     Step,
 }
 

@@ -40,7 +40,7 @@ fn rate_schedule(config: &Config, args: &TrainArgs, iterations: u64) -> Learning
     let decay = match args.decay {
         DecayArg::Constant => Decay::Constant,
         DecayArg::Cosine => Decay::Cosine { iterations, floor: 0.0 },
-        DecayArg::Step => Decay::Step { every: (iterations / 2).max(1), factor: 0.1 },
+        DecayArg::Step => Decay::Step { every: iterations.div_ceil(3), factor: 0.1 },
     };
     let rate = &config.learning_rate;
     LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }

@@ -58,7 +58,7 @@ impl TuneRequest<'_> {
     }
 
     /// The rule of the learning rate.
-    fn rule(&self) -> LearningRateRule {
+    pub fn rule(&self) -> LearningRateRule {
         let RateArgs { base_rate, rate_rule, convexity, .. } = *self.rate;
         match rate_rule {
             RuleArg::Linear => LearningRateRule::Linear,
@@ -152,7 +152,8 @@ pub fn tune(
         let chosen = tuner.measure(&model, &found.chosen, &found.plan.schedule)?;
         let verdict = confirm(&predicted(&chosen.measured), &observed(&chosen.measured));
         let (iteration, measured) = (found.chosen.iteration, chosen.measured.figures.iteration_seconds);
-        tracing::info!("batch {}: predicted {iteration}, measured {measured}", found.chosen.batch);
+        let batch = found.chosen.batch;
+        bar.suspend(|| tracing::info!("batch {batch}: predicted {iteration}, measured {measured}"));
         if matches!(verdict, Verdict::Refit { .. }) && refits < REFITS {
             refits += 1;
             take_in(profile, chosen.samples);

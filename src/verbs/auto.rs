@@ -7,26 +7,37 @@ use crate::output::{Cell, Table};
 use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::training::{Trained, train};
-use crate::tuning::{TuneRequest, Tuned, tune};
+use crate::tuning::{TuneRequest, tune};
 use crate::verbs::profile::measure;
-use crate::verbs::tune::{choice, figures, keep};
+use crate::verbs::tune::{choice, figures, keep, rule_in_words};
+use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::{Bytes, Seconds};
 
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
     let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
     let budget = task.budget(args.search.budget)?;
+    let request = TuneRequest {
+        budget,
+        min_batch: args.search.min_batch.unwrap_or(args.rate.base_batch),
+        max_batch: args.search.max_batch,
+        rate: &args.rate,
+        epochs: args.train.epochs,
+    };
+    let limit = request.limit(&task)?;
     let mut tables = Vec::new();
-    let (config, schedule) = match earlier(&study, &task, args, budget)? {
-        Some(earlier) => {
+    let (config, schedule) = match earlier(&study, &task, &request)? {
+        Some((config, schedule)) => {
             tracing::info!("using the choice in {}; --fresh makes a new one", study.config().display());
-            earlier
+            tables.push(kept_choice(&config));
+            (config, schedule)
         }
         None => {
-            let tuned = tune_anew(&task, args, budget, &study, quiet)?;
+            let mut profile = measure(&task, budget, limit, &study, quiet)?;
+            let tuned = tune(&task, &mut profile, &request, quiet)?;
+            keep(&study, &tuned)?;
             tables.extend([choice(&tuned), figures(&tuned)]);
             (tuned.config, tuned.schedule)
         }
@@ -36,55 +47,54 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     Ok(tables)
 }
 
-fn tune_anew(
-    task: &Task,
-    args: &AutoArgs,
-    budget: Bytes,
-    study: &Study,
-    quiet: bool,
-) -> Result<Tuned, Failure> {
-    let request = TuneRequest {
-        budget,
-        min_batch: args.search.min_batch.unwrap_or(args.rate.base_batch),
-        max_batch: args.search.max_batch,
-        rate: &args.rate,
-        epochs: args.train.epochs,
-    };
-    let limit = request.limit(task)?;
-    let mut profile = measure(task, budget, limit, study, quiet)?;
-    let tuned = tune(task, &mut profile, &request, quiet)?;
-    keep(study, &tuned)?;
-    Ok(tuned)
-}
-
 /// The choice that the study holds, where it was made for this very task.
 fn earlier(
     study: &Study,
     task: &Task,
-    args: &AutoArgs,
-    budget: Bytes,
+    request: &TuneRequest<'_>,
 ) -> Result<Option<(Config, Schedule)>, Failure> {
     if !study.config().exists() {
         return Ok(None);
     }
     let config: Config = files::read(&study.config())?;
     let rate = &config.learning_rate;
+    let wanted = (request.rule(), request.rate.base_batch, request.rate.base_rate);
     let same = config.network == task.network.spec
-        && config.budget_bytes == budget
+        && config.budget_bytes == request.budget
         && config.threads == task.setup.threads
         && config.paced == task.setup.link
-        && config.batch <= args.search.max_batch.unwrap_or(u64::MAX)
-        && config.batch >= args.search.min_batch.unwrap_or(args.rate.base_batch)
-        && (rate.base_batch, rate.base_rate) == (args.rate.base_batch, args.rate.base_rate);
+        && (request.min_batch..=request.limit(task)?).contains(&config.batch)
+        && (rate.rule, rate.base_batch, rate.base_rate) == wanted;
     if !same {
         let folder = study.folder().display();
         return Err(Failure::usage(format_args!(
-            "{folder} holds the choice for another network, budget, device or base rate"
+            "{folder} holds the choice for another network, budget, device, range of batches or learning rate"
         ))
         .help("choose another folder with --study DIR, or start anew with --fresh"));
     }
     let schedule = files::read(&study.folder().join(&config.schedule))?;
     Ok(Some((config, schedule)))
+}
+
+/// The choice that an earlier run made and measured.
+fn kept_choice(config: &Config) -> Table {
+    let measured = config.measured.as_ref();
+    Table::facts(
+        "choice",
+        vec![
+            ("network", "network", config.network.name.clone().into()),
+            ("budget_bytes", "budget", config.budget_bytes.into()),
+            ("batch", "batch", config.batch.into()),
+            ("learning_rate", "learning rate", Cell::Number(config.learning_rate.rate, 4)),
+            ("learning_rate_rule", "by", rule_in_words(&config.learning_rate).into()),
+            (
+                "predicted_iteration_seconds",
+                "iteration, predicted",
+                config.predicted.iteration_seconds.into(),
+            ),
+            ("iteration_seconds", "measured when tuned", measured.map(|m| m.iteration_seconds).into()),
+        ],
+    )
 }
 
 /// What training gave, predicted beside measured.

@@ -9,7 +9,7 @@ use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::tuning::{Measured, TuneRequest, Tuned, tune};
 use crate::verbs::profile::measure;
-use plimsoll_ir::config::LearningRateRule;
+use plimsoll_ir::config::{LearningRate, LearningRateRule};
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -36,16 +36,20 @@ pub fn keep(study: &Study, tuned: &Tuned) -> Result<(), Failure> {
     files::write(&study.config(), &tuned.config)
 }
 
-/// What was chosen.
-pub fn choice(tuned: &Tuned) -> Table {
-    let config = &tuned.config;
-    let rate = &config.learning_rate;
+/// Where a learning rate comes from.
+pub fn rule_in_words(rate: &LearningRate) -> String {
     let rule = match rate.rule {
         LearningRateRule::Linear => "linear".to_owned(),
         LearningRateRule::SquareRoot => "square root".to_owned(),
         LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity:.4}"),
     };
-    let from = format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch);
+    format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch)
+}
+
+/// What was chosen.
+pub fn choice(tuned: &Tuned) -> Table {
+    let config = &tuned.config;
+    let rate = &config.learning_rate;
     Table::facts(
         "choice",
         vec![
@@ -60,7 +64,7 @@ pub fn choice(tuned: &Tuned) -> Table {
             ("largest_batch", "largest batch that can be trained", tuned.largest.into()),
             ("placement", "placement", placement(&tuned.chosen).into()),
             ("learning_rate", "learning rate", Cell::Number(rate.rate, 4)),
-            ("learning_rate_rule", "by", from.into()),
+            ("learning_rate_rule", "by", rule_in_words(rate).into()),
             ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
             ("refits", "refits of the model", u64::from(tuned.refits).into()),
         ],
