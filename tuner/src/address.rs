@@ -387,7 +387,7 @@ fn hole(there: &[(u64, u64, u32)], size: u64, dies: u32, choice: Choice, cap: u6
 /// The start of the narrowest hole left by ranges of offsets that an item may not have, each open at both ends
 /// (given as first forbidden and first allowed again); the space above all counts as the widest.
 fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
-    forbidden.sort_unstable();
+    forbidden.sort_unstable_by_key(|range| range.0);
     let (mut free, mut best) = (0u64, None::<(u64, u64)>);
     for &(from, until) in forbidden.iter() {
         if from > free {

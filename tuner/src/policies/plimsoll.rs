@@ -231,14 +231,14 @@ struct Search<'a> {
     gaps: &'a Gaps,
     clock: Clock<'a>,
     random: Random,
-    /// Evaluations of the first run; a third of them for each that follows.
+    /// Evaluations of the first run; a quarter of them for each that follows.
     evaluations: u64,
     /// The pool that swapping everything needs.
     floor: u64,
     /// Gaps that are worth a thought, in order of their first slot.
     worthy: Vec<u32>,
-    /// The fastest of the last run.
-    last: Option<Vec<bool>>,
+    /// What the last run found.
+    last: Vec<Found>,
     late: bool,
 }
 
@@ -256,7 +256,7 @@ impl<'a> Search<'a> {
         worthy.sort_by_key(|g| (gaps.gaps[*g as usize].after, *g));
         let clock = Clock::new(gaps, &task.request.link);
         let random = Random::new(task.request.seed);
-        Search { task, gaps, clock, random, evaluations, floor, worthy, last: None, late: false }
+        Search { task, gaps, clock, random, evaluations, floor, worthy, last: Vec::new(), late: false }
     }
 
     /// The best sets of gaps found for a pool of so many bytes: the one that moves fewest bytes, and the one which the
@@ -264,8 +264,8 @@ impl<'a> Search<'a> {
     fn run(&mut self, pool: u64) -> Vec<Found> {
         let mut seeds = self.seeds(pool);
         // A run that follows another begins near its end.
-        let share = if self.last.is_some() { 3 } else { 1 };
-        seeds.extend(self.last.take());
+        let share = if self.last.is_empty() { 1 } else { 4 };
+        seeds.extend(self.last.drain(..).map(|found| found.swapped));
         let mut found: Vec<Found> = Vec::new();
         for swapped in seeds {
             let cost = self.clock.evaluate(&swapped, pool);
@@ -274,7 +274,7 @@ impl<'a> Search<'a> {
         let evaluations = self.evaluations / share;
         let fastest =
             self.anneal(pool, evaluations, Aim::Time, best_of(&found, |cost| self.score(cost, Aim::Time)));
-        self.last = Some(fastest.swapped.clone());
+        self.last.push(fastest.clone());
         if fastest.cost.overflow > 0 || self.late {
             return vec![fastest];
         }
@@ -285,6 +285,7 @@ impl<'a> Search<'a> {
         self.lighten(pool, within, &mut lightest);
         lightest = self.anneal(pool, evaluations / 3, aim, lightest);
         self.lighten(pool, within, &mut lightest);
+        self.last.push(lightest.clone());
         if lightest.swapped == fastest.swapped { vec![fastest] } else { vec![lightest, fastest] }
     }
 
