@@ -33,7 +33,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 /// How often a smaller share of the pool is planned for, where addresses leave holes.
-const RUNS: u32 = 8;
+const RUNS: u32 = 6;
 
 /// Shares of the pool closer than this are not told apart.
 const FINEST: f64 = 0.002;
