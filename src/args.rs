@@ -6,6 +6,7 @@ use crate::output::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{BytesPerSecond, Seconds};
+use plimsoll_tuner::Policy;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -347,8 +348,8 @@ pub struct PlanArgs {
     /// Whether both ways of the link can be busy at once
     #[arg(long, value_enum, default_value_t)]
     pub duplex: DuplexArg,
-    /// Who decides: plimsoll, keep, naive or accudnn
-    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    /// Who decides
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
     pub policy: String,
     /// Recompute nothing
     #[arg(long)]
@@ -368,6 +369,11 @@ pub struct PlanArgs {
     /// Where to write the schedule/1 file
     #[arg(short, long, value_name = "SCHEDULE")]
     pub output: PathBuf,
+}
+
+/// The policies that there are.
+fn policy_help() -> String {
+    format!("Who decides: {}", Policy::names())
 }
 
 /// `check`

@@ -75,6 +75,10 @@ pub enum Ways {
     BesideAll,
     /// The fastest whose workspace fits beside what the op itself touches.
     BesideOwn,
+    /// The fastest, whether it fits or not.
+    Fastest,
+    /// The fastest of those with the least workspace.
+    Leanest,
 }
 
 /// The fastest way to run an op with at most so much workspace; the leanest where none fits.
@@ -130,14 +134,23 @@ impl Gaps {
         gaps.add_memory();
         for (i, op) in trace.ops.iter().enumerate() {
             let own: u64 = op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum();
-            let beside = if ways == Ways::BesideAll { gaps.base[i + 1] } else { own };
-            let (way, seconds, workspace) = fastest(op, pool.0.saturating_sub(beside));
-            gaps.ways.push(way);
-            gaps.seconds[i + 1] = seconds;
-            gaps.workspace[i + 1] = workspace;
-            gaps.base[i + 1] += workspace;
+            let room = match ways {
+                Ways::BesideAll => pool.0.saturating_sub(gaps.base[i + 1]),
+                Ways::BesideOwn => pool.0.saturating_sub(own),
+                Ways::Fastest => u64::MAX,
+                Ways::Leanest => 0,
+            };
+            gaps.ways.push(None);
+            gaps.set_way(op, i + 1, room);
         }
         gaps
+    }
+
+    /// Chooses the fastest way to run the op of a slot with at most so much workspace.
+    pub fn set_way(&mut self, op: &Op, slot: usize, room: u64) {
+        let (way, seconds, workspace) = fastest(op, room);
+        self.base[slot] = self.base[slot] - self.workspace[slot] + workspace;
+        (self.ways[slot - 1], self.seconds[slot], self.workspace[slot]) = (way, seconds, workspace);
     }
 
     /// Cuts one tensor's uses into stretches and gaps.

@@ -5,7 +5,8 @@
 //! - what filled the bytes that it reads (a compute, or a prefetch),
 //! - for a prefetch, the offloads that put its bytes on the host; for an offload, earlier prefetches of the same bytes
 //!   and the step that last wrote them; for an in-place update, an offload that still reads the buffer,
-//! - every command that closes a buffer in whose bytes it opens one.
+//! - every command that closes a buffer in whose bytes it opens one,
+//! - what a policy's own [`Barrier`] asks for.
 //!
 //! Nothing else orders the streams. Of these, a wait is written only where the order of the streams and the other waits
 //! do not imply it already, which a vector clock over the three streams tells; so no command has more than two waits.
@@ -13,7 +14,7 @@
 //! What this file does not do: decide, or trust itself. [`plimsoll_ir::check`] judges what it makes.
 
 use crate::address::{Addresses, Items};
-use crate::placement::{Opens, Placement, Residency, Transfer, Way};
+use crate::placement::{Barrier, Opens, Placement, Residency, Transfer, Way};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, CommandId, TensorId};
@@ -61,15 +62,15 @@ pub fn lower(
 ) -> Result<Schedule, LowerError> {
     let mut lowering = Lowering::new(trace, placement, items, addresses);
     lowering.open_start();
-    let mut transfers = placement.transfers.iter().peekable();
+    let mut transfers = placement.transfers.iter().enumerate().peekable();
     for slot in 1..=placement.steps.len() as u32 {
-        while let Some(transfer) = transfers.next_if(|t| t.before <= slot) {
-            lowering.transfer(*transfer)?;
+        while let Some((at, transfer)) = transfers.next_if(|(_, t)| t.before <= slot) {
+            lowering.transfer(at, *transfer)?;
         }
         lowering.step(slot)?;
     }
-    for transfer in transfers {
-        lowering.transfer(*transfer)?;
+    for (at, transfer) in transfers {
+        lowering.transfer(at, *transfer)?;
     }
     let buffers = lowering.buffers()?;
     Ok(Schedule {
@@ -133,8 +134,12 @@ struct Lowering<'a> {
     fetched: Vec<Option<u32>>,
     /// The versions that each op reads and writes, in the order of its `reads` and `writes`.
     versions: Vec<(Vec<u32>, Vec<u32>)>,
-    /// By step: its command.
+    /// The commands that have a workspace, and its offset.
     workspaces: Vec<(u32, u64)>,
+    /// By slot: its step's command. By transfer: how it is synchronised. By slot: the transfers that its step waits for.
+    stepped: Vec<Option<u32>>,
+    barriers: Vec<Option<Barrier>>,
+    due: Vec<Vec<u32>>,
     pool: PoolMap,
 }
 
@@ -195,6 +200,11 @@ impl<'a> Lowering<'a> {
                 written_at[residency.slots.start as usize].push(r as u32);
             }
         }
+        let mut barriers = vec![None; placement.transfers.len()];
+        for barrier in &placement.barriers {
+            barriers[barrier.transfer as usize] = Some(*barrier);
+        }
+        let slots = placement.steps.len() + 1;
         let count = placement.steps.len() + placement.transfers.len();
         Lowering {
             trace,
@@ -213,6 +223,9 @@ impl<'a> Lowering<'a> {
             fetched: vec![None; trace.tensors.len()],
             versions: versions_of(trace),
             workspaces: Vec::new(),
+            stepped: vec![None; slots],
+            barriers,
+            due: vec![Vec::new(); slots],
             pool: PoolMap::default(),
         }
     }
@@ -254,7 +267,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn transfer(&mut self, transfer: Transfer) -> Result<(), LowerError> {
+    fn transfer(&mut self, at: usize, transfer: Transfer) -> Result<(), LowerError> {
         let Residency { tensor, bytes, .. } = self.placement.residencies[transfer.residency as usize].clone();
         let state = &self.states[transfer.residency as usize];
         let nothing = LowerError::NothingToCopy { tensor, before: transfer.before };
@@ -263,6 +276,8 @@ impl<'a> Lowering<'a> {
         let length = (!whole).then_some(Bytes(bytes.end - bytes.start));
         let waits = Vec::new();
         let mut after = Vec::new();
+        let barrier = self.barriers[at];
+        after.extend(barrier.and_then(|barrier| self.stepped[barrier.from.saturating_sub(1) as usize]));
         let command;
         match transfer.way {
             Way::Offload => {
@@ -291,6 +306,9 @@ impl<'a> Lowering<'a> {
                 self.fetched[tensor.index()] = Some(command);
             }
         }
+        if let Some(slot) = barrier.and_then(|barrier| barrier.until) {
+            self.due[slot as usize].push(command);
+        }
         Ok(())
     }
 
@@ -314,7 +332,7 @@ impl<'a> Lowering<'a> {
         let step = self.placement.steps[slot as usize - 1];
         let op = &self.trace.ops[step.op.index()];
         let versions = self.versions[step.op.index()].clone();
-        let mut after = Vec::new();
+        let mut after = std::mem::take(&mut self.due[slot as usize]);
         let mut used = Vec::new();
         let mut updated = Vec::new();
         for (t, version) in op.reads.iter().zip(versions.0) {
@@ -351,6 +369,7 @@ impl<'a> Lowering<'a> {
             waits: Vec::new(),
         };
         let command = self.append(command, &after);
+        self.stepped[slot as usize] = Some(command);
         for r in used {
             self.states[r as usize].used = Some(command);
         }

@@ -33,6 +33,20 @@ pub struct Placement {
     pub residencies: Vec<Residency>,
     /// All transfers in list order: `before` never decreases.
     pub transfers: Vec<Transfer>,
+    /// How a policy synchronises its streams, beyond what validity needs; at most one for each transfer.
+    pub barriers: Vec<Barrier>,
+}
+
+/// A transfer that is bound to steps by a policy's own rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Barrier {
+    /// The position of the transfer.
+    pub transfer: u32,
+    /// It starts no earlier than the step of this slot could: when the step before it has ended. At most the slot before
+    /// which the transfer is listed.
+    pub from: u32,
+    /// The step of this slot waits until it has ended. At least the slot before which the transfer is listed.
+    pub until: Option<u32>,
 }
 
 /// One command of the compute stream.

@@ -78,6 +78,18 @@ pub enum Policy {
     Naive,
     /// Feature maps are swapped but for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1).
     Accudnn,
+    /// Every layer's inputs are offloaded (vDNN §3.3).
+    VdnnAll,
+    /// The inputs of convolution layers are offloaded (vDNN §3.3).
+    VdnnConv,
+    /// The first of vDNN's profiling passes that fits (vDNN §3.3, "Dynamic vDNN").
+    VdnnDyn,
+    /// A gradient takes its activation's place, as far as the trace lets it; nothing moves (Layrub §3.2).
+    LayrubIntra,
+    /// Every activation is offloaded when its last reader has run and loaded one layer ahead (Layrub §3.3).
+    LayrubInter,
+    /// Both (Layrub §3.4).
+    LayrubHybrid,
     /// The planner of this house: the shortest makespan that it finds, and of equal ones (to a millionth) the one that
     /// moves fewest bytes.
     Plimsoll,
@@ -85,7 +97,24 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 4] = [Policy::Keep, Policy::Naive, Policy::Accudnn, Policy::Plimsoll];
+    pub const ALL: [Policy; 10] = [
+        Policy::Keep,
+        Policy::Naive,
+        Policy::Accudnn,
+        Policy::VdnnAll,
+        Policy::VdnnConv,
+        Policy::VdnnDyn,
+        Policy::LayrubIntra,
+        Policy::LayrubInter,
+        Policy::LayrubHybrid,
+        Policy::Plimsoll,
+    ];
+
+    /// The names of all of them, as a sentence lists them.
+    pub fn names() -> String {
+        let names: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
+        names.join(", ")
+    }
 
     /// The name on the command line and in documents.
     pub fn name(self) -> &'static str {
@@ -93,6 +122,12 @@ impl Policy {
             Policy::Keep => "keep",
             Policy::Naive => "naive",
             Policy::Accudnn => "accudnn",
+            Policy::VdnnAll => "vdnn-all",
+            Policy::VdnnConv => "vdnn-conv",
+            Policy::VdnnDyn => "vdnn-dyn",
+            Policy::LayrubIntra => "layrub-intra",
+            Policy::LayrubInter => "layrub-inter",
+            Policy::LayrubHybrid => "layrub-hybrid",
             Policy::Plimsoll => "plimsoll",
         }
     }
@@ -106,7 +141,7 @@ impl fmt::Display for Policy {
 
 /// A name that is no policy's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no policy; there are keep, naive, accudnn and plimsoll")]
+#[error("`{0}` is no policy; there are {names}", names = Policy::names())]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for Policy {

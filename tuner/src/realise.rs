@@ -122,13 +122,13 @@ impl Task<'_> {
         (*most > self.pool).then(|| self.witness(op, needs, Shortage::Policy))
     }
 
-    fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
+    pub fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
         let name = self.trace.ops[op.index()].name.clone();
         Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
     }
 
     /// Lowers, checks and times.
-    fn finish(
+    pub fn finish(
         &self,
         placement: &Placement,
         items: &Items,

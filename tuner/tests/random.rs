@@ -36,9 +36,12 @@ fn every_policy_gives_a_valid_plan_or_a_true_witness_and_none_beats_plimsoll() {
         for budget in budgets(&trace) {
             let plan_of = |policy| (policy, planned(&trace, &request(budget, 1e3, duplex, policy)));
             let plans = Policy::ALL.map(plan_of);
-            assert_best(&trace, &plans);
+            // With so few evaluations, it promises to be best only among those that it begins with.
+            let begun_with = [Policy::Keep, Policy::Naive, Policy::Accudnn, Policy::Plimsoll];
+            let known: Vec<_> = plans.iter().filter(|p| begun_with.contains(&p.0)).cloned().collect();
+            assert_best(&trace, &known);
             let fragmented = |w: &plimsoll_tuner::Witness| w.why == Shortage::Addresses;
-            unplaced += u32::from(plans[3].1.as_ref().is_err_and(fragmented));
+            unplaced += u32::from(plans[plans.len() - 1].1.as_ref().is_err_and(fragmented));
             asked += 1;
         }
     }

@@ -4,11 +4,16 @@
 //! - `keep`: no gap.
 //! - [`naive`]: every feature map, from the forward pass to the backward pass.
 //! - [`accudnn`]: the same but for those that `t_ready` says would stall the device.
+//! - [`vdnn`]: the inputs of layers, layer by layer, each offload over before the next layer starts.
+//! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
 //! - [`plimsoll`]: a search.
 
 pub mod accudnn;
+pub mod layrub;
 pub mod naive;
 pub mod plimsoll;
+mod stages;
+pub mod vdnn;
 
 use crate::bound::unbeatable;
 use crate::gaps::{Gaps, Ways};
@@ -26,6 +31,11 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
         Policy::Keep => keep(&task)?,
         Policy::Naive => naive::realise(&task)?,
         Policy::Accudnn => accudnn::realise(&task)?,
+        Policy::VdnnAll => vdnn::realise(&task, vdnn::Layers::All)?,
+        Policy::VdnnConv => vdnn::realise(&task, vdnn::Layers::Conv)?,
+        Policy::VdnnDyn => vdnn::dynamic(&task)?,
+        Policy::LayrubIntra => keep(&task)?,
+        Policy::LayrubInter | Policy::LayrubHybrid => layrub::inter(&task)?,
         Policy::Plimsoll => return plimsoll::decide(&task),
     };
     Ok(task.outcome(realised, Status::Feasible))

@@ -1,0 +1,136 @@
+//! The papers' policies on small chains on which their decisions are known by hand.
+//!
+//! A chain has layers 0 to n-1. Layer i reads x_i and writes x_(i+1) in 1 s; its backward op reads x_i and the gradient
+//! y_(i+1), and writes y_i. Every tensor has 100 bytes; the link takes 2 s for it, each way, unless said otherwise.
+
+mod common;
+
+use common::{planned, request};
+use plimsoll_ir::schedule::{Command, Duplex};
+use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::{Bytes, Seconds, TensorId};
+use plimsoll_tuner::{Plan, Policy};
+
+const RATE: f64 = 50.0;
+
+fn op(kind: &str, layer: usize, phase: Phase, reads: &[usize], writes: &[usize]) -> Op {
+    let ids = |list: &[usize]| list.iter().map(|t| TensorId::new(*t)).collect();
+    Op {
+        name: format!("{kind}{layer}.{phase:?}"),
+        layer: format!("layer{layer}"),
+        kind: kind.to_owned(),
+        phase,
+        seconds: Seconds(1.0),
+        reads: ids(reads),
+        writes: ids(writes),
+        workspace_bytes: Bytes::ZERO,
+        flops: 0,
+        recomputable: true,
+        alternatives: Vec::new(),
+    }
+}
+
+/// A chain of layers of these kinds: x_i is tensor i, y_i is tensor n + 1 + i.
+fn chain(kinds: &[&str]) -> Trace {
+    let n = kinds.len();
+    let tensor = |t: usize| {
+        let kind = [TensorKind::Input, TensorKind::Activation, TensorKind::Gradient];
+        let kind = kind[usize::from(t > 0) + usize::from(t > n)];
+        Tensor { name: format!("t{t}"), bytes: Bytes(100), kind }
+    };
+    let mut ops: Vec<Op> = Vec::new();
+    for (i, kind) in kinds.iter().enumerate() {
+        ops.push(op(kind, i, Phase::Forward, &[i], &[i + 1]));
+    }
+    for (i, kind) in kinds.iter().enumerate().rev() {
+        let above = if i + 1 == n { n } else { n + 2 + i };
+        ops.push(op(kind, i, Phase::Backward, &[i, above], &[n + 1 + i]));
+    }
+    Trace {
+        kind: TraceKind,
+        name: "chain".into(),
+        batch: 1,
+        resident_bytes: Bytes::ZERO,
+        tensors: (0..2 * n + 1).map(tensor).collect(),
+        ops,
+    }
+}
+
+fn peak(trace: &Trace) -> Bytes {
+    trace.memory().peak().expect("a chain has ops").1
+}
+
+#[track_caller]
+fn plan(trace: &Trace, budget: Bytes, policy: Policy) -> Plan {
+    planned(trace, &request(budget, RATE, Duplex::Full, policy)).expect("it fits")
+}
+
+/// At its peak a trace takes so long under a policy, which offloads just these tensors, in this order.
+#[track_caller]
+fn check(trace: &Trace, policy: Policy, seconds: f64, offloaded: &[u32]) {
+    let plan = plan(trace, peak(trace), policy);
+    assert_eq!(offloads(&plan), offloaded, "{policy}");
+    assert!((plan.makespan.0 - seconds).abs() < 1e-9, "{policy}: {}", plan.makespan);
+}
+
+fn offloads(plan: &Plan) -> Vec<u32> {
+    let offload = |c: &Command| match c {
+        Command::Offload { tensor, .. } => Some(tensor.0),
+        _ => None,
+    };
+    plan.schedule.commands.iter().filter_map(offload).collect()
+}
+
+#[test]
+fn vdnn_synchronises_at_the_end_of_every_layer() {
+    // Every layer but the last takes the 2 s of its transfer; x_3 is used again at once.
+    check(&chain(&["conv", "pool", "pool", "conv"]), Policy::VdnnAll, 14.0, &[0, 1, 2]);
+    // Only layer 0 waits, and only the backward op of layer 3, from which the window reaches layer 0.
+    check(&chain(&["conv", "pool", "pool", "conv"]), Policy::VdnnConv, 10.0, &[0]);
+    check(&chain(&["pool", "pool", "pool"]), Policy::VdnnConv, 6.0, &[]);
+}
+
+#[test]
+fn vdnn_prefetches_no_farther_than_the_next_convolution() {
+    // Layer 2 updates its input in place, so that it offloads nothing and ends the window of layer 3.
+    let mut trace = chain(&["conv", "conv", "conv", "fc"]);
+    trace.ops[2].reads = vec![TensorId(2)];
+    trace.ops[2].writes = vec![TensorId(2)];
+    trace.ops[3].reads = vec![TensorId(2)];
+    trace.ops[3].writes = vec![TensorId(4)];
+    trace.ops[4].reads = vec![TensorId(2), TensorId(4)];
+    // Forward 2 + 2 + 1 + 1; backward of 3 fetches nothing, of 2 fetches x_1, of 1 fetches x_0.
+    check(&trace, Policy::VdnnAll, 6.0 + 1.0 + 2.0 + 2.0 + 1.0, &[0, 1]);
+}
+
+#[test]
+fn vdnn_dyn_takes_the_first_pass_that_fits() {
+    let mut trace = chain(&["conv", "conv", "pool", "pool"]);
+    let keep = plan(&trace, peak(&trace), Policy::VdnnDyn);
+    assert_eq!((keep.makespan, offloads(&keep)), (Seconds(8.0), vec![]));
+    let conv = plan(&trace, peak(&trace) - Bytes(1), Policy::VdnnDyn);
+    assert_eq!((conv.makespan, offloads(&conv)), (Seconds(12.0), vec![0, 1]));
+    // The backward op of layer 3 touches three tensors, beside the one that comes back during it. In 400 bytes only all
+    // layers will do, and the op of layer 1 is downgraded to what fits beside its 200.
+    let lean = Alternative { name: "lean".into(), seconds: Seconds(3.0), workspace_bytes: Bytes(50) };
+    let leanest = Alternative { name: "leanest".into(), seconds: Seconds(9.0), workspace_bytes: Bytes::ZERO };
+    trace.ops[1].alternatives = vec![leanest, lean];
+    trace.ops[1].workspace_bytes = Bytes(900);
+    let all = plan(&trace, Bytes(400), Policy::VdnnDyn);
+    assert_eq!((all.makespan, offloads(&all)), (Seconds(15.0), vec![0, 1, 2]));
+    assert!(all.schedule.commands.iter().any(|c| matches!(c, Command::Compute { alternative: Some(1), .. })));
+}
+
+#[test]
+fn layrub_offloads_all_that_no_layer_refers_to_any_more() {
+    let mut trace = chain(&["conv", "pool", "pool", "conv"]);
+    check(&trace, Policy::LayrubInter, 14.0, &[0, 1, 2]);
+    check(&trace, Policy::LayrubIntra, 8.0, &[]);
+    // A mask that only its own layer uses leaves after its op, behind x_1: layer 1 takes 4 s. It returns, with x_1, during
+    // the backward op of layer 2: 4 s again. vDNN leaves it where it is.
+    trace.tensors.push(Tensor { name: "mask".into(), bytes: Bytes(100), kind: TensorKind::Other });
+    trace.ops[1].writes.push(TensorId(9));
+    trace.ops[6].reads.push(TensorId(9));
+    check(&trace, Policy::LayrubHybrid, 18.0, &[0, 1, 9, 2]);
+    check(&trace, Policy::VdnnAll, 14.0, &[0, 1, 2]);
+}
