@@ -443,11 +443,9 @@ pub struct VerifyArgs {
     pub seed: u64,
 }
 
-/// `networks`
+/// The images that a network is built for.
 #[derive(Clone, Debug, Args)]
-pub struct NetworksArgs {
-    /// Show this network layer by layer
-    pub name: Option<String>,
+pub struct ShapeArgs {
     /// Image height and width in pixels; by default what the network was published for
     #[arg(long, value_name = "PIXELS")]
     pub image: Option<Image>,
@@ -459,6 +457,16 @@ pub struct NetworksArgs {
     pub classes: Option<u32>,
 }
 
+/// `networks`
+#[derive(Clone, Debug, Args)]
+pub struct NetworksArgs {
+    /// Show this network layer by layer
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub shape: ShapeArgs,
+}
+
 /// `trace`
 #[derive(Clone, Debug, Args)]
 pub struct TraceArgs {
@@ -467,15 +475,9 @@ pub struct TraceArgs {
     /// Samples in the iteration
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub batch: u64,
-    /// Image height and width in pixels; by default what the network was published for
-    #[arg(long, value_name = "PIXELS")]
-    pub image: Option<Image>,
-    /// Image channels
-    #[arg(long, value_name = "N")]
-    pub channels: Option<u32>,
-    /// Classes to tell apart
-    #[arg(long, value_name = "N")]
-    pub classes: Option<u32>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub shape: ShapeArgs,
     /// What ReLU keeps for its backward pass
     #[arg(long, value_enum, default_value_t)]
     pub relu: ReluArg,

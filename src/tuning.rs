@@ -5,7 +5,7 @@
 //! more than their errors, the new samples join the profile and the search is made again. What is returned has been
 //! measured; where keeping everything is measured to be no slower, that is what is returned.
 
-use crate::args::{RateArgs, RuleArg};
+use crate::args::{RateArgs, RuleArg, SearchArgs};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::progress;
@@ -39,7 +39,13 @@ pub struct TuneRequest<'a> {
     pub epochs: u64,
 }
 
-impl TuneRequest<'_> {
+impl<'a> TuneRequest<'a> {
+    /// As the options say.
+    pub fn new(budget: Bytes, search: &SearchArgs, rate: &'a RateArgs, epochs: u64) -> TuneRequest<'a> {
+        let min_batch = search.min_batch.unwrap_or(rate.base_batch);
+        TuneRequest { budget, min_batch, max_batch: search.max_batch, rate, epochs }
+    }
+
     /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
     /// measured.
     pub fn limit(&self, task: &Task) -> Result<u64, Failure> {

@@ -1,6 +1,6 @@
 //! `networks`: what the zoo holds, or one network layer by layer.
 
-use crate::args::{Image, NetworksArgs};
+use crate::args::{NetworksArgs, ShapeArgs};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use plimsoll_ir::Bytes;
@@ -11,17 +11,13 @@ use plimsoll_networks::{build, entries, usual};
 pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Failure> {
     match &args.name {
         None => Ok(vec![list()]),
-        Some(name) => layers(&network(name, args.image, args.channels, args.classes)?),
+        Some(name) => layers(&network(name, &args.shape)?),
     }
 }
 
 /// Builds a network for the images that it was published for, but for what is given.
-pub fn network(
-    name: &str,
-    image: Option<Image>,
-    channels: Option<u32>,
-    classes: Option<u32>,
-) -> Result<Network, Failure> {
+pub fn network(name: &str, shape: &ShapeArgs) -> Result<Network, Failure> {
+    let ShapeArgs { image, channels, classes } = *shape;
     // A name that the zoo does not know is built all the same: the error names the nearest ones.
     let anything = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };
     let usual = usual(name).unwrap_or(anything);

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
-    let network = network(&args.name, args.image, args.channels, args.classes)?;
+    let network = network(&args.name, &args.shape)?;
     let profile: Option<Profile> = args.profile.as_deref().map(files::read).transpose()?;
     let threads = profile.as_ref().map_or(1, |p| p.machine.threads);
     let options = LowerOptions {

@@ -16,13 +16,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
     let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
     let budget = task.budget(args.search.budget)?;
-    let request = TuneRequest {
-        budget,
-        min_batch: args.search.min_batch.unwrap_or(args.rate.base_batch),
-        max_batch: args.search.max_batch,
-        rate: &args.rate,
-        epochs: args.epochs,
-    };
+    let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let limit = request.limit(&task)?;
     let mut profile = measure(&task, budget, limit, &study, quiet)?;
     let tuned = tune(&task, &mut profile, &request, quiet)?;
