@@ -1,4 +1,14 @@
-//! A time below which no schedule that only offloads can be, whatever it swaps and in which order.
+//! Times below which no schedule can be, whatever it does and in which order.
+//!
+//! [`lower_bound`] is the sharpest that is known for what a plan is allowed. It is the largest of three:
+//!
+//! - the sum of all ops' fastest seconds, for every schedule;
+//! - [`offload_bound`], for schedules that only offload;
+//! - the linear program of [`joint`], for every schedule, and, sharper, without running again, for those that only offload.
+//!
+//! All three let tensors be moved in pieces of any size: they hold for schedules of pieces and for those of whole tensors.
+//!
+//! # Offloading only, in a formula
 //!
 //! For an op p during which m(p) bytes are alive, D = m(p) - M of them are not on the device when the budget is M: they
 //! were offloaded before p started and come back after it ended. So
@@ -13,9 +23,17 @@
 //! write that does not read it, its bytes mean nothing, and a schedule may give them up without a transfer. Where no op
 //! overwrites a tensor the two agree.
 //!
-//! What this file does not do: it knows nothing of latency, recomputation, release times or whole tensors.
+//! What this file does not do: round D up to what whole tensors can add up to, which would hold where pieces are not
+//! allowed.
+
+mod cut;
+pub mod joint;
+mod master;
+mod simplex;
+mod values;
 
 use crate::gaps::{Gaps, Ways};
+use crate::plan::Allow;
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
@@ -32,6 +50,21 @@ pub fn unbeatable(trace: &Trace, offload_bound: Seconds) -> Seconds {
         trace.ops.iter().map(fastest).sum()
     } else {
         offload_bound
+    }
+}
+
+/// The lower bound of the makespan of every schedule for this trace, budget and link that does only what is allowed.
+///
+/// The trace is valid and the budget not below its floor. Without swapping and recomputing nothing but the ops' seconds
+/// counts; with recomputing alone the bound is that of both together.
+pub fn lower_bound(trace: &Trace, budget: Bytes, link: &Link, allow: Allow) -> Seconds {
+    let recompute = allow.recompute && trace.ops.iter().any(|op| op.recomputable);
+    if recompute {
+        joint::bound(trace, budget, link, true)
+    } else if allow.swap {
+        joint::bound(trace, budget, link, false).max(offload_bound(trace, budget, link))
+    } else {
+        trace.ops.iter().map(fastest).sum()
     }
 }
 

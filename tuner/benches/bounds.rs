@@ -1,0 +1,88 @@
+//! The lower bounds of the shared traces: beside the prototype's of `joint_bounds.jsonl`, and the time that they take.
+//!
+//! `cargo bench -p plimsoll-tuner --bench bounds -- [TRACE] [--half]`
+//!
+//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. A cell is `bound/compute ratio@seconds`, where
+//! ratio is the joint bound over the prototype's; then the bound for offloading only, over that of `formats.md`. Times
+//! are printed, never asserted. Without the shared traces it says so and ends.
+
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, BytesPerSecond, Document};
+use plimsoll_tuner::Allow;
+use plimsoll_tuner::bound::{lower_bound, offload_bound};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// The value of a key in one line of JSON without nesting.
+fn field<'a>(line: &'a str, key: &str) -> &'a str {
+    let value = line.split(&format!("\"{key}\": ")).nth(1).expect("every line has every key");
+    value.split([',', '}']).next().unwrap_or_default().trim_matches('"')
+}
+
+/// Prints one line; gives the joint bound over compute, over the prototype's, and the offload bound over the simple one.
+fn row(trace: &Trace, line: &str, link: &Link) -> [f64; 3] {
+    let number = |key: &str| field(line, key).parse::<f64>().expect("a number");
+    let budget = Bytes(number("budget_bytes") as u64);
+    let compute = trace.compute_seconds();
+    let began = Instant::now();
+    let joint = lower_bound(trace, budget, link, Allow::default()) / compute;
+    let took = began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    let offload = lower_bound(trace, budget, link, Allow { recompute: false, ..Allow::default() });
+    let took_offload = began.elapsed().as_secs_f64();
+    let ratios = [joint, joint / number("bound_to_compute"), offload / offload_bound(trace, budget, link)];
+    println!(
+        "{:36} {:>6} {:>4} {:9.5} {:8.5} {took:7.3} {:8.5} {took_offload:7.3}",
+        trace.name,
+        trace.ops.len(),
+        field(line, "fraction"),
+        ratios[0],
+        ratios[1],
+        ratios[2],
+    );
+    ratios
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let half = arguments.iter().any(|a| a == "--half");
+    let only = arguments.into_iter().find(|a| a != "--half").unwrap_or_default();
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces"));
+    let Ok(lines) = std::fs::read_to_string(folder.join("joint_bounds.jsonl")) else {
+        println!("skipped: there is no joint_bounds.jsonl at {}", folder.display());
+        return;
+    };
+    let mut link = Link::symmetric(BytesPerSecond(12.2e9));
+    link.duplex = if half { Duplex::Half } else { Duplex::Full };
+    println!(
+        "{:36} {:>6} {:>4} {:>9} {:>8} {:>7} {:>8} {:>7}",
+        "trace", "ops", "f", "joint", "theirs", "seconds", "offload", "seconds"
+    );
+    let mut of_fraction: BTreeMap<&str, Vec<[f64; 3]>> = BTreeMap::new();
+    let mut last: Option<(&str, Trace)> = None;
+    for line in lines.lines().filter(|line| field(line, "trace").contains(&only)) {
+        let name = field(line, "trace");
+        let read = || {
+            let text =
+                std::fs::read_to_string(folder.join(format!("{name}.trace.json"))).expect("a readable trace");
+            (name, Trace::from_json(&text).expect("a valid trace"))
+        };
+        let (_, trace) = last.take_if(|last| last.0 == name).unwrap_or_else(read);
+        of_fraction.entry(field(line, "fraction")).or_default().push(row(&trace, line, &link));
+        last = Some((name, trace));
+    }
+    for (fraction, rows) in of_fraction {
+        let mean = |i: usize| (rows.iter().map(|row| row[i].ln()).sum::<f64>() / rows.len() as f64).exp();
+        println!(
+            "{:36} {:>6} {fraction:>4} {:9.5} {:8.5} {:7} {:8.5}",
+            "geometric mean",
+            rows.len(),
+            mean(0),
+            mean(1),
+            "",
+            mean(2)
+        );
+    }
+}

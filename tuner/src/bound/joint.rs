@@ -1,0 +1,258 @@
+//! A time below which no schedule can be, whether it swaps, runs ops again or both: a linear program, by columns.
+//!
+//! # The program
+//!
+//! A *value* is a tensor in one version. Choose an op p; below, *end of p* is the instant just before its first run
+//! ends. For every value x that is written no later than p, that p does not touch (it neither reads and leaves x, nor
+//! writes it) and that may be wanted after p, there are fractions k (kept) and s (swapped); for every recomputable op
+//! w <= p that could be wanted again, a number r.
+//!
+//! ```text
+//! minimise T1 + T2
+//! (1) k_x + s_x + r(writer of x) >= 1            x read by an op after p
+//! (2) k_z + s_z + r(writer of z) >= r(w)         z an input of w
+//! (3) sum of bytes_x k_x <= budget - resident - bytes that p touches - its workspace
+//! (4) T1 >= seconds of the ops through p
+//! (5) T1 >= seconds of the ops through w + sum of out_x s_x over x written at or after w      every w; and from the start
+//! (6) T2 >= seconds of the ops after p + sum of seconds_w r(w)
+//! (7) T2 >= seconds of the ops from j on + sum of back_x s_x over x with a deadline at or before j    every j after p
+//! ```
+//!
+//! out_x = latency + bytes / offload rate, back_x alike; seconds are those of the fastest, workspace that of the leanest
+//! way to run an op; r = 0 where x is on the device from the start or its writer is not recomputable. The *deadline* of a
+//! value that some op after p reads is the first such op; of another one, the last deadline of the ops that would read it
+//! if they ran again, where the deadline of an op is the last one of its outputs that p does not touch. A value without a
+//! deadline is not wanted. The largest minimum over all p that are tried counts.
+//!
+//! # Why it holds
+//!
+//! Take a valid schedule and its timeline, and let T1 be the end of p's first run and T2 the rest of the makespan. The
+//! variables are read off as follows; then every row holds, so that the minimum is no more than the makespan. (Let every
+//! command take some time. Where commands take none, give each an e more: the schedule stays valid, its makespan and the
+//! program are continuous in e, and e goes to 0.)
+//!
+//! - k_x: the share of x's bytes for which, at the end of p, a buffer is open that holds x, or that a prefetch under way
+//!   is filling with x.
+//! - r(w) = 1 if w runs again after the end of p and before (the first run of) its deadline starts, else 0.
+//! - s_x = 0 where r(writer of x) = 1; else the share of x's bytes that are not in k_x and that a prefetch which starts
+//!   after the end of p brings before x's deadline starts.
+//!
+//! *First fills.* Let a command that runs after p and no later than x's deadline read x, and let r(writer of x) = 0. A
+//! byte of x that is not in k_x is in no buffer at the end of p, and is read from one later: something fills it in
+//! between. No compute does: the ops through p have had their first runs and only the writer of x makes x, which does not
+//! run again before its own deadline, which is no earlier than x's. So a prefetch does, and the first that does starts
+//! after the end of p (one under way is in k_x). The byte is in s_x.
+//!
+//! - (1) x's deadline reads it, in its first run. If r(writer) = 0, all its bytes are in k or in s by the above.
+//! - (2) If r(w) = 1, w runs again after p and before w's deadline, reading z. If an op after p reads z, let j be the
+//!   first: j or that run of w, whichever is earlier, is the reader, and not after z's deadline j. Else z's deadline is at
+//!   or after w's. An input that p touches has no row, and one that p overwrites has one: a copy of it after p lies beside
+//!   what p touches.
+//! - (3) At the end of p all that p reads, writes and uses as workspace lies in open buffers, at least as many bytes as
+//!   the leanest way needs. The buffers of k are others: they hold other tensors, or the version of one that p
+//!   overwrites elsewhere. Buffers that are open at one time share no byte of the pool (rule 4), a prefetch's included.
+//! - (4) The compute stream has run all ops through p, once each at least.
+//! - (5) A byte in s_x is prefetched from a host copy that was offloaded from an open buffer that held x. That offload
+//!   ended by the end of p: had it been under way then, its byte were in k_x; had it started later, the buffer would have
+//!   been filled after p before the first fill. It started after x was first written (rules 2 and 3: an op runs again only
+//!   after it ran), so no earlier than the ops through the writer take; and offloads of one stream follow each other.
+//!   Every such x needs one transfer at least, and s_x <= 1: the latency counts s_x times at most.
+//! - (6) After p the compute stream runs the later ops and, of those with r = 1, one run at least.
+//! - (7) The transfers of s_x start after the end of p, follow each other, and end before x's deadline starts, after which
+//!   the compute stream has all ops from there on to run.
+//!
+//! Pieces are fractions; whole tensors are fractions 0 and 1. In-place updates are ops like others: running one again
+//! reads the earlier version and makes the later one. On a half-duplex link all rows hold as they are.
+//!
+//! This is the program that a prototype of ours used, with three differences, all to the sharper side: values that only
+//! runs again want have deadlines, an earlier version of what p updates is not free, and latency counts.
+//!
+//! # How it is solved
+//!
+//! A solver of linear programs takes seconds at 10,000 ops. But at fixed prices for rows (3) to (7) the rest, (1) and (2),
+//! is a minimum cut ([`super::cut`]), whose corners are whole numbers; so columns are generated ([`super::master`]:
+//! Dantzig and Wolfe's decomposition), until the best mixture of columns costs no more than what the prices prove. Every
+//! set of prices proves a bound (Lagrange's), however it was found: a solver's error cannot make the bound wrong, only
+//! weak.
+//!
+//! What this file does not do: choose p among all ops of a long trace; take several instants into one program; know that
+//! what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
+
+use super::cut::Cut;
+use super::master::{Column, Frame, Master, Prices};
+use super::values::{Instant, Values};
+use plimsoll_ir::schedule::Link;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use std::cmp::Reverse;
+
+/// A bound is looked for until it is known to be within this share of the best that its instant can give.
+const CLOSE: f64 = 2e-6;
+/// Columns of one instant at most.
+const COLUMNS: usize = 120;
+/// Into so many stretches the ops that need more than the budget are cut.
+const STRETCHES: usize = 64;
+/// From so many ops on there are fewer stretches.
+const MANY: usize = 4000;
+
+/// The program of one instant.
+struct Program<'a> {
+    instant: &'a Instant,
+    frame: Frame,
+    /// By wanted value: the seconds that each stream needs for it, and its bytes; all divided by the scales.
+    out: Vec<f64>,
+    back: Vec<f64>,
+    bytes: Vec<f64>,
+    again: Vec<f64>,
+    cut: Cut,
+    bound: f64,
+}
+
+impl<'a> Program<'a> {
+    fn new(all: &Values, instant: &'a Instant, room: u64, link: &Link, scale: f64) -> Program<'a> {
+        let p = instant.op;
+        let sum: f64 = instant.wanted.iter().map(|v| v.bytes).sum::<f64>().max(1.0);
+        let latency = link.latency_seconds.0;
+        let seconds =
+            |rate: f64| instant.wanted.iter().map(move |v| (v.bytes / rate + latency) / scale).collect();
+        let total = all.until[all.until.len() - 1];
+        let frame = Frame {
+            released: all.until[..=p + 1].iter().map(|s| s / scale).collect(),
+            rest: all.until[p + 1..all.until.len() - 1].iter().map(|s| (total - s) / scale).collect(),
+            room: room.saturating_sub(instant.touched) as f64 / sum,
+        };
+        Program {
+            instant,
+            frame,
+            out: seconds(link.offload_bytes_per_second.0),
+            back: seconds(link.prefetch_bytes_per_second.0),
+            bytes: instant.wanted.iter().map(|v| v.bytes / sum).collect(),
+            again: instant.makers.iter().map(|m| m.seconds / scale).collect(),
+            cut: Cut::new(instant),
+            bound: 0.0,
+        }
+    }
+
+    /// The best way to have everything at these prices; the bound that they prove is kept.
+    fn price(&mut self, prices: &Prices) -> Column {
+        let Program { instant, frame, .. } = self;
+        let (p, wanted) = (instant.op, &instant.wanted);
+        let mut by_slot = vec![0.0; frame.released.len()];
+        let mut by_deadline = vec![0.0; frame.rest.len()];
+        let mut bound =
+            prices.before() * frame.released[frame.released.len() - 1] - prices.memory * frame.room;
+        bound += prices.after() * frame.rest.first().copied().unwrap_or_default();
+        for &(w, price) in &prices.out {
+            bound += price * frame.released[w];
+            by_slot[w] += price;
+        }
+        for &(j, price) in &prices.back {
+            bound += price * frame.rest[j];
+            by_deadline[j] += price;
+        }
+        (1..by_slot.len()).for_each(|w| by_slot[w] += by_slot[w - 1]);
+        (1..by_deadline.len()).rev().for_each(|j| by_deadline[j - 1] += by_deadline[j]);
+        let keep = |v: usize| prices.memory * self.bytes[v];
+        let swap = |v: usize| {
+            by_slot[wanted[v].slot] * self.out[v] + by_deadline[wanted[v].deadline - p - 1] * self.back[v]
+        };
+        let each: Vec<f64> = (0..wanted.len()).map(|v| keep(v).min(swap(v))).collect();
+        let makers: Vec<f64> = self.again.iter().map(|s| s * prices.after()).collect();
+        let choice = self.cut.cheapest(&each, &makers, 1e-13);
+        let fixed = wanted.iter().zip(&each).filter(|(v, _)| v.needed && v.maker.is_none());
+        bound += fixed.map(|(_, price)| price).sum::<f64>() + choice.cost;
+        self.bound = self.bound.max(bound);
+        let mut has: Vec<bool> = wanted.iter().map(|v| v.needed).collect();
+        for (maker, _) in instant.makers.iter().zip(&choice.again).filter(|(_, again)| **again) {
+            maker.inputs.iter().for_each(|v| has[*v] = true);
+        }
+        let kept: Vec<Option<bool>> = (0..wanted.len())
+            .map(|v| {
+                let made = wanted[v].maker.is_some_and(|m| choice.again[m]);
+                (has[v] && !made).then(|| keep(v) < swap(v))
+            })
+            .collect();
+        self.column(&kept, &choice.again)
+    }
+
+    /// The column of a choice: by value, whether it is kept or else swapped, none where neither; by maker, whether it
+    /// runs again.
+    fn column(&self, kept: &[Option<bool>], again: &[bool]) -> Column {
+        let wanted = &self.instant.wanted;
+        let mut out = vec![0.0; self.frame.released.len()];
+        let mut back = vec![0.0; self.frame.rest.len()];
+        let mut bytes = 0.0;
+        for (v, kept) in kept.iter().enumerate() {
+            match kept {
+                Some(true) => bytes += self.bytes[v],
+                Some(false) => {
+                    out[wanted[v].slot] += self.out[v];
+                    back[wanted[v].deadline - self.instant.op - 1] += self.back[v];
+                }
+                None => {}
+            }
+        }
+        (1..out.len()).rev().for_each(|w| out[w - 1] += out[w]);
+        (1..back.len()).for_each(|j| back[j] += back[j - 1]);
+        let again = self.again.iter().zip(again).filter(|(_, again)| **again).map(|(s, _)| s).sum();
+        Column { kept: bytes, out, back, again }
+    }
+
+    /// Looks for the best prices, as long as they may give more than `enough`.
+    fn solve(&mut self, enough: f64) {
+        let swapped: Vec<Option<bool>> =
+            self.instant.wanted.iter().map(|v| v.needed.then_some(false)).collect();
+        let mut master = Master::new(self.column(&swapped, &vec![false; self.again.len()]));
+        while master.columns.len() < COLUMNS {
+            // Without a mixture the bound stays at what was proved until then.
+            let Some(mixture) = master.mixture(&self.frame) else { break };
+            if mixture.cost <= self.bound.max(enough) * (1.0 + CLOSE) {
+                break;
+            }
+            master.columns.push(self.price(&mixture.prices));
+        }
+    }
+}
+
+/// The ops at whose ends the bound is looked for first: of every stretch of those that need more than the budget, the one
+/// that needs most.
+fn likeliest(excess: &[u64], stretches: usize) -> Vec<usize> {
+    let over: Vec<usize> = (0..excess.len()).filter(|p| excess[*p] > 0).collect();
+    let stretch = over.len().div_ceil(stretches).max(1);
+    // Of equals the first.
+    let most = |ops: &[usize]| ops.iter().copied().max_by_key(|p| (excess[*p], Reverse(*p)));
+    let mut ops: Vec<usize> = over.chunks(stretch).filter_map(most).collect();
+    ops.sort_by_key(|p| (Reverse(excess[*p]), *p));
+    ops
+}
+
+/// The bound for a valid trace, a budget that is not below its floor, and a link; for every schedule if `recompute`, else
+/// for those that run nothing again.
+pub fn bound(trace: &Trace, budget: Bytes, link: &Link, recompute: bool) -> Seconds {
+    let all = Values::of(trace, recompute);
+    let total = all.until[all.until.len() - 1];
+    let room = budget.saturating_sub(trace.resident_bytes).0;
+    let excess: Vec<u64> = all.in_use().iter().map(|bytes| bytes.saturating_sub(room)).collect();
+    let stretches = if excess.len() > MANY { STRETCHES / 3 } else { STRETCHES };
+    let scale = if total > 0.0 { total } else { 1.0 };
+    let (mut best, mut bound) = (0, total / scale);
+    let mut sharpen = |ops: &mut dyn Iterator<Item = usize>| {
+        for p in ops {
+            let instant = Instant::new(&all, p);
+            let mut program = Program::new(&all, &instant, room, link, scale);
+            program.solve(bound);
+            if program.bound > bound && program.bound.is_finite() {
+                (best, bound) = (p, program.bound);
+            }
+        }
+        best
+    };
+    let best = sharpen(&mut likeliest(&excess, stretches).into_iter());
+    let near = best.saturating_sub(stretches / 2)..excess.len().min(best + stretches / 2);
+    sharpen(&mut near.filter(|p| excess[*p] > 0));
+    Seconds(bound * scale)
+}
+
+#[cfg(test)]
+#[path = "joint_tests.rs"]
+mod tests;

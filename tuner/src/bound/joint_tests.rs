@@ -1,0 +1,126 @@
+//! The columns against the whole program as it stands in the documentation, solved at once.
+
+use super::*;
+use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, constraint, microlp, variable};
+use plimsoll_ir::testing::{Random, random_trace};
+use plimsoll_ir::{BytesPerSecond, OpId};
+
+/// The minimum of rows (1) to (7), in seconds.
+fn whole(all: &Values, instant: &Instant, room: u64, link: &Link) -> f64 {
+    let mut variables = ProblemVariables::new();
+    let mut parts = |count: usize| -> Vec<Variable> {
+        (0..count).map(|_| variables.add(variable().bounds(0.0..=1.0))).collect()
+    };
+    let (wanted, makers) = (&instant.wanted, &instant.makers);
+    let (k, s, r) = (parts(wanted.len()), parts(wanted.len()), parts(makers.len()));
+    let (before, after) = (variables.add(variable().min(0.0)), variables.add(variable().min(0.0)));
+    let mut model = variables.minimise(before + after).using(microlp);
+    let had = |v: usize| k[v] + s[v] + wanted[v].maker.map_or(Expression::from(0.0), |m| r[m].into());
+    for v in (0..wanted.len()).filter(|v| wanted[*v].needed) {
+        model = model.with(constraint!(had(v) >= 1.0));
+    }
+    for (maker, again) in makers.iter().zip(&r) {
+        for &z in &maker.inputs {
+            model = model.with(constraint!(had(z) >= *again));
+        }
+    }
+    let kept: Expression = wanted.iter().zip(&k).map(|(v, k)| v.bytes * *k).sum();
+    model = model.with(constraint!(kept <= room.saturating_sub(instant.touched) as f64));
+    let latency = link.latency_seconds.0;
+    let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
+    for slot in 0..=instant.op + 1 {
+        let late = wanted.iter().zip(&s).filter(|(v, _)| v.slot >= slot);
+        let sum: Expression = late.map(|(v, s)| (latency + v.bytes / out) * *s).sum();
+        model = model.with(constraint!(before >= sum + all.until[slot]));
+    }
+    model = model.with(constraint!(before >= all.until[instant.op + 1]));
+    let total = all.until[all.until.len() - 1];
+    for j in instant.op + 1..all.seconds.len() {
+        let early = wanted.iter().zip(&s).filter(|(v, _)| v.deadline <= j);
+        let sum: Expression = early.map(|(v, s)| (latency + v.bytes / back) * *s).sum();
+        model = model.with(constraint!(after >= sum + (total - all.until[j])));
+    }
+    let again: Expression = makers.iter().zip(&r).map(|(m, r)| m.seconds * *r).sum();
+    model = model.with(constraint!(after >= again + (total - all.until[instant.op + 1])));
+    let solution = model.solve().expect("swapping everything is feasible");
+    solution.value(before) + solution.value(after)
+}
+
+#[test]
+fn columns_give_what_the_whole_program_gives() {
+    let mut compared = 0;
+    for seed in 0..150 {
+        let trace = random_trace(seed);
+        let mut random = Random::new(seed);
+        let mut rate = || BytesPerSecond(200.0 + random.below(3000) as f64);
+        let mut link = Link { offload_bytes_per_second: rate(), ..Link::symmetric(rate()) };
+        link.latency_seconds = Seconds(random.below(3) as f64 * 0.05);
+        let all = Values::of(&trace, seed % 3 > 0);
+        let (_, floor) = trace.memory().floor().expect("an op");
+        let peak = trace.memory().peak().expect("an op").1;
+        let room = (floor + Bytes(random.below((peak - floor).0 + 1))).saturating_sub(trace.resident_bytes).0;
+        let scale = trace.compute_seconds().0;
+        for p in (0..trace.ops.len()).map(OpId::new).map(OpId::index) {
+            let instant = Instant::new(&all, p);
+            if instant.wanted.iter().map(|v| v.bytes).sum::<f64>() + instant.touched as f64 <= room as f64 {
+                continue;
+            }
+            let mut program = Program::new(&all, &instant, room, &link, scale);
+            program.solve(0.0);
+            let (columns, whole) = (program.bound * scale, whole(&all, &instant, room, &link));
+            assert!((columns - whole).abs() <= 1e-5 * whole, "seed {seed}, op {p}: {columns}, {whole}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 300, "{compared} programs are too few");
+}
+
+/// Input, two ops that make a large value each, and two that read them, backwards.
+fn hand_made(recomputable: bool) -> Trace {
+    use plimsoll_ir::TensorId;
+    use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
+    let tensor = |bytes, kind| Tensor { name: "t".into(), bytes: Bytes(bytes), kind };
+    let op = |seconds, reads: &[u32], writes: &[u32], phase| Op {
+        name: "op".into(),
+        layer: "op".into(),
+        kind: "op".into(),
+        phase,
+        seconds: Seconds(seconds),
+        reads: reads.iter().map(|t| TensorId(*t)).collect(),
+        writes: writes.iter().map(|t| TensorId(*t)).collect(),
+        workspace_bytes: Bytes::ZERO,
+        flops: 0,
+        recomputable,
+        alternatives: Vec::new(),
+    };
+    Trace {
+        kind: TraceKind,
+        name: "hand".into(),
+        batch: 1,
+        resident_bytes: Bytes(7),
+        tensors: vec![
+            tensor(10, TensorKind::Input),
+            tensor(100, TensorKind::Activation),
+            tensor(100, TensorKind::Activation),
+        ],
+        ops: vec![
+            op(1.0, &[0], &[1], Phase::Forward),
+            op(2.0, &[0], &[2], Phase::Forward),
+            op(4.0, &[2], &[], Phase::Backward),
+            op(8.0, &[1], &[], Phase::Backward),
+        ],
+    }
+}
+
+#[test]
+fn a_trace_worked_out_by_hand() {
+    // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 come back in 3 s, then op 3 runs.
+    let link = Link::symmetric(BytesPerSecond(10.0));
+    assert!((bound(&hand_made(false), Bytes(177), &link, true).0 - 18.0).abs() < 1e-4);
+    // Or 0.3 of op 0 runs again meanwhile, with 0.3 of its input kept in the place of 3 more bytes, beside 0.3 s of
+    // prefetching.
+    let joint = bound(&hand_made(true), Bytes(177), &link, true);
+    assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
+    assert!((bound(&hand_made(true), Bytes(177), &link, false).0 - 18.0).abs() < 1e-4);
+    assert_eq!(bound(&hand_made(true), Bytes(217), &link, true), Seconds(15.0));
+}

@@ -1,0 +1,177 @@
+//! The small linear program over the columns found so far, and its dual.
+//!
+//! A [`Column`] is one way to have everything that is wanted after p: what it keeps, moves and makes again. The program
+//! takes a mixture of columns (fractions that sum to 1) that fits the memory and minimises T1 + T2, subject to those
+//! rows that were found to bind; its dual gives the prices at which the next column is looked for. Nothing that comes out
+//! is believed: whatever the prices are, the bound is what [`super::cut`] makes of them.
+//!
+//! Seconds and bytes are divided by a scale before they get here, so that all numbers are near 1.
+
+use super::simplex::Tableau;
+
+/// One way to have everything.
+pub(super) struct Column {
+    /// Bytes on the device at the end of p.
+    pub kept: f64,
+    /// By slot: the seconds that the offload stream needs for what is written at or after it.
+    pub out: Vec<f64>,
+    /// By op after p: the seconds that the prefetch stream needs for what is wanted at or before it.
+    pub back: Vec<f64>,
+    /// Seconds of ops that run again.
+    pub again: f64,
+}
+
+/// What does not depend on the columns.
+pub(super) struct Frame {
+    /// By slot: the seconds of the ops up to it.
+    pub released: Vec<f64>,
+    /// By op after p: the seconds from it on.
+    pub rest: Vec<f64>,
+    /// Bytes that may be kept.
+    pub room: f64,
+}
+
+/// What a unit of everything that is short costs, in seconds.
+pub(super) struct Prices {
+    /// By slot: of T1 for what is written at or after it. They and the price of computing sum to 1.
+    pub out: Vec<(usize, f64)>,
+    /// By op after p: of T2 for what is wanted at or before it. They and the price of computing sum to 1.
+    pub back: Vec<(usize, f64)>,
+    /// Of a byte kept.
+    pub memory: f64,
+}
+
+impl Prices {
+    /// What is left of T1 for computing through p.
+    pub fn before(&self) -> f64 {
+        (1.0 - self.out.iter().map(|row| row.1).sum::<f64>()).max(0.0)
+    }
+
+    /// What is left of T2 for computing after p, running again included.
+    pub fn after(&self) -> f64 {
+        (1.0 - self.back.iter().map(|row| row.1).sum::<f64>()).max(0.0)
+    }
+}
+
+/// The columns and rows so far.
+pub(super) struct Master {
+    pub columns: Vec<Column>,
+    out: Vec<usize>,
+    back: Vec<usize>,
+}
+
+/// The cheapest mixture.
+pub(super) struct Mixture {
+    /// Its T1 + T2.
+    pub cost: f64,
+    /// What makes the columns so far cost most.
+    pub prices: Prices,
+}
+
+/// With the rows so far: by column its fraction, T1, T2, the prices.
+struct Solution {
+    parts: Vec<f64>,
+    before: f64,
+    after: f64,
+    prices: Prices,
+}
+
+/// The position and the value of the largest.
+fn largest(values: impl Iterator<Item = f64>) -> (usize, f64) {
+    values.enumerate().fold((0, f64::NEG_INFINITY), |best, at| if at.1 > best.1 { at } else { best })
+}
+
+/// Adds a row that is missing and broken.
+fn add(rows: &mut Vec<usize>, (row, value): (usize, f64), limit: f64) -> bool {
+    let missing = value > limit * (1.0 + 1e-9) && !rows.contains(&row);
+    if missing {
+        rows.push(row);
+    }
+    missing
+}
+
+impl Frame {
+    fn through(&self) -> f64 {
+        self.released.last().copied().unwrap_or_default()
+    }
+
+    fn after(&self) -> f64 {
+        self.rest.first().copied().unwrap_or_default()
+    }
+}
+
+impl Master {
+    /// With one column: all that is needed is swapped.
+    pub fn new(swapped: Column) -> Master {
+        Master { columns: vec![swapped], out: Vec::new(), back: Vec::new() }
+    }
+
+    /// The least T1 + T2 of a mixture of the columns, all rows counted; those that bind are added to the program. None
+    /// where numbers are too far apart to tell.
+    pub fn mixture(&mut self, frame: &Frame) -> Option<Mixture> {
+        loop {
+            let Solution { parts, before, after, prices } = self.solve(frame)?;
+            let used: Vec<(&Column, f64)> =
+                self.columns.iter().zip(parts).filter(|(_, part)| *part > 0.0).collect();
+            let mix = |of: &dyn Fn(&Column) -> f64| used.iter().map(|(c, part)| part * of(c)).sum::<f64>();
+            let out = frame.released.iter().enumerate().map(|(w, end)| end + mix(&|c| c.out[w]));
+            let back = frame.rest.iter().enumerate().map(|(j, rest)| rest + mix(&|c| c.back[j]));
+            let (out, back) = (largest(out), largest(back));
+            let cost = before.max(out.1) + after.max(back.1);
+            if !(add(&mut self.out, out, before) | add(&mut self.back, back, after)) {
+                return Some(Mixture { cost, prices });
+            }
+        }
+    }
+
+    /// The program with the rows so far. Its variables: the columns' fractions, by how much T1 and T2 are above computing,
+    /// and the slacks of the rows but the first.
+    fn solve(&self, frame: &Frame) -> Option<Solution> {
+        let count = self.columns.len();
+        let (before, after) = (count, count + 1);
+        let (memory, again, out) = (count + 2, count + 3, count + 4);
+        let back = out + self.out.len();
+        let mut costs = vec![0.0; back + self.back.len()];
+        (costs[before], costs[after]) = (1.0, 1.0);
+        let mut table = Tableau::new(&costs);
+        let columns = |of: &dyn Fn(&Column) -> f64| -> Vec<(usize, f64)> {
+            self.columns.iter().map(of).enumerate().collect()
+        };
+        table.row(columns(&|_| 1.0), 1.0, 0);
+        table.row(columns(&|c| c.kept).into_iter().chain([(memory, 1.0)]), frame.room, memory);
+        let mut late = |of: &dyn Fn(&Column) -> f64, time, right, slack| {
+            table.row(columns(of).into_iter().chain([(time, -1.0), (slack, 1.0)]), right, slack);
+        };
+        late(&|c| c.again, after, 0.0, again);
+        for (i, &w) in self.out.iter().enumerate() {
+            late(&|c| c.out[w], before, frame.through() - frame.released[w], out + i);
+        }
+        for (i, &j) in self.back.iter().enumerate() {
+            late(&|c| c.back[j], after, frame.after() - frame.rest[j], back + i);
+        }
+        // Swapping everything fits, and takes as long as the row says that is broken most.
+        table.pivot(0, 0);
+        let first_out = 3 + self.out.len();
+        for (rows, time) in [(3..first_out, before), (first_out..first_out + self.back.len(), after)] {
+            let worst = rows.min_by(|a, b| table.right(*a).total_cmp(&table.right(*b)));
+            if let Some(row) = worst.filter(|row| table.right(*row) < 0.0) {
+                table.pivot(row, time);
+            }
+        }
+        if !table.minimise() {
+            return None;
+        }
+        let price = |slack: usize| table.reduced_cost(slack).max(0.0);
+        let rows = |rows: &[usize], first: usize| -> Vec<(usize, f64)> {
+            let prices: Vec<f64> = (0..rows.len()).map(|i| price(first + i)).collect();
+            let sum = prices.iter().sum::<f64>().max(1.0);
+            rows.iter().copied().zip(prices).map(|(row, price)| (row, price / sum)).collect()
+        };
+        let prices =
+            Prices { out: rows(&self.out, out), back: rows(&self.back, back), memory: price(memory) };
+        let mut parts = table.values();
+        let (before, after) = (frame.through() + parts[before], frame.after() + parts[after]);
+        parts.truncate(count);
+        Some(Solution { parts, before, after, prices })
+    }
+}

@@ -1,0 +1,204 @@
+//! What a trace's ops read and write as values: a value is a tensor in one version, and what an instant leaves of them.
+//!
+//! # The data
+//!
+//! [`Values`] is made once for a trace, an [`Instant`] once for every op p at which the bound is looked for. Slots are
+//! positions of writers: slot 0 is the start of the iteration, slot i + 1 is op i.
+//!
+//! What this file does not do: it knows no budget and no link. Tensors of 0 bytes take no room and no time, and are left
+//! out.
+
+use plimsoll_ir::TensorId;
+use plimsoll_ir::trace::{Op, Trace};
+
+/// A tensor in one version.
+pub(super) struct Value {
+    pub bytes: u64,
+    /// The slot that writes it.
+    pub slot: usize,
+    /// The ops that read it, in order.
+    pub readers: Vec<usize>,
+    /// Whether an op writes its tensor anew, and which does so first.
+    overwritten: Option<usize>,
+}
+
+/// The values of a trace.
+pub(super) struct Values {
+    pub values: Vec<Value>,
+    /// By op: the values that it reads, and those that it writes.
+    reads: Vec<Vec<usize>>,
+    writes: Vec<Vec<usize>>,
+    recomputable: Vec<bool>,
+    /// By op: the bytes that it touches and the leanest workspace.
+    touched: Vec<u64>,
+    /// `until[i]`: the fastest seconds of the ops before op i; the last is the sum of all.
+    pub until: Vec<f64>,
+    /// By op: its fastest seconds.
+    pub seconds: Vec<f64>,
+}
+
+/// The seconds of the fastest way to run an op.
+fn fastest(op: &Op) -> f64 {
+    op.alternatives.iter().map(|a| a.seconds.0).fold(op.seconds.0, f64::min)
+}
+
+impl Values {
+    /// The values of a valid trace. Where not `recompute`, no op may run again.
+    pub fn of(trace: &Trace, recompute: bool) -> Values {
+        let seconds: Vec<f64> = trace.ops.iter().map(fastest).collect();
+        let mut until = vec![0.0];
+        seconds.iter().for_each(|s| until.push(until[until.len() - 1] + s));
+        let own = |op: &Op| op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum::<u64>();
+        let mut all = Values {
+            values: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            recomputable: trace.ops.iter().map(|op| recompute && op.recomputable).collect(),
+            touched: trace.ops.iter().map(|op| own(op) + op.least_workspace().0).collect(),
+            until,
+            seconds,
+        };
+        let mut now: Vec<Option<usize>> = vec![None; trace.tensors.len()];
+        for (i, op) in trace.ops.iter().enumerate() {
+            let sized = |t: &&TensorId| trace.tensors[t.index()].bytes.0 > 0;
+            let mut reads = Vec::new();
+            for t in op.reads.iter().filter(sized) {
+                let value = *now[t.index()].get_or_insert_with(|| all.add(trace, *t, 0));
+                all.values[value].readers.push(i);
+                reads.push(value);
+            }
+            let mut writes = Vec::new();
+            for t in op.writes.iter().filter(sized) {
+                if let Some(old) = now[t.index()] {
+                    all.values[old].overwritten = Some(i);
+                }
+                let value = all.add(trace, *t, i + 1);
+                now[t.index()] = Some(value);
+                writes.push(value);
+            }
+            all.reads.push(reads);
+            all.writes.push(writes);
+        }
+        all
+    }
+
+    fn add(&mut self, trace: &Trace, tensor: TensorId, slot: usize) -> usize {
+        let bytes = trace.tensors[tensor.index()].bytes.0;
+        self.values.push(Value { bytes, slot, readers: Vec::new(), overwritten: None });
+        self.values.len() - 1
+    }
+
+    /// By op: the bytes that are in use while it runs when nothing is swapped or made again, without the resident ones.
+    pub fn in_use(&self) -> Vec<u64> {
+        let count = self.touched.len();
+        let mut change = vec![0i128; count + 1];
+        for value in &self.values {
+            let Some(&last) = value.readers.last() else { continue };
+            let bytes = i128::from(value.bytes);
+            // It is beside what the ops strictly between its writer and its last reader touch, but for its readers.
+            if value.slot < last {
+                change[value.slot] += bytes;
+                change[last] -= bytes;
+            }
+            for &reader in value.readers.iter().filter(|r| **r < last) {
+                change[reader] -= bytes;
+                change[reader + 1] += bytes;
+            }
+        }
+        let mut beside = 0;
+        let mut add = |(change, touched): (&i128, &u64)| {
+            beside += change;
+            *touched + beside as u64
+        };
+        change.iter().zip(&self.touched).map(&mut add).collect()
+    }
+}
+
+/// A value that is not touched by p and may be wanted after it.
+pub(super) struct Wanted {
+    pub bytes: f64,
+    pub slot: usize,
+    /// It must be there before this op, wherever it comes from: the op that reads it next, or the last of those before
+    /// which it may be wanted to make another value again.
+    pub deadline: usize,
+    /// Whether an op after p reads it.
+    pub needed: bool,
+    /// The op that can make it again, as a position in [`Instant::makers`].
+    pub maker: Option<usize>,
+}
+
+/// An op that may run again after p.
+pub(super) struct Maker {
+    pub seconds: f64,
+    /// The values that it reads and that p does not touch, as positions in [`Instant::wanted`].
+    pub inputs: Vec<usize>,
+}
+
+/// What the end of op p leaves.
+pub(super) struct Instant {
+    pub op: usize,
+    pub wanted: Vec<Wanted>,
+    pub makers: Vec<Maker>,
+    /// The bytes that p touches, and its workspace.
+    pub touched: u64,
+}
+
+impl Instant {
+    /// The end of op p.
+    pub fn new(all: &Values, p: usize) -> Instant {
+        let mut wanted_of: Vec<Option<usize>> = vec![None; all.values.len()];
+        let deadlines = Deadlines::new(all, p);
+        let mut instant = Instant { op: p, wanted: Vec::new(), makers: Vec::new(), touched: all.touched[p] };
+        for (v, value) in all.values.iter().enumerate() {
+            if let Some(deadline) = deadlines.of_value[v] {
+                wanted_of[v] = Some(instant.wanted.len());
+                let needed = value.readers.last().is_some_and(|r| *r > p);
+                let (bytes, slot) = (value.bytes as f64, value.slot);
+                instant.wanted.push(Wanted { bytes, slot, deadline, needed, maker: None });
+            }
+        }
+        for w in (0..=p).filter(|w| deadlines.of_op[*w].is_some()) {
+            for v in all.writes[w].iter().filter_map(|v| wanted_of[*v]) {
+                instant.wanted[v].maker = Some(instant.makers.len());
+            }
+            let inputs = all.reads[w].iter().filter_map(|v| wanted_of[*v]).collect();
+            instant.makers.push(Maker { seconds: all.seconds[w], inputs });
+        }
+        instant
+    }
+}
+
+/// Before which op each value is wanted, and each op would have to run again; none where never.
+struct Deadlines {
+    of_value: Vec<Option<usize>>,
+    of_op: Vec<Option<usize>>,
+}
+
+impl Deadlines {
+    fn new(all: &Values, p: usize) -> Deadlines {
+        let mut of_op: Vec<Option<usize>> = vec![None; p + 1];
+        let mut of_value: Vec<Option<usize>> = vec![None; all.values.len()];
+        let mut decide = |v: usize, of_op: &[Option<usize>]| {
+            let value = &all.values[v];
+            let touched = value.slot == p + 1
+                || (value.readers.binary_search(&p).is_ok() && value.overwritten != Some(p));
+            if touched || value.slot > p + 1 {
+                return None;
+            }
+            let next = value.readers.partition_point(|r| *r <= p);
+            let again = || value.readers[..next].iter().filter_map(|r| of_op[*r]).max();
+            of_value[v] = value.readers.get(next).copied().or_else(again);
+            of_value[v]
+        };
+        // What a value is wanted for is known once all its readers are: backwards.
+        for w in (0..=p).rev() {
+            let latest = all.writes[w].iter().filter_map(|v| decide(*v, &of_op)).max();
+            of_op[w] = latest.filter(|_| all.recomputable[w]);
+        }
+        let start = all.values.iter().enumerate().filter(|(_, value)| value.slot == 0);
+        start.for_each(|(v, _)| {
+            decide(v, &of_op);
+        });
+        Deadlines { of_value, of_op }
+    }
+}

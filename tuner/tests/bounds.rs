@@ -1,0 +1,152 @@
+//! The lower bounds against schedules: random valid ones of every kind, the planner's, and the bounds that a prototype
+//! found for the shared traces.
+
+#[allow(dead_code)]
+mod common;
+
+use common::{planned, request};
+use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::testing::{Random, random_schedule, random_trace, random_trace_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
+use plimsoll_tuner::bound::{joint, lower_bound, offload_bound};
+use plimsoll_tuner::{Allow, Policy};
+use std::path::Path;
+
+const ONLY_OFFLOADS: Allow = Allow { recompute: false, swap: true, pieces: true };
+
+/// A random link on which a tensor of a random trace takes from a hundredth of an op's time to some ten times as long.
+fn slow_link(random: &mut Random) -> Link {
+    let mut rate = || BytesPerSecond(10f64.powf(1.5 + random.below(1000) as f64 * 3e-3));
+    let (offload_bytes_per_second, prefetch_bytes_per_second) = (rate(), rate());
+    let latency_seconds = Seconds(if random.percent(50) { 0.0 } else { random.below(300) as f64 * 1e-3 });
+    let duplex = if random.percent(50) { Duplex::Half } else { Duplex::Full };
+    Link { offload_bytes_per_second, prefetch_bytes_per_second, latency_seconds, duplex }
+}
+
+/// A valid schedule, at a budget of just what it has on the device at once, is no faster than the bounds. Tells which
+/// bounds say more than the ops' seconds.
+fn check(trace: &Trace, schedule: &Schedule) -> [bool; 2] {
+    let timeline = simulate(trace, schedule);
+    let budget = trace.resident_bytes + timeline.peak(trace, schedule);
+    let makespan = timeline.makespan();
+    let total =
+        lower_bound(trace, budget, &schedule.link, Allow { recompute: false, swap: false, pieces: true });
+    let beats = |bound: Seconds| makespan.0 < bound.0 * (1.0 - 1e-9);
+    let bound = lower_bound(trace, budget, &schedule.link, Allow::default());
+    assert!(!beats(bound), "{}: {makespan} beats {bound}", trace.name);
+    let again = |command: &Command| matches!(command, Command::Compute { again: true, .. });
+    if schedule.commands.iter().any(again) {
+        return [bound > total * (1.0 + 1e-9), false];
+    }
+    let bound = lower_bound(trace, budget, &schedule.link, ONLY_OFFLOADS);
+    assert!(!beats(bound), "{}: {makespan} beats {bound}, and only offloads", trace.name);
+    [false, bound > total * (1.0 + 1e-9)]
+}
+
+#[test]
+fn no_random_schedule_beats_a_bound() {
+    let mut sharp = [0; 2];
+    for seed in 0..2500 {
+        let mut random = Random::new(seed ^ 0xB0);
+        let mut trace = if seed % 4 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
+        if random.percent(30) {
+            // What is never made again: schedules that only offload.
+            trace.ops.iter_mut().for_each(|op| op.recomputable = false);
+        }
+        let mut schedule = random_schedule(&trace, seed);
+        schedule.link = slow_link(&mut random);
+        let said = check(&trace, &schedule);
+        sharp.iter_mut().zip(said).for_each(|(count, said)| *count += u32::from(said));
+    }
+    println!("bounds above the ops' seconds: {sharp:?}");
+    assert!(sharp.iter().all(|count| *count > 80), "{sharp:?} schedules are a test of the bounds: too few");
+}
+
+#[test]
+fn no_plan_beats_a_bound_and_more_budget_never_raises_one() {
+    for seed in 0..40 {
+        let trace = if seed % 3 == 0 { random_trace_of(50, seed) } else { random_trace(seed) };
+        let memory = trace.memory();
+        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+        let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
+        let mut last = [Seconds(f64::INFINITY); 2];
+        for share in [0, 5, 10, 20, 40, 60, 80, 100] {
+            let budget = floor + Bytes((peak.0 - floor.0) * share / 100);
+            let mut request = request(budget, 1e3, duplex, Policy::Plimsoll);
+            request.allow = ONLY_OFFLOADS;
+            let bounds =
+                [Allow::default(), ONLY_OFFLOADS].map(|a| lower_bound(&trace, budget, &request.link, a));
+            assert!(bounds[0].0 <= bounds[1].0 * (1.0 + 1e-5), "{bounds:?}: what may do more may be as fast");
+            assert!(bounds[1] >= offload_bound(&trace, budget, &request.link));
+            for (bound, last) in bounds.iter().zip(&mut last) {
+                assert!(
+                    bound.0 <= last.0 * (1.0 + 1e-5),
+                    "{}: {last} at less, {bound} at {budget}",
+                    trace.name
+                );
+                *last = *bound;
+            }
+            if let Ok(plan) = planned(&trace, &request) {
+                assert!(
+                    plan.makespan.0 >= bounds[1].0 * (1.0 - 1e-9),
+                    "{}: {} {bounds:?}",
+                    trace.name,
+                    plan.makespan
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_at_the_edge_of_sense_give_a_finite_bound() {
+    for seed in 0..40 {
+        let mut trace = random_trace(seed);
+        match seed % 4 {
+            0 => trace.tensors.iter_mut().for_each(|t| t.bytes = t.bytes * (1 << 46)),
+            1 => trace.ops.iter_mut().for_each(|op| op.seconds = Seconds::ZERO),
+            2 => trace.ops.iter_mut().for_each(|op| op.seconds = op.seconds * 1e-12),
+            _ => trace.ops.iter_mut().for_each(|op| op.seconds = op.seconds * 1e12),
+        }
+        let floor = trace.memory().floor().expect("an op").1;
+        for rate in [1e-300, 1e-3, 1.0, 1e9, 1e300] {
+            let link = Link::symmetric(BytesPerSecond(rate));
+            for allow in [Allow::default(), ONLY_OFFLOADS] {
+                for budget in [Bytes::ZERO, floor, floor + Bytes(1), Bytes(1 << 62)] {
+                    let bound = lower_bound(&trace, budget, &link, allow);
+                    assert!(bound.0 >= 0.0 && (bound.0.is_finite() || rate < 1.0), "{bound} at {rate}");
+                }
+            }
+        }
+    }
+}
+
+/// One line of the prototype's bounds.
+fn field<'a>(line: &'a str, key: &str) -> &'a str {
+    let value = line.split(&format!("\"{key}\": ")).nth(1).expect("every line has every key");
+    value.split([',', '}']).next().unwrap_or_default().trim_matches('"')
+}
+
+#[test]
+fn the_joint_bound_is_nowhere_below_the_prototypes() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces"));
+    let Ok(lines) = std::fs::read_to_string(folder.join("joint_bounds.jsonl")) else {
+        println!("skipped: no joint_bounds.jsonl in {}", folder.display());
+        return;
+    };
+    // Where it is above: values that only runs again want have deadlines here, and other ops are tried.
+    let most_above = |name: &str| if name.starts_with("gpt2") { 1.02 } else { 1.004 };
+    for line in lines.lines().filter(|line| ["0.1", "0.4"].contains(&field(line, "fraction"))) {
+        let name = field(line, "trace");
+        let text =
+            std::fs::read_to_string(folder.join(format!("{name}.trace.json"))).expect("a readable trace");
+        let trace = Trace::from_json(&text).expect("a valid trace");
+        let budget = Bytes(field(line, "budget_bytes").parse().expect("bytes"));
+        let bound = joint::bound(&trace, budget, &Link::symmetric(BytesPerSecond(12.2e9)), true);
+        let theirs: f64 = field(line, "bound_to_compute").parse().expect("a number");
+        let ratio = bound / trace.compute_seconds() / theirs;
+        assert!(ratio > 1.0 - 2e-5 && ratio < most_above(name), "{name}: {ratio} of the prototype's");
+    }
+}
