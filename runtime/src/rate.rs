@@ -1,6 +1,7 @@
 //! The learning rate as a function of the iteration's number, as plain data.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The learning rate of every iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +36,20 @@ pub enum Decay {
         /// The share of the base that remains at the end.
         floor: f64,
     },
+}
+
+impl fmt::Display for LearningRateSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LearningRateSchedule { base, warmup_iterations, decay } = self;
+        write!(f, "{base}, {warmup_iterations} iterations of warm-up, then ")?;
+        match decay {
+            Decay::Constant => write!(f, "constant"),
+            Decay::Step { every, factor } => write!(f, "times {factor} every {every} iterations"),
+            Decay::Cosine { iterations, floor } => {
+                write!(f, "a cosine to {floor} times it at iteration {iterations}")
+            }
+        }
+    }
 }
 
 impl LearningRateSchedule {

@@ -391,28 +391,20 @@ fn saved_name(region: &Region) -> Option<String> {
 
 /// The first thing in which two plans differ.
 fn difference(saved: &TrainingPlan, now: &TrainingPlan) -> Option<String> {
-    let told = |what: &str, saved: &dyn std::fmt::Debug, now: &dyn std::fmt::Debug| {
-        Some(format!("{what} is {saved:?} in it and {now:?} now"))
+    let network = |plan: &TrainingPlan| {
+        let NetworkSpec { name, image: [height, width], channels, classes } = &plan.network;
+        format!("{name} for images of {height}x{width}x{channels} in {classes} classes")
     };
-    if saved.network != now.network {
-        return told("the network", &saved.network, &now.network);
-    }
-    if saved.batch != now.batch {
-        return told("the batch", &saved.batch, &now.batch);
-    }
-    if saved.seed != now.seed {
-        return told("the seed", &saved.seed, &now.seed);
-    }
-    if saved.rate != now.rate {
-        return told("the learning rate", &saved.rate, &now.rate);
-    }
-    if saved.momentum != now.momentum {
-        return told("the momentum", &saved.momentum, &now.momentum);
-    }
-    if saved.weight_decay != now.weight_decay {
-        return told("the weight decay", &saved.weight_decay, &now.weight_decay);
-    }
-    None
+    let all = [
+        ("network", network(saved), network(now)),
+        ("batch", saved.batch.to_string(), now.batch.to_string()),
+        ("seed", saved.seed.to_string(), now.seed.to_string()),
+        ("learning rate", saved.rate.to_string(), now.rate.to_string()),
+        ("momentum", saved.momentum.to_string(), now.momentum.to_string()),
+        ("weight decay", saved.weight_decay.to_string(), now.weight_decay.to_string()),
+    ];
+    let (what, saved, now) = all.into_iter().find(|(_, saved, now)| saved != now)?;
+    Some(format!("the {what} is {saved} in it and {now} now"))
 }
 
 /// Draws a region's start: element i from counter [i / 4, region, ...], so that no order of drawing matters.
