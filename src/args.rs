@@ -16,13 +16,13 @@ use std::str::FromStr;
 #[command(name = "plimsoll", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     /// How to print results on stdout
-    #[arg(long, global = true, value_enum, default_value_t)]
+    #[arg(long, global = true, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
     /// Say nothing but results and errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Output")]
     pub quiet: bool,
     /// Say more on stderr; twice for everything
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output")]
     pub verbose: u8,
     /// What to do
     #[command(subcommand)]
