@@ -31,8 +31,8 @@
 //! command take some time. Where commands take none, give each an e more: the schedule stays valid, its makespan and the
 //! program are continuous in e, and e goes to 0.)
 //!
-//! - k_x: the share of x's bytes for which, at the end of p, a buffer is open that holds x, or that a prefetch under way
-//!   is filling with x.
+//! - k_x: the share of x's bytes for which, at the end of p, a buffer is open that holds x and that p does not write, or
+//!   that a prefetch under way is filling with x.
 //! - r(w) = 1 if w runs again after the end of p and before (the first run of) its deadline starts, else 0.
 //! - s_x = 0 where r(writer of x) = 1; else the share of x's bytes that are not in k_x and that a prefetch which starts
 //!   after the end of p brings before x's deadline starts.
@@ -53,8 +53,8 @@
 //!   overwrites elsewhere. Buffers that are open at one time share no byte of the pool (rule 4), a prefetch's included.
 //! - (4) The compute stream has run all ops through p, once each at least.
 //! - (5) A byte in s_x is prefetched from a host copy that was offloaded from an open buffer that held x. That offload
-//!   ended by the end of p: had it been under way then, its byte were in k_x; had it started later, the buffer would have
-//!   been filled after p before the first fill. It started after x was first written (rules 2 and 3: an op runs again only
+//!   ended by the end of p: had it not, the buffer that it reads would hold x at the end of p, so that the byte were in
+//!   k_x, or would have been filled after p and before the first fill. It started after x was first written (rules 2 and 3: an op runs again only
 //!   after it ran), so no earlier than the ops through the writer take; and offloads of one stream follow each other.
 //!   Every such x needs one transfer at least, and s_x <= 1: the latency counts s_x times at most.
 //! - (6) After p the compute stream runs the later ops and, of those with r = 1, one run at least.
