@@ -54,9 +54,10 @@
 //! - (4) The compute stream has run all ops through p, once each at least.
 //! - (5) A byte in s_x is prefetched from a host copy that was offloaded from an open buffer that held x. That offload
 //!   ended by the end of p: had it not, the buffer that it reads would hold x at the end of p, so that the byte were in
-//!   k_x, or would have been filled after p and before the first fill. It started after x was first written (rules 2 and 3: an op runs again only
-//!   after it ran), so no earlier than the ops through the writer take; and offloads of one stream follow each other.
-//!   Every such x needs one transfer at least, and s_x <= 1: the latency counts s_x times at most.
+//!   k_x, or would have been filled after p and before the first fill. It started after x was first written (rules 2
+//!   and 3: an op runs again only after it ran), so no earlier than the ops through the writer take; and offloads of one
+//!   stream follow each other. Every such x needs one transfer at least, and s_x <= 1: the latency counts s_x times at
+//!   most.
 //! - (6) After p the compute stream runs the later ops and, of those with r = 1, one run at least.
 //! - (7) The transfers of s_x start after the end of p, follow each other, and end before x's deadline starts, after which
 //!   the compute stream has all ops from there on to run.
