@@ -90,6 +90,16 @@ pub enum Policy {
     LayrubInter,
     /// Both (Layrub §3.4).
     LayrubHybrid,
+    /// The first stages of the chain, as many as are needed (Euro-Par'20 §4.2).
+    Greedy,
+    /// The stages that a dynamic program over memory slots chooses (Euro-Par'20 §5).
+    DynProg,
+    /// The stages with the most forward seconds for their bytes, or half of them (Euro-Par'20 §6.1, VDNN).
+    VdnnRatio,
+    /// The first stages, without ever waiting for memory (Euro-Par'20 §6.1, TFLMS).
+    Tflms,
+    /// Stages by a weighted average of four scores (Euro-Par'20 §6.1, AutoSwap).
+    AutoSwap,
     /// The planner of this house: the shortest makespan that it finds, and of equal ones (to a millionth) the one that
     /// moves fewest bytes.
     Plimsoll,
@@ -97,7 +107,7 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 10] = [
+    pub const ALL: [Policy; 15] = [
         Policy::Keep,
         Policy::Naive,
         Policy::Accudnn,
@@ -107,6 +117,11 @@ impl Policy {
         Policy::LayrubIntra,
         Policy::LayrubInter,
         Policy::LayrubHybrid,
+        Policy::Greedy,
+        Policy::DynProg,
+        Policy::VdnnRatio,
+        Policy::Tflms,
+        Policy::AutoSwap,
         Policy::Plimsoll,
     ];
 
@@ -128,6 +143,11 @@ impl Policy {
             Policy::LayrubIntra => "layrub-intra",
             Policy::LayrubInter => "layrub-inter",
             Policy::LayrubHybrid => "layrub-hybrid",
+            Policy::Greedy => "greedy",
+            Policy::DynProg => "dynprog",
+            Policy::VdnnRatio => "vdnn-ratio",
+            Policy::Tflms => "tflms",
+            Policy::AutoSwap => "autoswap",
             Policy::Plimsoll => "plimsoll",
         }
     }

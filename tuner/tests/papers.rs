@@ -134,3 +134,40 @@ fn layrub_offloads_all_that_no_layer_refers_to_any_more() {
     check(&trace, Policy::LayrubHybrid, 18.0, &[0, 1, 9, 2]);
     check(&trace, Policy::VdnnAll, 14.0, &[0, 1, 2]);
 }
+
+const CONVS: [&str; 6] = ["conv"; 6];
+
+#[test]
+fn greedy_offloads_the_first_and_dynprog_what_fits_best() {
+    let mut trace = chain(&CONVS);
+    trace.tensors[0].bytes = Bytes(10);
+    // At the peak, 95 bytes have to go: x_0 and x_1 for the eager one. The 5 to 100 are more than rounding to slots takes.
+    let budget = peak(&trace) - Bytes(95);
+    let greedy = plan(&trace, budget, Policy::Greedy);
+    assert_eq!(offloads(&greedy), [0, 1]);
+    let dynprog = plan(&trace, budget, Policy::DynProg);
+    assert_eq!(offloads(&dynprog).len(), 1);
+    assert_ne!(offloads(&dynprog), [0]);
+    assert!(dynprog.makespan <= greedy.makespan);
+    // With nothing to gain from it, nothing is offloaded, but by rounding to slots.
+    for policy in [Policy::Greedy, Policy::VdnnRatio, Policy::Tflms, Policy::AutoSwap] {
+        check(&trace, policy, 12.0, &[]);
+    }
+}
+
+#[test]
+fn the_baselines_choose_by_their_scores() {
+    let mut trace = chain(&CONVS);
+    trace.ops[3].seconds = Seconds(5.0);
+    let budget = peak(&trace) - Bytes(100);
+    // Stage 3 has the most seconds for its bytes, and of 3 and 0 the half is 0: both go without a stall.
+    let ratio = plan(&trace, budget, Policy::VdnnRatio);
+    assert!([[0], [3]].iter().any(|one| offloads(&ratio) == one) && ratio.makespan == Seconds(16.0));
+    // x_0 is away for longest; the first is the first.
+    assert_eq!(offloads(&plan(&trace, budget, Policy::AutoSwap)), [0]);
+    assert_eq!(offloads(&plan(&trace, budget, Policy::Tflms)), [0]);
+    // Ten times as slow a link frees nothing before the peak. Only TFLMS cannot wait for it.
+    let slow = |policy| planned(&trace, &request(budget, RATE / 10.0, Duplex::Full, policy));
+    assert!(slow(Policy::Greedy).is_ok() && slow(Policy::AutoSwap).is_ok());
+    assert!(slow(Policy::Tflms).is_err());
+}

@@ -6,9 +6,14 @@
 //! - [`accudnn`]: the same but for those that `t_ready` says would stall the device.
 //! - [`vdnn`]: the inputs of layers, layer by layer, each offload over before the next layer starts.
 //! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
+//! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
 //! - [`plimsoll`]: a search.
 
 pub mod accudnn;
+pub mod baselines;
+mod chain;
+pub mod dynprog;
+pub mod greedy;
 pub mod layrub;
 pub mod naive;
 pub mod plimsoll;
@@ -36,6 +41,11 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
         Policy::VdnnDyn => vdnn::dynamic(&task)?,
         Policy::LayrubIntra => keep(&task)?,
         Policy::LayrubInter | Policy::LayrubHybrid => layrub::inter(&task)?,
+        Policy::Greedy => greedy::realise(&task)?,
+        Policy::DynProg => dynprog::realise(&task)?,
+        Policy::VdnnRatio => baselines::ratio(&task)?,
+        Policy::Tflms => baselines::tflms(&task)?,
+        Policy::AutoSwap => baselines::autoswap(&task)?,
         Policy::Plimsoll => return plimsoll::decide(&task),
     };
     Ok(task.outcome(realised, Status::Feasible))

@@ -11,15 +11,15 @@
 //! 4. *Addresses.* The result is realised. Where holes in the pool cost time or bytes, both searches run again for a pool
 //!    that is smaller by a little.
 //!
-//! Every schedule that was realised on the way is a candidate, and those of `keep`, `naive` and `accudnn` are too. Of those
-//! within [`SAME`] of the fastest, the one that moves fewest bytes is the plan. So none of these policies is faster by more
+//! Every schedule that was realised on the way is a candidate, and those of [`FIRST`] are too: they take next to no time.
+//! Of those within [`SAME`] of the fastest, the one that moves fewest bytes is the plan. So none of these policies is faster by more
 //! than that, and none that is as fast moves fewer bytes. Deterministic for a seed; bounded by a number of evaluations,
 //! and by the caller's deadline.
 //!
 //! What it does not do yet: recompute, order transfers otherwise than by use, choose slower kernels for their smaller
 //! workspace where the fast one fits.
 
-use super::{accudnn, keep, naive};
+use super::{accudnn, baselines, dynprog, greedy, keep, naive};
 use crate::address::ALIGNMENT;
 use crate::bound::least_moved;
 use crate::gaps::{Gap, Gaps, Ways};
@@ -47,11 +47,22 @@ const SAME: f64 = 1e-6;
 /// What sums of floats may differ by.
 const HAIR: f64 = 1e-9;
 
+/// The policies whose schedules are candidates from the start.
+const FIRST: [fn(&Task<'_>) -> Result<Realised, PlanError>; 7] = [
+    keep,
+    naive::realise,
+    accudnn::realise,
+    greedy::realise,
+    dynprog::realise,
+    baselines::ratio,
+    baselines::autoswap,
+];
+
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let least = least_moved(task.trace, task.request.budget).0;
     let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
     let mut late = false;
-    for policy in [keep, naive::realise, accudnn::realise] {
+    for policy in FIRST {
         candidates.offer(policy(task)?);
         late |= task.request.limits.is_expired();
         if late || candidates.settled() {
