@@ -43,6 +43,8 @@ pub enum Verb {
     Tune(TuneArgs),
     /// Plan one trace within a budget: writes a schedule
     Plan(PlanArgs),
+    /// Plan one trace under every policy, at one budget or over a sweep of budgets
+    Compare(CompareArgs),
     /// Prove a schedule free of races and within its budget
     Check(CheckArgs),
     /// Say how long a schedule takes, and where it stalls
@@ -369,6 +371,43 @@ pub struct PlanArgs {
     /// Where to write the schedule/1 file
     #[arg(short, long, value_name = "SCHEDULE")]
     pub output: PathBuf,
+}
+
+/// `compare`
+#[derive(Clone, Debug, Args)]
+pub struct CompareArgs {
+    /// A trace/1 file
+    pub trace: PathBuf,
+    /// What the device may hold: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
+    #[arg(long, value_name = "BYTES|SIZE|PERCENT", conflicts_with = "sweep")]
+    pub budget: Option<Size>,
+    /// So many budgets in equal steps, from just above what the largest op touches to the peak; by default 5
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub sweep: Option<u32>,
+    /// The rate of the link each way, such as 12.2GB/s
+    #[arg(long, value_name = "RATE")]
+    pub link: BytesPerSecond,
+    /// What every transfer takes besides its bytes, such as 10us
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub latency: Seconds,
+    /// Whether both ways of the link can be busy at once
+    #[arg(long, value_enum, default_value_t)]
+    pub duplex: DuplexArg,
+    /// Only these, by comma; by default all
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub policies: Vec<String>,
+    /// Recompute nothing
+    #[arg(long)]
+    pub no_recompute: bool,
+    /// Swap whole tensors only
+    #[arg(long)]
+    pub no_pieces: bool,
+    /// Stop each search after this long, with the best plan so far
+    #[arg(long, value_name = "TIME")]
+    pub time_limit: Option<Seconds>,
+    /// Seed of the searches
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// The policies that there are.

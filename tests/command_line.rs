@@ -51,6 +51,37 @@ fn a_plan_is_made_checked_and_simulated_and_every_format_says_the_same() {
 }
 
 #[test]
+fn every_policy_is_compared_with_a_plan_or_the_reason_why_it_has_none() {
+    let folder = planned();
+    let folder = folder.path();
+    let compare = "compare t.json --link 1GB/s";
+    let json = plimsoll(folder, &format!("{compare} --sweep 2 --format json"));
+    let value: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON on stdout");
+    let rows = value["policies"].as_array().expect("rows");
+    let names: Vec<_> = rows.iter().map(|row| row["policy"].as_str().expect("a name")).collect();
+    assert_eq!(names[..names.len() / 2], names[names.len() / 2..], "every policy at both budgets");
+    for name in ["keep", "vdnn-all", "layrub-inter", "dynprog", "plimsoll"] {
+        assert!(names.contains(&name), "{name} is missing in {names:?}");
+    }
+    for row in rows {
+        let seconds = row["makespan_seconds"].as_f64();
+        assert_eq!(seconds.is_some(), row["why_not"].is_null(), "{row}");
+        assert!(
+            seconds.is_none_or(|s| s >= row["bound_seconds"].as_f64().expect("a bound") * 0.999_999),
+            "{row}"
+        );
+    }
+    for format in ["table", "csv", "md"] {
+        let text =
+            plimsoll(folder, &format!("{compare} --budget 70% --policies keep,greedy --format {format}"));
+        let text = String::from_utf8_lossy(&text.stdout);
+        assert!(text.contains("greedy") && text.contains("more than the budget"), "{text}");
+    }
+    check(folder, &format!("{compare} --policies keep,best"), 2, &["`best` is no policy", "greedy"]);
+    check(folder, &format!("{compare} --budget 70% --sweep 3"), 2, &["--sweep"]);
+}
+
+#[test]
 fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     let folder = planned();
     let folder = folder.path();

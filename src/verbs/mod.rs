@@ -2,6 +2,7 @@
 
 pub mod auto;
 pub mod check;
+pub mod compare;
 pub mod doctor;
 pub mod networks;
 pub mod plan;

@@ -81,8 +81,8 @@ pub(crate) fn chain(trace: &Trace, gaps: &Gaps) -> Vec<Stage> {
         }
     }
     let mut at = stages.len() - 1;
-    for slot in forward + 1..gaps.base.len() {
-        at = first_used[slot].map_or(at, |stage| at.min(stage));
+    for (slot, first) in first_used.iter().enumerate().skip(forward + 1) {
+        at = first.map_or(at, |stage| at.min(stage));
         stages[at].backward(gaps, slot as u32);
     }
     stages
@@ -104,7 +104,7 @@ fn cuts(trace: &Trace, forward: usize) -> Vec<bool> {
                 last[t.index()] = Some(if op.reads.contains(&t) { 0 } else { slot });
                 continue;
             };
-            if before > 0 && !(written && !op.reads.contains(&t)) {
+            if before > 0 && (!written || op.reads.contains(&t)) {
                 for (k, value) in [1, slot as i128, (slot * slot) as i128].into_iter().enumerate() {
                     sums[before][k] += value;
                     sums[slot][k] -= value;
@@ -146,8 +146,7 @@ impl Task<'_> {
             (cost.overflow, Seconds(cost.seconds), cost.moved, set)
         };
         let mut costs: Vec<_> = sets.into_iter().map(cost).collect();
-        costs.sort_by(|a, b| (a.0, a.2).cmp(&(b.0, b.2)));
-        costs.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.0.total_cmp(&b.1.0)));
+        costs.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.0.total_cmp(&b.1.0)).then(a.2.cmp(&b.2)));
         let mut nearest: Option<Realised> = None;
         for (_, _, _, set) in costs.iter().take(TRIED) {
             let found = self.realise(gaps, &swapped(gaps, stages, set), &GIVEN)?;

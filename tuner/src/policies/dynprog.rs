@@ -152,14 +152,14 @@ impl Program {
     fn advance(&self, i: usize, state: &State, from: u32) -> Option<[State; 2]> {
         let mut passed = [0; 2];
         let mut idle = state.idle;
-        for way in 0..2 {
+        for (way, passed) in passed.iter_mut().enumerate() {
             let excess = state.kept + self.needs[way][i] - SLOTS;
             if excess > 0 {
                 return None;
             }
             let wait = (excess + state.waiting[way].max(0)).max(0);
             idle += wait as f64 * self.seconds[way];
-            passed[way] = wait + self.moves[way][i];
+            *passed = wait + self.moves[way][i];
         }
         let [out, into] = state.waiting;
         // x_i can leave while F_i runs, but not come while B_i does.

@@ -47,8 +47,10 @@ const SAME: f64 = 1e-6;
 /// What sums of floats may differ by.
 const HAIR: f64 = 1e-9;
 
+type Realise = fn(&Task<'_>) -> Result<Realised, PlanError>;
+
 /// The policies whose schedules are candidates from the start.
-const FIRST: [fn(&Task<'_>) -> Result<Realised, PlanError>; 7] = [
+const FIRST: [Realise; 7] = [
     keep,
     naive::realise,
     accudnn::realise,

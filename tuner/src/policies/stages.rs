@@ -77,11 +77,12 @@ impl Stages {
             used[stage] = used[stage].max(Some(self.of_slot[gap.after as usize] as usize));
         }
         let mut last = layers.saturating_sub(1);
-        for at in layers..self.stages.len() {
-            let by_name = named.get(name(&self.stages[at])).copied().flatten();
-            last = by_name.or(used[at]).unwrap_or(last);
-            self.stages[at].layer = last;
-        }
+        let numbers = self.stages.iter().zip(used).skip(layers).map(|(stage, used)| {
+            last = named.get(name(stage)).copied().flatten().or(used).unwrap_or(last);
+            last
+        });
+        let numbers: Vec<usize> = numbers.collect();
+        self.stages[layers..].iter_mut().zip(numbers).for_each(|(stage, layer)| stage.layer = layer);
     }
 
     /// The position of the stage of a slot.
