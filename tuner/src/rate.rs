@@ -74,7 +74,9 @@ pub fn learning_rate(
     }
     let q = batch as f64 / base_batch as f64;
     match rule {
-        LearningRateRule::Accudnn { convexity: c } if batch == base_batch && c > 0.0 && base_rate * c < 1.0 => {
+        LearningRateRule::Accudnn { convexity: c }
+            if batch == base_batch && c > 0.0 && base_rate * c < 1.0 =>
+        {
             Ok(base_rate)
         }
         LearningRateRule::Linear => Ok(base_rate * q),
