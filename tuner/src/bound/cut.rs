@@ -41,7 +41,7 @@ enum Limit {
 }
 
 /// What is cheapest.
-pub(super) struct Choice {
+pub(super) struct Cheapest {
     /// No way to have everything costs less.
     pub cost: f64,
     /// By maker: whether it runs again.
@@ -92,7 +92,7 @@ impl Cut {
     }
 
     /// The cheapest choice at these prices, by wanted value and by maker.
-    pub fn cheapest(&mut self, values: &[f64], makers: &[f64], tiny: f64) -> Choice {
+    pub fn cheapest(&mut self, values: &[f64], makers: &[f64], tiny: f64) -> Cheapest {
         self.left.clear();
         for limit in &self.limits {
             let most = match limit {
@@ -115,7 +115,7 @@ impl Cut {
             }
         }
         let again = (0..self.makers).map(|m| self.level[2 + m] != u32::MAX).collect();
-        Choice { cost, again }
+        Cheapest { cost, again }
     }
 
     /// By node: its distance from the source over arcs that carry more. Whether the sink can be reached.

@@ -80,11 +80,11 @@
 //! what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
 
 use super::cut::Cut;
-use super::master::{Column, Frame, Master, Prices};
-use super::values::{Instant, Values};
+use super::master::{Choice, Column, Frame, Master, Prices};
+use super::values::{Instant, Values, Wanted};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
 use std::cmp::Reverse;
 
 /// A bound is looked for until it is known to be within this share of the best that its instant can give.
@@ -93,8 +93,8 @@ const CLOSE: f64 = 2e-6;
 const COLUMNS: usize = 120;
 /// Into so many stretches the ops that need more than the budget are cut.
 const STRETCHES: usize = 64;
-/// From so many ops on there are fewer stretches.
-const MANY: usize = 4000;
+/// Fewer where they and the ops multiply to more than this.
+const WORK: usize = 250_000;
 
 /// The program of one instant.
 struct Program<'a> {
@@ -159,31 +159,30 @@ impl<'a> Program<'a> {
         };
         let each: Vec<f64> = (0..wanted.len()).map(|v| keep(v).min(swap(v))).collect();
         let makers: Vec<f64> = self.again.iter().map(|s| s * prices.after()).collect();
-        let choice = self.cut.cheapest(&each, &makers, 1e-13);
+        let cheapest = self.cut.cheapest(&each, &makers, 1e-13);
         let fixed = wanted.iter().zip(&each).filter(|(v, _)| v.needed && v.maker.is_none());
-        bound += fixed.map(|(_, price)| price).sum::<f64>() + choice.cost;
+        bound += fixed.map(|(_, price)| price).sum::<f64>() + cheapest.cost;
         self.bound = self.bound.max(bound);
         let mut has: Vec<bool> = wanted.iter().map(|v| v.needed).collect();
-        for (maker, _) in instant.makers.iter().zip(&choice.again).filter(|(_, again)| **again) {
+        for (maker, _) in instant.makers.iter().zip(&cheapest.again).filter(|(_, again)| **again) {
             maker.inputs.iter().for_each(|v| has[*v] = true);
         }
         let kept: Vec<Option<bool>> = (0..wanted.len())
             .map(|v| {
-                let made = wanted[v].maker.is_some_and(|m| choice.again[m]);
+                let made = wanted[v].maker.is_some_and(|m| cheapest.again[m]);
                 (has[v] && !made).then(|| keep(v) < swap(v))
             })
             .collect();
-        self.column(&kept, &choice.again)
+        self.column(Choice { kept, again: cheapest.again })
     }
 
-    /// The column of a choice: by value, whether it is kept or else swapped, none where neither; by maker, whether it
-    /// runs again.
-    fn column(&self, kept: &[Option<bool>], again: &[bool]) -> Column {
+    /// The column of a choice.
+    fn column(&self, choice: Choice) -> Column {
         let wanted = &self.instant.wanted;
         let mut out = vec![0.0; self.frame.released.len()];
         let mut back = vec![0.0; self.frame.rest.len()];
         let mut bytes = 0.0;
-        for (v, kept) in kept.iter().enumerate() {
+        for (v, kept) in choice.kept.iter().enumerate() {
             match kept {
                 Some(true) => bytes += self.bytes[v],
                 Some(false) => {
@@ -195,23 +194,26 @@ impl<'a> Program<'a> {
         }
         (1..out.len()).rev().for_each(|w| out[w - 1] += out[w]);
         (1..back.len()).for_each(|j| back[j] += back[j - 1]);
-        let again = self.again.iter().zip(again).filter(|(_, again)| **again).map(|(s, _)| s).sum();
-        Column { kept: bytes, out, back, again }
+        let again = self.again.iter().zip(&choice.again).filter(|(_, again)| **again).map(|(s, _)| s).sum();
+        Column { kept: bytes, out, back, again, choice }
     }
 
-    /// Looks for the best prices, as long as they may give more than `enough`.
-    fn solve(&mut self, enough: f64) {
-        let swapped: Vec<Option<bool>> =
-            self.instant.wanted.iter().map(|v| v.needed.then_some(false)).collect();
-        let mut master = Master::new(self.column(&swapped, &vec![false; self.again.len()]));
-        while master.columns.len() < COLUMNS {
-            // Without a mixture the bound stays at what was proved until then.
-            let Some(mixture) = master.mixture(&self.frame) else { break };
-            if mixture.cost <= self.bound.max(enough) * (1.0 + CLOSE) {
+    /// Looks for the best prices, as long as they may give more than `enough`. Gives the columns with their fractions in
+    /// the cheapest mixture; none of none.
+    fn solve(&mut self, enough: f64) -> Vec<(Column, f64)> {
+        let kept = self.instant.wanted.iter().map(|v| v.needed.then_some(false)).collect();
+        let mut master = Master::new(self.column(Choice { kept, again: vec![false; self.again.len()] }));
+        let mut parts = Vec::new();
+        // Without a mixture the bound stays at what was proved until then.
+        while let Some(mixture) = master.mixture(&self.frame) {
+            parts = mixture.parts;
+            let close = mixture.cost <= self.bound.max(enough) * (1.0 + CLOSE);
+            if close || master.columns.len() == COLUMNS {
                 break;
             }
             master.columns.push(self.price(&mixture.prices));
         }
+        master.columns.into_iter().zip(parts).filter(|(_, part)| *part > 0.0).collect()
     }
 }
 
@@ -227,31 +229,109 @@ fn likeliest(excess: &[u64], stretches: usize) -> Vec<usize> {
     ops
 }
 
+/// A trace at a budget.
+struct Search<'a> {
+    all: Values,
+    link: &'a Link,
+    /// The bytes of the budget that are not resident.
+    room: u64,
+    /// What seconds are divided by.
+    scale: f64,
+}
+
+impl<'a> Search<'a> {
+    fn new(trace: &Trace, budget: Bytes, link: &'a Link, recompute: bool) -> Search<'a> {
+        let all = Values::of(trace, recompute);
+        let total = all.until[all.until.len() - 1];
+        let room = budget.saturating_sub(trace.resident_bytes).0;
+        Search { all, link, room, scale: if total > 0.0 { total } else { 1.0 } }
+    }
+
+    fn program<'i>(&self, instant: &'i Instant) -> Program<'i> {
+        Program::new(&self.all, instant, self.room, self.link, self.scale)
+    }
+
+    /// The largest bound of the ops that are tried, divided by the scale, and the op that gives it; none where that is
+    /// the sum of all seconds.
+    fn sharpest(&self) -> (f64, Option<usize>) {
+        let in_use = self.all.in_use();
+        let excess: Vec<u64> = in_use.iter().map(|bytes| bytes.saturating_sub(self.room)).collect();
+        let stretches = (WORK / excess.len()).clamp(4, STRETCHES);
+        let (mut best, mut bound) = (None, self.all.until[excess.len()] / self.scale);
+        let mut sharpen = |ops: &mut dyn Iterator<Item = usize>| {
+            for p in ops {
+                let instant = Instant::new(&self.all, p);
+                let mut program = self.program(&instant);
+                program.solve(bound);
+                if program.bound > bound && program.bound.is_finite() {
+                    (best, bound) = (Some(p), program.bound);
+                }
+            }
+            (bound, best)
+        };
+        let (_, first) = sharpen(&mut likeliest(&excess, stretches).into_iter());
+        let near = first.map(|p| p.saturating_sub(stretches / 2)..excess.len().min(p + stretches / 2));
+        sharpen(&mut near.unwrap_or_default().filter(|p| excess[*p] > 0))
+    }
+}
+
 /// The bound for a valid trace, a budget that is not below its floor, and a link; for every schedule if `recompute`, else
 /// for those that run nothing again.
 pub fn bound(trace: &Trace, budget: Bytes, link: &Link, recompute: bool) -> Seconds {
-    let all = Values::of(trace, recompute);
-    let total = all.until[all.until.len() - 1];
-    let room = budget.saturating_sub(trace.resident_bytes).0;
-    let excess: Vec<u64> = all.in_use().iter().map(|bytes| bytes.saturating_sub(room)).collect();
-    let stretches = if excess.len() > MANY { STRETCHES / 3 } else { STRETCHES };
-    let scale = if total > 0.0 { total } else { 1.0 };
-    let (mut best, mut bound) = (0, total / scale);
-    let mut sharpen = |ops: &mut dyn Iterator<Item = usize>| {
-        for p in ops {
-            let instant = Instant::new(&all, p);
-            let mut program = Program::new(&all, &instant, room, link, scale);
-            program.solve(bound);
-            if program.bound > bound && program.bound.is_finite() {
-                (best, bound) = (p, program.bound);
-            }
-        }
-        best
+    let search = Search::new(trace, budget, link, recompute);
+    Seconds(search.sharpest().0 * search.scale)
+}
+
+/// What the program does about the values that an op leaves: a seed for a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Relaxed {
+    /// The [`bound`].
+    pub bound: Seconds,
+    /// The op whose end gives it; none where that is the sum of all seconds and nothing need be done.
+    pub op: Option<OpId>,
+    /// The values that it does not touch and that may be wanted after it.
+    pub values: Vec<Fate>,
+    /// How much of which op runs again after it.
+    pub again: Vec<(OpId, f64)>,
+}
+
+/// What the program does about one value. What is neither kept nor swapped is made again, or not wanted after all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fate {
+    /// Of which tensor.
+    pub tensor: TensorId,
+    /// The op that writes it; none where it is on the device from the start.
+    pub writer: Option<OpId>,
+    /// The fraction that stays on the device, k of the program.
+    pub kept: f64,
+    /// The fraction that leaves and comes back, s of the program.
+    pub swapped: f64,
+}
+
+/// The solution that belongs to the [`bound`].
+pub fn relax(trace: &Trace, budget: Bytes, link: &Link, recompute: bool) -> Relaxed {
+    let search = Search::new(trace, budget, link, recompute);
+    let (bound, op) = search.sharpest();
+    let mut relaxed =
+        Relaxed { bound: Seconds(bound * search.scale), op: None, values: Vec::new(), again: Vec::new() };
+    let Some(p) = op else { return relaxed };
+    let instant = Instant::new(&search.all, p);
+    let columns = search.program(&instant).solve(0.0);
+    let share = |holds: &dyn Fn(&Choice) -> bool| -> f64 {
+        columns.iter().filter(|(column, _)| holds(&column.choice)).map(|(_, part)| part).sum()
     };
-    let best = sharpen(&mut likeliest(&excess, stretches).into_iter());
-    let near = best.saturating_sub(stretches / 2)..excess.len().min(best + stretches / 2);
-    sharpen(&mut near.filter(|p| excess[*p] > 0));
-    Seconds(bound * scale)
+    relaxed.op = Some(OpId::new(p));
+    let fate = |(v, value): (usize, &Wanted)| Fate {
+        tensor: value.tensor,
+        writer: value.slot.checked_sub(1).map(OpId::new),
+        kept: share(&|choice| choice.kept[v] == Some(true)),
+        swapped: share(&|choice| choice.kept[v] == Some(false)),
+    };
+    relaxed.values = instant.wanted.iter().enumerate().map(fate).collect();
+    let again = instant.makers.iter().enumerate();
+    let again = again.map(|(m, maker)| (OpId::new(maker.op), share(&|choice| choice.again[m])));
+    relaxed.again = again.filter(|(_, share)| *share > 0.0).collect();
+    relaxed
 }
 
 #[cfg(test)]

@@ -77,7 +77,6 @@ fn columns_give_what_the_whole_program_gives() {
 
 /// Input, two ops that make a large value each, and two that read them, backwards.
 fn hand_made(recomputable: bool) -> Trace {
-    use plimsoll_ir::TensorId;
     use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
     let tensor = |bytes, kind| Tensor { name: "t".into(), bytes: Bytes(bytes), kind };
     let op = |seconds, reads: &[u32], writes: &[u32], phase| Op {
@@ -123,4 +122,24 @@ fn a_trace_worked_out_by_hand() {
     assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
     assert!((bound(&hand_made(true), Bytes(177), &link, false).0 - 18.0).abs() < 1e-4);
     assert_eq!(bound(&hand_made(true), Bytes(217), &link, true), Seconds(15.0));
+}
+
+#[test]
+fn the_relaxed_solution_costs_what_the_bound_says() {
+    let link = Link::symmetric(BytesPerSecond(10.0));
+    let relaxed = relax(&hand_made(true), Bytes(177), &link, true);
+    assert_eq!(relaxed.bound, bound(&hand_made(true), Bytes(177), &link, true));
+    assert_eq!(relaxed.op, Some(OpId(2)));
+    let [(again, share)] = relaxed.again[..] else { panic!("{relaxed:?}") };
+    assert!(again == OpId(0) && (share - 0.3).abs() < 1e-4, "{relaxed:?}");
+    // Its input is had as often as it runs, what it makes is had in full, 70 bytes have room, and nothing takes longer.
+    let [input, made] = &relaxed.values[..] else { panic!("{relaxed:?}") };
+    assert!(input.tensor == TensorId(0) && input.writer.is_none(), "{relaxed:?}");
+    assert!(made.tensor == TensorId(1) && made.writer == Some(OpId(0)), "{relaxed:?}");
+    assert!((input.kept + input.swapped - share).abs() < 1e-4, "{relaxed:?}");
+    assert!((made.kept + made.swapped + share - 1.0).abs() < 1e-4, "{relaxed:?}");
+    assert!(10.0 * input.kept + 100.0 * made.kept < 70.01, "{relaxed:?}");
+    assert!(input.swapped + 10.0 * made.swapped < 0.301, "{relaxed:?}");
+    let nothing = relax(&hand_made(true), Bytes(217), &link, true);
+    assert_eq!(nothing, Relaxed { bound: Seconds(15.0), op: None, values: Vec::new(), again: Vec::new() });
 }

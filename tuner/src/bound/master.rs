@@ -19,6 +19,16 @@ pub(super) struct Column {
     pub back: Vec<f64>,
     /// Seconds of ops that run again.
     pub again: f64,
+    /// What was chosen for it.
+    pub choice: Choice,
+}
+
+/// What is done about everything that is wanted.
+pub(super) struct Choice {
+    /// By wanted value: whether it is kept or else swapped; none where neither.
+    pub kept: Vec<Option<bool>>,
+    /// By maker: whether it runs again.
+    pub again: Vec<bool>,
 }
 
 /// What does not depend on the columns.
@@ -64,6 +74,8 @@ pub(super) struct Master {
 pub(super) struct Mixture {
     /// Its T1 + T2.
     pub cost: f64,
+    /// By column its fraction.
+    pub parts: Vec<f64>,
     /// What makes the columns so far cost most.
     pub prices: Prices,
 }
@@ -112,14 +124,14 @@ impl Master {
         loop {
             let Solution { parts, before, after, prices } = self.solve(frame)?;
             let used: Vec<(&Column, f64)> =
-                self.columns.iter().zip(parts).filter(|(_, part)| *part > 0.0).collect();
+                self.columns.iter().zip(parts.iter().copied()).filter(|(_, part)| *part > 0.0).collect();
             let mix = |of: &dyn Fn(&Column) -> f64| used.iter().map(|(c, part)| part * of(c)).sum::<f64>();
             let out = frame.released.iter().enumerate().map(|(w, end)| end + mix(&|c| c.out[w]));
             let back = frame.rest.iter().enumerate().map(|(j, rest)| rest + mix(&|c| c.back[j]));
             let (out, back) = (largest(out), largest(back));
             let cost = before.max(out.1) + after.max(back.1);
             if !(add(&mut self.out, out, before) | add(&mut self.back, back, after)) {
-                return Some(Mixture { cost, prices });
+                return Some(Mixture { cost, parts, prices });
             }
         }
     }
@@ -172,6 +184,7 @@ impl Master {
         let mut parts = table.values();
         let (before, after) = (frame.through() + parts[before], frame.after() + parts[after]);
         parts.truncate(count);
+        parts.iter_mut().for_each(|part| *part = part.clamp(0.0, 1.0));
         Some(Solution { parts, before, after, prices })
     }
 }

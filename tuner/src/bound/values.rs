@@ -13,6 +13,7 @@ use plimsoll_ir::trace::{Op, Trace};
 
 /// A tensor in one version.
 pub(super) struct Value {
+    pub tensor: TensorId,
     pub bytes: u64,
     /// The slot that writes it.
     pub slot: usize,
@@ -84,7 +85,7 @@ impl Values {
 
     fn add(&mut self, trace: &Trace, tensor: TensorId, slot: usize) -> usize {
         let bytes = trace.tensors[tensor.index()].bytes.0;
-        self.values.push(Value { bytes, slot, readers: Vec::new(), overwritten: None });
+        self.values.push(Value { tensor, bytes, slot, readers: Vec::new(), overwritten: None });
         self.values.len() - 1
     }
 
@@ -116,6 +117,7 @@ impl Values {
 
 /// A value that is not touched by p and may be wanted after it.
 pub(super) struct Wanted {
+    pub tensor: TensorId,
     pub bytes: f64,
     pub slot: usize,
     /// It must be there before this op, wherever it comes from: the op that reads it next, or the last of those before
@@ -129,6 +131,7 @@ pub(super) struct Wanted {
 
 /// An op that may run again after p.
 pub(super) struct Maker {
+    pub op: usize,
     pub seconds: f64,
     /// The values that it reads and that p does not touch, as positions in [`Instant::wanted`].
     pub inputs: Vec<usize>,
@@ -154,7 +157,14 @@ impl Instant {
                 wanted_of[v] = Some(instant.wanted.len());
                 let needed = value.readers.last().is_some_and(|r| *r > p);
                 let (bytes, slot) = (value.bytes as f64, value.slot);
-                instant.wanted.push(Wanted { bytes, slot, deadline, needed, maker: None });
+                instant.wanted.push(Wanted {
+                    tensor: value.tensor,
+                    bytes,
+                    slot,
+                    deadline,
+                    needed,
+                    maker: None,
+                });
             }
         }
         for w in (0..=p).filter(|w| deadlines.of_op[*w].is_some()) {
@@ -162,7 +172,7 @@ impl Instant {
                 instant.wanted[v].maker = Some(instant.makers.len());
             }
             let inputs = all.reads[w].iter().filter_map(|v| wanted_of[*v]).collect();
-            instant.makers.push(Maker { seconds: all.seconds[w], inputs });
+            instant.makers.push(Maker { op: w, seconds: all.seconds[w], inputs });
         }
         instant
     }
