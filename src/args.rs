@@ -190,7 +190,7 @@ pub struct StudyArgs {
     /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it
     #[arg(long, value_name = "DIR")]
     pub study: Option<PathBuf>,
-    /// Throw away what the study's folder holds of an earlier run, and start anew
+    /// Throw away what this command made in the study's folder earlier, and start anew
     #[arg(long)]
     pub fresh: bool,
 }

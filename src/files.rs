@@ -23,19 +23,33 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
     write_text(path, &document.to_json())
 }
 
-/// Writes a text in one step, replacing what was there. A device file such as `/dev/stdout` is written to directly.
+/// Writes a text in one step, replacing the file that was there. A link is followed; what is no regular file (a pipe, a
+/// terminal) is written to as it is.
 pub fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::file(path, "write", &error);
-    if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
-        return fs::OpenOptions::new()
-            .write(true)
-            .open(path)
-            .and_then(|mut f| f.write_all(text.as_bytes()))
-            .map_err(failed);
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(&place).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        let file = fs::OpenOptions::new().write(true).open(&place);
+        return file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed);
     }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // As any new file has it; the umask takes its part.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder).map_err(failed)?;
     file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
+    file.persist(&place).map_err(|error| failed(error.error))?;
     Ok(())
+}
+
+/// Makes sure that an output is not the very file that the command reads.
+pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Failure> {
+    match (fs::canonicalize(input), fs::canonicalize(output)) {
+        (Ok(input), Ok(there)) if input == there => Err(Failure::usage(format_args!(
+            "{} would be overwritten; name another output",
+            output.display()
+        ))),
+        _ => Ok(()),
+    }
 }

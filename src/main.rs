@@ -35,8 +35,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Trace(args) => verbs::trace::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),
     }?;
-    plimsoll::output::print(cli.format, &tables);
-    Ok(())
+    plimsoll::output::print(cli.format, &tables)
 }
 
 /// `RUST_LOG` rules where it is set; else `-q` leaves errors, and each `-v` adds a level to warnings and news.

@@ -3,11 +3,13 @@
 //! People read units; programs read base units (bytes, seconds, bytes per second) under stable keys. One value serves
 //! both, so the two never tell different things. Progress and logs go to stderr and are none of this file's business.
 
+use crate::failure::Failure;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table as TextTable, presets};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use serde_json::{Map, Value, json};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -190,8 +192,19 @@ impl Table {
     }
 }
 
-/// Prints tables on stdout in the chosen format. A reader that closed the pipe is no error.
-pub fn print(format: Format, tables: &[Table]) {
+/// Writes to stdout. A reader that closed the pipe is no error, a full disk is.
+pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::file(Path::new("standard output"), "write to", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints tables on stdout in the chosen format.
+pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
     let mut out = Vec::new();
     match format {
         Format::Json => {
@@ -215,7 +228,7 @@ pub fn print(format: Format, tables: &[Table]) {
             }
         }
     }
-    let _ = std::io::stdout().lock().write_all(&out);
+    write_stdout(&out)
 }
 
 #[cfg(test)]

@@ -16,27 +16,37 @@ pub struct Study {
 
 impl Study {
     /// Opens the folder, and makes it where it is missing; without a name, `studies/<network>-<image>` here.
-    pub fn open(folder: Option<&Path>, network: &NetworkSpec, fresh: bool) -> Result<Study, Failure> {
+    pub fn open(folder: Option<&Path>, network: &NetworkSpec) -> Result<Study, Failure> {
         let folder = folder.map_or_else(|| default_folder(network), Path::to_owned);
         fs::create_dir_all(&folder)
             .map_err(|error| Failure::file(&folder, "create the study's folder", &error))?;
         // Found out now, and not after the measuring.
         tempfile::NamedTempFile::new_in(&folder)
             .map_err(|error| Failure::file(&folder, "write to the study's folder", &error))?;
-        let study = Study { folder };
-        if fresh {
-            for path in
-                [study.journal(), study.profile(), study.config(), study.schedule(), study.checkpoint()]
-            {
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => {
-                        return Err(Failure::file(&path, "remove", &error));
-                    }
-                    _ => {}
+        Ok(Study { folder })
+    }
+
+    /// Removes these files of the study, where they are.
+    pub fn forget(&self, files: &[PathBuf]) -> Result<(), Failure> {
+        for path in files {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(Failure::file(path, "remove", &error));
                 }
+                _ => {}
             }
         }
-        Ok(study)
+        Ok(())
+    }
+
+    /// Makes sure that no training stands on the choice that is about to be replaced.
+    pub fn without_training(&self) -> Result<(), Failure> {
+        if !self.checkpoint().exists() {
+            return Ok(());
+        }
+        let message = format!("{} holds a training made with the choice there", self.folder.display());
+        Err(Failure::usage(message)
+            .help("choose another folder with --study DIR, or remove its training.safetensors"))
     }
 
     /// The folder of a config that was given as a file or as its study's folder, and the config's path.

@@ -20,7 +20,7 @@ use plimsoll_runtime::{
     Cpu, CpuOptions, Device, DeviceError, Executor, HostMemory, Loaded, MemoryLayout, RuntimeError,
 };
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
@@ -139,16 +139,18 @@ impl Task {
     /// The largest batch, up to `limit`, at which a policy finds a plan; none where it finds none for one sample.
     pub fn largest_batch(&self, policy: Policy, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
         let link = self.setup.link.unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
-        largest(limit, &mut |batch| {
+        let least = self.smallest_batch();
+        let found = largest(limit, &mut |batch: u64| {
             // One position of one sample has no variance; a batch of two tells whether the network can be trained.
-            let batch = batch.max(self.smallest_batch());
+            let batch = batch.max(least);
             let outcome = self.outcome(&self.trace(batch)?, policy, budget, link)?;
             Ok::<_, Failure>(outcome.plan().is_some())
-        })
+        })?;
+        Ok(found.map(|batch| batch.max(least)))
     }
 
     /// The smallest batch that can be lowered: 1, or 2 where batch normalisation sees a single position.
-    fn smallest_batch(&self) -> u64 {
+    pub fn smallest_batch(&self) -> u64 {
         if self.trace(1).is_ok() { 1 } else { 2 }
     }
 
@@ -162,7 +164,7 @@ impl Task {
     ) -> Result<Outcome, Failure> {
         let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
         let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 1 };
-        plan(trace, &request).map_err(|error| Failure::new(Exit::Internal, error))
+        Ok(plan(trace, &request)?)
     }
 
     /// The plan of a policy, or the failure that says what does not fit and which batch would.
@@ -241,6 +243,16 @@ pub fn median(seconds: &mut [f64]) -> Seconds {
 impl From<plimsoll_networks::NetworkError> for Failure {
     fn from(error: plimsoll_networks::NetworkError) -> Failure {
         Failure::usage(error)
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Failure {
+        let exit = match error {
+            PlanError::Trace(_) | PlanError::Link { .. } | PlanError::Budget(_) => Exit::Usage,
+            PlanError::Lowering { .. } | PlanError::Invalid { .. } => Exit::Internal,
+        };
+        Failure::new(exit, error)
     }
 }
 

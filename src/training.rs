@@ -60,6 +60,11 @@ pub fn train(
     let (executor, mut loaded) = task.executor(&[(&program, schedule), (&evaluate, &evaluate_schedule)])?;
     let peak = executor.layout().device();
     let per_epoch = task.samples() / config.batch;
+    if per_epoch == 0 {
+        let (name, samples, batch) = (task.data.train.name(), task.samples(), config.batch);
+        let message = format!("{name} has {samples} samples, fewer than the batch of {batch}");
+        return Err(Failure::usage(message).help("choose other --data, or tune anew for this one"));
+    }
     let total = per_epoch * args.epochs;
     let plan = TrainingPlan {
         network: task.network.spec.clone(),
@@ -79,6 +84,8 @@ pub fn train(
         tracing::info!("going on from iteration {} of {total}", trainer.step());
     }
     let resumed_at = trainer.step();
+    // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
+    trainer.train(&*task.data.train, resumed_at, None, &mut |_| {}, &|| false)?;
     let mut seen = Seen::default();
     let bar = progress::bar("train", total, quiet);
     while trainer.step() < total {

@@ -20,7 +20,7 @@ use plimsoll_runtime::{LearningRateSchedule, Observation, Outcome, Trainer, Trai
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::rate::{default_convexity, learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
-    Candidate, Observed, Planned, Search, SearchError, SearchRequest, Verdict, confirm, search,
+    Candidate, Observed, Planned, Reason, Search, SearchError, SearchRequest, Verdict, confirm, search,
 };
 use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
 
@@ -103,6 +103,8 @@ pub struct Tuned {
     pub largest: u64,
     /// How often the model was refitted with what the choice was measured to take.
     pub refits: u32,
+    /// Why this choice, in words.
+    pub why: String,
 }
 
 /// Refits at most; then what was measured is told beside what was predicted.
@@ -176,7 +178,7 @@ impl Tuner<'_> {
     fn search_request<'s>(&self, relative_error: &'s dyn Fn(u64) -> f64) -> SearchRequest<'s> {
         SearchRequest {
             dataset: self.task.samples(),
-            least: self.request.min_batch,
+            least: self.request.min_batch.max(self.task.smallest_batch()),
             most: self.largest,
             keeps_all: self.keeps_all,
             between: &|_| Seconds::ZERO,
@@ -279,6 +281,7 @@ impl Tuner<'_> {
         let mut keeper = None;
         let mut schedule = found.plan.schedule;
         let mut best = chosen;
+        let mut why = in_words(&found.reason);
         match self.keeps_all {
             Some(batch) if batch == chosen.candidate.batch => keeper = Some(chosen),
             Some(batch) => {
@@ -289,7 +292,7 @@ impl Tuner<'_> {
                 let measured = self.measure(model, &candidate, &plan.schedule)?.measured;
                 let no_slower = measured.figures.epoch_seconds <= chosen.figures.epoch_seconds;
                 if no_slower && batch >= self.request.min_batch {
-                    tracing::info!("keeping everything at batch {batch} is measured to be no slower");
+                    why = format!("keeping everything at batch {batch} is measured to be no slower");
                     (best, schedule) = (measured, plan.schedule);
                 }
                 keeper = Some(measured);
@@ -298,7 +301,7 @@ impl Tuner<'_> {
         }
         let config = self.config(model, &best)?;
         let (curve, largest) = (found.curve, self.largest);
-        Ok(Tuned { config, schedule, chosen: best, keeper, curve, largest, refits })
+        Ok(Tuned { config, schedule, chosen: best, keeper, curve, largest, refits, why })
     }
 
     /// The choice as a config.
@@ -341,6 +344,21 @@ impl Tuner<'_> {
 struct Run {
     measured: Measured,
     samples: plimsoll_ir::profile::BatchSamples,
+}
+
+/// Why a search chose what it chose.
+fn in_words(reason: &Reason) -> String {
+    match *reason {
+        Reason::Shortest { gain: Some(gain) } => {
+            format!("the shortest epoch predicted, {:.1} % less than keeping everything", gain * 100.0)
+        }
+        Reason::Shortest { gain: None } => "the shortest epoch predicted".to_owned(),
+        Reason::WithinError { batch, gain, error } => format!(
+            "batch {batch} promises {:.1} % less, within the model's error of {:.1} %: everything is kept",
+            gain * 100.0,
+            error * 100.0
+        ),
+    }
 }
 
 fn predicted(measured: &Measured) -> Observed {

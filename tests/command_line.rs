@@ -107,6 +107,8 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     check(folder, "networks resnt18", 2, &["did you mean resnet18"]);
     check(folder, "networks vgg17", 2, &["vgg16"]);
     check(folder, "trace alexnet --image 32", 2, &["32x32", "too small", "63"]);
+    check(folder, &format!("{plan} 5000000TiB"), 2, &["2^62"]);
+    check(folder, "plan t.json --budget 70% --link 1GB/s -o t.json", 2, &["t.json would be overwritten"]);
     check(folder, "trace resnet20 --batch 0", 2, &["batch"]);
     check(folder, "trace resnet20 --classes 0", 2, &["at least 1"]);
     check(
@@ -226,4 +228,29 @@ fn data_that_is_cut_short_or_mislabelled_is_named() {
     check(folder, verify, 2, &["train-images-idx3-ubyte"]);
     fs::write(folder.join("data_batch_1.bin"), [0; 3000]).expect("a file");
     check(folder, "verify --data cifar10:. --batch 2", 2, &["data_batch_1.bin"]);
+}
+
+#[test]
+fn a_trace_goes_to_standard_output_whatever_that_is_and_through_links() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    check(folder, "trace mlp --batch 4 -o named.json", 0, &[]);
+    let named = fs::read_to_string(folder.join("named.json")).expect("a trace");
+    let piped = plimsoll(folder, "trace mlp --batch 4");
+    assert_eq!(String::from_utf8_lossy(&piped.stdout), named);
+    let file = fs::File::create(folder.join("redirected.json")).expect("a file");
+    let status = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["trace", "mlp", "--batch", "4"])
+        .stdout(file)
+        .status();
+    assert!(status.expect("the program starts").success());
+    assert_eq!(fs::read_to_string(folder.join("redirected.json")).expect("a trace"), named);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(folder.join("redirected.json"), folder.join("link.json")).expect("a link");
+        check(folder, "trace mlp --batch 8 -o link.json", 0, &[]);
+        assert!(fs::symlink_metadata(folder.join("link.json")).expect("it is there").is_symlink());
+        let through = fs::read_to_string(folder.join("redirected.json")).expect("a trace");
+        assert!(through.contains("\"batch\": 8"));
+    }
 }

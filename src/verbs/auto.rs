@@ -17,10 +17,14 @@ use plimsoll_ir::schedule::Schedule;
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
-    let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
     let budget = task.budget(args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let limit = request.limit(&task)?;
+    let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
+    if args.study.fresh {
+        let (journal, profile, checkpoint) = (study.journal(), study.profile(), study.checkpoint());
+        study.forget(&[journal, profile, study.config(), study.schedule(), checkpoint])?;
+    }
     let mut tables = Vec::new();
     let (config, schedule) = match earlier(&study, &task, &request)? {
         Some((config, schedule)) => {
@@ -31,7 +35,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         None => {
             let mut profile = measure(&task, budget, limit, &study, quiet)?;
             let tuned = tune(&task, &mut profile, &request, quiet)?;
-            keep(&study, &tuned)?;
+            keep(&study, &tuned, &profile)?;
             tables.extend([choice(&tuned), figures(&tuned)]);
             (tuned.config, tuned.schedule)
         }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 /// Runs the verb.
 pub fn run(args: &PlanArgs) -> Result<Vec<Table>, Failure> {
     let trace: Trace = files::read(&args.trace)?;
+    files::not_the_same(&args.trace, &args.output)?;
     let peak = trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
     let budget = args.budget.of(peak);
     let policy = parse_policy(&args.policy)?;
@@ -32,8 +33,14 @@ pub fn run(args: &PlanArgs) -> Result<Vec<Table>, Failure> {
         limits: Limits { evaluations: None, expired: Some(&expired) },
         seed: args.seed,
     };
-    let made = match plan(&trace, &request).map_err(|error| Failure::new(Exit::Internal, error))? {
+    let made = match plan(&trace, &request)? {
         Outcome::Planned(made) => made,
+        Outcome::Infeasible(_) if interrupt::pressed() => {
+            return Err(Failure::new(
+                Exit::Interrupted,
+                "stopped before a plan was found; nothing was written",
+            ));
+        }
         Outcome::Infeasible(witness) => return Err(no_plan(&trace, budget, &witness)),
     };
     let seconds = Seconds(start.elapsed().as_secs_f64());

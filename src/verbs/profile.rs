@@ -26,8 +26,11 @@ pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 /// Runs the verb.
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
-    let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
     let budget = task.budget(args.budget)?;
+    let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
+    if args.study.fresh {
+        study.forget(&[study.journal(), study.profile()])?;
+    }
     let limit = args.max_batch.unwrap_or(u64::MAX).min(task.samples());
     let profile = measure(&task, budget, limit, &study, quiet)?;
     tables(&profile, &study)
@@ -43,16 +46,19 @@ pub fn measure(
     quiet: bool,
 ) -> Result<Profile, Failure> {
     let Some(largest) = task.largest_batch(Policy::Naive, budget, limit)? else {
-        // Planning one sample says which layer needs how much.
-        task.plan(&task.trace(1)?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
+        // Planning the smallest batch says which layer needs how much.
+        task.plan(&task.trace(task.smallest_batch())?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
         return Err(Failure::new(Exit::NoPlan, "no batch fits the budget").help("raise --budget"));
     };
     let device = task.setup.device();
+    let mut batches: Vec<u64> =
+        fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
+    batches.dedup();
     let request = ProfileRequest {
         network: task.network.spec.clone(),
         machine: machine(&*device, task.setup.link, &version()),
         budget,
-        batches: fractions(largest),
+        batches,
         effort: Effort::default(),
         journal: study.journal(),
         fresh: false,

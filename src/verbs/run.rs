@@ -10,7 +10,6 @@ use crate::training::{Trained, train};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::schedule::Schedule;
-use std::fs;
 
 /// Runs the verb.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -27,16 +26,15 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let data = open_data(&args.data.data, &network)?;
     let setup = Setup { host: host_memory(&args.host), ..setup_of(&config) };
     let task = Task::of_spec(spec, data, setup)?;
-    if args.fresh && study.checkpoint().exists() {
-        fs::remove_file(study.checkpoint())
-            .map_err(|error| Failure::file(&study.checkpoint(), "remove", &error))?;
+    if args.fresh {
+        study.forget(&[study.checkpoint()])?;
     }
     let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), quiet)?;
     Ok(vec![table(&task, &config, &trained)])
 }
 
 /// The device as the config was tuned for it.
-pub fn setup_of(config: &Config) -> Setup {
+fn setup_of(config: &Config) -> Setup {
     let place = HostPlace::Memory;
     let device =
         DeviceArgs { threads: Some(config.threads), link: None, duplex: DuplexArg::Full, host: place };

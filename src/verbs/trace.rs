@@ -3,13 +3,12 @@
 use crate::args::{ReluArg, TraceArgs};
 use crate::failure::Failure;
 use crate::files;
-use crate::output::Table;
+use crate::output::{self, Table};
 use crate::verbs::networks::network;
 use plimsoll_ir::profile::Profile;
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::cpu::kernels::workspace_bytes;
 use plimsoll_tuner::model::Model;
-use std::path::Path;
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
@@ -27,7 +26,10 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         model.fill(&mut trace).map_err(Failure::usage)?;
     }
     let text = plimsoll_ir::Document::to_json(&trace);
-    files::write_text(args.output.as_deref().unwrap_or(Path::new("/dev/stdout")), &text)?;
+    match &args.output {
+        Some(path) => files::write_text(path, &text)?,
+        None => output::write_stdout(text.as_bytes())?,
+    }
     Ok(Vec::new())
 }
 

@@ -10,22 +10,29 @@ use crate::task::{Setup, Task};
 use crate::tuning::{Measured, TuneRequest, Tuned, tune};
 use crate::verbs::profile::measure;
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
+use plimsoll_ir::profile::Profile;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
-    let study = Study::open(args.study.study.as_deref(), &task.network.spec, args.study.fresh)?;
     let budget = task.budget(args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let limit = request.limit(&task)?;
+    let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
+    study.without_training()?;
+    if args.study.fresh {
+        study.forget(&[study.journal(), study.profile(), study.config(), study.schedule()])?;
+    }
     let mut profile = measure(&task, budget, limit, &study, quiet)?;
     let tuned = tune(&task, &mut profile, &request, quiet)?;
-    keep(&study, &tuned)?;
+    keep(&study, &tuned, &profile)?;
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])
 }
 
-/// Writes schedule and config to the study, the config last: it names the schedule.
-pub fn keep(study: &Study, tuned: &Tuned) -> Result<(), Failure> {
+/// Writes the profile, with what refits added to it, schedule and config to the study, the config last: it names the
+/// schedule.
+pub fn keep(study: &Study, tuned: &Tuned, profile: &Profile) -> Result<(), Failure> {
+    files::write(&study.profile(), profile)?;
     files::write(&study.schedule(), &tuned.schedule)?;
     files::write(&study.config(), &tuned.config)
 }
@@ -56,6 +63,7 @@ pub fn choice(tuned: &Tuned) -> Table {
                 tuned.keeper.map(|k| k.candidate.batch).into(),
             ),
             ("largest_batch", "largest batch that can be trained", tuned.largest.into()),
+            ("why", "why", tuned.why.clone().into()),
             ("placement", "placement", placement(&tuned.chosen).into()),
             ("learning_rate", "learning rate", Cell::Number(rate.rate, 4)),
             ("learning_rate_rule", "by", rule_in_words(rate).into()),

@@ -21,7 +21,8 @@ pub enum HostMemory {
     /// In memory.
     #[default]
     Anonymous,
-    /// In this file, which must not exist yet, and is removed when the device is dropped.
+    /// In a file of this name, which must not exist yet. Its name is gone as soon as it is mapped, its blocks when the
+    /// device is dropped, however that comes.
     File(PathBuf),
 }
 
@@ -29,19 +30,7 @@ pub enum HostMemory {
 struct Region {
     /// Keeps the mapping alive; only `base` is used.
     _map: Option<MmapMut>,
-    /// Removed with the mapping.
-    _file: Option<OwnFile>,
     base: *mut u8,
-}
-
-/// A file that the run made, and that goes with it.
-struct OwnFile(PathBuf);
-
-impl Drop for OwnFile {
-    fn drop(&mut self) {
-        // What cannot be removed stays; the next run says so by name.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// The device memory and the host slab.
@@ -59,12 +48,12 @@ unsafe impl Sync for Memory {}
 
 impl Region {
     fn empty() -> Region {
-        Region { _map: None, _file: None, base: std::ptr::null_mut() }
+        Region { _map: None, base: std::ptr::null_mut() }
     }
 
-    fn of(mut map: MmapMut, file: Option<OwnFile>) -> Region {
+    fn of(mut map: MmapMut) -> Region {
         let base = map.as_mut_ptr();
-        Region { _map: Some(map), _file: file, base }
+        Region { _map: Some(map), base }
     }
 }
 
@@ -129,7 +118,7 @@ fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
         return Ok(Region::empty());
     }
     let length = usize::try_from(bytes.0).map_err(|_| short())?;
-    MmapOptions::new().len(length).populate().map_anon().map(|map| Region::of(map, None)).map_err(|_| short())
+    MmapOptions::new().len(length).populate().map_anon().map(Region::of).map_err(|_| short())
 }
 
 /// Why there is no host file, and what to do about it.
@@ -157,15 +146,18 @@ fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
     };
     let options = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = options.map_err(|e| fault(&e))?;
-    let own = OwnFile(path.to_owned());
-    if bytes == Bytes::ZERO {
-        return Ok(Region { _file: Some(own), ..Region::empty() });
-    }
-    fill(&file, bytes).map_err(|e| fault(&e))?;
-    // SAFETY: the file is the run's own, made just now; a process that shortens it meanwhile would end this one with
-    // SIGBUS, as for any mapped file.
-    let map = unsafe { MmapOptions::new().len(bytes.0 as usize).populate().map_mut(&file) };
-    map.map(|map| Region::of(map, Some(own))).map_err(|e| fault(&e))
+    let region = if bytes == Bytes::ZERO {
+        Ok(Region::empty())
+    } else {
+        fill(&file, bytes).and_then(|()| {
+            // SAFETY: the file is the run's own, made just now; a process that shortens it meanwhile would end this one
+            // with SIGBUS, as for any mapped file.
+            unsafe { MmapOptions::new().len(bytes.0 as usize).populate().map_mut(&file) }.map(Region::of)
+        })
+    };
+    // The name goes at once and the blocks with the mapping, so that nothing is left of a run however it ends.
+    std::fs::remove_file(path).map_err(|e| fault(&e))?;
+    region.map_err(|e| fault(&e))
 }
 
 /// Gives a file its length and all of its blocks.

@@ -1,5 +1,6 @@
-//! The policies: who decides which gaps are swapped. Each gives a set of gaps; windows, addresses, waits, check and
-//! clock are the same for all, so that they can be compared.
+//! The policies: who decides which gaps are swapped. Each gives a set of gaps, or, where its paper fixes them ([`vdnn`],
+//! [`layrub`], `tflms`), their windows and synchronisation as well; addresses, waits, check and clock are the same for all,
+//! so that they can be compared.
 //!
 //! - `keep`: no gap.
 //! - [`naive`]: every feature map, from the forward pass to the backward pass.
