@@ -38,9 +38,9 @@ pub struct PlanRequest<'a> {
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. No policy does so yet: it has no effect.
+    /// Run ops again. Only [`Policy::SuperNeurons`] and [`Policy::Memonger`] do; without it they keep everything.
     pub recompute: bool,
-    /// Move tensors to the host and back. Without it every policy keeps everything.
+    /// Move tensors to the host and back. Without it every policy but [`Policy::Memonger`] keeps everything.
     pub swap: bool,
     /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
     pub pieces: bool,
@@ -100,6 +100,10 @@ pub enum Policy {
     Tflms,
     /// Stages by a weighted average of four scores (Euro-Par'20 §6.1, AutoSwap).
     AutoSwap,
+    /// Outputs of cheap layers are made again, the least recently used of the rest are swapped (SuperNeurons).
+    SuperNeurons,
+    /// The outputs of every sqrt(n)-th layer are kept, the rest is made again (Memonger).
+    Memonger,
     /// The planner of this house: the shortest makespan that it finds, and of equal ones (to a millionth) the one that
     /// moves fewest bytes.
     Plimsoll,
@@ -107,7 +111,7 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Policy; 15] = [
+    pub const ALL: [Policy; 17] = [
         Policy::Keep,
         Policy::Naive,
         Policy::Accudnn,
@@ -122,6 +126,8 @@ impl Policy {
         Policy::VdnnRatio,
         Policy::Tflms,
         Policy::AutoSwap,
+        Policy::SuperNeurons,
+        Policy::Memonger,
         Policy::Plimsoll,
     ];
 
@@ -148,6 +154,8 @@ impl Policy {
             Policy::VdnnRatio => "vdnn-ratio",
             Policy::Tflms => "tflms",
             Policy::AutoSwap => "autoswap",
+            Policy::SuperNeurons => "superneurons",
+            Policy::Memonger => "memonger",
             Policy::Plimsoll => "plimsoll",
         }
     }

@@ -171,3 +171,38 @@ fn the_baselines_choose_by_their_scores() {
     assert!(slow(Policy::Greedy).is_ok() && slow(Policy::AutoSwap).is_ok());
     assert!(slow(Policy::Tflms).is_err());
 }
+
+fn run_again(plan: &Plan) -> Vec<u32> {
+    let again = |c: &Command| match c {
+        Command::Compute { op, again: true, .. } => Some(op.0),
+        _ => None,
+    };
+    plan.schedule.commands.iter().filter_map(again).collect()
+}
+
+#[test]
+fn memonger_makes_segments_of_sqrt_n_layers_again() {
+    // Segments 0 to 2, 3 to 5, 6 to 8. The last stays, x_3 and x_6 are boundaries.
+    let trace = chain(&["conv"; 9]);
+    let made = plan(&trace, peak(&trace), Policy::Memonger);
+    assert_eq!((run_again(&made), offloads(&made)), (vec![3, 4, 0, 1], vec![]));
+    assert_eq!(made.makespan, Seconds(18.0 + 4.0));
+    // At the first backward op: x_0, x_3, x_6 to x_9 and a gradient. During that of layer 5: x_0, x_3 to x_6, two gradients.
+    assert_eq!(made.schedule.pool_bytes, Bytes(700));
+}
+
+#[test]
+fn superneurons_makes_cheap_layers_again_and_swaps_the_rest() {
+    let mut trace = chain(&["conv", "relu", "conv", "relu", "conv", "relu"]);
+    let kept = plan(&trace, peak(&trace), Policy::SuperNeurons);
+    assert_eq!((run_again(&kept), offloads(&kept)), (vec![], vec![]));
+    let again = plan(&trace, peak(&trace) - Bytes(1), Policy::SuperNeurons);
+    assert_eq!((run_again(&again), offloads(&again)), (vec![3, 1], vec![]));
+    // Two fewer than the 8 that the peak has: for 500 bytes one of the checkpoints leaves, the first.
+    let swapped = plan(&trace, Bytes(500), Policy::SuperNeurons);
+    assert_eq!((run_again(&swapped), offloads(&swapped)), (vec![3, 1], vec![0]));
+    // What cannot be made again stays.
+    trace.ops[1].recomputable = false;
+    let again = plan(&trace, peak(&trace) - Bytes(1), Policy::SuperNeurons);
+    assert_eq!(run_again(&again), [3]);
+}

@@ -6,7 +6,7 @@ mod common;
 
 use common::{assert_no_worse_than_seeds, planned, request};
 use plimsoll_ir::Bytes;
-use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::testing::{random_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
 use plimsoll_tuner::{Allow, Policy, Shortage};
@@ -60,17 +60,36 @@ fn the_same_request_gives_the_same_plan() {
 }
 
 #[test]
-fn without_swapping_every_policy_keeps() {
+fn without_swapping_and_recomputing_every_policy_keeps() {
     for seed in 0..12 {
         let trace = random_trace_of(30, seed);
         for budget in budgets(&trace) {
             let keep = planned(&trace, &request(budget, 1e3, Duplex::Full, Policy::Keep));
             for policy in Policy::ALL {
-                let allow = Allow { swap: false, ..Allow::default() };
+                let allow = Allow { swap: false, recompute: false, ..Allow::default() };
                 let mut request = request(budget, 1e3, Duplex::Full, policy);
                 request.allow = allow;
                 assert_eq!(planned(&trace, &request), keep, "{policy}");
             }
         }
     }
+}
+
+#[test]
+fn ops_run_again_in_valid_plans() {
+    let mut again = 0;
+    for seed in 0..300 {
+        let mut trace = random_trace_of(10 + seed as usize % 50, seed);
+        // Of two ops, one is cheap to SuperNeurons.
+        trace.ops.iter_mut().step_by(2).for_each(|op| op.kind = "relu".into());
+        for budget in budgets(&trace) {
+            for policy in [Policy::Memonger, Policy::SuperNeurons] {
+                let plan = planned(&trace, &request(budget, 1e3, Duplex::Full, policy));
+                let commands = plan.map_or(Vec::new(), |plan| plan.schedule.commands);
+                let runs = commands.iter().filter(|c| matches!(c, Command::Compute { again: true, .. }));
+                again += runs.count();
+            }
+        }
+    }
+    assert!(again > 500, "{again} ops ran again");
 }

@@ -3,9 +3,9 @@
 //!
 //! A state after stage i - 1 is (K, d_F, d_B): the kept bytes of the stages so far, what is still to be offloaded when
 //! F_(i-1) ends, and what is fetched ahead when B_(i-1) starts; negative ones are time left over, times the rate. The paper
-//! has M_F in place of K; M_F = |x_i| + d_F⁺ + K, so that its equations (1) to (8) are those of [`Program::advance`],
+//! has M_F in place of K; M_F = |x_i| + d_F⁺ + K, so that its equations (1) to (8) are those of `Program::advance`,
 //! with what a stage needs beside kept and waiting bytes in one number. Equations (9) and (10) are
-//! [`Program::between`]. Of states with the same K, one that has less of d_F, d_B and idle time loses nothing against
+//! `Program::between`. Of states with the same K, one that has less of d_F, d_B and idle time loses nothing against
 //! another (every equation rises in all three), so only such are stored; the paper stores all.
 //!
 //! Rounding (§5.3.2): S = 500 slots of M / S bytes; temporaries up; u·β in partial sums, down; |x_i| in partial sums, up,

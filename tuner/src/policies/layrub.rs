@@ -6,7 +6,7 @@
 //!   layer. The offload and the forward computation of the layer that refers to it last are queued together (lines 8 to 15)
 //!   and the activation is only read there, so they run side by side; one that no other layer refers to leaves when its own
 //!   layer has written it. While the backward pass of layer *l* runs, what that of layer *l* - 1 needs is loaded, and the
-//!   streams are synchronised (lines 22 to 25). Layers are runs of ops, as in [`super::stages`]; the layer before is the
+//!   streams are synchronised (lines 22 to 25). Layers are runs of ops, as in `stages.rs`; the layer before is the
 //!   run before in the order of the backward pass, so that a layer's second run is served as well.
 //! - `layrub-intra` (§3.2, §4.2): a layer's neuron gradient takes the place of its neuron data. What a tensor is, and
 //!   which op updates it in place, a trace says; no schedule can change it, and one that fits both into one place where

@@ -8,6 +8,7 @@
 //! - [`vdnn`]: the inputs of layers, layer by layer, each offload over before the next layer starts.
 //! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
 //! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
+//! - [`superneurons`], [`memonger`]: ops run again, as in a trace in which each run is an op.
 //! - [`plimsoll`]: a search.
 
 pub mod accudnn;
@@ -16,14 +17,17 @@ mod chain;
 pub mod dynprog;
 pub mod greedy;
 pub mod layrub;
+pub mod memonger;
 pub mod naive;
 pub mod plimsoll;
+mod rerun;
 mod stages;
+pub mod superneurons;
 pub mod vdnn;
 
-use crate::bound::unbeatable;
+use crate::bound::{lower_bound, unbeatable};
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use crate::realise::{Attempt, FULL, Fitting, GIVEN, Realised, Task};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
@@ -31,8 +35,20 @@ use plimsoll_ir::{Bytes, Seconds};
 /// Runs a request's policy. The request was checked, and its budget is not below the floor.
 pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -> Result<Outcome, PlanError> {
     let pool = request.budget.0 - trace.resident_bytes.0;
+    let Allow { swap, recompute, .. } = request.allow;
+    let allowed = match request.policy {
+        Policy::Memonger => recompute,
+        Policy::SuperNeurons => recompute && swap,
+        _ => swap,
+    };
+    let policy = if allowed { request.policy } else { Policy::Keep };
+    let bound = match policy {
+        Policy::Memonger | Policy::SuperNeurons => {
+            lower_bound(trace, request.budget, &request.link, request.allow)
+        }
+        _ => bound,
+    };
     let task = Task { trace, request, pool, bound };
-    let policy = if request.allow.swap { request.policy } else { Policy::Keep };
     let realised = match policy {
         Policy::Keep => keep(&task)?,
         Policy::Naive => naive::realise(&task)?,
@@ -47,6 +63,8 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
         Policy::VdnnRatio => baselines::ratio(&task)?,
         Policy::Tflms => baselines::tflms(&task)?,
         Policy::AutoSwap => baselines::autoswap(&task)?,
+        Policy::SuperNeurons => superneurons::realise(&task)?,
+        Policy::Memonger => memonger::realise(&task)?,
         Policy::Plimsoll => return plimsoll::decide(&task),
     };
     Ok(task.outcome(realised, Status::Feasible))

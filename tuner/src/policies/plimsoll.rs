@@ -11,7 +11,7 @@
 //! 4. *Addresses.* The result is realised. Where holes in the pool cost time or bytes, both searches run again for a pool
 //!    that is smaller by a little.
 //!
-//! Every schedule that was realised on the way is a candidate, and those of [`FIRST`] are too: they take next to no time.
+//! Every schedule that was realised on the way is a candidate, and those of `FIRST` are too: they take next to no time.
 //! Of those within [`SAME`] of the fastest, the one that moves fewest bytes is the plan. So none of these policies is faster by more
 //! than that, and none that is as fast moves fewer bytes. Deterministic for a seed; bounded by a number of evaluations,
 //! and by the caller's deadline.

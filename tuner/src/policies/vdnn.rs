@@ -11,7 +11,7 @@
 //! - *Convolution algorithms* (§3.3, §5): the static policies are measured with the fastest (p) and with the leanest (m);
 //!   here they take (p) where it fits, else (m). They stand in a trace as an op's alternatives; where there are none, the
 //!   two are one.
-//! - `vdnn-dyn` (§3.3): the passes of "Dynamic vDNN", see [`dynamic`].
+//! - `vdnn-dyn` (§3.3): the passes of "Dynamic vDNN", see `dynamic`.
 //!
 //! The paper leaves classifier layers alone because they are small; "the intuitions can also be applied" to them, and here
 //! a layer is a layer. All transfers share one stream there; here offloads have one and prefetches another, which makes
