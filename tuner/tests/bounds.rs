@@ -48,7 +48,7 @@ fn check(trace: &Trace, schedule: &Schedule) -> [bool; 2] {
 #[test]
 fn no_random_schedule_beats_a_bound() {
     let mut sharp = [0; 2];
-    for seed in 0..2500 {
+    for seed in 0..10_000 {
         let mut random = Random::new(seed ^ 0xB0);
         let mut trace = if seed % 4 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
         if random.percent(30) {
@@ -61,20 +61,20 @@ fn no_random_schedule_beats_a_bound() {
         sharp.iter_mut().zip(said).for_each(|(count, said)| *count += u32::from(said));
     }
     println!("bounds above the ops' seconds: {sharp:?}");
-    assert!(sharp.iter().all(|count| *count > 80), "{sharp:?} schedules are a test of the bounds: too few");
+    assert!(sharp.iter().all(|count| *count > 300), "{sharp:?} schedules are a test of the bounds: too few");
 }
 
 #[test]
 fn no_plan_beats_a_bound_and_more_budget_never_raises_one() {
-    for seed in 0..40 {
-        let trace = if seed % 3 == 0 { random_trace_of(50, seed) } else { random_trace(seed) };
+    for seed in 0..60 {
+        let trace = if seed % 4 == 0 { random_trace_of(50, seed) } else { random_trace(seed) };
         let memory = trace.memory();
         let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
         let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
         let mut last = [Seconds(f64::INFINITY); 2];
         for share in [0, 5, 10, 20, 40, 60, 80, 100] {
             let budget = floor + Bytes((peak.0 - floor.0) * share / 100);
-            let mut request = request(budget, 1e3, duplex, Policy::Plimsoll);
+            let mut request = request(budget, [300.0, 1e3, 4e3][seed as usize % 3], duplex, Policy::Plimsoll);
             request.allow = ONLY_OFFLOADS;
             let bounds =
                 [Allow::default(), ONLY_OFFLOADS].map(|a| lower_bound(&trace, budget, &request.link, a));

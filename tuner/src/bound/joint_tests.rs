@@ -75,16 +75,20 @@ fn columns_give_what_the_whole_program_gives() {
     assert!(compared > 300, "{compared} programs are too few");
 }
 
-/// Input, two ops that make a large value each, and two that read them, backwards.
-fn hand_made(recomputable: bool) -> Trace {
+/// A trace of 7 resident bytes, tensors of these sizes of which the first is an input, and ops of these seconds, reads
+/// and writes.
+fn trace_of(sizes: &[u64], recomputable: bool, ops: &[(f64, &[u32], &[u32])]) -> Trace {
     use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
-    let tensor = |bytes, kind| Tensor { name: "t".into(), bytes: Bytes(bytes), kind };
-    let op = |seconds, reads: &[u32], writes: &[u32], phase| Op {
+    let tensor = |(i, bytes): (usize, &u64)| {
+        let kind = if i == 0 { TensorKind::Input } else { TensorKind::Activation };
+        Tensor { name: format!("t{i}"), bytes: Bytes(*bytes), kind }
+    };
+    let op = |(seconds, reads, writes): &(f64, &[u32], &[u32])| Op {
         name: "op".into(),
         layer: "op".into(),
         kind: "op".into(),
-        phase,
-        seconds: Seconds(seconds),
+        phase: Phase::Forward,
+        seconds: Seconds(*seconds),
         reads: reads.iter().map(|t| TensorId(*t)).collect(),
         writes: writes.iter().map(|t| TensorId(*t)).collect(),
         workspace_bytes: Bytes::ZERO,
@@ -97,18 +101,46 @@ fn hand_made(recomputable: bool) -> Trace {
         name: "hand".into(),
         batch: 1,
         resident_bytes: Bytes(7),
-        tensors: vec![
-            tensor(10, TensorKind::Input),
-            tensor(100, TensorKind::Activation),
-            tensor(100, TensorKind::Activation),
-        ],
-        ops: vec![
-            op(1.0, &[0], &[1], Phase::Forward),
-            op(2.0, &[0], &[2], Phase::Forward),
-            op(4.0, &[2], &[], Phase::Backward),
-            op(8.0, &[1], &[], Phase::Backward),
-        ],
+        tensors: sizes.iter().enumerate().map(tensor).collect(),
+        ops: ops.iter().map(op).collect(),
     }
+}
+
+/// Two ops that make a large value each, and two that read them, backwards.
+fn hand_made(recomputable: bool) -> Trace {
+    let ops: [(f64, &[u32], &[u32]); 4] =
+        [(1.0, &[0], &[1]), (2.0, &[0], &[2]), (4.0, &[2], &[]), (8.0, &[1], &[])];
+    trace_of(&[10, 100, 100], recomputable, &ops)
+}
+
+#[test]
+fn nothing_leaves_before_it_is_made() {
+    // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing.
+    let mut trace = hand_made(false);
+    trace.ops[1].workspace_bytes = Bytes(60);
+    trace.ops[2].seconds = Seconds(40.0);
+    let found = bound(&trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), true);
+    assert!((found.0 - 59.0).abs() < 1e-3, "{found}");
+}
+
+#[test]
+fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
+    // Op 1 makes t2 and op 2 makes t3 from t1, which nothing after op 3 reads; op 4 reads t2 and op 5 t3.
+    let ops: [(f64, &[u32], &[u32]); 6] = [
+        (1.0, &[0], &[1]),
+        (1.0, &[1], &[2]),
+        (1.0, &[1], &[3]),
+        (1.0, &[], &[4]),
+        (1.0, &[2], &[]),
+        (1.0, &[3], &[]),
+    ];
+    let all = Values::of(&trace_of(&[1, 1, 1, 1, 1], true, &ops), true);
+    let wanted: Vec<(u32, usize, bool)> =
+        Instant::new(&all, 3).wanted.iter().map(|v| (v.tensor.0, v.deadline, v.needed)).collect();
+    assert_eq!(wanted, [(0, 5, false), (1, 5, false), (2, 4, true), (3, 5, true)]);
+    let all = Values::of(&trace_of(&[1, 1, 1, 1, 1], false, &ops), true);
+    let wanted: Vec<u32> = Instant::new(&all, 3).wanted.iter().map(|v| v.tensor.0).collect();
+    assert_eq!(wanted, [2, 3]);
 }
 
 #[test]
