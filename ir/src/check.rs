@@ -16,8 +16,8 @@
 //! buffer may be open while it runs, and every offload and every update in place of one tensor. A transfer moves at
 //! least one byte, and from one place of the pool.
 //!
-//! It shares no code with what makes schedules, trusts neither document, and its cost grows with the commands, waits
-//! and buffers times a logarithm.
+//! It shares no code with what makes schedules and trusts neither document. Its cost grows with the commands, waits and
+//! buffers times a logarithm, and with the pieces of one tensor that are open at once.
 
 mod contents;
 mod intervals;

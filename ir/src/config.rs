@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 define_kind!(ConfigKind, "config/1");
 
+/// No machine computes on more threads.
+const THREADS_MAX: u32 = 1024;
+
 /// What was chosen for a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,8 +108,15 @@ impl Document for Config {
         if !(self.learning_rate.rate.is_finite() && self.learning_rate.rate > 0.0) {
             return fault("learning_rate.rate", "a learning rate is above 0");
         }
-        if self.threads == 0 {
-            return fault("threads", "there is at least 1 compute thread");
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return fault("threads", "there are 1 to 1024 compute threads");
+        }
+        if !(self.learning_rate.base_rate.is_finite() && self.learning_rate.base_rate > 0.0) {
+            return fault("learning_rate.base_rate", "a learning rate is above 0");
+        }
+        self.link.validate("link")?;
+        if let Some(paced) = &self.paced {
+            paced.validate("paced")?;
         }
         Ok(())
     }

@@ -121,7 +121,13 @@ impl Document for Profile {
         if self.batches.is_empty() {
             return fault("batches".into(), "a profile holds at least one batch size");
         }
+        if let Some(paced) = &self.machine.paced {
+            paced.validate("machine.paced")?;
+        }
         for (i, batch) in self.batches.iter().enumerate() {
+            if batch.ops.len() != self.batches[0].ops.len() {
+                return fault(format!("batches[{i}].ops"), "the ops are not the same at every batch size");
+            }
             if batch.batch == 0 {
                 return fault(format!("batches[{i}].batch"), "a batch has at least 1 sample");
             }

@@ -318,8 +318,8 @@ impl Call {
         }
     }
 
-    /// Whether running the call again on what its tensors held gives what it gave: all but those that move a resident
-    /// state on. The others overwrite resident regions (gradients, metrics) with the same values.
+    /// Whether running the call again on what its tensors held gives what it gave, until the update begins to change
+    /// parameters: all but those that move a resident state on. The others overwrite resident regions (gradients, metrics) with the same values.
     pub fn repeatable(&self) -> bool {
         !matches!(self, Call::BatchNormRunning { .. } | Call::Sgd { .. })
     }

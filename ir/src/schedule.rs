@@ -71,6 +71,25 @@ impl Link {
         Link { offload_bytes_per_second: rate, prefetch_bytes_per_second: rate, latency_seconds, duplex }
     }
 
+    /// Makes sure that rates are above zero and finite, and the latency 0 or more; `place` is where the link stands.
+    pub(crate) fn validate(&self, place: &str) -> Result<(), Fault> {
+        let fault = |key: &str, why: String| Err(Fault::Meaning { place: format!("{place}.{key}"), why });
+        let rates = [
+            ("offload_bytes_per_second", self.offload_bytes_per_second.0),
+            ("prefetch_bytes_per_second", self.prefetch_bytes_per_second.0),
+        ];
+        for (key, rate) in rates {
+            if !(rate.is_finite() && rate > 0.0) {
+                return fault(key, format!("a rate is above zero, not {rate}"));
+            }
+        }
+        let latency = self.latency_seconds.0;
+        if !(latency.is_finite() && latency >= 0.0) {
+            return fault("latency_seconds", format!("a latency is 0 or more, not {latency}"));
+        }
+        Ok(())
+    }
+
     /// How long a transfer of so many bytes takes on a stream; none on the compute stream.
     pub fn seconds(&self, stream: Stream, bytes: Bytes) -> Seconds {
         match stream {
@@ -302,19 +321,7 @@ impl Document for Schedule {
         if self.batch == 0 {
             return fault("batch".into(), "a batch has at least 1 sample".into());
         }
-        let rates = [
-            ("link.offload_bytes_per_second", self.link.offload_bytes_per_second.0),
-            ("link.prefetch_bytes_per_second", self.link.prefetch_bytes_per_second.0),
-        ];
-        for (place, rate) in rates {
-            if !(rate.is_finite() && rate > 0.0) {
-                return fault(place.into(), format!("a rate is above zero, not {rate}"));
-            }
-        }
-        let latency = self.link.latency_seconds.0;
-        if !(latency.is_finite() && latency >= 0.0) {
-            return fault("link.latency_seconds".into(), format!("a latency is 0 or more, not {latency}"));
-        }
+        self.link.validate("link")?;
         for (place, bytes) in [("budget_bytes", self.budget_bytes), ("pool_bytes", self.pool_bytes)] {
             if bytes.0 > BYTES_MAX {
                 return fault(place.into(), "at most 2^62 bytes make sense".into());

@@ -464,7 +464,7 @@ fn configs_are_read_strictly() {
             ),
             ("/schedule", None, "at the top level: missing field `schedule`"),
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
-            ("/threads", Some(json!(0)), "at threads: there is at least 1 compute thread"),
+            ("/threads", Some(json!(0)), "at threads: there are 1 to 1024 compute threads"),
             ("/threads", Some(json!(-2)), "at threads: invalid value: integer `-2`, expected u32"),
             ("/learning_rate/rate", Some(json!(0.0)), "at learning_rate.rate: a learning rate is above 0"),
             ("/learning_rate/base_batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),

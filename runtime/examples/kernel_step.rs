@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         hyper.to_bytes().chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
     memory.fill(program.hyper().offset.0, words.into_iter());
 
-    let threads = Threads::new(count);
+    let threads = Threads::new(count).expect("the threads start");
     let mut seconds = vec![Vec::new(); program.kernels.len()];
     let (mut steps, mut processor) = (Vec::new(), Vec::new());
     for repeat in 0..repeats + 2 {

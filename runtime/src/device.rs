@@ -156,7 +156,7 @@ impl Transfer {
         self.host
     }
 
-    /// How many; may be 0, which still takes the link's latency.
+    /// How many; at least 1.
     pub fn bytes(&self) -> Bytes {
         self.bytes
     }

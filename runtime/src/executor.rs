@@ -17,7 +17,7 @@ use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::program::{Operand, Program, Region, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, way_of};
 use plimsoll_ir::simulate::{Span, Timeline};
-use plimsoll_ir::trace::Trace;
+use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, CommandId, TensorId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,6 +116,7 @@ impl Executor {
     pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
         check_program(program)?;
+        check_repetitions(program, schedule)?;
         let need = MemoryLayout::of(program, schedule);
         if need.union(self.layout) != self.layout {
             let show = |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.host);
@@ -263,6 +264,22 @@ impl Executor {
         same_length(region, data.len())?;
         Ok(self.device.read(region.offset, data)?)
     }
+}
+
+/// Parameters are resident and have no version: once the update has begun, an op that is run again would compute with
+/// new ones, which `trace/1` cannot say and so no check of a schedule sees.
+fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), RuntimeError> {
+    let mut updating = false;
+    for command in &schedule.commands {
+        let Command::Compute { op, again, .. } = command else { continue };
+        let op = &program.trace.ops[op.index()];
+        if *again && updating {
+            let what = format!("recomputation of `{}`", op.name);
+            return Err(RuntimeError::mismatch(what, "before the first update of a parameter", "after it"));
+        }
+        updating |= op.phase == Phase::Update;
+    }
+    Ok(())
 }
 
 fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
@@ -467,4 +484,56 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::schedule::{Link, ScheduleKind};
+    use plimsoll_ir::trace::{Op, TraceKind};
+    use plimsoll_ir::{BytesPerSecond, OpId, Seconds};
+
+    fn op(name: &str, phase: Phase) -> Op {
+        Op {
+            name: name.into(),
+            layer: name.into(),
+            kind: "x".into(),
+            phase,
+            seconds: Seconds::ZERO,
+            reads: vec![],
+            writes: vec![],
+            workspace_bytes: Bytes::ZERO,
+            flops: 0,
+            recomputable: true,
+            alternatives: vec![],
+        }
+    }
+
+    #[test]
+    fn nothing_is_run_again_once_parameters_change() {
+        let (name, batch, resident_bytes) = ("t".to_owned(), 1, Bytes::ZERO);
+        let ops = vec![op("forward", Phase::Forward), op("update", Phase::Update)];
+        let trace =
+            Trace { kind: TraceKind, name: name.clone(), batch, resident_bytes, tensors: vec![], ops };
+        let program =
+            Program { trace, kernels: vec![], resident: vec![], images: TensorId(0), labels: TensorId(0) };
+        let check = |order: &[(u32, bool)]| {
+            let command = |(op, again): &(u32, bool)| Command::Compute {
+                op: OpId(*op),
+                again: *again,
+                alternative: None,
+                waits: vec![],
+            };
+            let (budget_bytes, pool_bytes) = (Bytes::ZERO, Bytes::ZERO);
+            let link = Link::symmetric(BytesPerSecond(1.0));
+            let (trace, kind) = (name.clone(), ScheduleKind);
+            let commands = order.iter().map(command).collect();
+            let buffers = vec![];
+            let schedule = Schedule { kind, trace, batch, budget_bytes, pool_bytes, link, commands, buffers };
+            check_repetitions(&program, &schedule)
+        };
+        assert!(check(&[(0, false), (0, true), (1, false)]).is_ok());
+        let late = check(&[(0, false), (1, false), (0, true)]).expect_err("it computes with new parameters");
+        assert!(late.to_string().contains("recomputation of `forward`"), "{late}");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`plimsoll_ir::schedule::Schedule`] that was proved valid is turned once into the commands of three streams
 //! ([`Executor`]), and those are enqueued on a [`Device`] at every iteration. The [`Trainer`] feeds it batches, and
-//! saves and resumes [`Checkpoint`]s. This crate decides nothing, and allocates nothing once an iteration has
+//! saves and resumes [`Checkpoint`]s. This crate decides nothing, and allocates no device memory once an iteration has
 //! started; it is the only one of the house with `unsafe` code, all of it in `cpu/` and in the one cast of
 //! [`data`].
 

@@ -101,11 +101,14 @@ fn spans(call: &Call) -> Vec<u64> {
             let x = words(&[*elements]);
             vec![hyper, x, x]
         }
-        Call::ConcatPart { rows, channels, total, .. } => {
-            vec![words(&[*rows, *channels]), words(&[*rows, *total])]
+        // A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
+        Call::ConcatPart { rows, channels, first, total } => {
+            let whole = (*total).max(first.saturating_add(*channels));
+            vec![words(&[*rows, *channels]), words(&[*rows, whole])]
         }
-        Call::SplitPart { rows, channels, total, .. } => {
-            vec![words(&[*rows, *total]), words(&[*rows, *channels])]
+        Call::SplitPart { rows, channels, first, total, .. } => {
+            let whole = (*total).max(first.saturating_add(*channels));
+            vec![words(&[*rows, whole]), words(&[*rows, *channels])]
         }
         Call::LrnForward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 2],
         Call::LrnBackward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 3],

@@ -59,11 +59,9 @@ fn layers(network: &Network) -> Result<Vec<Table>, Failure> {
             ("feature_map_bytes", "feature map"),
         ],
     );
-    let (mut parameters, mut flops, mut bytes) = (0, 0, Bytes::ZERO);
+    let mut bytes = Bytes::ZERO;
     for layer in &network.layers {
         let map = Bytes(4 * layer.output.elements());
-        parameters += network.parameters(layer);
-        flops += network.forward_flops(layer);
         bytes += map;
         table.rows.push(vec![
             layer.name.clone().into(),
@@ -79,8 +77,8 @@ fn layers(network: &Network) -> Result<Vec<Table>, Failure> {
         vec![
             ("name", "network", network.spec.name.clone().into()),
             ("layers", "layers", (network.layers.len() as u64).into()),
-            ("parameters", "parameters", parameters.into()),
-            ("forward_flops", "forward FLOPs, one sample", Cell::Number(flops as f64, 0)),
+            ("parameters", "parameters", network.all_parameters().into()),
+            ("forward_flops", "forward FLOPs, one sample", network.all_forward_flops().into()),
             ("feature_map_bytes", "feature maps, one sample", bytes.into()),
         ],
     );

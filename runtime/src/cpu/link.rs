@@ -63,7 +63,7 @@ impl Pace {
     fn move_bytes(&mut self, bytes: Bytes, clock: Instant, copy: impl Fn(usize, usize)) {
         let due = |bytes: usize| {
             let seconds = self.link.seconds(self.stream, Bytes(bytes as u64)).0;
-            self.ready + (seconds * 1e9) as u64
+            self.ready.saturating_add((seconds * 1e9) as u64)
         };
         let total = bytes.0 as usize;
         let mut done = 0;

@@ -1,7 +1,8 @@
 //! Device memory and host slab of the device `cpu`: mappings of exact size.
 //!
-//! Both are mapped and touched when they are allocated, so that too little memory or disk is an error then and not
-//! a killed process in the middle of training. A host file gets all its blocks at once for the same reason: writing
+//! Both are mapped and touched when they are allocated, and what the system says is available is asked for first, so that
+//! too little memory is an error then. (Memory that another process takes meanwhile, or a limit of a container, can still
+//! end the process at that moment, but not in the middle of training.) A host file gets all its blocks at once for the same reason: writing
 //! through a mapping to a disk that has become full would end the process.
 //!
 //! Pointers into the mappings are given to the streams' threads. That no two of them touch the same bytes at once
@@ -66,7 +67,7 @@ impl Memory {
     /// Exactly these bytes, zeros, 4096-aligned.
     pub(super) fn new(layout: MemoryLayout, host: &HostMemory) -> Result<Memory, DeviceError> {
         let on_host = if *host == HostMemory::Anonymous { layout.host } else { Bytes::ZERO };
-        if let Some(available) = machine_bytes() {
+        if let Some(available) = meminfo("MemAvailable:") {
             let needed = Bytes(layout.device().0.saturating_add(on_host.0));
             if needed > available {
                 return Err(DeviceError::OutOfMemory { what: "device and host", needed, available });
@@ -163,17 +164,26 @@ fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
 /// Gives a file its length and all of its blocks.
 fn fill(file: &File, bytes: Bytes) -> std::io::Result<()> {
     let length = libc::off_t::try_from(bytes.0).map_err(|_| ErrorKind::FileTooLarge)?;
-    // SAFETY: the descriptor is open for writing for the whole call.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-        0 => file.set_len(bytes.0),
-        code => Err(std::io::Error::from_raw_os_error(code)),
+    loop {
+        // SAFETY: the descriptor is open for writing for the whole call.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return file.set_len(bytes.0),
+            // A signal, such as Ctrl-C, which is looked at between iterations.
+            libc::EINTR => {}
+            code => return Err(std::io::Error::from_raw_os_error(code)),
+        }
     }
 }
 
 /// All memory of the machine; none where the system does not say.
 pub(super) fn machine_bytes() -> Option<Bytes> {
+    meminfo("MemTotal:")
+}
+
+/// A number of the system's memory table.
+fn meminfo(key: &str) -> Option<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+    let line = text.lines().find(|l| l.starts_with(key))?;
     let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(Bytes(kibibytes * 1024))
 }

@@ -132,7 +132,7 @@ impl Streams {
         let gathered = Stream::ALL.map(|_| Vec::with_capacity(room.commands));
         let mut streams = Streams { common, threads: Vec::new(), gathered, begun: 0 };
         for stream in Stream::ALL {
-            let worker = Worker::new(stream, options, Arc::clone(&streams.common));
+            let worker = Worker::new(stream, options, Arc::clone(&streams.common))?;
             let builder = std::thread::Builder::new().name(format!("plimsoll-{stream:?}").to_lowercase());
             let thread = builder.spawn(move || worker.work()).map_err(|error| DeviceError::Failed {
                 stream,
@@ -207,11 +207,16 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(stream: Stream, options: &CpuOptions, common: Arc<Common>) -> Worker {
+    fn new(stream: Stream, options: &CpuOptions, common: Arc<Common>) -> Result<Worker, DeviceError> {
         let count = if stream == Stream::Compute { options.threads.max(1) } else { 1 };
         let link = options.link.filter(|_| stream != Stream::Compute);
         let pace = link.map(|link| Pace::new(link, stream));
-        Worker { stream, common, threads: Threads::new(count), pace, delays: options.delays, done: 0 }
+        let threads = Threads::new(count).map_err(|error| DeviceError::Failed {
+            stream,
+            what: format!("starting {count} compute threads"),
+            why: error.to_string(),
+        })?;
+        Ok(Worker { stream, common, threads, pace, delays: options.delays, done: 0 })
     }
 
     fn work(mut self) {

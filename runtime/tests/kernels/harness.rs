@@ -119,8 +119,9 @@ pub fn execute(call: &Call, args: &[Arg], threads: u32) -> Vec<Vec<u8>> {
         memory.store[memory.start..].as_mut_ptr()
     };
     let operands: Vec<*mut u8> = (0..args.len()).map(&mut pointer).collect();
+    let pool = Threads::new(threads).expect("a few threads start");
     // SAFETY: the operands are as large as the tests' shapes say, aligned and alive; guards find mistakes.
-    unsafe { run(call, &operands, workspace.store[workspace.start..].as_mut_ptr(), &Threads::new(threads)) };
+    unsafe { run(call, &operands, workspace.store[workspace.start..].as_mut_ptr(), &pool) };
     workspace.assert_guarded(&format!("workspace of {call:?} on {threads} threads"));
     for (i, (memory, arg)) in memories.iter().zip(args).enumerate() {
         memory.assert_guarded(&format!("operand {i} of {call:?}"));

@@ -51,8 +51,10 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
 /// # Safety
 /// `operands` are the call's, in the order that its documentation gives, and `workspace` has [`workspace_bytes`]; all
 /// are multiples of 256, in live memory that was initialised (with any values), and nothing else touches them until the
-/// call returns. Two operands overlap only by being equal, where the call's documentation allows it. Labels are below
-/// the number of classes.
+/// call returns. Two operands overlap only by being equal, where the call's documentation allows it.
+///
+/// # Panics
+/// Where a label is not below the number of classes.
 // LONG: one arm for each call, and nothing else.
 pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
     let f = |i: usize| Ptr::<f32>::of(operands[i]);

@@ -17,17 +17,14 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads, which must be at least 1; 1 starts none and computes on the calling thread.
-    pub fn new(count: u32) -> Threads {
+    /// Starts `count` threads, which must be at least 1; 1 starts none and computes on the calling thread. Fails where the
+    /// system does not start so many.
+    pub fn new(count: u32) -> Result<Threads, rayon::ThreadPoolBuildError> {
         assert!(count > 0, "kernels need at least one thread");
-        let pool = (count > 1).then(|| {
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(count as usize)
-                .thread_name(|i| format!("compute-{i}"))
-                .build()
-                .expect("the system starts the compute threads that were asked for")
-        });
-        Threads { pool, count }
+        let builder = || rayon::ThreadPoolBuilder::new().num_threads(count as usize);
+        let build = || builder().thread_name(|i| format!("compute-{i}")).build();
+        let pool = (count > 1).then(build).transpose()?;
+        Ok(Threads { pool, count })
     }
 
     /// How many there are.
@@ -63,7 +60,7 @@ mod tests {
     #[test]
     fn each_task_runs_once_on_any_number_of_threads() {
         for count in [1, 2, 5] {
-            let threads = Threads::new(count);
+            let threads = Threads::new(count).expect("a few threads start");
             for tasks in [0, 1, 2, 100] {
                 let seen: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 threads.each(tasks, |task, lane| {
