@@ -70,8 +70,12 @@ impl Values {
         }
     }
 
-    /// Takes back the giving up of values that could not be made again.
+    /// Takes back the giving up of values that could not be made again, and of those that are read once parameters
+    /// change, when nothing may run again.
     pub fn restrict(&self, trace: &Trace, given_up: &mut [Option<u32>]) {
+        for (_, reads) in trace.ops.iter().zip(&self.reads).filter(|(op, _)| op.phase == Phase::Update) {
+            reads.iter().for_each(|v| given_up[*v] = None);
+        }
         let mut again = vec![false; self.tensor.len()];
         for (i, op) in trace.ops.iter().enumerate() {
             let there = |v: &usize| given_up[*v].is_none() && !self.ended[*v];
