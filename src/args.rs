@@ -471,8 +471,8 @@ pub struct VerifyArgs {
     /// that and the least that any plan needs
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// Who decides: plimsoll, naive or accudnn
-    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    /// Who decides
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
     pub policy: String,
     /// Iterations to compare after
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]

@@ -26,7 +26,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Profile(args) => verbs::profile::run(args, cli.quiet),
         Verb::Tune(args) => verbs::tune::run(args, cli.quiet),
         Verb::Plan(args) => verbs::plan::run(args),
-        Verb::Compare(args) => verbs::compare::run(args),
+        Verb::Compare(args) => verbs::compare::run(args, cli.format),
         Verb::Check(args) => verbs::check::run(args),
         Verb::Simulate(args) => verbs::simulate::run(args),
         Verb::Run(args) => verbs::run::run(args, cli.quiet),

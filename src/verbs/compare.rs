@@ -5,7 +5,7 @@
 
 use crate::args::CompareArgs;
 use crate::failure::{Exit, Failure};
-use crate::output::{Cell, Table};
+use crate::output::{Cell, Format, Table, print};
 use crate::{files, interrupt};
 use plimsoll_ir::schedule::{Command, Link, Schedule, way_of};
 use plimsoll_ir::trace::Trace;
@@ -28,8 +28,8 @@ const COLUMNS: [(&str, &str); 11] = [
     ("why_not", "why not"),
 ];
 
-/// Runs the verb.
-pub fn run(args: &CompareArgs) -> Result<Vec<Table>, Failure> {
+/// Runs the verb. What is there when Ctrl-C is pressed is printed before it ends.
+pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let trace: Trace = files::read(&args.trace)?;
     let policies = match &args.policies[..] {
         [] => Policy::ALL.to_vec(),
@@ -48,9 +48,10 @@ pub fn run(args: &CompareArgs) -> Result<Vec<Table>, Failure> {
             let expired = || interrupt::pressed() || deadline.is_some_and(|limit| start.elapsed() >= limit);
             let limits = Limits { evaluations: None, expired: Some(&expired) };
             let request = PlanRequest { budget, link, policy, allow, limits, seed: args.seed };
-            let outcome = plan(&trace, &request).map_err(|error| Failure::new(Exit::Internal, error))?;
+            let outcome = plan(&trace, &request)?;
             let planning = Seconds(start.elapsed().as_secs_f64());
             if interrupt::pressed() {
+                print(format, &[table])?;
                 return Err(Failure::new(Exit::Interrupted, "stopped before all policies were compared"));
             }
             table.rows.push(row(&trace, budget, policy, &outcome, bound, planning));
