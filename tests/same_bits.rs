@@ -46,8 +46,8 @@ fn program(case: &Case, threads: u32) -> Program {
     program
 }
 
-/// The schedule of a policy at the tightest of some budgets that it fits.
-fn schedule(program: &Program, policy: Policy) -> Schedule {
+/// The schedule of a policy at the tightest of some budgets that it fits; none where it fits none of them.
+fn schedule(program: &Program, policy: Policy) -> Option<Schedule> {
     let memory = program.trace.memory();
     let (_, peak) = memory.peak().expect("there are ops");
     let (_, floor) = memory.floor().expect("there are ops");
@@ -57,10 +57,14 @@ fn schedule(program: &Program, policy: Policy) -> Schedule {
         let request =
             PlanRequest { budget, link, policy, allow: Allow::default(), limits: Limits::default(), seed: 1 };
         if let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") {
-            return plan.schedule;
+            return Some(plan.schedule);
         }
     }
-    panic!("{policy} does not fit 1.3 times what keeping everything takes");
+    // Those of the papers may have no plan for a network; ours and those that it stands on always have.
+    let always = [Policy::Keep, Policy::Naive, Policy::Accudnn, Policy::Plimsoll];
+    assert!(!always.contains(&policy), "{policy} does not fit 1.3 times what keeping everything takes");
+    println!("{policy} has no plan for {}", program.trace.name);
+    None
 }
 
 fn train(
@@ -95,9 +99,17 @@ fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
 fn check(case: &Case) {
     for threads in [1, 2] {
         let program = program(case, threads);
-        let kept = bits(&train(case, &program, &schedule(&program, Policy::Keep), threads, None));
+        let kept = bits(&train(
+            case,
+            &program,
+            &schedule(&program, Policy::Keep).expect("keeping everything fits"),
+            threads,
+            None,
+        ));
         assert!(kept.iter().flat_map(|(_, bits)| bits).all(|b| f32::from_bits(*b).is_finite()));
-        let planned = Policy::ALL.into_iter().map(|policy| (policy.to_string(), schedule(&program, policy)));
+        let planned = Policy::ALL
+            .into_iter()
+            .filter_map(|policy| Some((policy.to_string(), schedule(&program, policy)?)));
         let random =
             (0..case.random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
         for (name, schedule) in planned.chain(random) {

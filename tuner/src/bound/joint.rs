@@ -71,7 +71,7 @@
 //! # How it is solved
 //!
 //! A solver of linear programs takes seconds at 10,000 ops. But at fixed prices for rows (3) to (7) the rest, (1) and (2),
-//! is a minimum cut ([`super::cut`]), whose corners are whole numbers; so columns are generated ([`super::master`]:
+//! is a minimum cut (`bound/cut.rs`), whose corners are whole numbers; so columns are generated (`bound/master.rs`:
 //! Dantzig and Wolfe's decomposition), until the best mixture of columns costs no more than what the prices prove. Every
 //! set of prices proves a bound (Lagrange's), however it was found: a solver's error cannot make the bound wrong, only
 //! weak.

@@ -12,7 +12,7 @@
 //!    that is smaller by a little.
 //!
 //! Every schedule that was realised on the way is a candidate, and those of `FIRST` are too: they take next to no time.
-//! Of those within [`SAME`] of the fastest, the one that moves fewest bytes is the plan. So none of these policies is faster by more
+//! Of those within `SAME` of the fastest, the one that moves fewest bytes is the plan. So none of these policies is faster by more
 //! than that, and none that is as fast moves fewer bytes. Deterministic for a seed; bounded by a number of evaluations,
 //! and by the caller's deadline.
 //!
