@@ -10,7 +10,8 @@
 //! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that
 //! lie strictly between its two uses. With all gaps swapped, every slot holds just what its op touches.
 
-use crate::placement::Opens;
+use crate::placement::{Opens, Window};
+use crate::windows::{Clock, Course, Move};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, TensorId};
 use std::ops::Range;
@@ -222,6 +223,36 @@ impl Gaps {
             *least -= free as u64;
         }
         least
+    }
+
+    /// The iteration in which just these gaps are swapped, and the gap of each of its moves. One entry of `swapped` a gap.
+    pub fn course(&self, swapped: &[bool]) -> (Course, Vec<u32>) {
+        let mut of_move: Vec<u32> = (0..self.gaps.len() as u32).filter(|g| swapped[*g as usize]).collect();
+        let mut hosted = vec![false; self.versions as usize];
+        let mut offload = vec![false; self.gaps.len()];
+        for &g in &of_move {
+            // Gaps of one version stand in order of time; one copy serves all.
+            let version = self.gaps[g as usize].version as usize;
+            offload[g as usize] = !std::mem::replace(&mut hosted[version], true);
+        }
+        of_move.sort_by_key(|g| self.gaps[*g as usize].before);
+        let move_of = |g: &u32| {
+            let Gap { bytes, after, before, writer, .. } = self.gaps[*g as usize];
+            Move { bytes, after, before, writer, offload: offload[*g as usize] }
+        };
+        let moves = of_move.iter().map(move_of).collect();
+        (Course { seconds: self.seconds.clone(), need: self.least(swapped), moves }, of_move)
+    }
+
+    /// By gap: when it leaves and returns within a pool of so many bytes; see [`Clock::windows`].
+    pub fn windows(&self, clock: &mut Clock, swapped: &[bool], pool: u64, tighten: f64) -> Vec<Option<Window>> {
+        let (course, of_move) = self.course(swapped);
+        clock.evaluate(&course, pool);
+        let mut windows = vec![None; self.gaps.len()];
+        for (g, window) in of_move.into_iter().zip(clock.windows(&course, tighten)) {
+            windows[g as usize] = Some(window);
+        }
+        windows
     }
 
     /// The tensor that a gap belongs to.

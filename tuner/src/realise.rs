@@ -91,13 +91,13 @@ impl Task<'_> {
         if let Some(witness) = self.overflow(gaps, swapped) {
             return Ok(Realised::Short(witness));
         }
-        let mut clock = Clock::new(gaps, &self.request.link);
+        let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
         let aligned = self.sizes_are_aligned();
         for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
             let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
-            clock.evaluate(swapped, pool);
-            let placement = Placement::from_gaps(gaps, &clock.windows(swapped, attempt.tighten));
+            let windows = gaps.windows(&mut clock, swapped, pool, attempt.tighten);
+            let placement = Placement::from_gaps(gaps, &windows);
             let items = Items::new(&placement, &gaps.workspace[1..]);
             let addresses =
                 assign(&items.items, self.pool, attempt.alignment, attempt.work, self.request.seed);

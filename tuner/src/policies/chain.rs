@@ -140,9 +140,9 @@ impl Task<'_> {
     ) -> Result<Realised, PlanError> {
         sets.sort();
         sets.dedup();
-        let mut clock = Clock::new(gaps, &self.request.link);
+        let mut clock = Clock::new(&self.request.link);
         let cost = |set: Vec<bool>| {
-            let cost = clock.evaluate(&swapped(gaps, stages, &set), self.pool);
+            let cost = clock.evaluate(&gaps.course(&swapped(gaps, stages, &set)).0, self.pool);
             (cost.overflow, Seconds(cost.seconds), cost.moved, set)
         };
         let mut costs: Vec<_> = sets.into_iter().map(cost).collect();

@@ -242,7 +242,7 @@ fn inside(gap: &Gap) -> Range<usize> {
 struct Search<'a> {
     task: &'a Task<'a>,
     gaps: &'a Gaps,
-    clock: Clock<'a>,
+    clock: Clock,
     random: Random,
     /// Evaluations of the first run; a quarter of them for each that follows.
     evaluations: u64,
@@ -267,7 +267,7 @@ impl<'a> Search<'a> {
             worthy.retain(|g| coarse[*g as usize]);
         }
         worthy.sort_by_key(|g| (gaps.gaps[*g as usize].after, *g));
-        let clock = Clock::new(gaps, &task.request.link);
+        let clock = Clock::new(&task.request.link);
         let random = Random::new(task.request.seed);
         Search { task, gaps, clock, random, evaluations, floor, worthy, last: Vec::new(), late: false }
     }
@@ -281,7 +281,7 @@ impl<'a> Search<'a> {
         seeds.extend(self.last.drain(..).map(|found| found.swapped));
         let mut found: Vec<Found> = Vec::new();
         for swapped in seeds {
-            let cost = self.clock.evaluate(&swapped, pool);
+            let cost = self.clock.evaluate(&self.gaps.course(&swapped).0, pool);
             found.push(Found { swapped, cost });
         }
         let evaluations = self.evaluations / share;
@@ -314,7 +314,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             found.swapped[g] = false;
-            let cost = self.clock.evaluate(&found.swapped, pool);
+            let cost = self.clock.evaluate(&self.gaps.course(&found.swapped).0, pool);
             if cost.overflow == 0 && cost.seconds <= within && cost.moved <= found.cost.moved {
                 found.cost = cost;
                 needs[inside].iter_mut().for_each(|bytes| *bytes += gaps[g].bytes);
@@ -439,7 +439,7 @@ impl<'a> Search<'a> {
             let progress = evaluation as f64 / evaluations as f64;
             self.change(&state, &mut changed);
             changed.iter().for_each(|g| state[*g as usize] ^= true);
-            let cost = self.clock.evaluate(&state, pool);
+            let cost = self.clock.evaluate(&self.gaps.course(&state).0, pool);
             let next = self.score(&cost, aim);
             let heat = best.0 * 3e-4 * (1.0 - progress) * (1.0 - progress);
             let taken = next <= current

@@ -224,11 +224,12 @@ impl Task<'_> {
         if most > self.pool {
             return short(most, Shortage::Policy);
         }
-        let mut clock = Clock::new(&gaps, &self.request.link);
+        let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
         for attempt in attempts {
-            clock.evaluate(&swapped, (self.pool as f64 * attempt.pool) as u64);
-            let mut placement = Placement::from_gaps(&gaps, &clock.windows(&swapped, attempt.tighten));
+            let pool = (self.pool as f64 * attempt.pool) as u64;
+            let mut placement =
+                Placement::from_gaps(&gaps, &gaps.windows(&mut clock, &swapped, pool, attempt.tighten));
             unrolled.rename(&mut placement);
             let items = Items::new(&placement, &gaps.workspace[1..]);
             let addresses: Addresses =
