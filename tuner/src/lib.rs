@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod bound;
+pub mod frontier;
 pub mod gaps;
 pub mod lower;
 pub mod model;
