@@ -1,0 +1,101 @@
+//! How good are the plans, and how long do they take? One table for each thing that the planner is to reach.
+//!
+//! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
+//!
+//! The tables are `time`, `hybrid`, `offload`, `pool`, `best`, `chains`, `effort` and `valid`; all of them by default, in under
+//! ten minutes on two cores: what there is no time for is left out, and counted. Traces are those of `../shared/traces`
+//! beside the repository; where they are missing, networks of the zoo are planned, with the seconds of a roofline model.
+//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. Every schedule is judged by our check and by
+//! `../shared/tools/referee.py`, where that is. Times are printed, never asserted; a schedule that a judge refuses ends the
+//! bench with exit code 1. `cargo test` runs all tables on two small networks.
+
+mod chains;
+mod referee;
+mod runs;
+mod subjects;
+mod tables;
+
+use runs::Runs;
+use std::process::ExitCode;
+use std::time::Duration;
+use subjects::FRACTIONS;
+
+/// Makes what it needs, and prints itself.
+type Table = fn(&mut Runs);
+
+/// The tables in the order in which they are made. Timing comes first, with one thread; the validity of all that was
+/// planned for the others comes last.
+const TABLES: [(&str, Table); 8] = [
+    ("time", tables::time),
+    ("hybrid", tables::hybrid),
+    ("offload", tables::offload),
+    ("pool", tables::pool),
+    ("best", tables::best),
+    ("chains", chains::table),
+    ("effort", tables::effort),
+    ("valid", tables::valid),
+];
+
+struct Options {
+    tables: Vec<String>,
+    traces: Vec<String>,
+    fractions: Vec<usize>,
+    minutes: f64,
+    /// `cargo bench`, not `cargo test`.
+    full: bool,
+}
+
+fn options() -> Options {
+    let mut options =
+        Options { tables: Vec::new(), traces: Vec::new(), fractions: Vec::new(), minutes: 9.0, full: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().expect("an option is followed by its value");
+        match argument.as_str() {
+            "--bench" => options.full = true,
+            "--trace" => options.traces.push(value()),
+            "--minutes" => options.minutes = value().parse().expect("a number of minutes"),
+            "--fraction" => {
+                let wanted: f64 = value().parse().expect("a fraction");
+                let known = FRACTIONS.iter().position(|f| *f == wanted);
+                options.fractions.push(known.unwrap_or_else(|| panic!("the fractions are {FRACTIONS:?}")));
+            }
+            table if TABLES.iter().any(|(name, _)| *name == table) => options.tables.push(argument),
+            // What the test harness of cargo would understand.
+            other if other.starts_with("--") => {}
+            other => panic!("there is no table `{other}`; there are {:?}", TABLES.map(|table| table.0)),
+        }
+    }
+    options
+}
+
+fn main() -> ExitCode {
+    let options = options();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut subjects = if options.full { subjects::shared(&options.traces) } else { Vec::new() };
+    if subjects.is_empty() {
+        let networks: &[_] = if options.full { &subjects::ZOO } else { &subjects::SMALL };
+        if options.full {
+            println!("skipped: there are no such traces at ../shared/traces; these are of our own zoo\n");
+        }
+        subjects = subjects::zoo(networks, &options.traces, folder.path());
+    }
+    let fractions = match &options.fractions[..] {
+        [] if options.full => (0..FRACTIONS.len()).collect(),
+        [] => vec![1, 3],
+        given => given.to_vec(),
+    };
+    let evaluations = if options.full { None } else { Some(100) };
+    let mut runs =
+        Runs::new(subjects, fractions, evaluations, Duration::from_secs_f64(60.0 * options.minutes));
+    println!("plimsoll {}, budgets at f, link {} each way\n", plimsoll::verbs::doctor::version(), runs::RATE);
+    for (name, table) in TABLES {
+        if options.tables.is_empty() || options.tables.iter().any(|wanted| wanted == name) {
+            table(&mut runs);
+        }
+    }
+    if runs.left_out > 0 {
+        println!("left out for want of time: {} plans; `--minutes` gives more", runs.left_out);
+    }
+    if tables::faults(&runs).is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,213 @@
+//! Every plan that a table needs, made once, judged at once, and kept.
+
+use super::referee::Referee;
+use super::subjects::{FRACTIONS, Subject};
+use plimsoll::ir::check::check;
+use plimsoll::ir::schedule::{Duplex, Link};
+use plimsoll::ir::simulate::simulate;
+use plimsoll::ir::{Bytes, BytesPerSecond};
+use plimsoll::tuner::bound::lower_bound;
+use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The link of the papers' PCIe, each way.
+pub const RATE: BytesPerSecond = BytesPerSecond(12.2e9);
+
+/// What a plan may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Means {
+    SwapAndRecompute,
+    OffloadOnly,
+}
+
+impl Means {
+    pub fn allow(self) -> Allow {
+        Allow { recompute: self == Means::SwapAndRecompute, ..Allow::default() }
+    }
+}
+
+/// One plan to be made: subject and fraction are positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Case {
+    pub subject: usize,
+    pub fraction: usize,
+    pub means: Means,
+    /// Whether both ways share the link.
+    pub half: bool,
+    pub policy: Policy,
+    /// How many times the usual evaluations.
+    pub effort: u64,
+}
+
+/// What came of it.
+pub struct Made {
+    /// Wall-clock seconds of `plan`.
+    pub seconds: f64,
+    /// The lower bound of the makespan for these means.
+    pub bound: f64,
+    pub found: Found,
+}
+
+pub enum Found {
+    Schedule(Measures),
+    /// No plan: the witness.
+    None(String),
+    /// A fault of ours, or a schedule that a judge refuses.
+    Fault(String),
+}
+
+#[derive(Clone, Copy)]
+pub struct Measures {
+    pub makespan: f64,
+    pub pool: u64,
+    /// The most bytes that lie in open buffers at once.
+    pub alive: u64,
+    /// Whether the referee was there to judge it.
+    pub refereed: bool,
+}
+
+impl Made {
+    pub fn measures(&self) -> Option<&Measures> {
+        match &self.found {
+            Found::Schedule(measures) => Some(measures),
+            _ => None,
+        }
+    }
+
+    pub fn makespan(&self) -> Option<f64> {
+        self.measures().map(|measures| measures.makespan)
+    }
+}
+
+/// The subjects and all that was made of them.
+pub struct Runs {
+    pub subjects: Vec<Subject>,
+    /// The fractions that are planned, as positions.
+    pub fractions: Vec<usize>,
+    pub made: HashMap<Case, Made>,
+    /// When no further plan is begun.
+    pub end: Instant,
+    /// Plans that there was no time for.
+    pub left_out: usize,
+    /// So many evaluations a plan; none for what the planner thinks right.
+    pub evaluations: Option<u64>,
+}
+
+impl Runs {
+    pub fn new(
+        subjects: Vec<Subject>,
+        fractions: Vec<usize>,
+        evaluations: Option<u64>,
+        time: Duration,
+    ) -> Runs {
+        let end = Instant::now() + time;
+        Runs { subjects, fractions, made: HashMap::new(), end, left_out: 0, evaluations }
+    }
+
+    /// The cases of one policy at every subject and fraction.
+    pub fn cases(&self, means: Means, half: bool, policy: Policy) -> Vec<Case> {
+        let case = |subject, fraction| Case { subject, fraction, means, half, policy, effort: 1 };
+        let subjects = 0..self.subjects.len();
+        subjects.flat_map(|s| self.fractions.iter().map(move |f| case(s, *f))).collect()
+    }
+
+    pub fn get(&self, case: Case) -> Option<&Made> {
+        self.made.get(&case)
+    }
+
+    /// Makes what is not there yet, the largest traces first, so that no thread is left with one at the end.
+    pub fn make(&mut self, cases: impl IntoIterator<Item = Case>, threads: usize) {
+        let mut cases: Vec<Case> = cases.into_iter().filter(|case| !self.made.contains_key(case)).collect();
+        cases.sort_by_key(|case| std::cmp::Reverse(self.subjects[case.subject].ops() as u64 * case.effort));
+        let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || {
+            // Started for the first plan of ours; then it stays, or there is none.
+            let mut referee = None;
+            while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if Instant::now() >= self.end {
+                    break;
+                }
+                let judged = case.policy == Policy::Plimsoll;
+                let referee = judged.then(|| referee.get_or_insert_with(Referee::start).as_mut()).flatten();
+                let one = self.plan(*case, referee);
+                made.lock().expect("no thread panics").push((*case, one));
+            }
+        };
+        if threads == 1 {
+            work();
+        } else {
+            std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        }
+        let made = made.into_inner().expect("no thread panics");
+        self.left_out += cases.len() - made.len();
+        self.made.extend(made);
+    }
+
+    fn plan(&self, case: Case, referee: Option<&mut Referee>) -> Made {
+        let subject = &self.subjects[case.subject];
+        let budget = subject.budget(FRACTIONS[case.fraction]);
+        let evaluations = match case.effort {
+            1 => self.evaluations,
+            times => Some(times * self.evaluations.unwrap_or_else(|| usual_evaluations(subject))),
+        };
+        let duplex = if case.half { Duplex::Half } else { Duplex::Full };
+        let request = PlanRequest {
+            budget,
+            link: Link { duplex, ..Link::symmetric(RATE) },
+            policy: case.policy,
+            allow: case.means.allow(),
+            limits: Limits { evaluations, expired: None },
+            seed: 1,
+        };
+        let start = Instant::now();
+        let outcome = plan(&subject.trace, &request);
+        let seconds = start.elapsed().as_secs_f64();
+        let bound = lower_bound(&subject.trace, budget, &request.link, request.allow).0;
+        let found = match outcome {
+            Err(fault) => Found::Fault(fault.to_string()),
+            Ok(Outcome::Infeasible(witness)) => Found::None(witness.to_string()),
+            Ok(Outcome::Planned(plan)) => match measure(subject, budget, bound, &plan, referee) {
+                Ok(measures) => Found::Schedule(measures),
+                Err(why) => Found::Fault(why),
+            },
+        };
+        Made { seconds, bound, found }
+    }
+}
+
+/// Ten times the time is ten times as many evaluations as the planner takes by itself.
+fn usual_evaluations(subject: &Subject) -> u64 {
+    (40_000_000 / subject.ops().max(1) as u64).clamp(2_000, 100_000)
+}
+
+/// What a plan is, once more and from its schedule alone; or why it is not valid.
+fn measure(
+    subject: &Subject,
+    budget: Bytes,
+    bound: f64,
+    plan: &Plan,
+    referee: Option<&mut Referee>,
+) -> Result<Measures, String> {
+    let Subject { trace, .. } = subject;
+    let schedule = &plan.schedule;
+    check(trace, schedule).map_err(|violation| format!("check: {violation}"))?;
+    let timeline = simulate(trace, schedule);
+    let (makespan, alive) = (timeline.makespan().0, timeline.peak(trace, schedule).0);
+    let refereed = referee.is_some();
+    let verdict = referee.map_or(Ok(makespan), |referee| referee.judge(subject, schedule));
+    let theirs = verdict.map_err(|why| format!("referee: {why}"))?;
+    let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b;
+    if !same(theirs, makespan) || !same(plan.makespan.0, makespan) {
+        return Err(format!("{} is said, {makespan} simulated, {theirs} refereed", plan.makespan.0));
+    }
+    if makespan < bound * (1.0 - 1e-6) {
+        return Err(format!("a makespan of {makespan} is below the bound of {bound}"));
+    }
+    if schedule.budget_bytes != budget || schedule.pool_bytes + trace.resident_bytes > budget {
+        return Err(format!("a pool of {} is more than the budget of {budget}", schedule.pool_bytes));
+    }
+    Ok(Measures { makespan, pool: schedule.pool_bytes.0, alive, refereed })
+}

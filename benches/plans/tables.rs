@@ -1,0 +1,354 @@
+//! The tables that are made of plans at fractions between floor and peak.
+//!
+//! A table prints its targets beside what was reached, and below it the rows that miss them. `-` is a plan that there is
+//! not; `?` one that there was no time for.
+
+use super::runs::{Case, Found, Made, Means, Runs};
+use super::subjects::FRACTIONS;
+use plimsoll::tuner::Policy;
+use std::collections::BTreeMap;
+
+/// Threads that plan different traces at once, where no time is taken.
+pub const THREADS: usize = 2;
+
+/// Makespans that differ by no more than this share are equal.
+const SAME: f64 = 1e-6;
+
+/// A heading and rows of cells, printed as a Markdown table.
+pub struct Grid(Vec<Vec<String>>);
+
+impl Grid {
+    pub fn new(heading: impl IntoIterator<Item = String>) -> Grid {
+        let heading: Vec<String> = heading.into_iter().collect();
+        let rule = heading.iter().map(|_| "---".to_owned()).collect();
+        Grid(vec![heading, rule])
+    }
+
+    pub fn row(&mut self, name: impl Into<String>, cells: impl IntoIterator<Item = String>) {
+        self.0.push(std::iter::once(name.into()).chain(cells).collect());
+    }
+
+    pub fn print(&self, title: &str) {
+        println!("{title}\n");
+        for row in &self.0 {
+            println!("| {} |", row.join(" | "));
+        }
+        println!();
+    }
+}
+
+/// What several values come to.
+#[derive(Default)]
+pub struct Several(Vec<f64>);
+
+impl Several {
+    pub fn add(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    pub fn mean(&self) -> Option<f64> {
+        let logarithms = self.0.iter().map(|value| value.ln()).sum::<f64>();
+        (!self.0.is_empty()).then(|| (logarithms / self.0.len() as f64).exp())
+    }
+
+    pub fn worst(&self) -> Option<f64> {
+        self.0.iter().copied().max_by(f64::total_cmp)
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A number with so many decimals, or a dash.
+pub fn shown(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+fn headings(runs: &Runs, first: &[&str]) -> Vec<String> {
+    let fractions = runs.fractions.iter().map(|f| format!("f = {}", FRACTIONS[*f]));
+    first.iter().map(|word| (*word).to_owned()).chain(fractions).collect()
+}
+
+/// The limit of the time that planning takes, in seconds.
+fn limit(ops: usize) -> f64 {
+    match ops {
+        0..=500 => 1.0,
+        501..=1500 => 4.0,
+        _ => 20.0,
+    }
+}
+
+/// Seconds of planning, one plan at a time.
+pub fn time(runs: &mut Runs) {
+    let cases = runs.cases(Means::SwapAndRecompute, false, Policy::Plimsoll);
+    runs.make(cases.iter().copied(), 1);
+    let mut grid = Grid::new(headings(runs, &["trace", "ops", "limit"]));
+    let mut over = 0;
+    for rows in cases.chunks(runs.fractions.len()) {
+        let subject = &runs.subjects[rows[0].subject];
+        let limit = limit(subject.ops());
+        let cell =
+            |case: &Case| runs.get(*case).map_or("?".to_owned(), |made| format!("{:.2}", made.seconds));
+        over += rows.iter().filter(|case| runs.get(**case).is_some_and(|made| made.seconds > limit)).count();
+        let head = [subject.ops().to_string(), format!("{limit}")];
+        grid.row(&subject.name, head.into_iter().chain(rows.iter().map(cell)));
+    }
+    grid.print(
+        "### Planning time, in seconds: one thread, bound, search, addresses, lowering and check included",
+    );
+    println!("over the limit: {over} of {}\n", cases.len());
+}
+
+/// Mean and worst that are to be reached, by fraction.
+type Targets = [[f64; 2]; FRACTIONS.len()];
+
+const HYBRID: Targets = [[1.02, 1.06], [1.008, 1.03], [1.004, 1.015], [1.004, 1.015], [1.004, 1.015]];
+const HYBRID_TO_COMPUTE: [f64; FRACTIONS.len()] = [1.19, 1.09, 1.047, 1.02, 1.005];
+const OFFLOAD: Targets = [[1.02, 1.05]; FRACTIONS.len()];
+
+pub fn hybrid(runs: &mut Runs) {
+    let title =
+        "Swapping and recomputing, full duplex: makespan / compute, bound / compute, makespan / bound";
+    ratios(runs, title, Means::SwapAndRecompute, false, Some(&HYBRID));
+    let title = "Swapping and recomputing, half duplex (no target)";
+    ratios(runs, title, Means::SwapAndRecompute, true, None);
+}
+
+pub fn offload(runs: &mut Runs) {
+    for (half, duplex) in [(false, "full"), (true, "half")] {
+        let title = format!(
+            "Offloading only, {duplex} duplex: makespan / compute, bound / compute, makespan / bound"
+        );
+        ratios(runs, &title, Means::OffloadOnly, half, Some(&OFFLOAD));
+    }
+}
+
+/// The bound that a plan is judged by: the one that came with the trace for these means, where there is one, else ours.
+fn judged_by(runs: &Runs, case: Case, made: &Made) -> f64 {
+    let subject = &runs.subjects[case.subject];
+    let given = subject.given[case.fraction].filter(|_| case.means == Means::SwapAndRecompute && !case.half);
+    given.map_or(made.bound, |ratio| ratio * subject.compute)
+}
+
+fn ratios(runs: &mut Runs, title: &str, means: Means, half: bool, targets: Option<&Targets>) {
+    let cases = runs.cases(means, half, Policy::Plimsoll);
+    runs.make(cases.iter().copied(), THREADS);
+    let mut grid = Grid::new(headings(runs, &["trace"]));
+    let mut sums: BTreeMap<usize, [Several; 4]> = BTreeMap::new();
+    let mut weak = Vec::new();
+    for rows in cases.chunks(runs.fractions.len()) {
+        let subject = &runs.subjects[rows[0].subject];
+        let mut cells = Vec::new();
+        for case in rows {
+            let Some(made) = runs.get(*case) else {
+                cells.push("?".to_owned());
+                continue;
+            };
+            let bound = judged_by(runs, *case, made);
+            let Some(makespan) = made.makespan() else {
+                cells.push(format!("- / {:.4}", bound / subject.compute));
+                weak.push(format!("{} at {}: no plan", subject.name, FRACTIONS[case.fraction]));
+                continue;
+            };
+            let values = [
+                makespan / subject.compute,
+                bound / subject.compute,
+                makespan / bound,
+                makespan / made.bound,
+            ];
+            cells.push(format!("{:.4} / {:.4} = {:.4}", values[0], values[1], values[2]));
+            let sums = sums.entry(case.fraction).or_default();
+            sums.iter_mut().zip(values).for_each(|(sum, value)| sum.add(value));
+            if targets.is_some_and(|targets| values[2] > targets[case.fraction][1]) {
+                weak.push(format!("{} at {}: {:.4}", subject.name, FRACTIONS[case.fraction], values[2]));
+            }
+        }
+        grid.row(&subject.name, cells);
+    }
+    let of = |f: &usize, show: &dyn Fn(&[Several; 4]) -> String| sums.get(f).map_or("?".to_owned(), show);
+    let mean = |sums: &[Several; 4]| {
+        let [makespan, bound, ratio, _] = sums.each_ref().map(|sum| shown(sum.mean(), 4));
+        format!("{makespan} / {bound} = {ratio}")
+    };
+    let fractions = runs.fractions.clone();
+    grid.row("**geometric mean**", fractions.iter().map(|f| of(f, &mean)));
+    grid.row("**worst**", fractions.iter().map(|f| of(f, &|sums| shown(sums[2].worst(), 4))));
+    if let Some(targets) = targets {
+        let target = |f: &usize| {
+            let [mean, worst] = targets[*f];
+            let to_compute = HYBRID_TO_COMPUTE[*f];
+            let about =
+                if means == Means::SwapAndRecompute { format!("{to_compute} / ") } else { String::new() };
+            format!("{about}mean {mean}, worst {worst}")
+        };
+        grid.row("**target**", fractions.iter().map(target));
+    }
+    let ours = |sums: &[Several; 4]| shown(sums[3].mean(), 4);
+    grid.row("mean over our own bound", fractions.iter().map(|f| of(f, &ours)));
+    grid.print(&format!("### {title}"));
+    if targets.is_some() {
+        println!("worse than the worst target: {}\n", list(&weak));
+    }
+}
+
+fn list(items: &[String]) -> String {
+    if items.is_empty() { "none".to_owned() } else { items.join("; ") }
+}
+
+const MODES: [(Means, bool, &str, [f64; 2]); 4] = [
+    (Means::SwapAndRecompute, false, "swap and recompute, full duplex", [1.002, 1.01]),
+    (Means::SwapAndRecompute, true, "swap and recompute, half duplex", [1.002, 1.01]),
+    (Means::OffloadOnly, false, "offload only, full duplex", [1.02, 1.06]),
+    (Means::OffloadOnly, true, "offload only, half duplex", [1.02, 1.06]),
+];
+
+/// The pool over the most bytes that lie in open buffers at once.
+pub fn pool(runs: &mut Runs) {
+    let mut grid = Grid::new(headings(runs, &["", "target", "all"]));
+    let mut weak = Vec::new();
+    for (means, half, name, [target, worst]) in MODES {
+        let cases = runs.cases(means, half, Policy::Plimsoll);
+        runs.make(cases.iter().copied(), THREADS);
+        let mut sums: BTreeMap<usize, Several> = BTreeMap::new();
+        let mut all = Several::default();
+        for case in cases {
+            let Some(measures) = runs.get(case).and_then(Made::measures) else { continue };
+            let ratio = measures.pool as f64 / measures.alive.max(1) as f64;
+            sums.entry(case.fraction).or_default().add(ratio);
+            all.add(ratio);
+            if ratio > worst {
+                let subject = &runs.subjects[case.subject].name;
+                weak.push(format!("{subject} at {}, {name}: {ratio:.4}", FRACTIONS[case.fraction]));
+            }
+        }
+        let cell = |sum: &Several| format!("{}, worst {}", shown(sum.mean(), 4), shown(sum.worst(), 4));
+        let by_fraction = runs.fractions.iter().map(|f| sums.get(f).map_or("?".to_owned(), cell));
+        let head = [format!("{target}, worst {worst}"), cell(&all)];
+        grid.row(name, head.into_iter().chain(by_fraction));
+    }
+    grid.print("### Pool over most bytes alive: geometric mean, worst");
+    println!("worse than the worst target: {}\n", list(&weak));
+}
+
+/// Every policy beside `plimsoll` with the same means.
+pub fn best(runs: &mut Runs) {
+    let mut heading = vec!["policy".to_owned()];
+    heading.extend(MODES.map(|mode| mode.2.to_owned()));
+    let mut grid = Grid::new(heading);
+    let mut worse = Vec::new();
+    let all = MODES.iter().flat_map(|mode| runs.cases(mode.0, mode.1, Policy::Plimsoll)).collect::<Vec<_>>();
+    runs.make(all, THREADS);
+    for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Plimsoll) {
+        let recomputes = matches!(policy, Policy::SuperNeurons | Policy::Memonger);
+        let mut cells = Vec::new();
+        for (means, half, name, _) in MODES {
+            // Without its means such a policy keeps everything; a policy that has no use for them is the same with them.
+            if recomputes && means == Means::OffloadOnly {
+                cells.push(String::new());
+                continue;
+            }
+            let theirs = if recomputes { means } else { Means::OffloadOnly };
+            let cases = runs.cases(theirs, half, policy);
+            runs.make(cases.iter().copied(), THREADS);
+            let mut sum = Several::default();
+            let mut without = 0;
+            for case in cases {
+                let ours = Case { policy: Policy::Plimsoll, means, ..case };
+                let (Some(made), Some(ours)) = (runs.get(case), runs.get(ours)) else { continue };
+                let Some(theirs) = made.makespan() else {
+                    without += 1;
+                    continue;
+                };
+                let ratio = ours.makespan().map(|ours| theirs / ours);
+                ratio.into_iter().for_each(|ratio| sum.add(ratio));
+                if ratio.is_none_or(|ratio| ratio < 1.0 - SAME) {
+                    let subject = &runs.subjects[case.subject].name;
+                    let f = FRACTIONS[case.fraction];
+                    worse.push(format!("{subject} at {f}, {name}, {policy}: {}", shown(ratio, 5)));
+                }
+            }
+            cells.push(format!("{} ({} of {})", shown(sum.mean(), 3), sum.count(), sum.count() + without));
+        }
+        grid.row(policy.name(), cells);
+    }
+    grid.print("### Makespan of every policy over that of `plimsoll`: geometric mean (plans that it has)");
+    println!("`plimsoll` is worse: {}\n", list(&worse));
+}
+
+/// What ten times the evaluations find, on traces that are small enough to wait for.
+pub fn effort(runs: &mut Runs) {
+    let few: Vec<usize> = runs.fractions.iter().copied().filter(|f| [0, 1, 2].contains(f)).collect();
+    let small = |case: &Case| runs.subjects[case.subject].ops() <= 700 && few.contains(&case.fraction);
+    let cases = runs.cases(Means::SwapAndRecompute, false, Policy::Plimsoll);
+    let cases: Vec<Case> = cases.into_iter().filter(small).collect();
+    runs.make(cases.iter().copied(), THREADS);
+    runs.make(cases.iter().map(|case| Case { effort: 10, ..*case }), THREADS);
+    let columns =
+        ["trace", "f", "makespan / bound", "with 10 x the evaluations", "gain", "seconds", "seconds"];
+    let mut grid = Grid::new(columns.map(str::to_owned));
+    let mut gains = Several::default();
+    let mut weak = Vec::new();
+    for case in cases {
+        let pair = (runs.get(case), runs.get(Case { effort: 10, ..case }));
+        let (Some(once), Some(ten)) = pair else { continue };
+        let (Some(usual), Some(more)) = (once.makespan(), ten.makespan()) else { continue };
+        let (subject, f) = (&runs.subjects[case.subject].name, FRACTIONS[case.fraction]);
+        let gain = usual / more;
+        gains.add(gain);
+        if gain > 1.005 {
+            weak.push(format!("{subject} at {f}: {gain:.4}"));
+        }
+        let cells = [
+            f.to_string(),
+            format!("{:.4}", usual / once.bound),
+            format!("{:.4}", more / ten.bound),
+            format!("{gain:.4}"),
+            format!("{:.2}", once.seconds),
+            format!("{:.2}", ten.seconds),
+        ];
+        grid.row(subject, cells);
+    }
+    grid.print("### What ten times the evaluations find (at most 0.5 % is to be gained; seconds beside another thread)");
+    println!("mean gain {}, more than 0.5 %: {}\n", shown(gains.mean(), 4), list(&weak));
+}
+
+/// Plans that a judge refuses, and errors of the planner.
+pub fn faults(runs: &Runs) -> Vec<String> {
+    let fault = |(case, made): (&Case, &Made)| {
+        let Found::Fault(why) = &made.found else { return None };
+        let (subject, f) = (&runs.subjects[case.subject].name, FRACTIONS[case.fraction]);
+        let duplex = if case.half { "half" } else { "full" };
+        Some(format!("{subject} at {f}, {:?}, {duplex} duplex, {}: {why}", case.means, case.policy))
+    };
+    let mut faults: Vec<String> = runs.made.iter().filter_map(fault).collect();
+    faults.sort();
+    faults
+}
+
+/// Of all that was planned, how much is valid.
+pub fn valid(runs: &mut Runs) {
+    let mut grid = Grid::new(headings(runs, &["plans of `plimsoll`"]));
+    let ours =
+        |f: usize| runs.made.iter().filter(move |(c, _)| c.fraction == f && c.policy == Policy::Plimsoll);
+    let mut row = |name: &str, is: &dyn Fn(&Made) -> bool| {
+        let count = |f: &usize| ours(*f).filter(|(_, made)| is(made)).count().to_string();
+        grid.row(name, runs.fractions.iter().map(count));
+    };
+    row("asked for", &|_| true);
+    row("valid, says `check`", &|made| made.measures().is_some());
+    row("judged by the referee too, and valid", &|made| made.measures().is_some_and(|m| m.refereed));
+    row("no plan found", &|made| matches!(made.found, Found::None(_)));
+    row("refused, or an error", &|made| matches!(made.found, Found::Fault(_)));
+    grid.print("### Validity");
+    if !runs.made.values().any(|made| made.measures().is_some_and(|m| m.refereed)) {
+        println!("skipped: there is no ../shared/tools/referee.py, or no python3; only `check` judged\n");
+    }
+    for (case, made) in runs.made.iter().filter(|(case, _)| case.policy == Policy::Plimsoll) {
+        if let Found::None(witness) = &made.found {
+            let (subject, f) = (&runs.subjects[case.subject].name, FRACTIONS[case.fraction]);
+            println!("no plan: {subject} at {f}, {:?}: {witness}", case.means);
+        }
+    }
+    faults(runs).iter().for_each(|fault| println!("FAULT: {fault}"));
+}
