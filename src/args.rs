@@ -3,7 +3,7 @@
 //! Help texts are these doc comments. What is not built yet is not here.
 
 use crate::output::Format;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{BytesPerSecond, Seconds};
 use plimsoll_tuner::Policy;
@@ -41,9 +41,9 @@ pub enum Verb {
     Profile(ProfileArgs),
     /// Choose batch size, placement and learning rate from a profile
     Tune(TuneArgs),
-    /// Plan one trace within a budget: writes a schedule
+    /// Plan one trace within a budget, which writes a schedule, or show time over memory for a sweep of budgets
     Plan(PlanArgs),
-    /// Plan one trace under every policy, at one budget or over a sweep of budgets
+    /// Plan one trace under every policy, at one budget or over a sweep of budgets (by default 5)
     Compare(CompareArgs),
     /// Prove a schedule free of races and within its budget
     Check(CheckArgs),
@@ -333,26 +333,29 @@ pub struct TuneArgs {
     pub study: StudyArgs,
 }
 
-/// `plan`
+/// What a trace is planned for, however it is planned.
 #[derive(Clone, Debug, Args)]
-pub struct PlanArgs {
+pub struct PlanningArgs {
     /// A trace/1 file
     pub trace: PathBuf,
     /// What the device may hold: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
-    #[arg(long, value_name = "BYTES|SIZE|PERCENT")]
-    pub budget: Size,
+    #[arg(long, value_name = "BYTES|SIZE|PERCENT", conflicts_with = "sweep")]
+    pub budget: Option<Size>,
+    /// So many budgets in equal steps, from just above what the largest op touches to the peak
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub sweep: Option<u32>,
     /// The rate of the link each way, such as 12.2GB/s
     #[arg(long, value_name = "RATE")]
     pub link: BytesPerSecond,
+    /// The rate from host to device, where it is another
+    #[arg(long, value_name = "RATE")]
+    pub prefetch_link: Option<BytesPerSecond>,
     /// What every transfer takes besides its bytes, such as 10us
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub latency: Seconds,
     /// Whether both ways of the link can be busy at once
     #[arg(long, value_enum, default_value_t)]
     pub duplex: DuplexArg,
-    /// Who decides
-    #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
-    pub policy: String,
     /// Recompute nothing
     #[arg(long)]
     pub no_recompute: bool,
@@ -362,52 +365,38 @@ pub struct PlanArgs {
     /// Swap whole tensors only
     #[arg(long)]
     pub no_pieces: bool,
-    /// Stop searching after this long, with the best plan so far
+    /// Stop after this long with each plan, bound, search and addresses together, and take the best so far
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<Seconds>,
     /// Seed of the search
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where to write the schedule/1 file
-    #[arg(short, long, value_name = "SCHEDULE")]
-    pub output: PathBuf,
 }
 
-/// `compare`
+/// `plan`
+#[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("budgets").args(["budget", "sweep"]).required(true)))]
+pub struct PlanArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub planning: PlanningArgs,
+    /// Who decides
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
+    pub policy: String,
+    /// Where to write the schedule/1 file; with --sweep a folder, for a schedule of every budget
+    #[arg(short, long, value_name = "SCHEDULE", required_unless_present = "sweep")]
+    pub output: Option<PathBuf>,
+}
+
+/// `compare`: over 5 budgets where none is given.
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
-    /// A trace/1 file
-    pub trace: PathBuf,
-    /// What the device may hold: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
-    #[arg(long, value_name = "BYTES|SIZE|PERCENT", conflicts_with = "sweep")]
-    pub budget: Option<Size>,
-    /// So many budgets in equal steps, from just above what the largest op touches to the peak; by default 5
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub sweep: Option<u32>,
-    /// The rate of the link each way, such as 12.2GB/s
-    #[arg(long, value_name = "RATE")]
-    pub link: BytesPerSecond,
-    /// What every transfer takes besides its bytes, such as 10us
-    #[arg(long, value_name = "TIME", default_value = "0s")]
-    pub latency: Seconds,
-    /// Whether both ways of the link can be busy at once
-    #[arg(long, value_enum, default_value_t)]
-    pub duplex: DuplexArg,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub planning: PlanningArgs,
     /// Only these, by comma; by default all
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub policies: Vec<String>,
-    /// Recompute nothing
-    #[arg(long)]
-    pub no_recompute: bool,
-    /// Swap whole tensors only
-    #[arg(long)]
-    pub no_pieces: bool,
-    /// Stop each search after this long, with the best plan so far
-    #[arg(long, value_name = "TIME")]
-    pub time_limit: Option<Seconds>,
-    /// Seed of the searches
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
 }
 
 /// The policies that there are.

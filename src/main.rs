@@ -25,7 +25,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Auto(args) => verbs::auto::run(args, cli.quiet),
         Verb::Profile(args) => verbs::profile::run(args, cli.quiet),
         Verb::Tune(args) => verbs::tune::run(args, cli.quiet),
-        Verb::Plan(args) => verbs::plan::run(args),
+        Verb::Plan(args) => verbs::plan::run(args, cli.format),
         Verb::Compare(args) => verbs::compare::run(args, cli.format),
         Verb::Check(args) => verbs::check::run(args),
         Verb::Simulate(args) => verbs::simulate::run(args),

@@ -33,6 +33,15 @@ fn planned() -> tempfile::TempDir {
     folder
 }
 
+/// The same, and the trace's ops take a millisecond each.
+fn timed() -> tempfile::TempDir {
+    let folder = planned();
+    let path = folder.path().join("t.json");
+    let text = fs::read_to_string(&path).expect("a trace").replace("\"seconds\":0.0", "\"seconds\":0.001");
+    fs::write(&path, text).expect("a file");
+    folder
+}
+
 #[test]
 fn a_plan_is_made_checked_and_simulated_and_every_format_says_the_same() {
     let folder = planned();
@@ -82,6 +91,73 @@ fn every_policy_is_compared_with_a_plan_or_the_reason_why_it_has_none() {
 }
 
 #[test]
+fn a_sweep_shows_time_over_memory_and_more_budget_never_takes_longer() {
+    let folder = timed();
+    let folder = folder.path();
+    let plan = "plan t.json --link 20MB/s";
+    let json = plimsoll(folder, &format!("{plan} --sweep 4 --format json -o frontier"));
+    let value: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON on stdout");
+    let rows = value["frontier"].as_array().expect("rows");
+    let numbers = |rows: &[serde_json::Value], key: &str| -> Vec<f64> {
+        rows.iter().map(|row| row[key].as_f64().expect("a number")).collect()
+    };
+    assert_eq!(rows.len(), 4);
+    assert!(numbers(rows, "budget_bytes").is_sorted());
+    let makespans = numbers(rows, "makespan_seconds");
+    assert!(makespans.is_sorted_by(|a, b| a >= b), "{makespans:?}");
+    assert!(numbers(rows, "gap").iter().all(|gap| *gap >= 0.0));
+    let last = &rows[3];
+    assert_eq!(last["status"], "optimal", "at the peak nothing has to leave: {last}");
+    assert_eq!((last["moved_bytes"].as_u64(), last["gap"].as_f64()), (Some(0), Some(0.0)));
+    for row in rows {
+        let schedule = format!("frontier/t.{}.schedule.json", row["budget_bytes"]);
+        check(folder, &format!("check t.json {schedule}"), 0, &[]);
+        let text = fs::read_to_string(folder.join(schedule)).expect("a schedule");
+        assert!(text.contains(&format!("\"budget_bytes\": {}", row["budget_bytes"])));
+    }
+    for format in ["table", "csv", "md"] {
+        let text = plimsoll(folder, &format!("{plan} --sweep 2 --no-recompute --format {format}"));
+        assert!(String::from_utf8_lossy(&text.stdout).contains("optimal"));
+    }
+    let compared =
+        plimsoll(folder, "compare t.json --link 20MB/s --sweep 4 --policies plimsoll --format json");
+    let value: serde_json::Value = serde_json::from_slice(&compared.stdout).expect("JSON on stdout");
+    let makespans = numbers(value["policies"].as_array().expect("rows"), "makespan_seconds");
+    assert!(makespans.is_sorted_by(|a, b| a >= b), "{makespans:?}");
+    check(folder, &format!("{plan} --policy keep --sweep 1 -o t.json/x"), 2, &["t.json/x"]);
+}
+
+#[test]
+fn every_outcome_of_a_plan_has_its_word_and_its_bound() {
+    let folder = timed();
+    let folder = folder.path();
+    let facts = |arguments: &str, code: i32| -> serde_json::Value {
+        let output =
+            plimsoll(folder, &format!("plan t.json --link 20MB/s -o x.json --format json {arguments}"));
+        assert_eq!(output.status.code(), Some(code), "{arguments}");
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
+        value["plan"].clone()
+    };
+    let at = |arguments: &str, status: &str, code: i32| {
+        let plan = facts(arguments, code);
+        assert_eq!(plan["status"], status, "{arguments}: {plan}");
+        assert!(plan["bound_seconds"].as_f64().is_some(), "{arguments}: {plan}");
+        plan
+    };
+    assert_eq!(at("--budget 100%", "optimal", 0)["gap"], 0.0);
+    assert!(at("--budget 60% --policy naive", "feasible", 0)["gap"].as_f64() > Some(0.0));
+    assert!(at("--budget 60% --time-limit 0s", "feasible, out of time", 0)["gap"].as_f64() > Some(0.0));
+    let short = at("--budget 60% --policy keep", "infeasible", 3);
+    assert!(short["short_by_bytes"].as_u64() > Some(0) && short["op_name"].is_string(), "{short}");
+    // Below the floor nothing fits, and there is no time to bound.
+    let short = facts("--budget 1MiB", 3);
+    assert_eq!((short["status"].as_str(), short["bound_seconds"].as_f64()), (Some("infeasible"), None));
+    // Half the rate back: what goes both ways takes longer.
+    let (even, slow) = (facts("--budget 50%", 0), facts("--budget 50% --prefetch-link 5MB/s", 0));
+    assert!(slow["makespan_seconds"].as_f64() > even["makespan_seconds"].as_f64(), "{even} {slow}");
+}
+
+#[test]
 fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     let folder = planned();
     let folder = folder.path();
@@ -94,6 +170,9 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     );
     check(folder, &format!("{plan} 0"), 3, &["more than the budget"]);
     check(folder, &format!("{plan} 12XB"), 2, &["a size such as 22GiB"]);
+    check(folder, &format!("{plan} 70% --sweep 3"), 2, &["--sweep"]);
+    check(folder, "plan t.json --link 12.2GB/s -o x.json", 2, &["--budget", "--sweep"]);
+    check(folder, "plan t.json --link 12.2GB/s --budget 70%", 2, &["--output"]);
     check(folder, &format!("{plan} -5"), 2, &["--budget"]);
     check(folder, &format!("{plan} 70% --policy best"), 2, &["`best` is no policy", "plimsoll"]);
     for rate in ["0", "-1GB/s", "nan", "fast"] {

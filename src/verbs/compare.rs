@@ -1,18 +1,17 @@
 //! `compare`: all policies on one trace, at one budget or over a sweep of budgets.
 //!
 //! What does not fit is a row as well, and says why. Every row is judged by the same lower bound: the one that holds for
-//! whatever is allowed here, so that recomputing counts against a policy that does not.
+//! whatever is allowed here, so that recomputing counts against a policy that does not. Over a sweep, `plimsoll` never
+//! takes longer with more budget; the policies of the papers are shown as they are.
 
 use crate::args::CompareArgs;
 use crate::failure::{Exit, Failure};
-use crate::output::{Cell, Format, Table, print};
+use crate::output::{Format, Table, print};
+use crate::verbs::plan::parse_policy;
+use crate::verbs::planning::{Tried, carry, recomputed};
 use crate::{files, interrupt};
-use plimsoll_ir::schedule::{Command, Link, Schedule, way_of};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_tuner::bound::lower_bound;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
-use std::time::{Duration, Instant};
+use plimsoll_tuner::Policy;
 
 const COLUMNS: [(&str, &str); 11] = [
     ("budget_bytes", "budget"),
@@ -28,92 +27,53 @@ const COLUMNS: [(&str, &str); 11] = [
     ("why_not", "why not"),
 ];
 
+/// How many budgets there are where none is asked for.
+const BUDGETS: u32 = 5;
+
 /// Runs the verb. What is there when Ctrl-C is pressed is printed before it ends.
 pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
-    let trace: Trace = files::read(&args.trace)?;
+    let trace: Trace = files::read(&args.planning.trace)?;
     let policies = match &args.policies[..] {
         [] => Policy::ALL.to_vec(),
-        names => names.iter().map(|name| super::plan::parse_policy(name)).collect::<Result<_, _>>()?,
+        names => names.iter().map(|name| parse_policy(name)).collect::<Result<_, _>>()?,
     };
-    let mut table = Table::new("policies", &COLUMNS);
-    for budget in budgets(&trace, args) {
-        let link =
-            Link { latency_seconds: args.latency, duplex: args.duplex.into(), ..Link::symmetric(args.link) };
-        let allow = Allow { recompute: !args.no_recompute, swap: true, pieces: !args.no_pieces };
-        let bound = lower_bound(&trace, budget, &link, allow);
+    let mut tried = Vec::new();
+    'all: for budget in args.planning.budgets(&trace, BUDGETS) {
+        let bound = args.planning.bound(&trace, budget);
         for &policy in &policies {
-            let start = Instant::now();
-            let deadline =
-                args.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
-            let expired = || interrupt::pressed() || deadline.is_some_and(|limit| start.elapsed() >= limit);
-            let limits = Limits { evaluations: None, expired: Some(&expired) };
-            let request = PlanRequest { budget, link, policy, allow, limits, seed: args.seed };
-            let outcome = plan(&trace, &request)?;
-            let planning = Seconds(start.elapsed().as_secs_f64());
+            let one = args.planning.plan(&trace, policy, budget, bound)?;
             if interrupt::pressed() {
-                print(format, &[table])?;
-                return Err(Failure::new(Exit::Interrupted, "stopped before all policies were compared"));
+                break 'all;
             }
-            table.rows.push(row(&trace, budget, policy, &outcome, bound, planning));
+            tried.push(one);
         }
+    }
+    let (ours, theirs) = tried.into_iter().partition(|one: &Tried| one.policy == Policy::Plimsoll);
+    let mut tried: Vec<Tried> = carry(&trace, &args.planning, ours)?;
+    tried.extend::<Vec<Tried>>(theirs);
+    let place = |policy| policies.iter().position(|other| *other == policy);
+    tried.sort_by_key(|one| (one.budget, place(one.policy)));
+    let mut table = Table::new("policies", &COLUMNS);
+    table.rows = tried.iter().map(|one| row(&trace, one)).collect();
+    if interrupt::pressed() {
+        print(format, &[table])?;
+        return Err(Failure::new(Exit::Interrupted, "stopped before all policies were compared"));
     }
     Ok(vec![table])
 }
 
-/// The one budget, or those of the sweep: equal steps from the floor, which is not among them, to the peak.
-fn budgets(trace: &Trace, args: &CompareArgs) -> Vec<Bytes> {
-    let memory = trace.memory();
-    let of = |most: Option<(plimsoll_ir::OpId, Bytes)>| most.map_or(Bytes::ZERO, |(_, bytes)| bytes);
-    let (floor, peak) = (of(memory.floor()), of(memory.peak()));
-    let step = |k: u32, count: u32| {
-        let share = f64::from(k) / f64::from(count);
-        floor + Bytes((peak.saturating_sub(floor).0 as f64 * share) as u64)
-    };
-    match (args.budget, args.sweep) {
-        (Some(budget), _) => vec![budget.of(peak)],
-        (None, count) => {
-            let count = count.unwrap_or(5);
-            (1..=count).map(|k| step(k, count)).collect()
-        }
-    }
-}
-
-fn row(
-    trace: &Trace,
-    budget: Bytes,
-    policy: Policy,
-    outcome: &Outcome,
-    bound: Seconds,
-    planning: Seconds,
-) -> Vec<Cell> {
-    let head = [budget.into(), policy.name().into()];
-    let (made, why_not) = match outcome {
-        Outcome::Planned(made) => (measures(trace, made, bound), Cell::None),
-        Outcome::Infeasible(witness) => (vec![Cell::None; 6], witness.to_string().into()),
-    };
-    head.into_iter().chain(made).chain([bound.into(), planning.into(), why_not]).collect()
-}
-
-/// The columns that only a plan has.
-fn measures(trace: &Trace, made: &Plan, bound: Seconds) -> Vec<Cell> {
-    let ratio = |of: Seconds| if of.0 > 0.0 { Cell::Number(made.makespan / of, 4) } else { Cell::None };
+fn row(trace: &Trace, one: &Tried) -> Vec<crate::output::Cell> {
     vec![
-        made.makespan.into(),
-        ratio(bound),
-        ratio(trace.compute_seconds()),
-        made.moved.into(),
-        recomputed(trace, &made.schedule).into(),
-        made.schedule.pool_bytes.into(),
+        one.budget.into(),
+        one.policy.name().into(),
+        one.of_plan(|made| made.makespan),
+        one.ratio(one.bound),
+        one.ratio(Some(trace.compute_seconds())),
+        one.of_plan(|made| made.moved),
+        one.of_plan(|made| recomputed(trace, made)),
+        one.of_plan(|made| made.schedule.pool_bytes),
+        one.bound.into(),
+        one.planning.into(),
+        one.why_not(),
     ]
-}
-
-/// The compute time that is spent on running ops again.
-fn recomputed(trace: &Trace, schedule: &Schedule) -> Seconds {
-    let again = |command: &Command| match *command {
-        Command::Compute { op, again: true, alternative, .. } => {
-            way_of(&trace.ops[op.index()], alternative).map(|(seconds, _)| seconds)
-        }
-        _ => None,
-    };
-    schedule.commands.iter().filter_map(again).sum()
 }

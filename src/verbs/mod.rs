@@ -1,4 +1,4 @@
-//! The verbs of the command line, one file each: options in, tables out.
+//! The verbs of the command line, one file each: options in, tables out. `planning` is what `plan` and `compare` share.
 
 pub mod auto;
 pub mod check;
@@ -6,6 +6,7 @@ pub mod compare;
 pub mod doctor;
 pub mod networks;
 pub mod plan;
+pub mod planning;
 pub mod profile;
 pub mod run;
 pub mod simulate;

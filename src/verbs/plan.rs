@@ -1,58 +1,59 @@
-//! `plan`: one trace, one budget, one link; writes a schedule. Exit 3 where none fits.
+//! `plan`: one trace and one link, at one budget, which writes a schedule; or the frontier of time over memory for a sweep
+//! of budgets. Exit 3 where nothing fits.
+//!
+//! Of a sweep, more budget never takes longer: a budget for which the search found less than for a smaller one takes the
+//! plan of that ([`plimsoll_tuner::frontier`]).
 
-use crate::args::{DuplexArg, PlanArgs};
+use crate::args::PlanArgs;
 use crate::failure::{Exit, Failure};
-use crate::output::{Cell, Table};
+use crate::output::{Cell, Format, Table, print};
+use crate::verbs::planning::{Tried, carry, recomputed};
 use crate::{files, interrupt};
-use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_tuner::bound::lower_bound;
+use plimsoll_ir::{Bytes, Document};
 use plimsoll_tuner::search::moved;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, Witness, plan};
-use std::time::{Duration, Instant};
+use plimsoll_tuner::{Outcome, Plan, Policy, Shortage, Witness};
+use std::path::{Path, PathBuf};
 
-/// Runs the verb.
-pub fn run(args: &PlanArgs) -> Result<Vec<Table>, Failure> {
-    let trace: Trace = files::read(&args.trace)?;
-    files::not_the_same(&args.trace, &args.output)?;
-    let peak = trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-    let budget = args.budget.of(peak);
+/// Runs the verb. An outcome without a plan, and what there is of a sweep when Ctrl-C is pressed, is printed before it ends.
+pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    let trace: Trace = files::read(&args.planning.trace)?;
     let policy = parse_policy(&args.policy)?;
-    let start = Instant::now();
-    let deadline = args.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
-    let expired = || interrupt::pressed() || deadline.is_some_and(|limit| start.elapsed() >= limit);
-    let request = PlanRequest {
-        budget,
-        link: Link {
-            latency_seconds: args.latency,
-            duplex: args.duplex.into(),
-            ..Link::symmetric(args.link)
-        },
-        policy,
-        allow: Allow { recompute: !args.no_recompute, swap: !args.no_swap, pieces: !args.no_pieces },
-        limits: Limits { evaluations: None, expired: Some(&expired) },
-        seed: args.seed,
-    };
-    let made = match plan(&trace, &request)? {
-        Outcome::Planned(made) => made,
-        Outcome::Infeasible(_) if interrupt::pressed() => {
-            return Err(Failure::new(
-                Exit::Interrupted,
-                "stopped before a plan was found; nothing was written",
-            ));
-        }
-        Outcome::Infeasible(witness) => return Err(no_plan(&trace, budget, &witness)),
-    };
-    let seconds = Seconds(start.elapsed().as_secs_f64());
-    files::write(&args.output, &made.schedule)?;
-    if interrupt::pressed() {
-        let saved =
-            format!("stopped; the best plan so far ({}) is in {}", made.makespan, args.output.display());
-        return Err(Failure::new(Exit::Interrupted, saved));
+    match (&args.output, args.planning.sweep) {
+        (Some(output), None) => one(args, format, &trace, policy, output),
+        _ => sweep(args, format, &trace, policy),
     }
-    let bound = lower_bound(&trace, budget, &request.link, request.allow);
-    Ok(vec![table(&trace, &made, policy, bound, seconds)])
+}
+
+/// Plans at the one budget.
+fn one(
+    args: &PlanArgs,
+    format: Format,
+    trace: &Trace,
+    policy: Policy,
+    output: &Path,
+) -> Result<Vec<Table>, Failure> {
+    files::not_the_same(&args.planning.trace, output)?;
+    let budget = args.planning.budgets(trace, 1)[0];
+    let tried = args.planning.plan(trace, policy, budget, None)?;
+    match &tried.outcome {
+        Outcome::Planned(made) => {
+            files::write(output, &made.schedule)?;
+            if interrupt::pressed() {
+                let saved =
+                    format!("stopped; the best plan so far ({}) is in {}", made.makespan, output.display());
+                return Err(Failure::new(Exit::Interrupted, saved));
+            }
+            Ok(vec![planned(trace, made, &tried)])
+        }
+        Outcome::Infeasible(_) if interrupt::pressed() => {
+            Err(Failure::new(Exit::Interrupted, "stopped before a plan was found; nothing was written"))
+        }
+        Outcome::Infeasible(witness) => {
+            print(format, &[infeasible(trace, witness, &tried)])?;
+            Err(no_plan(trace, budget, witness))
+        }
+    }
 }
 
 /// The policy of this name.
@@ -77,42 +78,133 @@ pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
     })
 }
 
-fn table(trace: &Trace, made: &Plan, policy: Policy, bound: Seconds, planning: Seconds) -> Table {
-    let compute = trace.compute_seconds();
+/// What a plan is, one thing a line.
+fn planned(trace: &Trace, made: &Plan, tried: &Tried) -> Table {
     let schedule = &made.schedule;
     let moves = moved(trace, schedule);
-    let status = match made.status {
-        Status::Optimal => "optimal",
-        Status::Feasible => "feasible",
-        Status::OutOfTime => "feasible, out of time",
-    };
-    let ratio = |of: Seconds| if of.0 > 0.0 { Cell::Number(made.makespan / of, 4) } else { Cell::None };
     Table::facts(
         "plan",
         vec![
             ("trace", "trace", trace.name.clone().into()),
             ("batch", "batch", trace.batch.into()),
-            ("policy", "policy", policy.to_string().into()),
-            ("status", "status", status.into()),
+            ("policy", "policy", tried.policy.to_string().into()),
+            ("status", "status", tried.status().into()),
             ("makespan_seconds", "makespan", made.makespan.into()),
-            ("bound_seconds", "lower bound", bound.into()),
-            ("ratio_to_bound", "makespan / bound", ratio(bound)),
-            ("ratio_to_compute", "makespan / compute", ratio(compute)),
+            ("bound_seconds", "lower bound", tried.bound.into()),
+            ("gap", "gap", tried.gap().map_or(Cell::None, Cell::Share)),
+            ("ratio_to_bound", "makespan / bound", tried.ratio(tried.bound)),
+            ("ratio_to_compute", "makespan / compute", tried.ratio(Some(trace.compute_seconds()))),
             ("offloaded_bytes", "offloaded", moves.offloaded.into()),
+            ("recomputed_seconds", "recomputed", recomputed(trace, made).into()),
             ("kept_bytes", "feature maps kept", moves.kept.into()),
             ("pool_bytes", "pool", schedule.pool_bytes.into()),
             ("peak_bytes", "resident + pool", (trace.resident_bytes + schedule.pool_bytes).into()),
             ("budget_bytes", "budget", schedule.budget_bytes.into()),
-            ("planning_seconds", "planning time", planning.into()),
+            ("planning_seconds", "planning time", tried.planning.into()),
         ],
     )
 }
 
-impl From<DuplexArg> for Duplex {
-    fn from(arg: DuplexArg) -> Duplex {
-        match arg {
-            DuplexArg::Full => Duplex::Full,
-            DuplexArg::Half => Duplex::Half,
+/// Why there is no plan, one thing a line.
+fn infeasible(trace: &Trace, witness: &Witness, tried: &Tried) -> Table {
+    let shortage = match witness.why {
+        Shortage::Floor => "what the op touches",
+        Shortage::Start => "what is on the device at the start",
+        Shortage::Policy => "what the policy leaves on the device",
+        Shortage::Addresses => "addresses",
+    };
+    Table::facts(
+        "plan",
+        vec![
+            ("trace", "trace", trace.name.clone().into()),
+            ("batch", "batch", trace.batch.into()),
+            ("policy", "policy", tried.policy.to_string().into()),
+            ("status", "status", tried.status().into()),
+            ("op", "op", u64::from(witness.op.0).into()),
+            ("op_name", "its name", witness.name.clone().into()),
+            ("shortage", "short of", shortage.into()),
+            ("needs_bytes", "needs", witness.needs.into()),
+            ("short_by_bytes", "short by", witness.short_by.into()),
+            ("bound_seconds", "lower bound", tried.bound.into()),
+            ("budget_bytes", "budget", tried.budget.into()),
+            ("planning_seconds", "planning time", tried.planning.into()),
+        ],
+    )
+}
+
+const COLUMNS: [(&str, &str); 11] = [
+    ("budget_bytes", "budget"),
+    ("status", "status"),
+    ("makespan_seconds", "makespan"),
+    ("bound_seconds", "bound"),
+    ("gap", "gap"),
+    ("ratio_to_compute", "/ compute"),
+    ("moved_bytes", "moved"),
+    ("recomputed_seconds", "recomputed"),
+    ("pool_bytes", "pool"),
+    ("planning_seconds", "planning"),
+    ("why_not", "why not"),
+];
+
+/// Plans at every budget of the sweep.
+fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Failure> {
+    let mut tried = Vec::new();
+    for budget in args.planning.budgets(trace, 1) {
+        tried.push(args.planning.plan(trace, policy, budget, None)?);
+        if interrupt::pressed() {
+            // What was cut short is no point of a frontier.
+            tried.pop();
+            break;
         }
     }
+    let tried = carry(trace, &args.planning, tried)?;
+    if let Some(folder) = &args.output {
+        write_all(trace, &tried, &args.planning.trace, folder)?;
+    }
+    let table = frontier(trace, &tried);
+    if interrupt::pressed() {
+        print(format, &[table])?;
+        return Err(Failure::new(Exit::Interrupted, "stopped before every budget was planned"));
+    }
+    match tried.last().map(|one| (&one.outcome, one.budget)) {
+        Some((Outcome::Infeasible(witness), budget)) => {
+            print(format, &[table])?;
+            Err(no_plan(trace, budget, witness))
+        }
+        _ => Ok(vec![table]),
+    }
+}
+
+fn frontier(trace: &Trace, tried: &[Tried]) -> Table {
+    let mut table = Table::new("frontier", &COLUMNS);
+    let compute = trace.compute_seconds();
+    let row = |one: &Tried| {
+        vec![
+            one.budget.into(),
+            one.status().into(),
+            one.of_plan(|made| made.makespan),
+            one.bound.into(),
+            one.gap().map_or(Cell::None, Cell::Share),
+            one.ratio(Some(compute)),
+            one.of_plan(|made| made.moved),
+            one.of_plan(|made| recomputed(trace, made)),
+            one.of_plan(|made| made.schedule.pool_bytes),
+            one.planning.into(),
+            one.why_not(),
+        ]
+    };
+    table.rows = tried.iter().map(row).collect();
+    table
+}
+
+/// Writes the schedule of every budget to a folder, under the name of the trace's file and the budget in bytes.
+fn write_all(trace: &Trace, tried: &[Tried], input: &Path, folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| Failure::file(folder, "create", &error))?;
+    let name = input.file_name().map_or(trace.name.clone().into(), |name| name.to_string_lossy());
+    let name = name.trim_end_matches(".json").trim_end_matches(".trace");
+    for (one, made) in tried.iter().filter_map(|one| Some((one, one.outcome.plan()?))) {
+        let file: PathBuf = folder.join(format!("{name}.{}.schedule.json", one.budget.0));
+        files::write_text(&file, &made.schedule.to_json())?;
+    }
+    Ok(())
 }

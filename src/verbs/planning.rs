@@ -1,0 +1,148 @@
+//! What `plan` and `compare` share: a request from the options, a plan with its bound and the time that it took, and the
+//! cells that say what it is.
+
+use crate::args::{DuplexArg, PlanningArgs};
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::output::Cell;
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_tuner::bound::lower_bound;
+use plimsoll_tuner::frontier::{self, Point};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, plan};
+use std::time::{Duration, Instant};
+
+/// A plan's makespan is the bound's when it is this close.
+const SAME: f64 = 1e-9;
+
+/// One budget, planned under one policy.
+pub struct Tried {
+    /// Who decided.
+    pub policy: Policy,
+    /// What the device may hold.
+    pub budget: Bytes,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// No schedule that does only what is allowed is faster; none where no schedule of any kind fits.
+    pub bound: Option<Seconds>,
+    /// How long it took to find both.
+    pub planning: Seconds,
+}
+
+impl PlanningArgs {
+    /// The request for one budget, without limits.
+    pub fn request(&self, policy: Policy, budget: Bytes) -> PlanRequest<'static> {
+        let link = Link {
+            prefetch_bytes_per_second: self.prefetch_link.unwrap_or(self.link),
+            latency_seconds: self.latency,
+            duplex: self.duplex.into(),
+            ..Link::symmetric(self.link)
+        };
+        let allow = Allow { recompute: !self.no_recompute, swap: !self.no_swap, pieces: !self.no_pieces };
+        PlanRequest { budget, link, policy, allow, limits: Limits::default(), seed: self.seed }
+    }
+
+    /// The one budget that is asked for, or those of the sweep; so many where neither is.
+    pub fn budgets(&self, trace: &Trace, otherwise: u32) -> Vec<Bytes> {
+        let peak = trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+        match self.budget {
+            Some(budget) => vec![budget.of(peak)],
+            None => frontier::budgets(trace, self.sweep.unwrap_or(otherwise)),
+        }
+    }
+
+    /// The lower bound for all that is allowed; none where no schedule of any kind fits.
+    pub fn bound(&self, trace: &Trace, budget: Bytes) -> Option<Seconds> {
+        let request = self.request(Policy::Plimsoll, budget);
+        let fits = trace.memory().floor().is_some_and(|(_, floor)| floor <= budget);
+        fits.then(|| lower_bound(trace, budget, &request.link, request.allow))
+    }
+
+    /// Plans once. Ctrl-C and the time limit, which holds for all that is done here, end it with the best so far. A bound
+    /// that is known already is handed in, and not found again.
+    pub fn plan(
+        &self,
+        trace: &Trace,
+        policy: Policy,
+        budget: Bytes,
+        known: Option<Seconds>,
+    ) -> Result<Tried, Failure> {
+        let start = Instant::now();
+        let limit = self.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
+        let expired = || interrupt::pressed() || limit.is_some_and(|limit| start.elapsed() >= limit);
+        let limits = Limits { evaluations: None, expired: Some(&expired) };
+        let request = PlanRequest { limits, ..self.request(policy, budget) };
+        let outcome = plan(trace, &request)?;
+        let bound = known.or_else(|| self.bound(trace, budget));
+        Ok(Tried { policy, budget, outcome, bound, planning: Seconds(start.elapsed().as_secs_f64()) })
+    }
+}
+
+impl Tried {
+    /// What is known of the outcome, in a word or two.
+    pub fn status(&self) -> &'static str {
+        let Outcome::Planned(made) = &self.outcome else { return "infeasible" };
+        match made.status {
+            _ if self.gap().is_some_and(|gap| gap <= SAME) => "optimal",
+            Status::Optimal => "optimal",
+            Status::Feasible => "feasible",
+            Status::OutOfTime => "feasible, out of time",
+        }
+    }
+
+    /// Makespan over bound, less 1; none where nothing bounds what takes time.
+    pub fn gap(&self) -> Option<f64> {
+        let (made, bound) = (self.outcome.plan()?, self.bound?);
+        let gap = if made.makespan == bound { 0.0 } else { made.makespan / bound - 1.0 };
+        gap.is_finite().then_some(gap.max(0.0))
+    }
+
+    /// The plan's makespan over some other time.
+    pub fn ratio(&self, to: Option<Seconds>) -> Cell {
+        match (self.outcome.plan(), to) {
+            (Some(made), Some(to)) if to.0 > 0.0 => Cell::Number(made.makespan / to, 4),
+            _ => Cell::None,
+        }
+    }
+
+    /// A cell that only a plan has.
+    pub fn of_plan<T: Into<Cell>>(&self, of: impl FnOnce(&Plan) -> T) -> Cell {
+        self.outcome.plan().map_or(Cell::None, |made| of(made).into())
+    }
+
+    /// Why there is no plan.
+    pub fn why_not(&self) -> Cell {
+        match &self.outcome {
+            Outcome::Planned(_) => Cell::None,
+            Outcome::Infeasible(witness) => witness.to_string().into(),
+        }
+    }
+}
+
+/// The compute time that is spent on running ops again.
+pub fn recomputed(trace: &Trace, made: &Plan) -> Seconds {
+    simulate(trace, &made.schedule).totals(trace, &made.schedule).recomputed
+}
+
+/// Gives each of these, which are of one policy, the best of all plans that fit its budget, so that none with more budget
+/// takes longer; and puts them in the order of their budgets.
+pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<Tried>) -> Result<Vec<Tried>, Failure> {
+    let Some(first) = tried.first() else { return Ok(tried) };
+    let request = args.request(first.policy, first.budget);
+    tried.sort_by_key(|one| one.budget);
+    let point = |one: &Tried| Point { budget: one.budget, outcome: one.outcome.clone() };
+    let points = frontier::carry(trace, &request, tried.iter().map(point).collect())?;
+    tried.iter_mut().zip(points).for_each(|(one, point)| one.outcome = point.outcome);
+    Ok(tried)
+}
+
+impl From<DuplexArg> for Duplex {
+    fn from(arg: DuplexArg) -> Duplex {
+        match arg {
+            DuplexArg::Full => Duplex::Full,
+            DuplexArg::Half => Duplex::Half,
+        }
+    }
+}
