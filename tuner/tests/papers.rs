@@ -1,15 +1,16 @@
 //! The papers' policies on small chains on which their decisions are known by hand.
 //!
 //! A chain has layers 0 to n-1. Layer i reads x_i and writes x_(i+1) in 1 s; its backward op reads x_i and the gradient
-//! y_(i+1), and writes y_i. Every tensor has 100 bytes; the link takes 2 s for it, each way, unless said otherwise.
+//! y_(i+1), and writes y_i. Every tensor has 100 bytes; the link takes 2 s for it, each way, unless said otherwise. And
+//! what Euro-Par'20 found of its program on the chains of real networks.
 
 mod common;
 
 use common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, Seconds, TensorId};
-use plimsoll_tuner::{Plan, Policy};
+use plimsoll_ir::{Bytes, Document, Seconds, TensorId};
+use plimsoll_tuner::{Allow, Limits, Plan, PlanRequest, Policy, Witness};
 
 const RATE: f64 = 50.0;
 
@@ -205,4 +206,63 @@ fn superneurons_makes_cheap_layers_again_and_swaps_the_rest() {
     trace.ops[1].recomputable = false;
     let again = plan(&trace, peak(&trace) - Bytes(1), Policy::SuperNeurons);
     assert_eq!(run_again(&again), [3]);
+}
+
+/// Euro-Par'20's assumption (B), one transfer at a time, and its LB = max(compute, 2 (peak - limit) / rate) (Proposition 3):
+/// at these shares of the way from the least memory in which the chain runs to the peak, `dynprog` stays within 1.2 of LB,
+/// as §6.2 found, and `plimsoll` is no slower. Gives the number of shares at which it is faster.
+#[track_caller]
+fn check_finding(trace: &Trace, rate: f64, shares: &[f64]) -> usize {
+    let planned = |budget, policy| {
+        let allow = Allow { recompute: false, ..Allow::default() };
+        let limits = Limits { evaluations: Some(300), expired: None };
+        planned(trace, &PlanRequest { allow, limits, ..request(budget, rate, Duplex::Half, policy) })
+    };
+    let (mut least, peak) = (trace.memory().floor().expect("ops").1, peak(trace));
+    while let Err(Witness { needs, .. }) = planned(least, Policy::DynProg) {
+        least = needs;
+    }
+    let mut faster = 0;
+    for &share in shares {
+        let limit = least + Bytes((share * (peak - least).0 as f64) as u64);
+        let bound = trace.compute_seconds().0.max(2.0 * (peak - limit).0 as f64 / rate);
+        let makespan = |policy| planned(limit, policy).expect("it fits").makespan.0;
+        let (theirs, ours) = (makespan(Policy::DynProg), makespan(Policy::Plimsoll));
+        let what = format!("{} at {share}", trace.name);
+        assert!(theirs <= 1.2 * bound, "{what}: dynprog is {:.4} of the bound", theirs / bound);
+        assert!(ours <= theirs * (1.0 + 1e-6), "{what}: {ours} against {theirs}");
+        faster += usize::from(ours < theirs * (1.0 - 1e-4));
+    }
+    faster
+}
+
+#[test]
+fn dynprog_is_within_1_2_of_the_bound_on_a_chain_and_plimsoll_is_no_slower() {
+    // As in a ResNet, every eight layers features halve, and layers take longer the larger their features are.
+    let mut trace = chain(&["conv"; 32]);
+    for (t, tensor) in trace.tensors.iter_mut().enumerate() {
+        let layer = if t <= 32 { t } else { t - 33 };
+        tensor.bytes = Bytes((640 >> (layer / 8)) + (layer as u64 * 37) % 50);
+    }
+    for op in &mut trace.ops {
+        op.seconds = Seconds(0.4 + trace.tensors[op.reads[0].index()].bytes.0 as f64 / 400.0);
+    }
+    // In the least memory two of the largest features are all that fits, so that nothing overlaps; and so with a link half as
+    // fast, on which features pile up as they are made.
+    check_finding(&trace, 300.0, &[0.2, 0.3, 0.5, 0.7, 0.9, 1.0]);
+}
+
+#[test]
+fn dynprog_is_within_1_2_of_the_bound_on_chains_of_resnet_and_densenet_and_plimsoll_beats_it() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces");
+    let shares = [0.01, 0.15, 0.3, 0.5, 0.7, 0.9, 1.0];
+    for name in ["resnet50-224-b64-v100", "densenet121-224-b64-v100-fn"] {
+        match std::fs::read_to_string(format!("{folder}/{name}.trace.json")) {
+            Ok(text) => {
+                let trace = Trace::from_json(&text).expect("a valid trace");
+                assert!(check_finding(&trace, 12.2e9, &shares) > 3, "{name}: plimsoll beats dynprog rarely");
+            }
+            Err(_) => println!("skipped: there is no {name} at {folder}"),
+        }
+    }
 }
