@@ -15,6 +15,9 @@ define_kind!(TraceKind, "trace/1");
 /// No sum of sizes in a document passes this, so that arithmetic on them cannot overflow.
 pub(crate) const BYTES_MAX: u64 = 1 << 62;
 
+/// No sum of an iteration's seconds passes this, so that times can be added and compared without running to infinity.
+const SECONDS_MAX: f64 = 1e30;
+
 /// One training iteration at one batch size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -228,6 +231,7 @@ impl Document for Trace {
         }
         let mut total = u128::from(self.resident_bytes.0);
         total += self.tensors.iter().map(|t| u128::from(t.bytes.0)).sum::<u128>();
+        let mut all_seconds = 0.0;
         let mut written = vec![false; self.tensors.len()];
         let mut last_phase = Phase::Forward;
         for (i, op) in self.ops.iter().enumerate() {
@@ -246,6 +250,7 @@ impl Document for Trace {
                     );
                 }
                 total += u128::from(workspace.0);
+                all_seconds += seconds.0;
             }
             for (list, ids) in [("reads", &op.reads), ("writes", &op.writes)] {
                 for (j, t) in ids.iter().enumerate() {
@@ -278,6 +283,11 @@ impl Document for Trace {
             for t in &op.writes {
                 written[t.index()] = true;
             }
+        }
+        if all_seconds > SECONDS_MAX {
+            let why =
+                format!("all ops together take {all_seconds} seconds; at most {SECONDS_MAX:e} make sense");
+            return fault("ops".into(), why);
         }
         if total > u128::from(BYTES_MAX) {
             return fault(

@@ -33,7 +33,7 @@ mod simplex;
 mod values;
 
 use crate::gaps::{Gaps, Ways};
-use crate::plan::Allow;
+use crate::plan::{Allow, Limits};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
@@ -58,11 +58,22 @@ pub fn unbeatable(trace: &Trace, offload_bound: Seconds) -> Seconds {
 /// The trace is valid and the budget not below its floor. Without swapping and recomputing nothing but the ops' seconds
 /// counts; with recomputing alone the bound is that of both together.
 pub fn lower_bound(trace: &Trace, budget: Bytes, link: &Link, allow: Allow) -> Seconds {
+    lower_bound_within(trace, budget, link, allow, &Limits::default())
+}
+
+/// The same, as far as time allows: what was proved when time is up is a bound as well.
+pub fn lower_bound_within(
+    trace: &Trace,
+    budget: Bytes,
+    link: &Link,
+    allow: Allow,
+    limits: &Limits<'_>,
+) -> Seconds {
     let recompute = allow.recompute && trace.ops.iter().any(|op| op.recomputable);
     if recompute {
-        joint::bound(trace, budget, link, true)
+        joint::bound(trace, budget, link, true, limits)
     } else if allow.swap {
-        joint::bound(trace, budget, link, false).max(offload_bound(trace, budget, link))
+        joint::bound(trace, budget, link, false, limits).max(offload_bound(trace, budget, link))
     } else {
         trace.ops.iter().map(fastest).sum()
     }

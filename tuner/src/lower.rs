@@ -4,7 +4,8 @@
 //! A command must come after
 //! - what filled the bytes that it reads (a compute, or a prefetch),
 //! - for a prefetch, the offloads that put its bytes on the host; for an offload, earlier prefetches of the same bytes
-//!   and the step that last wrote them; for an in-place update, an offload that still reads the buffer,
+//!   and the step that last wrote them; for an in-place update, earlier offloads of the tensor,
+//! - what fills another copy of the bytes that it touches, where ops that run again have made several,
 //! - every command that closes a buffer in whose bytes it opens one,
 //! - what a policy's own [`Barrier`] asks for.
 //!
@@ -129,9 +130,11 @@ struct Lowering<'a> {
     written_at: Vec<Vec<u32>>,
     /// By tensor: the residencies that are open.
     open: Vec<Vec<u32>>,
-    /// By tensor: what the host holds, latest last, and the last prefetch.
+    /// By tensor: what the host holds, latest last; the last prefetch, the last offload, the last update in place.
     host: Vec<Vec<HostCopy>>,
     fetched: Vec<Option<u32>>,
+    offloaded: Vec<Option<u32>>,
+    updated: Vec<Option<u32>>,
     /// The versions that each op reads and writes, in the order of its `reads` and `writes`.
     versions: Vec<(Vec<u32>, Vec<u32>)>,
     /// The commands that have a workspace, and its offset.
@@ -221,6 +224,8 @@ impl<'a> Lowering<'a> {
             open: vec![Vec::new(); trace.tensors.len()],
             host: vec![Vec::new(); trace.tensors.len()],
             fetched: vec![None; trace.tensors.len()],
+            offloaded: vec![None; trace.tensors.len()],
+            updated: vec![None; trace.tensors.len()],
             versions: versions_of(trace),
             workspaces: Vec::new(),
             stepped: vec![None; slots],
@@ -283,8 +288,17 @@ impl<'a> Lowering<'a> {
             Way::Offload => {
                 let version = state.version.ok_or(nothing)?;
                 after.extend(state.filled.iter().chain(&state.written).chain(&self.fetched[tensor.index()]));
+                after.extend(self.updated[tensor.index()]);
+                let meets = |r: &&u32| {
+                    let other = &self.placement.residencies[**r as usize];
+                    let shared = other.bytes.start < bytes.end && bytes.start < other.bytes.end;
+                    shared && other.slots.end >= transfer.before
+                };
+                let copies = self.open[tensor.index()].iter().filter(meets);
+                after.extend(copies.filter_map(|r| self.states[*r as usize].filled));
                 command = self.append(Command::Offload { tensor, first_byte, bytes: length, waits }, &after);
                 self.states[transfer.residency as usize].offloaded = Some(command);
+                self.offloaded[tensor.index()] = Some(command);
                 let copies = &mut self.host[tensor.index()];
                 copies.push(HostCopy { first: bytes.start, end: bytes.end, version, command });
             }
@@ -334,16 +348,15 @@ impl<'a> Lowering<'a> {
         let versions = self.versions[step.op.index()].clone();
         let mut after = std::mem::take(&mut self.due[slot as usize]);
         let mut used = Vec::new();
-        let mut updated = Vec::new();
+        let (mut updated, mut in_place) = (Vec::new(), Vec::new());
         for (t, version) in op.reads.iter().zip(versions.0) {
-            for r in self.holding(slot, *t, version)? {
-                let state = &self.states[r as usize];
-                after.extend(state.filled);
-                used.push(r);
-                if let Some(k) = op.writes.iter().position(|w| w == t) {
-                    after.extend(state.offloaded);
-                    updated.push((r, versions.1[k]));
-                }
+            let holding = self.holding(slot, *t, version)?;
+            after.extend(self.open[t.index()].iter().filter_map(|r| self.states[*r as usize].filled));
+            used.extend(&holding);
+            if let Some(k) = op.writes.iter().position(|w| w == t) {
+                after.extend(self.offloaded[t.index()]);
+                updated.extend(holding.iter().map(|r| (*r, versions.1[k])));
+                in_place.push(*t);
             }
         }
         let fresh = std::mem::take(&mut self.written_at[slot as usize]);
@@ -370,6 +383,7 @@ impl<'a> Lowering<'a> {
         };
         let command = self.append(command, &after);
         self.stepped[slot as usize] = Some(command);
+        in_place.iter().for_each(|t| self.updated[t.index()] = Some(command));
         for r in used {
             self.states[r as usize].used = Some(command);
         }

@@ -281,8 +281,11 @@ pub enum PlanError {
     /// The trace contradicts itself.
     #[error("the trace cannot be planned: {0}")]
     Trace(#[from] Fault),
-    /// A rate that is not above zero, or a latency below it.
-    #[error("the link's {what} is {value}; a rate is a number above 0, a latency 0 or more")]
+    /// A rate that is not above zero or so low that times run to infinity, or a latency below zero or beyond all measure.
+    #[error(
+        "the link's {what} is {value}; a rate is a number from {RATE_MIN:e} bytes per second on, a latency one from 0 to \
+         {LATENCY_MAX:e} seconds"
+    )]
     Link {
         /// Which number.
         what: &'static str,
@@ -310,16 +313,22 @@ pub enum PlanError {
     },
 }
 
+/// With a lower rate than this the times of transfers could not be counted with.
+const RATE_MIN: f64 = 1e-9;
+
+/// Nor with a higher latency.
+const LATENCY_MAX: f64 = 1e20;
+
 fn check_request(trace: &Trace, request: &PlanRequest<'_>) -> Result<(), PlanError> {
     trace.validate()?;
     let link = &request.link;
     let rates = [
-        ("offload rate", link.offload_bytes_per_second.0, f64::MIN_POSITIVE),
-        ("prefetch rate", link.prefetch_bytes_per_second.0, f64::MIN_POSITIVE),
-        ("latency", link.latency_seconds.0, 0.0),
+        ("offload rate", link.offload_bytes_per_second.0, RATE_MIN..=f64::MAX),
+        ("prefetch rate", link.prefetch_bytes_per_second.0, RATE_MIN..=f64::MAX),
+        ("latency", link.latency_seconds.0, 0.0..=LATENCY_MAX),
     ];
-    for (what, value, least) in rates {
-        if !(value.is_finite() && value >= least) {
+    for (what, value, sense) in rates {
+        if !sense.contains(&value) {
             return Err(PlanError::Link { what, value });
         }
     }

@@ -10,8 +10,8 @@ use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::testing::{Random, random_schedule, random_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
-use plimsoll_tuner::bound::{joint, lower_bound, offload_bound};
-use plimsoll_tuner::{Allow, Policy};
+use plimsoll_tuner::bound::{lower_bound, lower_bound_within, offload_bound};
+use plimsoll_tuner::{Allow, Limits, Policy};
 use std::path::Path;
 
 const ONLY_OFFLOADS: Allow = Allow { recompute: false, swap: true, pieces: true };
@@ -123,6 +123,31 @@ fn numbers_at_the_edge_of_sense_give_a_finite_bound() {
     }
 }
 
+#[test]
+fn what_is_proved_when_time_is_up_is_a_bound() {
+    let mut sharper = 0;
+    for seed in 0..60 {
+        let trace = random_trace_of(40, seed);
+        let memory = trace.memory();
+        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+        let budget = floor + Bytes((peak.0.saturating_sub(floor.0)) / 4);
+        let link = Link::symmetric(BytesPerSecond(1e3));
+        let mut before = Seconds::ZERO;
+        let full = lower_bound(&trace, budget, &link, Allow::default());
+        for polls in [0u32, 1, 5, 25, 125, 10_000] {
+            let left = std::cell::Cell::new(polls);
+            let expired = || left.replace(left.get().saturating_sub(1)) == 0;
+            let limits = Limits { expired: Some(&expired), ..Limits::default() };
+            let bound = lower_bound_within(&trace, budget, &link, Allow::default(), &limits);
+            assert!(before <= bound && bound <= full, "{seed}: {before}, {bound} after {polls}, {full}");
+            sharper += u32::from(before < bound && polls > 0);
+            before = bound;
+        }
+        assert_eq!(before, full, "{seed}");
+    }
+    assert!(sharper > 20, "{sharper}");
+}
+
 /// One line of the prototype's bounds.
 fn field<'a>(line: &'a str, key: &str) -> &'a str {
     let value = line.split(&format!("\"{key}\": ")).nth(1).expect("every line has every key");
@@ -144,7 +169,7 @@ fn the_joint_bound_is_nowhere_below_the_prototypes() {
             std::fs::read_to_string(folder.join(format!("{name}.trace.json"))).expect("a readable trace");
         let trace = Trace::from_json(&text).expect("a valid trace");
         let budget = Bytes(field(line, "budget_bytes").parse().expect("bytes"));
-        let bound = joint::bound(&trace, budget, &Link::symmetric(BytesPerSecond(12.2e9)), true);
+        let bound = lower_bound(&trace, budget, &Link::symmetric(BytesPerSecond(12.2e9)), Allow::default());
         let theirs: f64 = field(line, "bound_to_compute").parse().expect("a number");
         let ratio = bound / trace.compute_seconds() / theirs;
         assert!(ratio > 1.0 - 2e-5 && ratio < most_above(name), "{name}: {ratio} of the prototype's");

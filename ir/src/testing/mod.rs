@@ -7,10 +7,12 @@
 //! What they deliberately do not do: make good schedules. Tensors go out and come back for no reason but the seed's,
 //! and the pool is as large as it turns out.
 
+mod hostile;
 mod place;
 mod schedules;
 mod traces;
 
+pub use hostile::{Choices, Hostile, hostile};
 pub use schedules::random_schedule;
 pub use traces::{random_trace, random_trace_of};
 

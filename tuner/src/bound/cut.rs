@@ -13,6 +13,7 @@
 //! it a hair below the maximum; that is why its value is used and not the cut's.
 
 use super::values::Instant;
+use crate::plan::Limits;
 
 const SOURCE: usize = 0;
 const SINK: usize = 1;
@@ -30,6 +31,9 @@ pub(super) struct Cut {
     level: Vec<u32>,
     next: Vec<u32>,
 }
+
+/// After so many paths it is asked whether time is up.
+const PATHS: usize = 256;
 
 /// What an arc may carry.
 enum Limit {
@@ -91,8 +95,9 @@ impl Cut {
         self.limits.push(limit);
     }
 
-    /// The cheapest choice at these prices, by wanted value and by maker.
-    pub fn cheapest(&mut self, values: &[f64], makers: &[f64], tiny: f64) -> Cheapest {
+    /// The cheapest choice at these prices, by wanted value and by maker. When time is up it is some choice, and its cost
+    /// still a lower bound.
+    pub fn cheapest(&mut self, values: &[f64], makers: &[f64], tiny: f64, limits: &Limits<'_>) -> Cheapest {
         self.left.clear();
         for limit in &self.limits {
             let most = match limit {
@@ -103,12 +108,16 @@ impl Cut {
             self.left.extend([most, 0.0]);
         }
         let mut cost = 0.0;
-        while self.reach(tiny) {
+        let mut paths = 0;
+        let mut late = false;
+        while self.reach(tiny) && !late {
             self.next.clear();
             self.next.resize(self.arcs_of.len(), 0);
             loop {
+                late |= paths % PATHS == 0 && limits.is_expired();
+                paths += 1;
                 let more = self.augment(tiny);
-                if more <= 0.0 {
+                if more <= 0.0 || late {
                     break;
                 }
                 cost += more;

@@ -82,6 +82,7 @@
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
 use super::values::{Instant, Values, Wanted};
+use crate::plan::Limits;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
@@ -91,6 +92,8 @@ use std::cmp::Reverse;
 const CLOSE: f64 = 2e-6;
 /// Columns of one instant at most.
 const COLUMNS: usize = 120;
+/// Fewer where they and the ops multiply to more than this, as every column has a few bytes for every op.
+const CELLS: usize = 40_000_000;
 /// Into so many stretches the ops that need more than the budget are cut.
 const STRETCHES: usize = 64;
 /// Fewer where they and the ops multiply to more than this.
@@ -107,10 +110,14 @@ struct Program<'a> {
     again: Vec<f64>,
     cut: Cut,
     bound: f64,
+    /// How many columns there may be.
+    columns: usize,
+    limits: &'a Limits<'a>,
 }
 
 impl<'a> Program<'a> {
-    fn new(all: &Values, instant: &'a Instant, room: u64, link: &Link, scale: f64) -> Program<'a> {
+    fn new(search: &Search<'a>, instant: &'a Instant) -> Program<'a> {
+        let Search { all, link, room, scale, limits } = search;
         let p = instant.op;
         let sum: f64 = instant.wanted.iter().map(|v| v.bytes).sum::<f64>().max(1.0);
         let latency = link.latency_seconds.0;
@@ -131,6 +138,8 @@ impl<'a> Program<'a> {
             again: instant.makers.iter().map(|m| m.seconds / scale).collect(),
             cut: Cut::new(instant),
             bound: 0.0,
+            columns: (CELLS / all.until.len()).clamp(8, COLUMNS),
+            limits,
         }
     }
 
@@ -159,7 +168,7 @@ impl<'a> Program<'a> {
         };
         let each: Vec<f64> = (0..wanted.len()).map(|v| keep(v).min(swap(v))).collect();
         let makers: Vec<f64> = self.again.iter().map(|s| s * prices.after()).collect();
-        let cheapest = self.cut.cheapest(&each, &makers, 1e-13);
+        let cheapest = self.cut.cheapest(&each, &makers, 1e-13, self.limits);
         let fixed = wanted.iter().zip(&each).filter(|(v, _)| v.needed && v.maker.is_none());
         bound += fixed.map(|(_, price)| price).sum::<f64>() + cheapest.cost;
         self.bound = self.bound.max(bound);
@@ -208,7 +217,7 @@ impl<'a> Program<'a> {
         while let Some(mixture) = master.mixture(&self.frame) {
             parts = mixture.parts;
             let close = mixture.cost <= self.bound.max(enough) * (1.0 + CLOSE);
-            if close || master.columns.len() == COLUMNS {
+            if close || master.columns.len() >= self.columns || self.limits.is_expired() {
                 break;
             }
             master.columns.push(self.price(&mixture.prices));
@@ -237,18 +246,22 @@ struct Search<'a> {
     room: u64,
     /// What seconds are divided by.
     scale: f64,
+    limits: &'a Limits<'a>,
 }
 
 impl<'a> Search<'a> {
-    fn new(trace: &Trace, budget: Bytes, link: &'a Link, recompute: bool) -> Search<'a> {
+    fn new(
+        trace: &Trace,
+        budget: Bytes,
+        link: &'a Link,
+        recompute: bool,
+        limits: &'a Limits<'a>,
+    ) -> Search<'a> {
         let all = Values::of(trace, recompute);
         let total = all.until[all.until.len() - 1];
         let room = budget.saturating_sub(trace.resident_bytes).0;
-        Search { all, link, room, scale: if total > 0.0 { total } else { 1.0 } }
-    }
-
-    fn program<'i>(&self, instant: &'i Instant) -> Program<'i> {
-        Program::new(&self.all, instant, self.room, self.link, self.scale)
+        // Of less than this nothing can be divided, and nothing need be.
+        Search { all, link, room, scale: if total > 1e-200 { total } else { 1.0 }, limits }
     }
 
     /// The largest bound of the ops that are tried, divided by the scale, and the op that gives it; none where that is
@@ -260,8 +273,11 @@ impl<'a> Search<'a> {
         let (mut best, mut bound) = (None, self.all.until[excess.len()] / self.scale);
         let mut sharpen = |ops: &mut dyn Iterator<Item = usize>| {
             for p in ops {
+                if self.limits.is_expired() {
+                    break;
+                }
                 let instant = Instant::new(&self.all, p);
-                let mut program = self.program(&instant);
+                let mut program = Program::new(self, &instant);
                 program.solve(bound);
                 if program.bound > bound && program.bound.is_finite() {
                     (best, bound) = (Some(p), program.bound);
@@ -277,8 +293,10 @@ impl<'a> Search<'a> {
 
 /// The bound for a valid trace, a budget that is not below its floor, and a link; for every schedule if `recompute`, else
 /// for those that run nothing again.
-pub fn bound(trace: &Trace, budget: Bytes, link: &Link, recompute: bool) -> Seconds {
-    let search = Search::new(trace, budget, link, recompute);
+///
+/// When time is up it is the best that was proved until then.
+pub fn bound(trace: &Trace, budget: Bytes, link: &Link, recompute: bool, limits: &Limits<'_>) -> Seconds {
+    let search = Search::new(trace, budget, link, recompute, limits);
     Seconds(search.sharpest().0 * search.scale)
 }
 
@@ -309,14 +327,14 @@ pub struct Fate {
 }
 
 /// The solution that belongs to the [`bound`].
-pub fn relax(trace: &Trace, budget: Bytes, link: &Link, recompute: bool) -> Relaxed {
-    let search = Search::new(trace, budget, link, recompute);
+pub fn relax(trace: &Trace, budget: Bytes, link: &Link, recompute: bool, limits: &Limits<'_>) -> Relaxed {
+    let search = Search::new(trace, budget, link, recompute, limits);
     let (bound, op) = search.sharpest();
     let mut relaxed =
         Relaxed { bound: Seconds(bound * search.scale), op: None, values: Vec::new(), again: Vec::new() };
     let Some(p) = op else { return relaxed };
     let instant = Instant::new(&search.all, p);
-    let columns = search.program(&instant).solve(0.0);
+    let columns = Program::new(&search, &instant).solve(0.0);
     let share = |holds: &dyn Fn(&Choice) -> bool| -> f64 {
         columns.iter().filter(|(column, _)| holds(&column.choice)).map(|(_, part)| part).sum()
     };

@@ -5,6 +5,8 @@ use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, con
 use plimsoll_ir::testing::{Random, random_trace};
 use plimsoll_ir::{BytesPerSecond, OpId};
 
+const ENDLESS: Limits<'_> = Limits { evaluations: None, expired: None };
+
 /// The minimum of rows (1) to (7), in seconds.
 fn whole(all: &Values, instant: &Instant, room: u64, link: &Link) -> f64 {
     let mut variables = ProblemVariables::new();
@@ -55,19 +57,19 @@ fn columns_give_what_the_whole_program_gives() {
         let mut rate = || BytesPerSecond(200.0 + random.below(3000) as f64);
         let mut link = Link { offload_bytes_per_second: rate(), ..Link::symmetric(rate()) };
         link.latency_seconds = Seconds(random.below(3) as f64 * 0.05);
-        let all = Values::of(&trace, seed % 3 > 0);
         let (_, floor) = trace.memory().floor().expect("an op");
         let peak = trace.memory().peak().expect("an op").1;
-        let room = (floor + Bytes(random.below((peak - floor).0 + 1))).saturating_sub(trace.resident_bytes).0;
-        let scale = trace.compute_seconds().0;
+        let budget = floor + Bytes(random.below((peak - floor).0 + 1));
+        let search = Search::new(&trace, budget, &link, seed % 3 > 0, &ENDLESS);
+        let Search { all, room, scale, .. } = &search;
         for p in (0..trace.ops.len()).map(OpId::new).map(OpId::index) {
-            let instant = Instant::new(&all, p);
-            if instant.wanted.iter().map(|v| v.bytes).sum::<f64>() + instant.touched as f64 <= room as f64 {
+            let instant = Instant::new(all, p);
+            if instant.wanted.iter().map(|v| v.bytes).sum::<f64>() + instant.touched as f64 <= *room as f64 {
                 continue;
             }
-            let mut program = Program::new(&all, &instant, room, &link, scale);
+            let mut program = Program::new(&search, &instant);
             program.solve(0.0);
-            let (columns, whole) = (program.bound * scale, whole(&all, &instant, room, &link));
+            let (columns, whole) = (program.bound * scale, whole(all, &instant, *room, &link));
             assert!((columns - whole).abs() <= 1e-5 * whole, "seed {seed}, op {p}: {columns}, {whole}");
             compared += 1;
         }
@@ -119,7 +121,7 @@ fn nothing_leaves_before_it_is_made() {
     let mut trace = hand_made(false);
     trace.ops[1].workspace_bytes = Bytes(60);
     trace.ops[2].seconds = Seconds(40.0);
-    let found = bound(&trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), true);
+    let found = bound(&trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), true, &ENDLESS);
     assert!((found.0 - 59.0).abs() < 1e-3, "{found}");
 }
 
@@ -147,20 +149,20 @@ fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
 fn a_trace_worked_out_by_hand() {
     // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 come back in 3 s, then op 3 runs.
     let link = Link::symmetric(BytesPerSecond(10.0));
-    assert!((bound(&hand_made(false), Bytes(177), &link, true).0 - 18.0).abs() < 1e-4);
+    assert!((bound(&hand_made(false), Bytes(177), &link, true, &ENDLESS).0 - 18.0).abs() < 1e-4);
     // Or 0.3 of op 0 runs again meanwhile, with 0.3 of its input kept in the place of 3 more bytes, beside 0.3 s of
     // prefetching.
-    let joint = bound(&hand_made(true), Bytes(177), &link, true);
+    let joint = bound(&hand_made(true), Bytes(177), &link, true, &ENDLESS);
     assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
-    assert!((bound(&hand_made(true), Bytes(177), &link, false).0 - 18.0).abs() < 1e-4);
-    assert_eq!(bound(&hand_made(true), Bytes(217), &link, true), Seconds(15.0));
+    assert!((bound(&hand_made(true), Bytes(177), &link, false, &ENDLESS).0 - 18.0).abs() < 1e-4);
+    assert_eq!(bound(&hand_made(true), Bytes(217), &link, true, &ENDLESS), Seconds(15.0));
 }
 
 #[test]
 fn the_relaxed_solution_costs_what_the_bound_says() {
     let link = Link::symmetric(BytesPerSecond(10.0));
-    let relaxed = relax(&hand_made(true), Bytes(177), &link, true);
-    assert_eq!(relaxed.bound, bound(&hand_made(true), Bytes(177), &link, true));
+    let relaxed = relax(&hand_made(true), Bytes(177), &link, true, &ENDLESS);
+    assert_eq!(relaxed.bound, bound(&hand_made(true), Bytes(177), &link, true, &ENDLESS));
     assert_eq!(relaxed.op, Some(OpId(2)));
     let [(again, share)] = relaxed.again[..] else { panic!("{relaxed:?}") };
     assert!(again == OpId(0) && (share - 0.3).abs() < 1e-4, "{relaxed:?}");
@@ -172,6 +174,6 @@ fn the_relaxed_solution_costs_what_the_bound_says() {
     assert!((made.kept + made.swapped + share - 1.0).abs() < 1e-4, "{relaxed:?}");
     assert!(10.0 * input.kept + 100.0 * made.kept < 70.01, "{relaxed:?}");
     assert!(input.swapped + 10.0 * made.swapped < 0.301, "{relaxed:?}");
-    let nothing = relax(&hand_made(true), Bytes(217), &link, true);
+    let nothing = relax(&hand_made(true), Bytes(217), &link, true, &ENDLESS);
     assert_eq!(nothing, Relaxed { bound: Seconds(15.0), op: None, values: Vec::new(), again: Vec::new() });
 }

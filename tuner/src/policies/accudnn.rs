@@ -22,7 +22,7 @@
 use super::naive::feature_maps;
 use crate::gaps::{Gaps, Ways};
 use crate::placement::Opens;
-use crate::plan::{PlanError, Shortage};
+use crate::plan::{Limits, PlanError, PlanRequest, Shortage};
 use crate::realise::{GIVEN, Realised, Task};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::trace::Trace;
@@ -149,10 +149,18 @@ fn violating(layers: &[Layer], ready: &[f64]) -> Vec<usize> {
 pub fn judge(trace: &Trace, budget: Bytes, link: &Link, reading: Reading) -> Verdict {
     let pool = budget.saturating_sub(trace.resident_bytes);
     let gaps = Gaps::new(trace, pool, Ways::BesideOwn, &|_| 1);
-    judge_gaps(trace, &gaps, pool.0, link, reading)
+    judge_gaps(trace, &gaps, pool.0, link, reading, &Limits::default())
 }
 
-fn judge_gaps(trace: &Trace, gaps: &Gaps, pool: u64, link: &Link, reading: Reading) -> Verdict {
+/// Where time is up, what was pinned so far is all that is.
+fn judge_gaps(
+    trace: &Trace,
+    gaps: &Gaps,
+    pool: u64,
+    link: &Link,
+    reading: Reading,
+    limits: &Limits<'_>,
+) -> Verdict {
     let mut swapped = feature_maps(trace, gaps);
     let mut pinned_lives = vec![false; gaps.lives.len()];
     let mut pinned = Vec::new();
@@ -176,7 +184,7 @@ fn judge_gaps(trace: &Trace, gaps: &Gaps, pool: u64, link: &Link, reading: Readi
                 more = true;
             }
         }
-        if !more {
+        if !more || limits.is_expired() {
             let violating = stalled.into_iter().map(OpId::new).collect();
             return Verdict { t_ready: ready.into_iter().map(Seconds).collect(), violating, pinned, swapped };
         }
@@ -191,8 +199,8 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
     let all = feature_maps(task.trace, &gaps);
-    let mut swapped =
-        judge_gaps(task.trace, &gaps, task.pool, &task.request.link, Reading::default()).swapped;
+    let PlanRequest { link, limits, .. } = task.request;
+    let mut swapped = judge_gaps(task.trace, &gaps, task.pool, link, Reading::default(), limits).swapped;
     loop {
         let realised = task.realise(&gaps, &swapped, &GIVEN)?;
         let short = matches!(&realised, Realised::Short(witness) if witness.why == Shortage::Addresses);
@@ -200,8 +208,9 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
         if !short || pinned.is_empty() {
             return Ok(realised);
         }
-        // Addresses do not fit beside so much that is pinned: half of it is swapped after all.
-        for g in &pinned[pinned.len() / 2..] {
+        // Addresses do not fit beside so much that is pinned: half of it is swapped after all; all of it if time is up.
+        let stays = if limits.is_expired() { 0 } else { pinned.len() / 2 };
+        for g in &pinned[stays..] {
             swapped[*g] = true;
         }
     }

@@ -1,7 +1,7 @@
 //! The three baselines of Euro-Par'20 §6.1, on its chains: VDNN, TFLMS and AutoSwap.
 //!
 //! - `vdnn-ratio`: for every threshold, offload the stages whose u_F / |x| is above it, or half of them (every other
-//!   one); the best of all these no-wait, ordered schedules.
+//!   one); the best of all these no-wait, ordered schedules. Of more than 512 stages, 512 thresholds.
 //! - `tflms`: offload the first n tensors, and start to prefetch d stages ahead; no profile, so that no computation ever
 //!   waits for memory ("it is unable to delay forward computations"): bytes count as free only when their offload is over
 //!   by the predicted times. The best n and d; of more than 64 stages, 64 values of n are tried, and d grows by about
@@ -11,8 +11,12 @@
 //!   read as: the duration of absence (between the end of the offload and the start of the prefetch), the area of absence
 //!   (that times bytes), the duration weighted by how far memory exceeds the pool meanwhile, and the same where what was
 //!   taken before counts as gone. Weights are drawn evenly, from the request's seed, in place of Bayesian optimisation.
+//!   Of more than 1024 stages, several are taken at once for the last score.
+//!
+//! When time is up each is content with the best so far.
 
 use super::chain::{Stage, chain};
+use super::load::Load;
 use super::stages::{Fixed, needs};
 use crate::gaps::{Gaps, Ways};
 use crate::placement::Window;
@@ -34,20 +38,24 @@ pub(crate) fn ratio(task: &Task<'_>) -> Result<Realised, PlanError> {
     let mut order: Vec<usize> = (0..stages.len()).filter(|i| stages[*i].bytes > 0).collect();
     let ratio = |i: &usize| stages[*i].forward_seconds / stages[*i].bytes as f64;
     order.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
-    let mut sets = vec![vec![false; stages.len()]];
-    for above in 1..=order.len() {
+    let thresholds = order.len().min(THRESHOLDS);
+    // From the lowest threshold on: the first set is the one that fits if any does.
+    let sets = (0..=thresholds).rev().flat_map(|k| {
         let mut all = vec![false; stages.len()];
-        order[..above].iter().for_each(|i| all[*i] = true);
+        order[..order.len() * k / thresholds.max(1)].iter().for_each(|i| all[*i] = true);
         let mut odd = true;
         let half = all.iter().map(|chosen| {
             odd ^= chosen;
             *chosen && !odd
         });
-        sets.push(half.collect());
-        sets.push(all);
-    }
+        let half = half.collect();
+        [all, half]
+    });
     task.realise_fastest(&gaps, &stages, sets)
 }
+
+/// How many thresholds are tried at most.
+const THRESHOLDS: usize = 512;
 
 /// `autoswap`.
 pub(crate) fn autoswap(task: &Task<'_>) -> Result<Realised, PlanError> {
@@ -63,8 +71,11 @@ pub(crate) fn autoswap(task: &Task<'_>) -> Result<Realised, PlanError> {
         order.sort_by(|a, b| score(b).total_cmp(&score(a)));
         enough(&gaps, &stages, &order, task.pool)
     });
-    task.realise_fastest(&gaps, &stages, sets.collect())
+    task.realise_fastest(&gaps, &stages, sets)
 }
+
+/// In so many rounds all stages are scored at most.
+const ROUNDS: usize = 1024;
 
 /// How many weights are drawn.
 const DRAWS: usize = 60;
@@ -72,17 +83,15 @@ const DRAWS: usize = 60;
 /// Takes stages in this order until everything fits, passing by those that free nothing where it is needed.
 fn enough(gaps: &Gaps, stages: &[Stage], order: &[usize], pool: u64) -> Vec<bool> {
     let mut set = vec![false; stages.len()];
-    let mut needs = gaps.base.clone();
+    let mut load = Load::new(&gaps.base);
     for &i in order {
         let inside = |g: &u32| {
             let gap = &gaps.gaps[*g as usize];
             gap.after as usize + 1..gap.before as usize
         };
-        if stages[i].gaps.iter().any(|g| needs[inside(g)].iter().any(|bytes| *bytes > pool)) {
+        if stages[i].gaps.iter().any(|g| load.most(inside(g)) > pool) {
             set[i] = true;
-            for g in &stages[i].gaps {
-                needs[inside(g)].iter_mut().for_each(|bytes| *bytes -= gaps.gaps[*g as usize].bytes);
-            }
+            stages[i].gaps.iter().for_each(|g| load.take(inside(g), gaps.gaps[*g as usize].bytes));
         }
     }
     set
@@ -119,17 +128,19 @@ fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
     let excess = weighted(&load);
     let mut submodular = vec![0.0; stages.len()];
     let mut left: Vec<usize> = (0..stages.len()).collect();
-    while !left.is_empty() {
+    let at_once = left.len().div_ceil(ROUNDS).max(1);
+    while !left.is_empty() && !task.request.limits.is_expired() {
         let now = weighted(&load);
-        let best = (0..left.len()).max_by(|a, b| now[left[*a]].total_cmp(&now[left[*b]]));
-        let stage = left.swap_remove(best.expect("some are left"));
-        submodular[stage] = now[stage];
-        if now[stage] <= 0.0 {
-            break;
+        left.sort_by(|a, b| now[*a].total_cmp(&now[*b]).then(a.cmp(b)));
+        for stage in left.drain(left.len() - at_once.min(left.len())..).rev() {
+            submodular[stage] = now[stage];
+            for g in &stages[stage].gaps {
+                let gap = &gaps.gaps[*g as usize];
+                load[gap.after as usize + 1..gap.before as usize].iter_mut().for_each(|b| *b -= gap.bytes);
+            }
         }
-        for g in &stages[stage].gaps {
-            let gap = &gaps.gaps[*g as usize];
-            load[gap.after as usize + 1..gap.before as usize].iter_mut().for_each(|b| *b -= gap.bytes);
+        if left.last().is_none_or(|stage| now[*stage] <= 0.0) {
+            break;
         }
     }
     [duration, area, excess, submodular].map(|scores| {
@@ -144,7 +155,9 @@ pub(crate) fn tflms(task: &Task<'_>) -> Result<Realised, PlanError> {
     let counts = stages.len().min(64);
     let mut found: Option<(u64, f64, Vec<Option<Fixed>>)> = None;
     for k in 0..=counts {
-        let count = stages.len() * k / counts.max(1);
+        let late = task.request.limits.is_expired();
+        // When time is up what fits if anything does is the last that is tried.
+        let count = if late { stages.len() } else { stages.len() * k / counts.max(1) };
         let mut ahead = 1;
         while ahead <= stages.len().max(1) {
             let fixed = ahead_of_use(task, &gaps, &stages[..count], &stages, ahead);
@@ -155,7 +168,13 @@ pub(crate) fn tflms(task: &Task<'_>) -> Result<Realised, PlanError> {
             if found.as_ref().is_none_or(|f| (overflow, seconds) < (f.0, f.1)) {
                 found = Some((overflow, seconds, fixed));
             }
+            if late {
+                break;
+            }
             ahead += 1 + ahead / 2;
+        }
+        if late {
+            break;
         }
     }
     let (_, _, fixed) = found.expect("no stage offloaded is one of them");

@@ -131,24 +131,32 @@ pub(crate) fn swapped(gaps: &Gaps, stages: &[Stage], offloaded: &[bool]) -> Vec<
 
 impl Task<'_> {
     /// Of several sets of offloaded stages the one that is fastest as the no-wait schedule of Proposition 1. Where its
-    /// addresses do not fit, the next; where no set fits, the one that comes nearest.
+    /// addresses do not fit, the next; where no set fits, the one that comes nearest. When time is up, of those until then.
     pub(crate) fn realise_fastest(
         &self,
         gaps: &Gaps,
         stages: &[Stage],
-        mut sets: Vec<Vec<bool>>,
+        sets: impl IntoIterator<Item = Vec<bool>>,
     ) -> Result<Realised, PlanError> {
-        sets.sort();
-        sets.dedup();
+        type Costly = (u64, Seconds, u64, Vec<bool>);
         let mut clock = Clock::new(&self.request.link);
-        let cost = |set: Vec<bool>| {
-            let cost = clock.evaluate(&gaps.course(&swapped(gaps, stages, &set)).0, self.pool);
-            (cost.overflow, Seconds(cost.seconds), cost.moved, set)
+        let order = |a: &Costly, b: &Costly| {
+            a.0.cmp(&b.0).then(a.1.0.total_cmp(&b.1.0)).then(a.2.cmp(&b.2)).then_with(|| a.3.cmp(&b.3))
         };
-        let mut costs: Vec<_> = sets.into_iter().map(cost).collect();
-        costs.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.0.total_cmp(&b.1.0)).then(a.2.cmp(&b.2)));
+        let mut costs: Vec<Costly> = Vec::with_capacity(TRIED + 1);
+        for set in sets {
+            let cost = clock.evaluate(&gaps.course(&swapped(gaps, stages, &set)).0, self.pool);
+            let cost = (cost.overflow, Seconds(cost.seconds), cost.moved, set);
+            if let Err(at) = costs.binary_search_by(|other| order(other, &cost)) {
+                costs.insert(at, cost);
+                costs.truncate(TRIED);
+            }
+            if self.request.limits.is_expired() {
+                break;
+            }
+        }
         let mut nearest: Option<Realised> = None;
-        for (_, _, _, set) in costs.iter().take(TRIED) {
+        for (_, _, _, set) in &costs {
             let found = self.realise(gaps, &swapped(gaps, stages, set), &GIVEN)?;
             match &found {
                 Realised::Short(witness) if witness.why == Shortage::Addresses => {

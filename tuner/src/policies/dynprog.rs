@@ -17,12 +17,15 @@
 
 use super::chain::{Stage, chain, swapped};
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{PlanError, Shortage};
+use crate::plan::{Limits, PlanError, Shortage};
 use crate::realise::{CHEAP, GIVEN, Realised, Task};
 use plimsoll_ir::Bytes;
 
 /// S.
 const SLOTS: i64 = 500;
+
+/// The slots that a stage can move at most.
+const MOVES: f64 = 1e12;
 
 /// The shares of the pool that are planned for, until addresses fit.
 const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
@@ -54,7 +57,7 @@ fn decide(task: &Task<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<V
     let mut x = differences(exact.iter().copied(), f64::ceil);
     loop {
         let program = Program::new(stages, &x, unit, rates);
-        let offloaded = program.solve()?;
+        let offloaded = program.solve(&task.request.limits)?;
         let fits = gaps.least(&swapped(gaps, stages, &offloaded)).iter().all(|bytes| *bytes <= pool);
         if fits {
             return Some(offloaded);
@@ -99,9 +102,28 @@ struct State {
     waiting: [i64; 2],
     /// Seconds.
     idle: f64,
-    /// The state before, and whether the stage between was offloaded.
+    /// The position of the state before, and whether the stage between was offloaded.
     from: u32,
     offloaded: bool,
+}
+
+/// How a state came about, which is all that is remembered of those of earlier stages: its `from` twice, and one more
+/// where the stage between was offloaded.
+#[derive(Clone, Copy)]
+struct Step(u32);
+
+impl Step {
+    fn of(state: &State) -> Step {
+        Step(state.from * 2 + u32::from(state.offloaded))
+    }
+
+    fn offloaded(self) -> bool {
+        self.0 % 2 == 1
+    }
+
+    fn from(self) -> usize {
+        self.0 as usize / 2
+    }
 }
 
 impl Program {
@@ -114,19 +136,23 @@ impl Program {
                 needs.push(x + ((most as f64 - sum as f64) / unit).ceil() as i64);
             }
         }
-        let forward = stages.iter().map(|stage| stage.forward_seconds * rates[0] / unit);
-        let backward = stages.iter().map(|stage| stage.backward_seconds * rates[1] / unit);
+        // More than everything is as good as everything: sums stay within 64 bits.
+        let forward = stages.iter().map(|stage| (stage.forward_seconds * rates[0] / unit).min(MOVES));
+        let backward = stages.iter().map(|stage| (stage.backward_seconds * rates[1] / unit).min(MOVES));
         let moves = [differences(forward, f64::floor), differences(backward, f64::floor)];
         Program { x: x.to_vec(), needs, moves, seconds: rates.map(|rate| unit / rate) }
     }
 
-    /// Algorithm 1.
-    fn solve(&self) -> Option<Vec<bool>> {
-        let start = State { kept: 0, waiting: [0, 0], idle: 0.0, from: 0, offloaded: false };
-        let mut layers = vec![vec![start]];
+    /// Algorithm 1. None where nothing fits, or where time is up.
+    fn solve(&self, limits: &Limits<'_>) -> Option<Vec<bool>> {
+        let mut states = vec![State { kept: 0, waiting: [0, 0], idle: 0.0, from: 0, offloaded: false }];
+        let mut steps: Vec<Vec<Step>> = Vec::with_capacity(self.x.len());
         for i in 0..self.x.len() {
+            if i % 64 == 0 && limits.is_expired() {
+                return None;
+            }
             let mut fronts: Vec<Vec<State>> = vec![Vec::new(); SLOTS as usize + 1];
-            for (from, state) in layers[i].iter().enumerate() {
+            for (from, state) in states.iter().enumerate() {
                 for next in self.advance(i, state, from as u32).into_iter().flatten() {
                     // More than all slots can never be kept.
                     if let Some(front) = fronts.get_mut(next.kept as usize) {
@@ -134,16 +160,19 @@ impl Program {
                     }
                 }
             }
-            layers.push(fronts.concat());
+            states = fronts.concat();
+            steps.push(states.iter().map(Step::of).collect());
         }
-        let last = layers.last().expect("the start");
         let total = |state: &State| state.idle + self.between(state);
-        let best = last.iter().min_by(|a, b| total(a).total_cmp(&total(b)).then(b.kept.cmp(&a.kept)))?;
+        let order = |a: &usize, b: &usize| {
+            let (a, b) = (&states[*a], &states[*b]);
+            total(a).total_cmp(&total(b)).then(b.kept.cmp(&a.kept))
+        };
+        let mut at = (0..states.len()).min_by(order)?;
         let mut offloaded = vec![false; self.x.len()];
-        let mut state = best;
-        for i in (0..self.x.len()).rev() {
-            offloaded[i] = state.offloaded;
-            state = &layers[i][state.from as usize];
+        for (offloaded, steps) in offloaded.iter_mut().zip(&steps).rev() {
+            *offloaded = steps[at].offloaded();
+            at = steps[at].from();
         }
         Some(offloaded)
     }

@@ -5,7 +5,8 @@
 //! chain all of them are alive at the peak, so that enough means that everything fits; in a trace with a memory profile
 //! of its own it means just that here: k is the smallest for which every op fits.
 //!
-//! The paper has no addresses. Where none fit, more activations are offloaded, twice as many more each time.
+//! The paper has no addresses. Where none fit, more activations are offloaded, twice as many more each time; all of them
+//! where time is up.
 
 use super::chain::{Stage, chain, swapped};
 use crate::gaps::{Gaps, Ways};
@@ -28,7 +29,7 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
         if !short || k == stages.len() {
             return Ok(found);
         }
-        more = 2 * more + 1;
+        more = if task.request.limits.is_expired() { stages.len() } else { 2 * more + 1 };
     }
 }
 

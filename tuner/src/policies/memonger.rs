@@ -8,6 +8,7 @@
 //! that fits a budget (its Algorithm 3) is not here: sqrt(n) is what it is known and compared for.
 
 use super::chain::chain;
+use super::keep;
 use super::rerun::{Unrolled, Values};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::PlanError;
@@ -18,7 +19,7 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     let values = Values::new(task.trace);
     let mut given_up = segments(task, &values);
     values.restrict(task.trace, &mut given_up);
-    let unrolled = Unrolled::new(task.trace, &values, &given_up);
+    let Some(unrolled) = Unrolled::new(task.trace, &values, &given_up) else { return keep(task) };
     task.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
 }
 

@@ -17,6 +17,7 @@ mod chain;
 pub mod dynprog;
 pub mod greedy;
 pub mod layrub;
+mod load;
 pub mod memonger;
 pub mod naive;
 pub mod plimsoll;
@@ -25,7 +26,7 @@ mod stages;
 pub mod superneurons;
 pub mod vdnn;
 
-use crate::bound::{lower_bound, unbeatable};
+use crate::bound::{lower_bound_within, unbeatable};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use crate::realise::{Attempt, FULL, Fitting, GIVEN, Realised, Task};
@@ -44,7 +45,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
         Policy::Memonger | Policy::SuperNeurons => {
-            lower_bound(trace, request.budget, &request.link, request.allow)
+            lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => bound,
     };

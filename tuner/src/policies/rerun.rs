@@ -107,11 +107,21 @@ struct Unrolling<'a> {
     /// By value: the last op of the trace that reads it.
     last_read: Vec<usize>,
     out: Unrolled,
+    /// The bytes of all tensors of the unrolled trace.
+    copies: u64,
 }
 
+/// So many more runs than two an op an iteration may have.
+const RUNS: usize = 20_000;
+
+/// The bytes that all copies of tensors together may have.
+const COPIES: u64 = 1 << 62;
+
 impl Unrolled {
-    /// `given_up` has the group of every value that is given up; [`Values::restrict`] has seen it.
-    pub fn new(trace: &Trace, values: &Values, given_up: &[Option<u32>]) -> Unrolled {
+    /// `given_up` has the group of every value that is given up; [`Values::restrict`] has seen it. None where so many ops
+    /// would run again, or so many bytes be made, that the iteration could not be counted with: rows of updates in place
+    /// that are made again one by one need the square of their length.
+    pub fn new(trace: &Trace, values: &Values, given_up: &[Option<u32>]) -> Option<Unrolled> {
         let mut last_read = vec![0; values.tensor.len()];
         for (i, reads) in values.reads.iter().enumerate() {
             reads.iter().for_each(|v| last_read[*v] = i);
@@ -128,7 +138,9 @@ impl Unrolled {
         let mut present = vec![None; values.tensor.len()];
         tensors.iter().for_each(|t| present[t.index()] = Some(*t));
         let out = Unrolled { trace: empty, ops: Vec::new(), tensors, again: Vec::new() };
-        let mut unrolling = Unrolling { trace, values, present, last_read, out };
+        let runs = 2 * trace.ops.len() + RUNS;
+        let copies = trace.tensors.iter().map(|tensor| tensor.bytes.0).sum();
+        let mut unrolling = Unrolling { trace, values, present, last_read, out, copies };
         let forward = trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
         for i in 0..trace.ops.len() {
             if i == forward {
@@ -138,8 +150,11 @@ impl Unrolled {
                 unrolling.make_again(i, given_up, &groups);
             }
             unrolling.run(i, false);
+            if unrolling.out.ops.len() > runs || unrolling.copies > COPIES {
+                return None;
+            }
         }
-        unrolling.out
+        Some(unrolling.out)
     }
 }
 
@@ -197,6 +212,7 @@ impl Unrolling<'_> {
             return tensor;
         }
         self.out.trace.tensors.push(self.trace.tensors[tensor.index()].clone());
+        self.copies = self.copies.saturating_add(self.trace.tensors[tensor.index()].bytes.0);
         self.out.tensors.push(tensor);
         TensorId::new(self.out.tensors.len() - 1)
     }

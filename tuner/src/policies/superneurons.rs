@@ -24,14 +24,19 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
         return Ok(kept);
     }
     let values = Values::new(task.trace);
-    let mut given_up = cheap(task, &values);
-    values.restrict(task.trace, &mut given_up);
-    let unrolled = Unrolled::new(task.trace, &values, &given_up);
-    task.realise_unrolled(&unrolled, true, &GIVEN)
+    let unrolled = |one_by_one| {
+        let mut given_up = cheap(task, &values, one_by_one);
+        values.restrict(task.trace, &mut given_up);
+        Unrolled::new(task.trace, &values, &given_up)
+    };
+    match unrolled(true).or_else(|| unrolled(false)) {
+        Some(unrolled) => task.realise_unrolled(&unrolled, true, &GIVEN),
+        None => Ok(kept),
+    }
 }
 
-/// By value: the segment with which it is made again.
-fn cheap(task: &Task<'_>, values: &Values) -> Vec<Option<u32>> {
+/// By value: the segment with which it is made again; where a segment is too large and `one_by_one`, itself alone.
+fn cheap(task: &Task<'_>, values: &Values, one_by_one: bool) -> Vec<Option<u32>> {
     let mut given_up: Vec<Option<u32>> = vec![None; values.tensor.len()];
     let mut segments: Vec<Vec<usize>> = vec![Vec::new()];
     let forward = task.trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
@@ -46,7 +51,8 @@ fn cheap(task: &Task<'_>, values: &Values) -> Vec<Option<u32>> {
     let largest = task.trace.memory().floor().map_or(0, |(_, floor)| floor.0 - task.trace.resident_bytes.0);
     let mut groups = 0;
     for segment in &segments[..segments.len() - 1] {
-        let alone = segment.iter().map(bytes).sum::<u64>() > largest;
+        let alone =
+            one_by_one && segment.iter().map(|v| u128::from(bytes(v))).sum::<u128>() > u128::from(largest);
         for v in segment {
             given_up[*v] = Some(groups);
             groups += u32::from(alone);

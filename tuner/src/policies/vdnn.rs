@@ -128,6 +128,7 @@ fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> Vec<Option<Fixed>> {
         }
     }
     let mut prefetched = vec![false; layers];
+    let mut candidates = Candidates::new(&stages, &away);
     let mut fixed: Vec<Option<Fixed>> = vec![None; gaps.gaps.len()];
     let fetch = |g: usize, returns: u32, by_slot: u32, fixed: &mut Vec<Option<Fixed>>| {
         let stage = &stages.stages[by[g].expect("a gap that is away")];
@@ -143,31 +144,51 @@ fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> Vec<Option<Fixed>> {
             if !prefetched[layer] {
                 // On demand, with all of its layer's.
                 prefetched[layer] = true;
+                candidates.remove(layer);
                 away[layer].iter().for_each(|g| fetch(*g, here, here, &mut fixed));
             }
         }
-        if let Some(layer) = find_prefetch_layer(stage.layer, &stages, &away, &prefetched) {
+        if let Some(layer) = candidates.find(stage.layer) {
             prefetched[layer] = true;
+            candidates.remove(layer);
             away[layer].iter().for_each(|g| fetch(*g, here, stage.slots.end, &mut fixed));
         }
     }
     fixed
 }
 
-/// Figure 8.
-fn find_prefetch_layer(
-    current: usize,
-    stages: &Stages,
-    away: &[Vec<usize>],
-    prefetched: &[bool],
-) -> Option<usize> {
-    for layer in (0..current.min(away.len())).rev() {
-        if !away[layer].is_empty() && !prefetched[layer] {
-            return Some(layer);
+/// The layers that may be prefetched for: those with something away that was not prefetched yet.
+struct Candidates {
+    /// By layer, plus one: the same for a candidate, else one more than some layer below with no candidate between. 0 is
+    /// none.
+    next: Vec<usize>,
+    /// By layer: one more than the nearest convolution layer below it, 0 for none.
+    conv: Vec<usize>,
+}
+
+impl Candidates {
+    fn new(stages: &Stages, away: &[Vec<usize>]) -> Candidates {
+        let (mut next, mut conv) = (vec![0], vec![0]);
+        for (layer, away) in away.iter().enumerate() {
+            next.push(if away.is_empty() { layer } else { layer + 1 });
+            conv.push(if stages.stages[layer].conv { layer + 1 } else { conv[layer] });
         }
-        if stages.stages[layer].conv {
-            return None;
-        }
+        Candidates { next, conv }
     }
-    None
+
+    fn remove(&mut self, layer: usize) {
+        self.next[layer + 1] = layer;
+    }
+
+    /// Figure 8: the nearest candidate before a layer, no farther than the nearest convolution layer before it.
+    fn find(&mut self, current: usize) -> Option<usize> {
+        let current = current.min(self.next.len() - 1);
+        let mut at = current;
+        while self.next[at] != at {
+            // Every other step of the way is cut short for the next time.
+            self.next[at] = self.next[self.next[at]];
+            at = self.next[at];
+        }
+        (at > 0 && at >= self.conv[current]).then(|| at - 1)
+    }
 }

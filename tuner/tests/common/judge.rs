@@ -1,0 +1,106 @@
+//! What must come of any request, however odd: the body that the property tests and the fuzz target share.
+//!
+//! A plan is a schedule that is valid, keeps the budget, takes as long as it says and no less than its bound; where there
+//! is none, the witness names a need that is real; a request that means nothing is refused for what is wrong with it. A
+//! fault of the planner itself (`Lowering`, `Invalid`) is never right, nor a panic.
+//!
+//! What this file does not do: compare policies, or ask how good a plan is.
+
+use plimsoll_ir::check::check;
+use plimsoll_ir::schedule::{Command, Schedule, piece_of};
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::testing::{Choices, Hostile, hostile};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Document, Seconds};
+use plimsoll_tuner::bound::unbeatable;
+use plimsoll_tuner::{
+    Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Witness, plan,
+};
+use std::cell::Cell;
+
+/// Reads a case off some bytes and asks every policy.
+pub fn judge_bytes(bytes: &[u8]) {
+    let mut choices = Choices::new(bytes);
+    let (recompute, swap) = (!choices.chance(60), !choices.chance(30));
+    let allow = Allow { recompute, swap, pieces: !choices.chance(60) };
+    // Time that is never up, up at once, or up after a while.
+    let polls = choices.pick(&[None, None, None, Some(0), Some(1), Some(7), Some(60)]);
+    let evaluations = Some(choices.pick(&[100, 1, 0, 300]));
+    let seed = choices.below(4);
+    let Hostile { trace, budget, link } = hostile(&mut choices);
+    for policy in Policy::ALL {
+        let polled = Cell::new(0);
+        let expired = || {
+            polled.set(polled.get() + 1);
+            polls.is_some_and(|polls| polled.get() > polls)
+        };
+        let limits = Limits { evaluations, expired: polls.is_some().then_some(&expired) };
+        judge(&trace, &PlanRequest { budget, link, policy, allow, limits, seed });
+    }
+}
+
+/// Plans, and holds what comes of it to what is promised.
+pub fn judge(trace: &Trace, request: &PlanRequest<'_>) {
+    let what = format!("{} at {:?} under {}", trace.name, request.budget, request.policy);
+    match plan(trace, request) {
+        Ok(Outcome::Planned(plan)) => judge_plan(trace, request, &plan, &what),
+        Ok(Outcome::Infeasible(witness)) => judge_witness(trace, request, &witness, &what),
+        Err(PlanError::Trace(fault)) => {
+            assert_eq!(trace.validate().as_ref(), Err(&fault), "{what}: it is refused, and valid");
+        }
+        Err(PlanError::Link { value, .. }) => {
+            assert!(!(1e-9..=1e20).contains(&value), "{what}: {value} is refused");
+        }
+        Err(PlanError::Budget(budget)) => assert!(budget.0 > 1 << 62, "{what}: {budget:?} is refused"),
+        Err(fault) => panic!("{what}: {fault}"),
+    }
+}
+
+fn judge_plan(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &str) {
+    let Plan { schedule, makespan, moved, bound, status } = plan;
+    check(trace, schedule).unwrap_or_else(|violation| panic!("{what}: {violation}"));
+    assert_eq!(schedule.budget_bytes, request.budget, "{what}");
+    assert!(schedule.pool_bytes + trace.resident_bytes <= request.budget, "{what}");
+    let timeline = simulate(trace, schedule);
+    assert_eq!(timeline.makespan(), *makespan, "{what}");
+    assert!(timeline.peak(trace, schedule) <= schedule.pool_bytes, "{what}");
+    assert!(makespan.0.is_finite() && bound.0.is_finite(), "{what}: {makespan} over {bound}");
+    assert!(*bound >= Seconds::ZERO && plan.gap() >= 0.0, "{what}: {bound}");
+    assert!(makespan.0 >= bound.0 * (1.0 - 1e-9), "{what}: {makespan} beats {bound}");
+    let transfers = schedule.commands.iter().filter_map(Command::transfer);
+    let pieces = transfers.map(|(t, first, bytes)| piece_of(&trace.tensors[t.index()], first, bytes));
+    let sum: u128 =
+        pieces.map(|piece| piece.expect("a checked piece")).map(|p| u128::from(p.end - p.start)).sum();
+    assert_eq!(u128::from(moved.0), sum.min(u128::from(u64::MAX)), "{what}");
+    if *status == Status::Optimal {
+        let unbeatable = unbeatable(trace, *bound);
+        assert!(makespan.0 <= unbeatable.0 * (1.0 + 1e-9), "{what}: {makespan} of {unbeatable}");
+    }
+    let text = schedule.to_json();
+    assert_eq!(Schedule::from_json(&text).as_ref(), Ok(schedule), "{what}: it is not read as it was written");
+}
+
+fn judge_witness(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what: &str) {
+    let memory = trace.memory();
+    let floor = memory.floor().expect("a valid trace has an op").1;
+    let lives = trace.lives();
+    let at_start = trace.tensors.iter().zip(lives).filter(|(_, life)| life.is_some_and(|l| l.born.is_none()));
+    let start = trace.resident_bytes + at_start.map(|(tensor, _)| tensor.bytes).sum();
+    assert_eq!(witness.name, trace.ops[witness.op.index()].name, "{what}");
+    assert!(witness.needs > request.budget, "{what}: {witness}");
+    assert_eq!(witness.short_by, witness.needs - request.budget, "{what}");
+    assert!(!witness.to_string().is_empty(), "{what}");
+    let hopeless = floor > request.budget || start > request.budget;
+    match witness.why {
+        Shortage::Floor => assert_eq!(witness.needs, memory.touched[witness.op.index()], "{what}"),
+        Shortage::Start => assert_eq!(witness.needs, start, "{what}"),
+        Shortage::Policy | Shortage::Addresses => assert!(!hopeless, "{what}: {witness}, and no plan would"),
+    }
+    if matches!(request.policy, Policy::Keep | Policy::Plimsoll) {
+        // Where everything lies beside everything, there is no question.
+        let sizes = trace.tensors.iter().map(|tensor| tensor.bytes.round_up(256).0);
+        let workspace = trace.ops.iter().map(|op| op.least_workspace().round_up(256).0).max();
+        let all = trace.resident_bytes.0 + sizes.sum::<u64>() + workspace.unwrap_or_default();
+        assert!(request.budget < Bytes(all), "{what}: {witness}, of {all} bytes in all");
+    }
+}

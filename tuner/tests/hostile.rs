@@ -1,0 +1,58 @@
+//! Property tests over traces, links and budgets at the edge of sense and beyond it; the fuzz target in `fuzz/` asks the
+//! same of what a fuzzer finds.
+//!
+//! What is drawn is a string of bytes, so that a failure is shrunk to a short one; put it into `cases` once it is mended.
+
+#[path = "common/judge.rs"]
+mod judge;
+
+use judge::judge_bytes;
+use plimsoll_ir::Document;
+use plimsoll_ir::testing::{Choices, Random, hostile};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_request_gets_a_plan_a_witness_or_a_reason(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        judge_bytes(&bytes);
+    }
+}
+
+/// A long string of random bytes.
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..600).map(|_| random.below(256) as u8).collect()
+}
+
+#[test]
+fn so_do_the_same_requests_every_day() {
+    (0..300).for_each(|seed| judge_bytes(&bytes(seed)));
+}
+
+#[test]
+fn the_cases_are_as_odd_as_they_should_be() {
+    let mut valid = 0;
+    let mut refused = 0;
+    let (mut most, mut largest, mut fits) = (0, 0, 0);
+    for seed in 0..1000 {
+        let case = hostile(&mut Choices::new(&bytes(seed)));
+        if case.trace.validate().is_err() {
+            refused += 1;
+            continue;
+        }
+        valid += 1;
+        let memory = case.trace.memory();
+        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+        fits += u32::from(floor <= case.budget && case.budget < peak);
+        most = most.max(case.trace.ops.len());
+        largest =
+            case.trace.tensors.iter().map(|tensor| tensor.bytes.0).max().unwrap_or_default().max(largest);
+    }
+    println!(
+        "{valid} valid, {refused} not; {fits} between floor and peak; {most} ops, {largest} bytes at most"
+    );
+    assert!(valid > 600 && refused > 50 && fits > 150, "{valid} {refused} {fits}");
+    assert!(most > 60 && largest >= 1 << 60, "{most} {largest}");
+}
