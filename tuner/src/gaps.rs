@@ -245,7 +245,13 @@ impl Gaps {
     }
 
     /// By gap: when it leaves and returns within a pool of so many bytes; see [`Clock::windows`].
-    pub fn windows(&self, clock: &mut Clock, swapped: &[bool], pool: u64, tighten: f64) -> Vec<Option<Window>> {
+    pub fn windows(
+        &self,
+        clock: &mut Clock,
+        swapped: &[bool],
+        pool: u64,
+        tighten: f64,
+    ) -> Vec<Option<Window>> {
         let (course, of_move) = self.course(swapped);
         clock.evaluate(&course, pool);
         let mut windows = vec![None; self.gaps.len()];

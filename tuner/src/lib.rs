@@ -21,6 +21,8 @@ mod random;
 pub mod rate;
 mod realise;
 pub mod search;
+pub mod values;
+pub mod walk;
 pub mod windows;
 
 pub use plan::{

@@ -4,11 +4,13 @@
 //! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
 //! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
 
-use crate::address::{ALIGNMENT, Addresses, Items, assign};
+use crate::address::{ALIGNMENT, Addresses, Items, assign, most_alive};
 use crate::gaps::Gaps;
 use crate::lower::lower;
 use crate::placement::Placement;
 use crate::plan::{PlanError, PlanRequest, Shortage, Witness};
+use crate::values::{Decisions, Values};
+use crate::walk::Walk;
 use crate::windows::Clock;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
@@ -109,6 +111,57 @@ impl Task<'_> {
         let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
         let needs = Bytes(lowest) + self.trace.resident_bytes;
         Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
+    }
+
+    /// The schedule of decisions, with so much left free at each op; or the least pool that was found, and by how much each
+    /// op exceeds the task's in it.
+    pub fn realise_decisions(
+        &self,
+        values: &Values,
+        decisions: &Decisions,
+        margins: &[u64],
+        attempts: &[Attempt],
+    ) -> Result<(Realised, Vec<u64>), PlanError> {
+        let mut walk = Walk::with_margins(margins.to_vec());
+        let mut clock = Clock::new(&self.request.link);
+        if !walk.go(values, decisions, usize::MAX) {
+            unreachable!("a walk ends only at its limit");
+        }
+        let workspaces = walk.workspaces(values, decisions);
+        let mut lowest = u64::MAX;
+        let mut excess = vec![0; margins.len()];
+        for attempt in attempts {
+            let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
+            clock.evaluate(&walk.course, pool);
+            let windows = clock.windows(&walk.course, attempt.tighten);
+            let placement = walk.placement(values, decisions, &windows);
+            let items = Items::new(&placement, &workspaces);
+            let addresses =
+                assign(&items.items, self.pool, attempt.alignment, attempt.work, self.request.seed);
+            tracing::debug!(
+                tighten = attempt.tighten,
+                alive = most_alive(&items.items),
+                height = addresses.height,
+                "addressed"
+            );
+            if addresses.height <= self.pool {
+                return Ok((self.finish(&placement, &items, &addresses)?, excess));
+            }
+            if addresses.height < lowest {
+                lowest = addresses.height;
+                excess.fill(0);
+                for (item, offset) in items.items.iter().zip(&addresses.offsets) {
+                    let over = (offset + item.hull.bytes.end).saturating_sub(self.pool);
+                    for slot in item.hull.slots.clone().filter(|slot| over > 0 && *slot > 0) {
+                        let of = &mut excess[walk.serves[slot as usize - 1] as usize];
+                        *of = over.max(*of);
+                    }
+                }
+            }
+        }
+        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+        let needs = Bytes(lowest) + self.trace.resident_bytes;
+        Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess))
     }
 
     fn sizes_are_aligned(&self) -> bool {

@@ -44,7 +44,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     };
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
-        Policy::Memonger | Policy::SuperNeurons => {
+        Policy::Memonger | Policy::SuperNeurons | Policy::Plimsoll => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => bound,

@@ -1,0 +1,194 @@
+//! The planner of this house: what to keep, to swap and to make again so that the iteration takes least time within the
+//! budget; of the plans that take equally long the one that moves the fewest bytes.
+//!
+//! 1. *Seeds* (`seeds.rs`): the linear program of the lower bound, rounded, for the budget and for smaller ones.
+//! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
+//!    falling probability (simulated annealing). Judged by [`crate::walk`] and [`crate::windows`]. It ends at the bound.
+//!    Where time cannot be better, bytes moved are what counts.
+//! 3. *Addresses.* The result is realised. Where holes in the pool cost time or bytes, the search goes on for a pool that
+//!    is smaller by a little.
+//! 4. *Policies.* Whatever another policy might do better is a candidate, so that none is better.
+//!
+//! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
+//!
+//! What it does not do: run ops again earlier than just before the op that needs them; order transfers otherwise than by
+//! use.
+
+mod search;
+mod seeds;
+
+use super::{accudnn, baselines, dynprog, greedy, keep, memonger, naive, superneurons};
+use crate::address::ALIGNMENT;
+use crate::bound::{least_moved, offload_bound};
+use crate::gaps::{Gaps, Ways};
+use crate::plan::{Outcome, PlanError, Status, Witness};
+use crate::realise::{Attempt, FULL, Fitting, GIVEN, LIGHT, Realised, Task};
+use crate::values::Values;
+use crate::windows::Cost;
+use plimsoll_ir::Bytes;
+use search::Search;
+
+/// How often the search goes on, where addresses leave holes.
+const RUNS: u32 = 20;
+
+/// Makespans that differ by no more than this share are equal: bytes moved decide between them.
+const SAME: f64 = 1e-6;
+
+/// What sums of floats may differ by.
+const HAIR: f64 = 1e-9;
+
+type Realise = fn(&Task<'_>) -> Result<Realised, PlanError>;
+
+/// The policies that only offload and whose schedules are candidates.
+const OFFLOADING: [Realise; 6] = [
+    naive::realise,
+    accudnn::realise,
+    greedy::realise,
+    dynprog::realise,
+    baselines::ratio,
+    baselines::autoswap,
+];
+
+/// Those that run ops again.
+const RECOMPUTING: [Realise; 2] = [memonger::realise, superneurons::realise];
+
+pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let allow = task.request.allow;
+    let least = if allow.recompute { 0 } else { least_moved(task.trace, task.request.budget).0 };
+    let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
+    candidates.offer(keep(task)?);
+    let mut late = false;
+    if !candidates.settled() {
+        late = search_all(task, &mut candidates)?;
+    }
+    let offloading = offload_bound(task.trace, task.request.budget, &task.request.link).0;
+    if allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
+        candidates.offer_all(task, &OFFLOADING, &mut late)?;
+    }
+    if allow.recompute && candidates.found.is_empty() {
+        candidates.offer_all(task, &RECOMPUTING, &mut late)?;
+    }
+    if candidates.found.is_empty() && allow.swap {
+        // Everything that can leave does.
+        let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+        candidates.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
+    }
+    let status = if late { Status::OutOfTime } else { Status::Feasible };
+    Ok(task.outcome(candidates.choose(), status))
+}
+
+/// What was realised so far.
+struct Candidates {
+    /// No makespan is shorter, and no plan moves fewer bytes.
+    bound: f64,
+    least: u64,
+    found: Vec<Fitting>,
+    short: Option<Witness>,
+}
+
+impl Candidates {
+    fn offer(&mut self, realised: Realised) {
+        match realised {
+            Realised::Fits(fitting) => self.found.push(fitting),
+            Realised::Short(short) => {
+                if self.short.as_ref().is_none_or(|s| short.needs < s.needs) {
+                    self.short = Some(short);
+                }
+            }
+        }
+    }
+
+    /// Offers what these policies do, until nothing can be better or time is up.
+    fn offer_all(&mut self, task: &Task<'_>, policies: &[Realise], late: &mut bool) -> Result<(), PlanError> {
+        for policy in policies {
+            *late |= task.request.limits.is_expired();
+            if self.settled() || (*late && !self.found.is_empty()) {
+                break;
+            }
+            self.offer(policy(task)?);
+        }
+        Ok(())
+    }
+
+    fn fastest(&self) -> f64 {
+        self.found.iter().map(|f| f.makespan.0).fold(f64::INFINITY, f64::min)
+    }
+
+    /// The position of the one that moves fewest bytes among the fastest.
+    fn best(&self) -> Option<usize> {
+        let within = self.fastest() * (1.0 + SAME);
+        let equal = (0..self.found.len()).filter(|at| self.found[*at].makespan.0 <= within);
+        let key = |at: &usize| (self.found[*at].moved, self.found[*at].makespan);
+        equal.min_by(|a, b| key(a).0.cmp(&key(b).0).then(key(a).1.0.total_cmp(&key(b).1.0)))
+    }
+
+    fn moved(&self) -> u64 {
+        self.best().map_or(u64::MAX, |at| self.found[at].moved)
+    }
+
+    /// Whether nothing can be faster, nor move fewer bytes.
+    fn settled(&self) -> bool {
+        self.fastest() <= self.bound * (1.0 + HAIR) && self.moved() <= self.least
+    }
+
+    /// Whether a schedule of this cost would be chosen.
+    fn want(&self, cost: &Cost) -> bool {
+        let fastest = self.fastest();
+        cost.seconds < fastest * (1.0 - SAME)
+            || (cost.seconds <= fastest * (1.0 + SAME) && cost.moved < self.moved())
+    }
+
+    fn choose(mut self) -> Realised {
+        match (self.best(), self.short) {
+            (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
+            (None, Some(short)) => Realised::Short(short),
+            (None, None) => unreachable!("keep was offered"),
+        }
+    }
+}
+
+/// Tells whether time was up before the search was done.
+fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
+    let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
+    let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
+    let mut search = Search::new(task, &values, evaluations);
+    for run in 0..RUNS {
+        let found = search.run();
+        tracing::debug!(
+            run,
+            seconds = found.cost.seconds,
+            again = found.again,
+            overflow = found.cost.overflow,
+            "searched"
+        );
+        // More margins are not faster, nor are fewer bytes moved; what they cost is known before addresses are.
+        if found.cost.overflow > 0 || !candidates.want(&found.cost) {
+            search.narrow();
+            continue;
+        }
+        let attempt = |tighten, work| Attempt { pool: 1.0, tighten, work, alignment: ALIGNMENT };
+        let attempts = [attempt(0.5, LIGHT), attempt(1.0, FULL)];
+        let (realised, excess) =
+            task.realise_decisions(&values, &found.decisions, search.margins(), &attempts)?;
+        let fits = matches!(realised, Realised::Fits(_));
+        candidates.offer(realised);
+        if search.late {
+            break;
+        }
+        if fits {
+            search.narrow();
+        } else {
+            search.widen(&excess);
+        }
+        if candidates.settled() {
+            break;
+        }
+    }
+    Ok(search.late)
+}
+
+/// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000.
+fn suggested(values: &Values) -> u64 {
+    let size = (values.ways.len() + values.gaps.len()) as u64;
+    (700_000_000 / size).clamp(500, 30_000)
+}

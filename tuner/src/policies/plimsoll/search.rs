@@ -1,0 +1,433 @@
+//! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
+
+use super::{HAIR, SAME, seeds::seeds};
+use crate::random::Random;
+use crate::realise::Task;
+use crate::values::{Choice, Decisions, NONE, PARTS, Values};
+use crate::walk::Walk;
+use crate::windows::{Clock, Cost};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// The searches that begin: from which seed, the best first, at which temperature, in mean seconds of an op.
+const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.2), (1, 0.35), (2, 0.35), (3, 0.35)];
+
+/// The temperature at which a search goes on.
+const COLD: f64 = 0.1;
+
+/// What a search looks for.
+#[derive(Clone, Copy, Debug)]
+enum Aim {
+    /// The shortest makespan.
+    Time,
+    /// The fewest bytes moved, within so many seconds.
+    Bytes { within: f64 },
+}
+
+/// Decisions and what they cost.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub decisions: Decisions,
+    pub cost: Cost,
+    /// Seconds spent on running ops again.
+    pub again: f64,
+}
+
+/// One decision that changes, and what it was.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Gap(u32, Choice),
+    Part(u32, u8),
+    Way(u32, u8),
+}
+
+pub(super) struct Search<'a> {
+    task: &'a Task<'a>,
+    values: &'a Values,
+    walk: Walk,
+    clock: Clock,
+    random: Random,
+    /// Gaps that may be decided otherwise than to keep, in order of time, and where each stands among them.
+    worthy: Vec<u32>,
+    /// Gaps that are alike: same kind and bytes of the maker, same distance.
+    kinds: Vec<Vec<u32>>,
+    kind_of: Vec<(u32, u32)>,
+    /// By value: seconds to make it for its bytes.
+    dearness: Vec<f64>,
+    /// Ops with more than one way, and values of which a part may be swapped.
+    choosable: Vec<u32>,
+    /// Evaluations of the first run; a quarter of them for each that follows.
+    evaluations: u64,
+    /// What the last run found.
+    last: Option<Found>,
+    aim: Aim,
+    pub late: bool,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(task: &'a Task<'a>, values: &'a Values, evaluations: u64) -> Search<'a> {
+        let mut worthy: Vec<u32> = (0..values.gaps.len() as u32)
+            .filter(|g| values.gaps[*g as usize].swap || values.gaps[*g as usize].remake)
+            .collect();
+        let dust = task.pool / 20_000;
+        worthy.retain(|g| values.bytes[values.gaps[*g as usize].value as usize] > dust);
+        worthy.sort_by_key(|g| (values.gaps[*g as usize].after.wrapping_add(1), *g));
+        let mut by_kind: BTreeMap<(&str, u64, u32), Vec<u32>> = BTreeMap::new();
+        for &g in &worthy {
+            let gap = &values.gaps[g as usize];
+            let v = gap.value as usize;
+            let kind = values
+                .maker
+                .get(v)
+                .filter(|m| **m != NONE)
+                .map_or("", |m| task.trace.ops[*m as usize].kind.as_str());
+            by_kind.entry((kind, values.bytes[v], g - values.first_gap[v])).or_default().push(g);
+        }
+        let kinds: Vec<Vec<u32>> = by_kind.into_values().collect();
+        let mut kind_of = vec![(NONE, NONE); values.gaps.len()];
+        for (k, gaps) in kinds.iter().enumerate() {
+            gaps.iter().enumerate().for_each(|(at, g)| kind_of[*g as usize] = (k as u32, at as u32));
+        }
+        let choosable =
+            (0..values.ways.len() as u32).filter(|op| values.ways[*op as usize].len() > 1).collect();
+        Search {
+            task,
+            values,
+            walk: Walk::default(),
+            clock: Clock::new(&task.request.link),
+            random: Random::new(task.request.seed),
+            worthy,
+            kinds,
+            kind_of,
+            choosable,
+            dearness: (0..values.tensor.len())
+                .map(|v| values.maker[v])
+                .zip(&values.bytes)
+                .map(
+                    |(m, bytes)| {
+                        if m == NONE { 0.0 } else { values.ways[m as usize][0].seconds / *bytes as f64 }
+                    },
+                )
+                .collect(),
+            evaluations,
+            last: None,
+            aim: Aim::Time,
+            late: false,
+        }
+    }
+
+    /// The best decisions found, with a part of the evaluations: most of them in the first run, and a share for each that
+    /// follows, which goes on from the last.
+    pub fn run(&mut self) -> Found {
+        let share = self.evaluations / 10;
+        let found = match self.last.take() {
+            Some(last) => {
+                let last = self.found(last.decisions);
+                self.anneal(share / 2, COLD, last)
+            }
+            None => {
+                let mut seeds: Vec<Found> =
+                    seeds(self.task, self.values).into_iter().map(|seed| self.found(seed)).collect();
+                self.sort(&mut seeds);
+                let mut found = Vec::with_capacity(STARTS.len());
+                for (at, heat) in STARTS {
+                    found.push(self.anneal(share, heat, seeds[at.min(seeds.len() - 1)].clone()));
+                }
+                self.sort(&mut found);
+                let mut found: Vec<Found> =
+                    found.into_iter().take(2).map(|found| self.anneal(share, COLD, found)).collect();
+                self.sort(&mut found);
+                self.anneal(3 * share, COLD, found.swap_remove(0))
+            }
+        };
+        self.last = Some(found.clone());
+        let within = found.cost.seconds.max(self.task.bound.0) * (1.0 + SAME / 2.0);
+        if found.cost.overflow == 0 && found.cost.seconds <= self.task.bound.0 * (1.0 + SAME) && !self.late {
+            // Faster it cannot be; with fewer bytes moved perhaps.
+            self.aim = Aim::Bytes { within };
+            let lighter = self.lighten(found, share);
+            let lighter = self.anneal(2 * share, COLD, lighter);
+            let lighter = self.lighten(lighter, share);
+            self.aim = Aim::Time;
+            return lighter;
+        }
+        found
+    }
+
+    /// Keeps what need not be swapped, largest first, as far as so many evaluations go.
+    fn lighten(&mut self, mut found: Found, evaluations: u64) -> Found {
+        let mut swapped: Vec<u32> = (0..self.values.gaps.len() as u32)
+            .filter(|g| found.decisions.choices[*g as usize] == Choice::Swap)
+            .collect();
+        let bytes = |g: &u32| self.values.bytes[self.values.gaps[*g as usize].value as usize];
+        swapped.sort_by_key(|g| (Reverse(bytes(g)), *g));
+        for g in swapped.into_iter().take(evaluations as usize) {
+            found.decisions.choices[g as usize] = Choice::Keep;
+            let (cost, again) = self.cost(&found.decisions);
+            if self.score(&cost, again) < self.score(&found.cost, found.again) {
+                (found.cost, found.again) = (cost, again);
+            } else {
+                found.decisions.choices[g as usize] = Choice::Swap;
+            }
+        }
+        found
+    }
+
+    /// The best first.
+    fn sort(&self, found: &mut [Found]) {
+        found.sort_by(|a, b| self.score(&a.cost, a.again).total_cmp(&self.score(&b.cost, b.again)));
+    }
+
+    /// By op: the bytes that are left free for addresses.
+    pub fn margins(&self) -> &[u64] {
+        &self.walk.margins
+    }
+
+    /// Leaves more bytes free.
+    pub fn widen(&mut self, excess: &[u64]) {
+        self.walk.margins.resize(excess.len(), 0);
+        for ((margin, excess), op) in self.walk.margins.iter_mut().zip(excess).zip(&self.task.trace.ops) {
+            let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
+            *margin = (*margin + excess / 4).min(self.task.pool.saturating_sub(own + op.least_workspace().0));
+        }
+    }
+
+    /// Leaves fewer bytes free.
+    pub fn narrow(&mut self) {
+        self.walk.margins.iter_mut().for_each(|margin| *margin = (*margin as f64 * 0.8) as u64);
+    }
+
+    /// What these decisions cost within a pool of so many bytes.
+    fn cost(&mut self, decisions: &Decisions) -> (Cost, f64) {
+        let most = 3 * self.values.ways.len() + 64;
+        if !self.walk.go(self.values, decisions, most) {
+            return (Cost { seconds: f64::INFINITY, ..Cost::default() }, 0.0);
+        }
+        let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
+        (cost, self.walk.again_seconds)
+    }
+
+    fn found(&mut self, decisions: Decisions) -> Found {
+        let (cost, again) = self.cost(&decisions);
+        Found { decisions, cost, again }
+    }
+
+    /// What counts, in seconds: time, or bytes moved, with what does not fit counted as if it went over the link many
+    /// times; and as a hint the seconds that the link and the device spend on it.
+    fn score(&self, cost: &Cost, again: f64) -> f64 {
+        let link = &self.task.request.link;
+        let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
+        let scale = self.task.bound.0.max(cost.seconds * 1e-3);
+        let penalty = if cost.overflow > 0 { 4.0 * cost.overflow as f64 / slow + 0.002 * scale } else { 0.0 };
+        let moved = cost.moved as f64 / slow;
+        match self.aim {
+            Aim::Time => cost.seconds + penalty + 1e-5 * moved + 1e-5 * again,
+            Aim::Bytes { within } if cost.seconds > within => {
+                moved + penalty + 20.0 * (cost.seconds - within) + 0.01 * scale
+            }
+            Aim::Bytes { .. } => moved + penalty,
+        }
+    }
+
+    /// Whether there is nothing more to be found.
+    fn done(&self, cost: &Cost) -> bool {
+        let fits = cost.overflow == 0;
+        match self.aim {
+            Aim::Time => fits && cost.seconds <= self.task.bound.0 * (1.0 + HAIR),
+            Aim::Bytes { within } => fits && cost.seconds <= within && cost.moved == 0,
+        }
+    }
+
+    /// Improves on decisions with so many evaluations. `heat` is the temperature at the start, in mean seconds of an op.
+    fn anneal(&mut self, evaluations: u64, heat: f64, from: Found) -> Found {
+        let unit = heat / self.values.ways.len() as f64;
+        let mut current = self.score(&from.cost, from.again);
+        let mut state = from.decisions.clone();
+        let mut fullest = self.crowded(&from.cost);
+        let mut best = (current, from);
+        let mut changes = Vec::new();
+        if self.worthy.is_empty() {
+            return best.1;
+        }
+        for evaluation in 0..evaluations {
+            if self.done(&best.1.cost) {
+                break;
+            }
+            if evaluation % 64 == 0 && self.task.request.limits.is_expired() {
+                self.late = true;
+                break;
+            }
+            let progress = evaluation as f64 / evaluations as f64;
+            self.change(&mut state, fullest, &mut changes);
+            if changes.is_empty() {
+                continue;
+            }
+            let (cost, again) = self.cost(&state);
+            let next = self.score(&cost, again);
+            let warmth = best.0 * unit * (1.0 - progress) * (1.0 - progress);
+            let taken = next <= current
+                || self.random.unit() < ((current - next) / warmth.max(f64::MIN_POSITIVE)).exp();
+            if taken {
+                current = next;
+                fullest = self.crowded(&cost);
+                if next < best.0 {
+                    best = (next, Found { decisions: state.clone(), cost, again });
+                }
+            } else {
+                changes.iter().rev().for_each(|change| undo(&mut state, change));
+            }
+        }
+        best.1
+    }
+
+    /// The op at which most is missing, if something is.
+    fn crowded(&self, cost: &Cost) -> Option<u32> {
+        let slot = cost.fullest as usize;
+        (cost.overflow > 0 && slot > 0).then(|| {
+            let following = self.walk.steps[slot - 1..].iter().find(|(_, again)| !again);
+            following.map_or(0, |(op, _)| *op)
+        })
+    }
+
+    fn set(&mut self, state: &mut Decisions, g: u32, choice: Choice, changes: &mut Vec<Change>) {
+        let old = std::mem::replace(&mut state.choices[g as usize], choice);
+        if old != choice {
+            changes.push(Change::Gap(g, old));
+        }
+    }
+
+    /// A choice for a gap that is not this one.
+    fn other(&mut self, g: u32, than: Choice) -> Choice {
+        let gap = &self.values.gaps[g as usize];
+        let all = [Choice::Keep, Choice::Swap, Choice::Remake, Choice::RemakeEach];
+        let open: Vec<Choice> = all.into_iter().filter(|c| *c != than && c.is_open(gap)).collect();
+        open[self.random.below(open.len())]
+    }
+
+    fn covers(&self, g: u32, op: u32) -> bool {
+        let gap = &self.values.gaps[g as usize];
+        (gap.after == NONE || gap.after < op) && gap.before > op
+    }
+
+    /// Keeps what is dear to make again for its bytes, and gives up what is cheap.
+    fn trade(&mut self, state: &mut Decisions, at: usize, changes: &mut Vec<Change>) {
+        let count = self.worthy.len();
+        let (mut dear, mut cheap) = (None::<(f64, u32)>, None::<(f64, u32)>);
+        let reach = if self.random.unit() < 0.5 { count } else { 64.min(count) };
+        for _ in 0..8 {
+            let g = self.worthy[(at + count + self.random.below(reach) - reach / 2) % count];
+            let gap = &self.values.gaps[g as usize];
+            if !gap.remake {
+                continue;
+            }
+            let dearness = self.dearness[gap.value as usize];
+            match state.choices[g as usize] {
+                Choice::Keep => {
+                    if cheap.is_none_or(|c| dearness < c.0) {
+                        cheap = Some((dearness, g));
+                    }
+                }
+                Choice::Remake | Choice::RemakeEach => {
+                    if dear.is_none_or(|d| dearness > d.0) {
+                        dear = Some((dearness, g));
+                    }
+                }
+                Choice::Swap => {}
+            }
+        }
+        if let Some((_, g)) = cheap {
+            self.set(state, g, Choice::Remake, changes);
+        }
+        if let Some((_, g)) = dear {
+            self.set(state, g, Choice::Keep, changes);
+        }
+    }
+
+    /// Changes some decisions.
+    fn change(&mut self, state: &mut Decisions, crowded: Option<u32>, changes: &mut Vec<Change>) {
+        changes.clear();
+        let count = self.worthy.len();
+        let mut at = self.random.below(count);
+        if let Some(op) = crowded.filter(|_| self.random.unit() < 0.6) {
+            // Something that is there where there is too much.
+            for _ in 0..12 {
+                let g = self.worthy[at];
+                if self.covers(g, op) && matches!(state.choices[g as usize], Choice::Keep) {
+                    break;
+                }
+                at = self.random.below(count);
+            }
+        }
+        let g = self.worthy[at];
+        let old = state.choices[g as usize];
+        let kind = self.random.unit();
+        // Giving up what fits gains nothing by itself.
+        let alone = crowded.is_some() || old != Choice::Keep;
+        if kind < 0.3 && alone {
+            let new = self.other(g, old);
+            self.set(state, g, new, changes);
+        } else if kind < 0.5 {
+            self.trade(state, at, changes);
+        } else if kind < 0.7 {
+            // Exchange: a gap nearby, or anywhere, that is decided otherwise.
+            let near = kind < 0.5;
+            for _ in 0..12 {
+                let offset = if near { self.random.below(24.min(count)) } else { self.random.below(count) };
+                let other =
+                    self.worthy[(at + count + offset - if near { 12.min(offset) } else { 0 }) % count];
+                let theirs = state.choices[other as usize];
+                let (mine_open, their_open) = (
+                    theirs.is_open(&self.values.gaps[g as usize]),
+                    old.is_open(&self.values.gaps[other as usize]),
+                );
+                if theirs != old && mine_open && their_open {
+                    self.set(state, g, theirs, changes);
+                    self.set(state, other, old, changes);
+                    return;
+                }
+            }
+        } else if kind < 0.82 {
+            // A run of neighbours that are decided alike.
+            let new = self.other(g, old);
+            let length = 1 + self.random.below(6);
+            for i in at..count.min(at + length) {
+                let g = self.worthy[i];
+                if state.choices[g as usize] == old && new.is_open(&self.values.gaps[g as usize]) {
+                    self.set(state, g, new, changes);
+                }
+            }
+        } else if kind < 0.94 {
+            // A run of the same kind.
+            let new = self.other(g, old);
+            let (k, first) = self.kind_of[g as usize];
+            let length = 1 + self.random.below(8);
+            let members = self.kinds[k as usize].len();
+            for i in first as usize..members.min(first as usize + length) {
+                let g = self.kinds[k as usize][i];
+                self.set(state, g, new, changes);
+            }
+        } else if !self.choosable.is_empty() && kind < 0.97 {
+            let op = self.choosable[self.random.below(self.choosable.len())];
+            let new = self.random.below(self.values.ways[op as usize].len()) as u8;
+            let old = std::mem::replace(&mut state.ways[op as usize], new);
+            if old != new {
+                changes.push(Change::Way(op, old));
+            }
+        } else if self.task.request.allow.pieces {
+            let v = self.values.gaps[g as usize].value;
+            let new = 1 + self.random.below(usize::from(PARTS)) as u8;
+            let old = std::mem::replace(&mut state.parts[v as usize], new);
+            if old != new {
+                changes.push(Change::Part(v, old));
+            }
+        }
+    }
+}
+
+fn undo(state: &mut Decisions, change: &Change) {
+    match *change {
+        Change::Gap(g, choice) => state.choices[g as usize] = choice,
+        Change::Part(v, parts) => state.parts[v as usize] = parts,
+        Change::Way(op, way) => state.ways[op as usize] = way,
+    }
+}

@@ -1,0 +1,87 @@
+//! Decisions to begin a search with: everything kept, everything swapped, and the linear program of the lower bound, rounded.
+//!
+//! [`relax`] says of every value how much of it is best kept, swapped and made again across the instant that costs most.
+//! Its fractions are rounded so that the bytes of each kind add up, value by value in the order of the trace. It knows one
+//! instant only, and nothing of the memory that making again takes; so it is asked for several smaller budgets, too.
+
+use crate::bound::joint::{Relaxed, relax};
+use crate::realise::Task;
+use crate::values::{Choice, Decisions, NONE, Values};
+use plimsoll_ir::{Bytes, OpId};
+use std::collections::HashMap;
+
+/// Shares of what the budget leaves beyond the floor for which the program is solved.
+const SHARES: [f64; 7] = [1.0, 0.97, 0.94, 0.9, 0.84, 0.75, 0.6];
+
+/// A seed for each share.
+pub(super) fn seeds(task: &Task<'_>, values: &Values) -> Vec<Decisions> {
+    let resident = task.trace.resident_bytes;
+    let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
+    let budget = Bytes(task.pool) + resident;
+    let mut seeds = vec![values.keep_all(), swap_all(values)];
+    for share in SHARES {
+        let room = budget.saturating_sub(floor).0 as f64 * share;
+        let relaxed =
+            relax(task.trace, floor + Bytes(room as u64), &task.request.link, task.request.allow.recompute, &task.request.limits);
+        for tail in [Choice::RemakeEach, Choice::Remake] {
+            let seed = round(values, &relaxed, tail);
+            if !seeds.contains(&seed) {
+                seeds.push(seed);
+            }
+        }
+    }
+    seeds
+}
+
+/// Everything leaves that can.
+pub(super) fn swap_all(values: &Values) -> Decisions {
+    let mut decisions = values.keep_all();
+    for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices).filter(|(gap, _)| gap.swap) {
+        if gap.before != NONE {
+            *choice = Choice::Swap;
+        }
+    }
+    decisions
+}
+
+/// Rounds a solution. `tail` is for values that are made again for others' sake only.
+fn round(values: &Values, relaxed: &Relaxed, tail: Choice) -> Decisions {
+    let mut decisions = values.keep_all();
+    for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices) {
+        if gap.before == NONE && gap.remake {
+            *choice = tail;
+        }
+    }
+    let Some(OpId(p)) = relaxed.op else { return decisions };
+    let value_of: HashMap<_, usize> =
+        (0..values.tensor.len()).map(|v| ((values.tensor[v], values.maker[v]), v)).collect();
+    let mut owed = [0.0f64; 3];
+    for fate in &relaxed.values {
+        let key = (fate.tensor, fate.writer.map_or(NONE, |op| op.0));
+        let Some(&v) = value_of.get(&key) else { continue };
+        let gaps = values.first_gap[v]..values.first_gap[v + 1];
+        // The gap that lies across the end of p.
+        let across = gaps.clone().rev().find(|g| {
+            let after = values.gaps[*g as usize].after;
+            after == NONE || after <= p
+        });
+        let Some(g) = across else { continue };
+        let gap = &values.gaps[g as usize];
+        let remade = (1.0 - fate.kept - fate.swapped).max(0.0);
+        let bytes = values.bytes[v] as f64;
+        let again = if gap.before == NONE { tail } else { Choice::Remake };
+        let options = [(Choice::Keep, fate.kept), (Choice::Swap, fate.swapped), (again, remade)];
+        let mut chosen = None::<usize>;
+        for (k, (choice, share)) in options.iter().enumerate() {
+            owed[k] += share * bytes;
+            if *share > 0.0 && choice.is_open(gap) && chosen.is_none_or(|c| owed[k] > owed[c]) {
+                chosen = Some(k);
+            }
+        }
+        if let Some(k) = chosen {
+            owed[k] -= bytes;
+            decisions.choices[g as usize] = options[k].0;
+        }
+    }
+    decisions
+}
