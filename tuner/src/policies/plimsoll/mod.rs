@@ -156,13 +156,13 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
         let found = search.run();
         tracing::debug!(
             run,
-            seconds = found.cost.seconds,
-            again = found.again,
-            overflow = found.cost.overflow,
+            seconds = found.judged.cost.seconds,
+            again = found.judged.again,
+            overflow = found.judged.cost.overflow,
             "searched"
         );
         // More margins are not faster, nor are fewer bytes moved; what they cost is known before addresses are.
-        if found.cost.overflow > 0 || !candidates.want(&found.cost) {
+        if found.judged.cost.overflow > 0 || !candidates.want(&found.judged.cost) {
             search.narrow();
             continue;
         }

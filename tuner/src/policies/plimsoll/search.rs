@@ -24,13 +24,21 @@ enum Aim {
     Bytes { within: f64 },
 }
 
+/// What decisions cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    pub cost: Cost,
+    /// Seconds spent on running ops again.
+    pub again: f64,
+    /// The op at which most is missing, if something is.
+    crowded: Option<u32>,
+}
+
 /// Decisions and what they cost.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub decisions: Decisions,
-    pub cost: Cost,
-    /// Seconds spent on running ops again.
-    pub again: f64,
+    pub judged: Judged,
 }
 
 /// One decision that changes, and what it was.
@@ -90,6 +98,10 @@ impl<'a> Search<'a> {
         }
         let choosable =
             (0..values.ways.len() as u32).filter(|op| values.ways[*op as usize].len() > 1).collect();
+        let dearness = |v: usize| match values.maker[v] {
+            NONE => 0.0,
+            maker => values.ways[maker as usize][0].seconds / values.bytes[v] as f64,
+        };
         Search {
             task,
             values,
@@ -100,15 +112,7 @@ impl<'a> Search<'a> {
             kinds,
             kind_of,
             choosable,
-            dearness: (0..values.tensor.len())
-                .map(|v| values.maker[v])
-                .zip(&values.bytes)
-                .map(
-                    |(m, bytes)| {
-                        if m == NONE { 0.0 } else { values.ways[m as usize][0].seconds / *bytes as f64 }
-                    },
-                )
-                .collect(),
+            dearness: (0..values.tensor.len()).map(dearness).collect(),
             evaluations,
             last: None,
             aim: Aim::Time,
@@ -141,8 +145,9 @@ impl<'a> Search<'a> {
             }
         };
         self.last = Some(found.clone());
-        let within = found.cost.seconds.max(self.task.bound.0) * (1.0 + SAME / 2.0);
-        if found.cost.overflow == 0 && found.cost.seconds <= self.task.bound.0 * (1.0 + SAME) && !self.late {
+        let cost = &found.judged.cost;
+        let within = cost.seconds.max(self.task.bound.0) * (1.0 + SAME / 2.0);
+        if cost.overflow == 0 && cost.seconds <= self.task.bound.0 * (1.0 + SAME) && !self.late {
             // Faster it cannot be; with fewer bytes moved perhaps.
             self.aim = Aim::Bytes { within };
             let lighter = self.lighten(found, share);
@@ -163,9 +168,9 @@ impl<'a> Search<'a> {
         swapped.sort_by_key(|g| (Reverse(bytes(g)), *g));
         for g in swapped.into_iter().take(evaluations as usize) {
             found.decisions.choices[g as usize] = Choice::Keep;
-            let (cost, again) = self.cost(&found.decisions);
-            if self.score(&cost, again) < self.score(&found.cost, found.again) {
-                (found.cost, found.again) = (cost, again);
+            let judged = self.judge(&found.decisions);
+            if self.score(&judged) < self.score(&found.judged) {
+                found.judged = judged;
             } else {
                 found.decisions.choices[g as usize] = Choice::Swap;
             }
@@ -175,7 +180,7 @@ impl<'a> Search<'a> {
 
     /// The best first.
     fn sort(&self, found: &mut [Found]) {
-        found.sort_by(|a, b| self.score(&a.cost, a.again).total_cmp(&self.score(&b.cost, b.again)));
+        found.sort_by(|a, b| self.score(&a.judged).total_cmp(&self.score(&b.judged)));
     }
 
     /// By op: the bytes that are left free for addresses.
@@ -197,24 +202,28 @@ impl<'a> Search<'a> {
         self.walk.margins.iter_mut().for_each(|margin| *margin = (*margin as f64 * 0.8) as u64);
     }
 
-    /// What these decisions cost within a pool of so many bytes.
-    fn cost(&mut self, decisions: &Decisions) -> (Cost, f64) {
+    /// What these decisions cost.
+    fn judge(&mut self, decisions: &Decisions) -> Judged {
         let most = 3 * self.values.ways.len() + 64;
         if !self.walk.go(self.values, decisions, most) {
-            return (Cost { seconds: f64::INFINITY, ..Cost::default() }, 0.0);
+            let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
+            return Judged { cost, again: 0.0, crowded: None };
         }
         let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
-        (cost, self.walk.again_seconds)
+        let crowded =
+            (cost.overflow > 0 && cost.fullest > 0).then(|| self.walk.serves[cost.fullest as usize - 1]);
+        Judged { cost, again: self.walk.again_seconds, crowded }
     }
 
     fn found(&mut self, decisions: Decisions) -> Found {
-        let (cost, again) = self.cost(&decisions);
-        Found { decisions, cost, again }
+        let judged = self.judge(&decisions);
+        Found { decisions, judged }
     }
 
     /// What counts, in seconds: time, or bytes moved, with what does not fit counted as if it went over the link many
     /// times; and as a hint the seconds that the link and the device spend on it.
-    fn score(&self, cost: &Cost, again: f64) -> f64 {
+    fn score(&self, judged: &Judged) -> f64 {
+        let Judged { cost, again, .. } = judged;
         let link = &self.task.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
         let scale = self.task.bound.0.max(cost.seconds * 1e-3);
@@ -241,16 +250,16 @@ impl<'a> Search<'a> {
     /// Improves on decisions with so many evaluations. `heat` is the temperature at the start, in mean seconds of an op.
     fn anneal(&mut self, evaluations: u64, heat: f64, from: Found) -> Found {
         let unit = heat / self.values.ways.len() as f64;
-        let mut current = self.score(&from.cost, from.again);
+        let mut current = self.score(&from.judged);
         let mut state = from.decisions.clone();
-        let mut fullest = self.crowded(&from.cost);
+        let mut crowded = from.judged.crowded;
         let mut best = (current, from);
         let mut changes = Vec::new();
         if self.worthy.is_empty() {
             return best.1;
         }
         for evaluation in 0..evaluations {
-            if self.done(&best.1.cost) {
+            if self.done(&best.1.judged.cost) {
                 break;
             }
             if evaluation % 64 == 0 && self.task.request.limits.is_expired() {
@@ -258,35 +267,26 @@ impl<'a> Search<'a> {
                 break;
             }
             let progress = evaluation as f64 / evaluations as f64;
-            self.change(&mut state, fullest, &mut changes);
+            self.change(&mut state, crowded, &mut changes);
             if changes.is_empty() {
                 continue;
             }
-            let (cost, again) = self.cost(&state);
-            let next = self.score(&cost, again);
+            let judged = self.judge(&state);
+            let next = self.score(&judged);
             let warmth = best.0 * unit * (1.0 - progress) * (1.0 - progress);
             let taken = next <= current
                 || self.random.unit() < ((current - next) / warmth.max(f64::MIN_POSITIVE)).exp();
             if taken {
                 current = next;
-                fullest = self.crowded(&cost);
+                crowded = judged.crowded;
                 if next < best.0 {
-                    best = (next, Found { decisions: state.clone(), cost, again });
+                    best = (next, Found { decisions: state.clone(), judged });
                 }
             } else {
                 changes.iter().rev().for_each(|change| undo(&mut state, change));
             }
         }
         best.1
-    }
-
-    /// The op at which most is missing, if something is.
-    fn crowded(&self, cost: &Cost) -> Option<u32> {
-        let slot = cost.fullest as usize;
-        (cost.overflow > 0 && slot > 0).then(|| {
-            let following = self.walk.steps[slot - 1..].iter().find(|(_, again)| !again);
-            following.map_or(0, |(op, _)| *op)
-        })
     }
 
     fn set(&mut self, state: &mut Decisions, g: u32, choice: Choice, changes: &mut Vec<Change>) {
@@ -404,7 +404,9 @@ impl<'a> Search<'a> {
             let members = self.kinds[k as usize].len();
             for i in first as usize..members.min(first as usize + length) {
                 let g = self.kinds[k as usize][i];
-                self.set(state, g, new, changes);
+                if new.is_open(&self.values.gaps[g as usize]) {
+                    self.set(state, g, new, changes);
+                }
             }
         } else if !self.choosable.is_empty() && kind < 0.97 {
             let op = self.choosable[self.random.below(self.choosable.len())];

@@ -21,8 +21,13 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values) -> Vec<Decisions> {
     let mut seeds = vec![values.keep_all(), swap_all(values)];
     for share in SHARES {
         let room = budget.saturating_sub(floor).0 as f64 * share;
-        let relaxed =
-            relax(task.trace, floor + Bytes(room as u64), &task.request.link, task.request.allow.recompute, &task.request.limits);
+        let relaxed = relax(
+            task.trace,
+            floor + Bytes(room as u64),
+            &task.request.link,
+            task.request.allow.recompute,
+            &task.request.limits,
+        );
         for tail in [Choice::RemakeEach, Choice::Remake] {
             let seed = round(values, &relaxed, tail);
             if !seeds.contains(&seed) {
