@@ -41,7 +41,8 @@ fn nothing_overlaps() {
         {
             let found = assign(&items, limit, alignment, work, seed);
             assert!(found.height >= least);
-            assert!(found.offsets.iter().all(|offset| offset % alignment == 0));
+            let aligned = |(item, offset): (&Item, &u64)| offset.is_multiple_of(item.alignment(alignment));
+            assert!(items.iter().zip(&found.offsets).all(aligned), "seed {seed}");
             for (i, a) in items.iter().enumerate() {
                 assert!(found.offsets[i] + a.hull.bytes.end <= found.height);
                 for (j, b) in items.iter().enumerate().skip(i + 1) {

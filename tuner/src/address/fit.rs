@@ -1,0 +1,194 @@
+//! Best fit in a given order, and hill climbing over orders.
+//!
+//! Each item in turn goes into the narrowest hole that is free for as long as it lives. The orders weigh size against
+//! length of life; then what lies highest is moved to the front, as long as the pool grows no higher. Plans whose long
+//! lives are few fit like this at once.
+//!
+//! What this file does not do: place an item among others of the same time better than one by one; see the sweeps and
+//! the tree for that.
+
+use super::{Addresses, Block, Effort, Item, padded};
+use crate::random::Random;
+
+/// What is weighed: powers of size and of life.
+const ORDERS: [(f64, f64); 8] =
+    [(1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 0.25), (1.0, 2.0), (2.0, 1.0)];
+
+/// A search over orders that can be continued.
+pub(super) struct Fits<'a> {
+    items: &'a [Item],
+    alignment: u64,
+    shelf: Shelf,
+    /// How many of [`ORDERS`] were tried.
+    tried: usize,
+    /// The best order so far and what it gave.
+    order: Vec<u32>,
+    current: Addresses,
+}
+
+impl<'a> Fits<'a> {
+    pub fn new(items: &'a [Item], alignment: u64) -> Fits<'a> {
+        let current = Addresses { offsets: Vec::new(), height: u64::MAX };
+        Fits { items, alignment, shelf: Shelf::new(items), tried: 0, order: Vec::new(), current }
+    }
+
+    /// Tries orders until one ends within `limit`, the effort is spent, or there are no more.
+    pub fn orders(&mut self, limit: u64, effort: &mut Effort) {
+        while self.tried < ORDERS.len() && self.current.height > limit && !effort.spent() {
+            let (size_power, life_power) = ORDERS[self.tried];
+            self.tried += 1;
+            let score = |i: &u32| {
+                let item = &self.items[*i as usize];
+                size_power * (item.size() as f64).ln() + life_power * f64::from(item.life()).ln()
+            };
+            let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
+            order.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.cmp(b)));
+            let below = self.current.height.saturating_sub(1);
+            if let Some(found) = self.fit(&order, below, 0, effort) {
+                (self.order, self.current) = (order, found);
+            }
+        }
+    }
+
+    /// Changes the best order, until it ends within `limit` or the effort is spent.
+    pub fn climb(&mut self, limit: u64, random: &mut Random, effort: &mut Effort) {
+        while !self.order.is_empty() && self.current.height > limit && !effort.spent() {
+            let top = |i: &u32| self.current.offsets[*i as usize] + self.items[*i as usize].size();
+            let highest = (0..self.order.len()).filter(|at| top(&self.order[*at]) >= self.current.height);
+            let highest: Vec<usize> = highest.collect();
+            effort.spend(2 * self.order.len() as u64);
+            let from = highest[random.below(highest.len())];
+            let to = random.below(from.max(1));
+            let mut order = self.order.clone();
+            if random.unit() < 0.5 {
+                order.swap(from, to);
+            } else {
+                order[to..=from].rotate_right(1);
+            }
+            // What comes before the change lies where it lay.
+            if let Some(found) = self.fit(&order, self.current.height, to, effort) {
+                (self.order, self.current) = (order, found);
+            }
+        }
+    }
+
+    /// The best so far.
+    pub fn best(&self) -> Option<&Addresses> {
+        (!self.order.is_empty()).then_some(&self.current)
+    }
+
+    /// Places all items in this order, the first `known` of them as they are in `current`; none where that ends above
+    /// `ceiling`, or the effort is spent.
+    fn fit(&mut self, order: &[u32], ceiling: u64, known: usize, effort: &mut Effort) -> Option<Addresses> {
+        let mut offsets = vec![0; self.items.len()];
+        let mut height = 0;
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        self.shelf.clear();
+        for (at, &i) in order.iter().enumerate() {
+            let item = &self.items[i as usize];
+            let offset = if at < known {
+                self.current.offsets[i as usize]
+            } else {
+                taken.clear();
+                let mut looked = 1;
+                for part in item.parts() {
+                    looked += self.shelf.conflicts(part, &mut taken);
+                }
+                effort.spend(looked as u64);
+                narrowest(&mut taken, item.alignment(self.alignment))
+            };
+            height = height.max(offset.saturating_add(item.size()));
+            if height > ceiling || effort.spent() {
+                return None;
+            }
+            for part in item.parts() {
+                effort.spend(u64::from(self.shelf.put(part, offset)));
+            }
+            offsets[i as usize] = offset;
+        }
+        Some(Addresses { offsets, height })
+    }
+}
+
+/// The start of the narrowest hole left by ranges of offsets that an item may not have, each given as the first
+/// forbidden and the first allowed again; the space above all counts as the widest.
+fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
+    forbidden.sort_unstable_by_key(|range| range.0);
+    let (mut free, mut best) = (0u64, None::<(u64, u64)>);
+    for &(from, until) in forbidden.iter() {
+        if from > free {
+            let width = from - free;
+            if best.is_none_or(|b| width < b.0) {
+                best = Some((width, free));
+            }
+        }
+        if until > free {
+            free = padded(until, alignment);
+        }
+    }
+    best.map_or(free, |b| b.1)
+}
+
+/// What is placed, found by time.
+struct Shelf {
+    /// By stretch of [`STRETCH`] slots: what begins in it.
+    begins: Vec<Vec<Taken>>,
+    /// By stretch: what began before it and is there at its first slot.
+    across: Vec<Vec<Taken>>,
+}
+
+/// Bytes that are taken during some slots.
+#[derive(Clone, Copy)]
+struct Taken {
+    from: u32,
+    until: u32,
+    low: u64,
+    high: u64,
+}
+
+const STRETCH: u32 = 16;
+
+impl Shelf {
+    fn new(items: &[Item]) -> Shelf {
+        let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
+        let count = (end / STRETCH) as usize + 1;
+        Shelf { begins: vec![Vec::new(); count], across: vec![Vec::new(); count] }
+    }
+
+    fn clear(&mut self) {
+        self.begins.iter_mut().chain(&mut self.across).for_each(Vec::clear);
+    }
+
+    /// Gives how many places it was put in.
+    fn put(&mut self, block: &Block, offset: u64) -> u32 {
+        let (low, high) = (offset.saturating_add(block.bytes.start), offset.saturating_add(block.bytes.end));
+        let taken = Taken { from: block.slots.start, until: block.slots.end, low, high };
+        let (first, last) = (taken.from / STRETCH, (taken.until - 1) / STRETCH);
+        self.begins[first as usize].push(taken);
+        for stretch in first + 1..=last {
+            self.across[stretch as usize].push(taken);
+        }
+        1 + last - first
+    }
+
+    /// Adds the offsets that an item may not have because of its part `part`. Gives how many blocks were looked at.
+    fn conflicts(&self, part: &Block, forbidden: &mut Vec<(u64, u64)>) -> usize {
+        let (first, last) = (part.slots.start / STRETCH, (part.slots.end - 1) / STRETCH);
+        let mut looked = 0;
+        let begins = self.begins[first as usize..=last as usize].iter();
+        for list in std::iter::once(&self.across[first as usize]).chain(begins) {
+            looked += list.len() + 1;
+            for t in list {
+                if t.from < part.slots.end && part.slots.start < t.until {
+                    // This part would begin below the block's end and end above its start.
+                    let first = (t.low + 1).saturating_sub(part.bytes.end);
+                    let free = t.high.saturating_sub(part.bytes.start);
+                    if free > first {
+                        forbidden.push((first, free));
+                    }
+                }
+            }
+        }
+        looked
+    }
+}

@@ -1,0 +1,293 @@
+//! Static addresses: where in the pool each thing lies, so that things which are there at the same time share no byte.
+//!
+//! # The data
+//!
+//! An [`Item`] is placed as one: a tensor with a home of its own, or the workspace of a step. It is made of [`Block`]s,
+//! each some of its bytes during some slots; a tensor of which one piece leaves and returns while the rest stays has
+//! several, and others may lie in the hole meanwhile. [`assign`] gives every item an offset such that no two blocks of
+//! different items share a byte during a slot.
+//!
+//! # The way
+//!
+//! Three searches, each in a file of its own, cheapest first, until the pool's limit is met:
+//!
+//! 1. [`sweep`]: walks through time that keep several states, for pools that are full all the time.
+//! 2. [`fit`]: best fit in several orders, and hill climbing over them, for lives that are mostly short.
+//! 3. [`tree`]: from the bottom up with everything that can be inferred, for limits that leave no slack at all. It
+//!    searches completely for items that are solid, and is the only one that pays for a few hundred very tangled items.
+//!
+//! What is left of the work after a first try of each is shared between them in slices that double, so that none is
+//! lost that would have come soon. All are deterministic for a seed and bounded by an amount of work, not by time; a
+//! unit of work is a look at one placed block, some 5 to 10 ns.
+//!
+//! # Alignment
+//!
+//! Offsets of tensors are multiples of [`ALIGNMENT`], as CUDA's own allocator gives them and as wide loads like it. A
+//! tensor whose size is no multiple of it and is small asks for less (a 64th of its size, and no less than 16, the
+//! widest single load of a GPU), so that thousands of scalars and statistics do not cost 256 bytes each.
+//!
+//! What this file does not do: it proves nothing about the least pool. [`most_alive`] is the bound that is known.
+
+mod fit;
+mod sections;
+mod sweep;
+mod tree;
+
+use crate::placement::Placement;
+use crate::random::Random;
+use fit::Fits;
+use std::ops::Range;
+use sweep::{Taste, sweep};
+use tree::Forest;
+
+/// Offsets are multiples of this where the budget allows: what GPUs and vector units like to find.
+pub const ALIGNMENT: u64 = 256;
+
+/// The least alignment of a small item, where any is asked for: the widest single load of a GPU's thread.
+pub const SMALL_ALIGNMENT: u64 = 16;
+
+/// Some bytes of an item during some slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// During which slots; not empty.
+    pub slots: Range<u32>,
+    /// Which bytes, counted from the item's first; not empty.
+    pub bytes: Range<u64>,
+}
+
+/// What is placed as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The slots and bytes that enclose all of it.
+    pub hull: Block,
+    /// Its parts, where they differ from the hull; empty where the hull is all there is.
+    pub blocks: Vec<Block>,
+}
+
+/// Where everything lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// By item: the offset of its byte 0 from the start of the pool.
+    pub offsets: Vec<u64>,
+    /// The bytes from the start of the pool to the end of the highest block.
+    pub height: u64,
+}
+
+/// The items of a placement: one for each home with a residency, in order of home, then one for each step with a
+/// workspace, in order of step.
+#[derive(Clone, Debug, Default)]
+pub struct Items {
+    /// The items.
+    pub items: Vec<Item>,
+    /// By residency: its item.
+    pub of_residency: Vec<u32>,
+    /// By step: the item of its workspace, and the workspace's bytes.
+    pub of_step: Vec<Option<(u32, u64)>>,
+}
+
+impl Items {
+    /// What a placement asks addresses for. `workspace` has the bytes of every step's workspace.
+    pub fn new(placement: &Placement, workspace: &[u64]) -> Items {
+        let mut items = Items::default();
+        let homes = placement.residencies.iter().map(|r| r.home + 1).max().unwrap_or_default();
+        let mut item_of_home = vec![u32::MAX; homes as usize];
+        for residency in &placement.residencies {
+            let block = Block { slots: residency.slots.clone(), bytes: residency.bytes.clone() };
+            let item = &mut item_of_home[residency.home as usize];
+            if *item == u32::MAX {
+                *item = items.items.len() as u32;
+                items.items.push(Item { hull: block, blocks: Vec::new() });
+            } else {
+                items.items[*item as usize].add(block);
+            }
+            items.of_residency.push(*item);
+        }
+        for (step, bytes) in workspace.iter().enumerate() {
+            let here = (*bytes > 0).then_some((items.items.len() as u32, *bytes));
+            if here.is_some() {
+                let slot = step as u32 + 1;
+                let hull = Block { slots: slot..slot + 1, bytes: 0..*bytes };
+                items.items.push(Item { hull, blocks: Vec::new() });
+            }
+            items.of_step.push(here);
+        }
+        items
+    }
+}
+
+impl Item {
+    fn add(&mut self, block: Block) {
+        if self.blocks.is_empty() {
+            self.blocks.push(self.hull.clone());
+        }
+        let hull = &mut self.hull;
+        hull.slots = hull.slots.start.min(block.slots.start)..hull.slots.end.max(block.slots.end);
+        hull.bytes = hull.bytes.start.min(block.bytes.start)..hull.bytes.end.max(block.bytes.end);
+        self.blocks.push(block);
+    }
+
+    fn parts(&self) -> &[Block] {
+        if self.blocks.is_empty() { std::slice::from_ref(&self.hull) } else { &self.blocks }
+    }
+
+    fn size(&self) -> u64 {
+        self.hull.bytes.end
+    }
+
+    fn life(&self) -> u32 {
+        self.hull.slots.end - self.hull.slots.start
+    }
+
+    /// What its offset is a multiple of, where `alignment` (a power of two) is asked for; see the head of this file.
+    pub fn alignment(&self, alignment: u64) -> u64 {
+        if alignment <= SMALL_ALIGNMENT || self.size().is_multiple_of(alignment) {
+            return alignment;
+        }
+        let share = (self.size() / 64).max(1);
+        (1u64 << share.ilog2()).clamp(SMALL_ALIGNMENT, alignment)
+    }
+}
+
+/// The most bytes that are taken during one slot: no pool is smaller.
+pub fn most_alive(items: &[Item]) -> u64 {
+    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
+    let mut change = vec![0i128; end as usize + 1];
+    for block in items.iter().flat_map(Item::parts) {
+        let bytes = i128::from(block.bytes.end - block.bytes.start);
+        change[block.slots.start as usize] += bytes;
+        change[block.slots.end as usize] -= bytes;
+    }
+    let mut alive = 0;
+    let most = change.into_iter().fold(0, |most, change| {
+        alive += change;
+        alive.max(most)
+    });
+    u64::try_from(most).unwrap_or(u64::MAX)
+}
+
+/// Finds addresses whose height is at most `limit`, or the lowest that `work` allows.
+pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> Addresses {
+    // Side by side, all fit in this.
+    let all = items.iter().map(|i| padded(i.size(), alignment)).fold(0, u64::saturating_add);
+    let mut search = Search {
+        items,
+        limit: limit.min(all),
+        alignment,
+        effort: Effort(work),
+        random: Random::new(seed),
+        best: Addresses { offsets: vec![0; items.len()], height: u64::MAX },
+    };
+    search.run();
+    search.best
+}
+
+/// The work that is left.
+#[derive(Clone, Copy, Debug)]
+struct Effort(u64);
+
+impl Effort {
+    fn spend(&mut self, work: u64) {
+        self.0 = self.0.saturating_sub(work);
+    }
+
+    fn spent(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// Takes away up to `work`.
+    fn slice(&mut self, work: u64) -> Effort {
+        let slice = work.min(self.0);
+        self.0 -= slice;
+        Effort(slice)
+    }
+
+    /// Gives back what a slice has left.
+    fn put_back(&mut self, slice: Effort) {
+        self.0 += slice.0;
+    }
+}
+
+/// The first slice of work, in units for each item.
+const FIRST_SLICE: u64 = 1000;
+
+/// States that a sweep goes on with.
+const WIDTH: usize = 8;
+
+struct Search<'a> {
+    items: &'a [Item],
+    limit: u64,
+    alignment: u64,
+    effort: Effort,
+    random: Random,
+    best: Addresses,
+}
+
+impl Search<'_> {
+    fn run(&mut self) {
+        self.sweep(Taste::plain(true, 1), None);
+        self.sweep(Taste::plain(false, 1), None);
+        self.sweep(Taste::plain(true, WIDTH), None);
+        self.sweep(Taste::plain(false, WIDTH), None);
+        if self.ended() {
+            return;
+        }
+        let mut fits = Fits::new(self.items, self.alignment);
+        fits.orders(self.limit, &mut self.effort);
+        self.offer(fits.best());
+        let mut forest = None;
+        // Tries in the tree are not cut short: what is too little for the next one is saved up.
+        let mut saved = Effort(0);
+        let mut slice = FIRST_SLICE * self.items.len() as u64;
+        while !self.ended() {
+            let until = self.effort.0.saturating_sub(slice);
+            while !self.ended() && self.effort.0 > until {
+                let taste = Taste::any(WIDTH, &mut self.random);
+                self.sweep(taste, Some(slice));
+            }
+            let mut effort = self.effort.slice(slice);
+            fits.climb(self.limit, &mut self.random, &mut effort);
+            self.effort.put_back(effort);
+            self.offer(fits.best());
+            slice *= 2;
+            if self.ended() {
+                break;
+            }
+            let forest = forest.get_or_insert_with(|| Forest::new(self.items, self.alignment, self.limit));
+            saved.put_back(self.effort.slice(slice));
+            let found = forest.search(&mut self.random, &mut saved);
+            self.offer(found.as_ref());
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.best.height <= self.limit || self.effort.spent()
+    }
+
+    fn offer(&mut self, found: Option<&Addresses>) {
+        if let Some(found) = found.filter(|found| found.height < self.best.height) {
+            self.best = found.clone();
+        }
+    }
+
+    /// A sweep with no more than so much of the work. The first is finished whatever the work, so that there always is
+    /// an answer.
+    fn sweep(&mut self, taste: Taste, most: Option<u64>) {
+        let first = self.best.height == u64::MAX;
+        if !first && self.ended() {
+            return;
+        }
+        let mut effort = if first { Effort(u64::MAX) } else { self.effort.slice(most.unwrap_or(u64::MAX)) };
+        let found = sweep(self.items, self.alignment, self.limit, &taste, &mut self.random, &mut effort);
+        if first {
+            self.effort.spend(u64::MAX - effort.0);
+        } else {
+            self.effort.put_back(effort);
+        }
+        self.offer(found.as_ref());
+    }
+}
+
+/// The next multiple of a power of two, or as large a number as there is.
+fn padded(bytes: u64, alignment: u64) -> u64 {
+    bytes.checked_next_multiple_of(alignment).unwrap_or(u64::MAX)
+}

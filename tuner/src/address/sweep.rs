@@ -1,0 +1,373 @@
+//! Sweeps: a beam search that walks through time, forward or backward, and gives every item an offset when it comes.
+//!
+//! A state is what is in the pool now, as rectangles of bytes and time. An item may take either end of any hole that
+//! is free for as long as it lives; the search keeps the few cheapest states of different content. What is cheap is
+//! a matter of taste, told by a [`Taste`]: above all, an item should lie beside a neighbour that goes when it goes, so
+//! that both leave one large hole. Plans that move as much as the link can carry keep the pool full all the time, and
+//! there this does best of all that is known here; no one taste is best, so several are tried.
+//!
+//! An item with several blocks reserves their bytes for the time when they are there, and others may use them before.
+//!
+//! What this file does not do: look back. A state that has no hole left for an item grows above the limit, and stays
+//! only where all others have, too.
+
+use super::{Addresses, Block, Effort, Item, padded};
+use crate::random::Random;
+use std::ops::Range;
+
+/// What a sweep prefers.
+#[derive(Clone, Copy, Debug)]
+pub struct Taste {
+    /// From the end of time to its start.
+    pub backward: bool,
+    /// How many states go on.
+    pub width: usize,
+    /// How the cost of a neighbour that goes at another time grows with the time between.
+    pub curve: Curve,
+    /// The share of both neighbours in that cost; what is left of 1 is the better neighbour's.
+    pub both: f64,
+    /// The cost of leaving a rest of the hole.
+    pub rest: f64,
+    /// The cost of the upper end of a hole, beside the lower one.
+    pub high: f64,
+    /// A cost by chance up to this.
+    pub noise: f64,
+    /// How costs grow with the item's size.
+    pub power: f64,
+}
+
+/// How a cost grows with time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    Logarithm,
+    Root,
+    Line,
+}
+
+impl Taste {
+    /// The first two that are tried.
+    pub fn plain(backward: bool, width: usize) -> Taste {
+        let curve = Curve::Logarithm;
+        Taste { backward, width, curve, both: 0.0, rest: 0.0, high: 0.0, noise: 0.0, power: 0.5 }
+    }
+
+    /// Another one by chance.
+    pub fn any(width: usize, random: &mut Random) -> Taste {
+        Taste {
+            backward: random.below(2) == 0,
+            width,
+            curve: [Curve::Logarithm, Curve::Root, Curve::Line][random.below(3)],
+            both: if random.unit() < 0.3 { random.unit() } else { 0.0 },
+            rest: [0.0, 0.0, 0.01, 0.1][random.below(4)],
+            high: [0.0, 0.0, 0.02, -0.02][random.below(4)],
+            noise: [0.0, 0.02, 0.1, 0.3][random.below(4)],
+            power: random.unit(),
+        }
+    }
+}
+
+/// Bytes that are taken during some slots.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    low: u64,
+    high: u64,
+    from: u32,
+    until: u32,
+}
+
+/// One way to have placed all items so far.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// What is there now or will be, in order of the lowest byte.
+    taken: Vec<Taken>,
+    /// Which bytes are taken until when, as one number.
+    content: u64,
+    cost: f64,
+    height: u64,
+    /// The last step of the way here.
+    path: u32,
+}
+
+/// A state with one more item.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    height: u64,
+    cost: f64,
+    content: u64,
+    parent: u32,
+    offset: u64,
+}
+
+/// Offsets that an item may have: from the first to the last, and when what bounds them goes.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    first: u64,
+    last: u64,
+    below: u32,
+    above: u32,
+}
+
+/// The children that one state may have in the choice among all.
+const CHILDREN: usize = 6;
+
+const NO_PATH: u32 = u32::MAX;
+
+/// Offsets for all items, at most `limit` high where that is found; none where the effort ended on the way.
+pub fn sweep(
+    items: &[Item],
+    alignment: u64,
+    limit: u64,
+    taste: &Taste,
+    random: &mut Random,
+    effort: &mut Effort,
+) -> Option<Addresses> {
+    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
+    let turn = |slots: &Range<u32>| {
+        if taste.backward { end - slots.end..end - slots.start } else { slots.clone() }
+    };
+    let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    order.sort_by_cached_key(|i| {
+        let item = &items[*i as usize];
+        let slots = turn(&item.hull.slots);
+        (slots.start, u32::MAX - slots.end, u64::MAX - item.size(), *i)
+    });
+    let mut walk = Walk::new(limit, end, taste);
+    let mut blocks: Vec<Block> = Vec::new();
+    for &i in &order {
+        let item = &items[i as usize];
+        blocks.clear();
+        blocks.extend(item.parts().iter().map(|b| Block { slots: turn(&b.slots), bytes: b.bytes.clone() }));
+        walk.advance(turn(&item.hull.slots).start);
+        let piece = Piece { blocks: &blocks, size: item.size(), alignment: item.alignment(alignment) };
+        walk.place(&piece, random, effort);
+        if effort.spent() {
+            return None;
+        }
+    }
+    Some(walk.addresses(items, &order))
+}
+
+/// The item that is placed now, its time turned.
+struct Piece<'a> {
+    blocks: &'a [Block],
+    size: u64,
+    alignment: u64,
+}
+
+struct Walk<'a> {
+    limit: u64,
+    end: u32,
+    taste: &'a Taste,
+    now: u32,
+    states: Vec<State>,
+    /// Every state that ever was: the one before it, and the offset of its item.
+    paths: Vec<(u32, u64)>,
+    children: Vec<Child>,
+    holes: Vec<Hole>,
+    spare: Vec<State>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(limit: u64, end: u32, taste: &'a Taste) -> Walk<'a> {
+        let first = State { path: NO_PATH, ..State::default() };
+        let (paths, children, holes, spare) = Default::default();
+        Walk { limit, end, taste, now: 0, states: vec![first], paths, children, holes, spare }
+    }
+
+    /// Takes away what is gone by now.
+    fn advance(&mut self, now: u32) {
+        if now == self.now {
+            return;
+        }
+        self.now = now;
+        for state in &mut self.states {
+            let content = &mut state.content;
+            state.taken.retain(|t| {
+                let stays = t.until > now;
+                *content ^= if stays { 0 } else { mark(t) };
+                stays
+            });
+        }
+    }
+
+    /// One more item in every state, and the choice among what comes of it.
+    fn place(&mut self, piece: &Piece<'_>, random: &mut Random, effort: &mut Effort) {
+        self.children.clear();
+        for at in 0..self.states.len() {
+            let state = &self.states[at];
+            let roof = self.limit.max(state.height);
+            find_holes(state, piece, roof, &mut self.holes);
+            effort.spend((state.taken.len() * piece.blocks.len() + 4 * self.holes.len()) as u64);
+            self.breed(at as u32, piece, random);
+        }
+        let limit = self.limit;
+        let key = |child: &Child| child.height.max(limit);
+        self.children.sort_unstable_by(|a, b| {
+            key(a).cmp(&key(b)).then(a.cost.total_cmp(&b.cost)).then(a.content.cmp(&b.content))
+        });
+        let mut next = std::mem::take(&mut self.spare);
+        let mut count = 0;
+        for child in &self.children {
+            if count == self.taste.width {
+                break;
+            }
+            if next[..count].iter().any(|state| state.content == child.content) {
+                continue;
+            }
+            if next.len() == count {
+                next.push(State::default());
+            }
+            let parent = &self.states[child.parent as usize];
+            next[count].follow(parent, child, piece.blocks, self.paths.len() as u32);
+            effort.spend(parent.taken.len() as u64 / 4);
+            self.paths.push((parent.path, child.offset));
+            count += 1;
+        }
+        next.truncate(count);
+        self.spare = std::mem::replace(&mut self.states, next);
+    }
+
+    /// The children of one state: both ends of every hole, the cheapest few of them.
+    fn breed(&mut self, parent: u32, piece: &Piece<'_>, random: &mut Random) {
+        let Piece { blocks, size, .. } = *piece;
+        let state = &self.states[parent as usize];
+        let Taste { both, rest, high, noise, power, .. } = *self.taste;
+        let goes = blocks.iter().map(|b| b.slots.end).max().unwrap_or_default();
+        let weight = (size as f64 / self.limit.max(1) as f64).min(1.0).powf(power);
+        let from = self.children.len();
+        for hole in &self.holes {
+            let slack = hole.last - hole.first;
+            let away = |neighbour: u32| self.taste.curve.of(neighbour.abs_diff(goes), self.end);
+            let ends = [(hole.first, hole.below, hole.above), (hole.last, hole.above, hole.below)];
+            for (upper, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0))
+            {
+                let near = away(near);
+                let far = if slack == 0 { away(far) } else { 1.0 };
+                let mut cost = near.min(far) + both * (near + far) + noise * random.unit();
+                if slack > 0 {
+                    cost += rest * (1.0 - 0.5 * slack as f64 / self.limit.max(1) as f64);
+                }
+                cost += high * upper as f64;
+                let mut content = state.content;
+                for block in blocks {
+                    content ^= mark(&taken(block, offset));
+                }
+                self.children.push(Child {
+                    height: state.height.max(offset.saturating_add(size)),
+                    cost: state.cost + cost * weight,
+                    content,
+                    parent,
+                    offset,
+                });
+            }
+        }
+        if self.children.len() - from > CHILDREN {
+            let limit = self.limit;
+            self.children[from..].sort_unstable_by(|a, b| {
+                a.height
+                    .max(limit)
+                    .cmp(&b.height.max(limit))
+                    .then(a.cost.total_cmp(&b.cost))
+                    .then(a.offset.cmp(&b.offset))
+            });
+            self.children.truncate(from + CHILDREN);
+        }
+    }
+
+    fn addresses(&self, items: &[Item], order: &[u32]) -> Addresses {
+        let mut found = Addresses { offsets: vec![0; items.len()], height: 0 };
+        let Some(best) = self.states.iter().min_by_key(|state| state.height) else { return found };
+        found.height = best.height;
+        let mut path = best.path;
+        for &i in order.iter().rev() {
+            let (before, offset) = self.paths[path as usize];
+            found.offsets[i as usize] = offset;
+            path = before;
+        }
+        found
+    }
+}
+
+impl State {
+    /// Becomes what `child` says, in place.
+    fn follow(&mut self, parent: &State, child: &Child, blocks: &[Block], path: u32) {
+        self.taken.clone_from(&parent.taken);
+        for block in blocks {
+            let new = taken(block, child.offset);
+            let at = self.taken.partition_point(|t| t.low < new.low);
+            self.taken.insert(at, new);
+        }
+        (self.cost, self.height, self.content, self.path) = (child.cost, child.height, child.content, path);
+    }
+}
+
+impl Curve {
+    /// From 0 for no time to 1 for all.
+    fn of(self, time: u32, all: u32) -> f64 {
+        let (time, all) = (f64::from(time.min(all)), f64::from(all));
+        match self {
+            Curve::Logarithm => time.ln_1p() / all.ln_1p(),
+            Curve::Root => (time / all).sqrt(),
+            Curve::Line => time / all,
+        }
+    }
+}
+
+fn taken(block: &Block, offset: u64) -> Taken {
+    Taken {
+        low: offset.saturating_add(block.bytes.start),
+        high: offset.saturating_add(block.bytes.end),
+        from: block.slots.start,
+        until: block.slots.end,
+    }
+}
+
+/// A number for what is taken until when; those of a state are joined by exclusive or.
+fn mark(taken: &Taken) -> u64 {
+    let mut mark = taken.low.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        ^ taken.high.rotate_left(32).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+        ^ u64::from(taken.until).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mark = (mark ^ (mark >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mark ^ (mark >> 32)
+}
+
+/// The holes for an item, none of which ends above `roof`; above all else where there is none.
+fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>) {
+    holes.clear();
+    let Piece { blocks, size, alignment } = *piece;
+    let mut free = (0, 0u32);
+    let mut next = |first: u64, until: u64, goes: u32| {
+        if first > free.0 {
+            let last = (first - 1) / alignment * alignment;
+            holes.push(Hole { first: free.0, last, below: free.1, above: goes });
+        }
+        if until > free.0 {
+            free = (padded(until, alignment), goes);
+        }
+    };
+    // A block lies below what is taken, or above it: offsets that do neither are given as the first of them and the
+    // first after them.
+    let between = |block: &Block, t: &Taken| {
+        let meet = t.from < block.slots.end && block.slots.start < t.until;
+        let first = t.low.saturating_add(1).saturating_sub(block.bytes.end);
+        let until = t.high.saturating_sub(block.bytes.start);
+        (meet && until > first).then_some((first, until, t.until))
+    };
+    if let [block] = blocks {
+        for (first, until, goes) in state.taken.iter().filter_map(|t| between(block, t)) {
+            next(first, until, goes);
+        }
+    } else {
+        let pairs = blocks.iter().flat_map(|b| state.taken.iter().filter_map(move |t| between(b, t)));
+        let mut pairs: Vec<_> = pairs.collect();
+        pairs.sort_unstable();
+        for (first, until, goes) in pairs {
+            next(first, until, goes);
+        }
+    }
+    let (first, below) = free;
+    let last = roof.saturating_sub(size) / alignment * alignment;
+    if first <= last || holes.is_empty() {
+        holes.push(Hole { first, last: last.max(first), below, above: 0 });
+    }
+}
