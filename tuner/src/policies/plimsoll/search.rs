@@ -227,7 +227,7 @@ impl<'a> Search<'a> {
         let link = &self.task.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
         let scale = self.task.bound.0.max(cost.seconds * 1e-3);
-        let penalty = if cost.overflow > 0 { 4.0 * cost.overflow as f64 / slow + 0.002 * scale } else { 0.0 };
+        let penalty = if cost.overflow > 0 { 20.0 * cost.overflow as f64 / slow + 0.01 * scale } else { 0.0 };
         let moved = cost.moved as f64 / slow;
         match self.aim {
             Aim::Time => cost.seconds + penalty + 1e-5 * moved + 1e-5 * again,
@@ -361,12 +361,14 @@ impl<'a> Search<'a> {
         let g = self.worthy[at];
         let old = state.choices[g as usize];
         let kind = self.random.unit();
-        // Giving up what fits gains nothing by itself.
-        let alone = crowded.is_some() || old != Choice::Keep;
-        if kind < 0.3 && alone {
-            let new = self.other(g, old);
+        if kind < 0.3 {
+            let mut new = self.other(g, old);
+            if crowded.is_none() && old == Choice::Keep && self.values.gaps[g as usize].swap {
+                // To make again what fits gains nothing by itself.
+                new = Choice::Swap;
+            }
             self.set(state, g, new, changes);
-        } else if kind < 0.5 {
+        } else if kind < 0.5 && self.task.request.allow.recompute {
             self.trade(state, at, changes);
         } else if kind < 0.7 {
             // Exchange: a gap nearby, or anywhere, that is decided otherwise.
