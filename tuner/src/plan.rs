@@ -104,13 +104,15 @@ pub enum Policy {
     SuperNeurons,
     /// The outputs of every sqrt(n)-th layer are kept, the rest is made again (Memonger).
     Memonger,
+    /// The fastest iteration there is, of a trace of a few ops, without pieces: see [`policies::optimal`].
+    Optimal,
     /// The planner of this house: the shortest makespan that it finds, and of equal ones (to a millionth) the one that
     /// moves fewest bytes.
     Plimsoll,
 }
 
 impl Policy {
-    /// All of them.
+    /// All that take traces of any size: all but [`Policy::Optimal`].
     pub const ALL: [Policy; 17] = [
         Policy::Keep,
         Policy::Naive,
@@ -131,9 +133,19 @@ impl Policy {
         Policy::Plimsoll,
     ];
 
+    /// All that take this trace.
+    pub fn taking(trace: &Trace) -> Vec<Policy> {
+        let small = trace.ops.len() <= policies::optimal::MOST_OPS;
+        Policy::ALL.into_iter().chain(small.then_some(Policy::Optimal)).collect()
+    }
+
+    fn every() -> impl Iterator<Item = Policy> {
+        Policy::ALL.into_iter().chain([Policy::Optimal])
+    }
+
     /// The names of all of them, as a sentence lists them.
     pub fn names() -> String {
-        let names: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
+        let names: Vec<&str> = Policy::every().map(Policy::name).collect();
         names.join(", ")
     }
 
@@ -156,6 +168,7 @@ impl Policy {
             Policy::AutoSwap => "autoswap",
             Policy::SuperNeurons => "superneurons",
             Policy::Memonger => "memonger",
+            Policy::Optimal => "optimal",
             Policy::Plimsoll => "plimsoll",
         }
     }
@@ -175,7 +188,7 @@ pub struct UnknownPolicy(pub String);
 impl FromStr for Policy {
     type Err = UnknownPolicy;
     fn from_str(text: &str) -> Result<Policy, UnknownPolicy> {
-        Policy::ALL.into_iter().find(|p| p.name() == text).ok_or_else(|| UnknownPolicy(text.to_owned()))
+        Policy::every().find(|p| p.name() == text).ok_or_else(|| UnknownPolicy(text.to_owned()))
     }
 }
 
@@ -224,7 +237,8 @@ impl Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// No schedule of any kind is faster, whatever it offloads or recomputes: the makespan is the sum of the ops' fastest
-    /// seconds, or the lower bound in a trace of which nothing can be recomputed. See [`crate::bound::unbeatable`].
+    /// seconds, or the lower bound in a trace of which nothing can be recomputed. See [`crate::bound::unbeatable`]. Of
+    /// [`Policy::Optimal`]: no schedule of whole tensors is faster (see [`policies::optimal`] for what else it assumes).
     Optimal,
     /// The policy's own. Nothing is proved of it but what [`Plan::gap`] says: where that is 0, no schedule that only
     /// offloads is faster.
@@ -291,6 +305,21 @@ pub enum PlanError {
         what: &'static str,
         /// What it is.
         value: f64,
+    },
+    /// The policy is for smaller traces.
+    #[error(
+        "the trace is too large for policy {policy}, which looks at every schedule there is: it has {ops} ops, where at most \
+         {most_ops} (with at most {most_values} versions of tensors) are taken; policy plimsoll takes traces of any size"
+    )]
+    TooLarge {
+        /// Which.
+        policy: Policy,
+        /// The trace's ops.
+        ops: usize,
+        /// How many there may be.
+        most_ops: usize,
+        /// And how many tensors, each counted once for every time it is written.
+        most_values: usize,
     },
     /// A budget too large to count with.
     #[error("a budget of {0} is more than 2^62 bytes")]

@@ -10,6 +10,7 @@
 //! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
 //! - [`superneurons`], [`memonger`]: ops run again, as in a trace in which each run is an op.
 //! - [`plimsoll`]: a search.
+//! - [`optimal`]: the fastest iteration there is, for small traces.
 
 pub mod accudnn;
 pub mod baselines;
@@ -20,6 +21,7 @@ pub mod layrub;
 mod load;
 pub mod memonger;
 pub mod naive;
+pub mod optimal;
 pub mod plimsoll;
 mod rerun;
 mod stages;
@@ -40,11 +42,12 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     let allowed = match request.policy {
         Policy::Memonger => recompute,
         Policy::SuperNeurons => recompute && swap,
+        Policy::Optimal => recompute || swap,
         _ => swap,
     };
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
-        Policy::Memonger | Policy::SuperNeurons | Policy::Plimsoll => {
+        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal | Policy::Plimsoll => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => bound,
@@ -66,6 +69,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
         Policy::AutoSwap => baselines::autoswap(&task)?,
         Policy::SuperNeurons => superneurons::realise(&task)?,
         Policy::Memonger => memonger::realise(&task)?,
+        Policy::Optimal => return optimal::decide(&task),
         Policy::Plimsoll => return plimsoll::decide(&task),
     };
     Ok(task.outcome(realised, Status::Feasible))

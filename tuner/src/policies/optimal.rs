@@ -1,0 +1,182 @@
+//! The fastest iteration there is, for small traces: what the other policies are measured by.
+//!
+//! # The space
+//!
+//! Every schedule of this kind is looked at, all bytes and all times exact:
+//!
+//! - Tensors stay, are swapped whole, or are given up and made again; each version leaves for the host once at most while the
+//!   host's copy lives, and comes back as often as it likes.
+//! - Ops run again just before an op of the trace, each once at most in such a batch, in the trace's order, and only such as
+//!   make something, at first or second hand, that the op lacks. What was made again may stay for later. Once parameters
+//!   change, nothing runs again.
+//! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
+//! - At any time, what is on the device fits the pool: a value from the start of the command that brings it to the end of
+//!   the last that uses it there, and the workspace of what runs.
+//!
+//! No time is lost to addresses here, so that the least makespan of the space is a bound for every schedule of the kind, and
+//! the planner of this house with `pieces` off makes no other kind. A plan is proved optimal where it takes just that time.
+//! Where addresses are not found for it, the iteration is planned for pools that are smaller by what was lacking; the
+//! fastest that fits is the plan, and what is proved then is how far it is from the bound ([`crate::Plan::gap`]).
+//!
+//! # How
+//!
+//! [`search`] goes through the orders of commands, best first. It begins with the planner's makespan, which it must reach by
+//! itself. It stops after a number of states, or when time is up; the planner's plan is the answer then.
+//!
+//! What this file does not do: move pieces of tensors, take traces of more than [`MOST_OPS`] ops.
+
+mod program;
+mod realise;
+mod search;
+mod space;
+
+use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status, plan};
+use crate::realise::{Fitting, Realised, Task};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use program::Solved;
+use search::{Found, Switches, Timed, fastest};
+use space::Space;
+
+/// The most ops that a trace may have.
+pub const MOST_OPS: usize = 32;
+
+pub use space::MOST_VALUES;
+
+/// States that are looked at where the request does not say how many: some ten seconds, some 200 MB.
+const MOST_STATES: usize = 1_000_000;
+
+/// Makespans that differ by no more than this share are equal.
+const HAIR: f64 = 1e-9;
+
+/// So much longer than the planner's schedule the search's may be, so that sums in another order do not hide it.
+const SAME: f64 = 1e-6;
+
+/// How many smaller pools are planned for, where addresses leave holes.
+const POOLS: u32 = 8;
+
+/// The least makespan of the space, without addresses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Least {
+    /// No schedule of the space is faster.
+    pub seconds: Seconds,
+    /// Whether one is as fast, if addresses let it.
+    pub reached: bool,
+}
+
+/// The least makespan of all iterations that take no longer than `within`; none where there is none. The request's policy
+/// does not matter.
+///
+/// # Errors
+///
+/// [`PlanError::TooLarge`].
+pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Result<Option<Least>, PlanError> {
+    let pool = request.budget.saturating_sub(trace.resident_bytes).0;
+    let space = space(trace, request, pool)?;
+    Ok(match search(&space, request, within.0) {
+        Found::Fastest(commands) => Some(Least { seconds: Seconds(end(&commands)), reached: true }),
+        Found::Late { bound } => Some(Least { seconds: Seconds(bound), reached: false }),
+        Found::Nothing => None,
+    })
+}
+
+/// The same by a mixed-integer program, if that has no more than so many choices; not reached where it has more, or where
+/// the solver gave up. It finds the same by other means; the solver that is in Rust takes a second for some hundred choices,
+/// a dozen ops that are only swapped or half a dozen of which some run again.
+///
+/// # Errors
+///
+/// [`PlanError::TooLarge`].
+pub fn least_by_program(
+    trace: &Trace,
+    request: &PlanRequest<'_>,
+    within: Seconds,
+    most_choices: usize,
+) -> Result<Option<Least>, PlanError> {
+    let pool = request.budget.saturating_sub(trace.resident_bytes).0;
+    let space = space(trace, request, pool)?;
+    Ok(match program::least(&space, within.0, most_choices) {
+        Solved::Least(seconds) => Some(Least { seconds: Seconds(seconds), reached: true }),
+        Solved::Nothing => None,
+        Solved::TooLarge | Solved::GivenUp => Some(Least { seconds: Seconds::ZERO, reached: false }),
+    })
+}
+
+fn space(trace: &Trace, request: &PlanRequest<'_>, pool: u64) -> Result<Space, PlanError> {
+    let ops = trace.ops.len();
+    let space = (ops <= MOST_OPS).then(|| Space::new(trace, pool, &request.link, request.allow));
+    space.flatten().ok_or(PlanError::TooLarge {
+        policy: Policy::Optimal,
+        ops,
+        most_ops: MOST_OPS,
+        most_values: MOST_VALUES,
+    })
+}
+
+fn search(space: &Space, request: &PlanRequest<'_>, within: f64) -> Found {
+    let most = request.limits.evaluations.map_or(MOST_STATES, |most| most as usize);
+    fastest(space, within, most, &|| request.limits.is_expired(), Switches::default())
+}
+
+fn end(commands: &[Timed]) -> f64 {
+    commands.iter().map(|command| command.end).fold(0.0, f64::max)
+}
+
+pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let Task { trace, request, pool, bound } = *task;
+    let space = space(trace, request, pool)?;
+    let allow = Allow { pieces: false, ..request.allow };
+    let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, ..*request })?;
+    let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
+    let judged = |status: Status, bound: Seconds| match known.clone() {
+        Outcome::Planned(plan) => Outcome::Planned(Plan { status, bound, ..plan }),
+        short => short,
+    };
+    if so_far <= bound.0 * (1.0 + HAIR) {
+        return Ok(judged(Status::Optimal, bound));
+    }
+    let commands = match search(&space, request, so_far * (1.0 + SAME)) {
+        Found::Fastest(commands) => commands,
+        Found::Late { bound: late } => {
+            return Ok(judged(Status::OutOfTime, bound.max(Seconds(late.min(so_far)))));
+        }
+        // The planner's schedule is none of the space.
+        Found::Nothing => return Ok(judged(Status::Feasible, bound)),
+    };
+    let least = bound.max(Seconds(end(&commands)));
+    if so_far <= least.0 * (1.0 + HAIR) {
+        return Ok(judged(Status::Optimal, least));
+    }
+    let Some(Fitting { schedule, makespan, moved }) = with_addresses(task, &space, &commands, so_far)? else {
+        return Ok(judged(Status::Feasible, least));
+    };
+    let status = if makespan.0 <= least.0 * (1.0 + HAIR) { Status::Optimal } else { Status::Feasible };
+    let moved = Bytes(moved);
+    Ok(Outcome::Planned(Plan { schedule: *schedule, makespan, moved, bound: least.min(makespan), status }))
+}
+
+/// The fastest schedule that has addresses: that of these commands, or of those for smaller pools, if it takes less than
+/// `within`.
+fn with_addresses(
+    task: &Task<'_>,
+    space: &Space,
+    commands: &[Timed],
+    within: f64,
+) -> Result<Option<Fitting>, PlanError> {
+    let (mut pool, mut step) = (task.pool, task.pool / 256);
+    let (mut space, mut commands) = (space.clone(), commands.to_vec());
+    for _ in 0..POOLS {
+        let over = match realise::realise(task, &space, &commands)? {
+            Realised::Fits(fitting) => return Ok((fitting.makespan.0 < within).then_some(fitting)),
+            Realised::Short(short) => short.short_by.0,
+        };
+        step = over.max(step + step / 2);
+        pool = pool.saturating_sub(step);
+        space = self::space(task.trace, task.request, pool)?;
+        commands = match search(&space, task.request, within * (1.0 - HAIR)) {
+            Found::Fastest(commands) => commands,
+            _ => break,
+        };
+    }
+    Ok(None)
+}

@@ -1,0 +1,558 @@
+//! The same space as a mixed-integer program.
+//!
+//! # The variables
+//!
+//! The *steps* of compute stand in one order: stage after stage, the ops that may run again before the op of the stage. A
+//! step runs or not, in one of its ways; its start is a time. A *stay* is a value on the device without a break: from the
+//! start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that reads
+//! it. Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
+//!
+//! # Memory
+//!
+//! More is taken only when a step or a prefetch starts. So it is asked for just then: a stay counts unless it begins later,
+//! or all that it serves, and its offload, have ended. Choices say which times come first; they are bound to the times by
+//! rows with the known makespan as the large number, which is as small as it can be.
+//!
+//! # What it is for
+//!
+//! It says what the space is in rows that a solver reads, shares no idea with [`super::search`], and gives the same least
+//! makespan. It takes far longer: the solver of the default build (microlp, in Rust) solves some hundred choices in a second;
+//! with the feature `highs` it is HiGHS.
+
+use super::space::{Space, members};
+use good_lp::{
+    Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable,
+    constraint, variable,
+};
+
+#[cfg(feature = "highs")]
+use good_lp::highs as solver;
+#[cfg(not(feature = "highs"))]
+use good_lp::microlp as solver;
+
+/// A step of compute.
+struct Step {
+    stage: usize,
+    op: usize,
+    /// By way of the op: whether it runs so.
+    ways: Vec<Variable>,
+    start: Variable,
+}
+
+/// How a stay begins.
+#[derive(Clone, Copy, PartialEq)]
+enum From {
+    Start,
+    Step(usize),
+    /// A prefetch: its start, and whether it takes place.
+    Fetch {
+        stage: usize,
+        start: Variable,
+        takes: Variable,
+    },
+}
+
+/// A value on the device without a break.
+struct Stay {
+    value: usize,
+    from: From,
+    /// The steps that it may serve, and whether it does.
+    serves: Vec<(usize, Variable)>,
+    /// Whether the offload of the value is from here; none where it cannot be.
+    leaves: Option<Variable>,
+}
+
+/// The offload of a value: whether it takes place, and when it has ended.
+struct Offload {
+    value: usize,
+    takes: Variable,
+    end: Variable,
+}
+
+/// A program as it grows.
+struct Program<'a> {
+    space: &'a Space,
+    variables: ProblemVariables,
+    rows: Vec<good_lp::Constraint>,
+    /// No time is later.
+    latest: f64,
+    choices: usize,
+    makespan: Variable,
+    steps: Vec<Step>,
+    stays: Vec<Stay>,
+    offloads: Vec<Offload>,
+}
+
+/// What came of a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Solved {
+    /// The least makespan.
+    Least(f64),
+    /// There is none within the time that was asked for.
+    Nothing,
+    /// It has more choices than were allowed.
+    TooLarge,
+    /// The solver gave up.
+    GivenUp,
+}
+
+/// The least makespan that is no later than `within`, if the program has no more than so many choices.
+pub(super) fn least(space: &Space, within: f64, most_choices: usize) -> Solved {
+    let mut variables = ProblemVariables::new();
+    let within = within.min(one_by_one(space));
+    let makespan = variables.add(variable().bounds(0.0..=within));
+    let (rows, steps, stays, offloads) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut program =
+        Program { space, variables, rows, latest: within, choices: 0, makespan, steps, stays, offloads };
+    program.add_steps();
+    program.add_stays();
+    program.serve();
+    program.add_offloads();
+    if program.choices > most_choices {
+        return Solved::TooLarge;
+    }
+    program.order_links();
+    program.add_memory();
+    if program.choices > most_choices {
+        return Solved::TooLarge;
+    }
+    let Program { variables, rows, .. } = program;
+    let mut model = variables.minimise(makespan).using(solver);
+    for row in rows {
+        model = model.with(row);
+    }
+    match model.solve() {
+        Ok(solution) if matches!(solution.status(), SolutionStatus::Optimal) => {
+            Solved::Least(solution.value(makespan))
+        }
+        Err(ResolutionError::Infeasible) => Solved::Nothing,
+        _ => Solved::GivenUp,
+    }
+}
+
+/// How long everything takes that may be done, one after the other.
+fn one_by_one(space: &Space) -> f64 {
+    let stages = space.jobs.len() as f64;
+    let longest = |ways: &[super::space::Way]| ways.iter().map(|way| way.seconds).fold(0.0, f64::max);
+    let compute: f64 = space.jobs.iter().map(|job| longest(&job.ways)).sum();
+    let link: f64 = space.values.iter().map(|value| value.out + stages * value.back).sum();
+    stages * compute + link
+}
+
+fn sum(of: &[Variable]) -> Expression {
+    of.iter().copied().map(Expression::from).sum()
+}
+
+impl Program<'_> {
+    fn time(&mut self) -> Variable {
+        self.variables.add(variable().bounds(0.0..=self.latest))
+    }
+
+    fn choice(&mut self) -> Variable {
+        self.choices += 1;
+        self.variables.add(variable().binary())
+    }
+
+    /// A number from 0 that is large where something counts.
+    fn share(&mut self) -> Variable {
+        self.variables.add(variable().bounds(0.0..=1.0))
+    }
+
+    fn row(&mut self, row: good_lp::Constraint) {
+        self.rows.push(row);
+    }
+
+    /// `a` is so many seconds before `b` where all of the choices are 1.
+    fn order(
+        &mut self,
+        a: impl Into<Expression>,
+        seconds: f64,
+        b: impl Into<Expression>,
+        choices: &[Expression],
+    ) {
+        let most = self.latest + seconds;
+        let slack: Expression = choices.iter().map(|choice| (1.0 - choice.clone()) * most).sum();
+        self.rows.push(constraint!(a.into() + seconds <= b.into() + slack));
+    }
+
+    fn runs(&self, step: usize) -> Expression {
+        sum(&self.steps[step].ways)
+    }
+
+    fn end(&self, step: usize) -> Expression {
+        let Step { op, ways, start, .. } = &self.steps[step];
+        let seconds = self.space.jobs[*op].ways.iter().map(|way| way.seconds);
+        ways.iter().zip(seconds).map(|(way, seconds)| seconds * *way).sum::<Expression>() + *start
+    }
+
+    fn reads(&self, step: usize, value: usize) -> bool {
+        self.space.jobs[self.steps[step].op].reads >> value & 1 == 1
+    }
+
+    fn makes(&self, step: usize, value: usize) -> bool {
+        self.space.jobs[self.steps[step].op].writes >> value & 1 == 1
+    }
+
+    fn add_steps(&mut self) {
+        let space = self.space;
+        for (stage, job) in space.jobs.iter().enumerate() {
+            // What the op lacks at most, at first and at second hand.
+            let (mut lacks, mut again) = (job.reads, Vec::new());
+            for k in (0..stage).rev().filter(|_| stage < space.final_stage) {
+                if space.jobs[k].again && space.jobs[k].writes & lacks != 0 {
+                    lacks |= space.jobs[k].reads;
+                    again.push(k);
+                }
+            }
+            for op in again.into_iter().rev().chain([stage]) {
+                let ways = (0..space.jobs[op].ways.len()).map(|_| self.choice()).collect();
+                let start = self.time();
+                self.steps.push(Step { stage, op, ways, start });
+                let at = self.steps.len() - 1;
+                let runs = self.runs(at);
+                let must = f64::from(u8::from(op == stage));
+                self.row(constraint!(runs.clone() <= 1.0));
+                self.row(constraint!(runs >= must));
+                if at > 0 {
+                    let (before, start) = (self.end(at - 1), self.steps[at].start);
+                    self.order(before, 0.0, start, &[]);
+                }
+            }
+        }
+        let (end, makespan) = (self.end(self.steps.len() - 1), self.makespan);
+        self.order(end, 0.0, makespan, &[]);
+    }
+
+    fn add_stays(&mut self) {
+        let space = self.space;
+        for v in 0..space.values.len() {
+            if space.start >> v & 1 == 1 {
+                self.stays.push(Stay { value: v, from: From::Start, serves: Vec::new(), leaves: None });
+            }
+            for step in (0..self.steps.len()).filter(|s| self.makes(*s, v)).collect::<Vec<usize>>() {
+                self.stays.push(Stay { value: v, from: From::Step(step), serves: Vec::new(), leaves: None });
+            }
+            let maker = space.values[v].maker;
+            let made = maker.map_or(0, |maker| maker + 1);
+            let recomputes = space.jobs.iter().any(|job| job.again);
+            for stage in (made..space.jobs.len()).filter(|_| space.swap) {
+                let readers = |s: &Step| s.stage == stage && space.jobs[s.op].reads >> v & 1 == 1;
+                // Without running again nothing is away but where memory is short.
+                let last = (made..stage)
+                    .rev()
+                    .find(|q| space.jobs[*q].reads >> v & 1 == 1)
+                    .unwrap_or(made.max(1) - 1);
+                let short =
+                    (last..stage).any(|q| space.press[q].away > 0 && space.press[q].across >> v & 1 == 1);
+                if self.steps.iter().any(readers) && (short || recomputes) {
+                    let (start, takes) = (self.time(), self.choice());
+                    let from = From::Fetch { stage, start, takes };
+                    self.stays.push(Stay { value: v, from, serves: Vec::new(), leaves: None });
+                }
+            }
+        }
+    }
+
+    /// Every read of a step that runs is served by one stay.
+    fn serve(&mut self) {
+        for step in 0..self.steps.len() {
+            for v in members(self.space.jobs[self.steps[step].op].reads) {
+                let mut servers = Vec::new();
+                for k in 0..self.stays.len() {
+                    let can = match self.stays[k].from {
+                        From::Start => true,
+                        From::Step(made) => made < step,
+                        From::Fetch { stage, .. } => stage <= self.steps[step].stage,
+                    };
+                    if self.stays[k].value == v && can {
+                        let serves = self.choice();
+                        self.stays[k].serves.push((step, serves));
+                        servers.push(serves);
+                        self.bind_server(k, step, serves);
+                    }
+                }
+                let runs = self.runs(step);
+                self.row(constraint!(sum(&servers) == runs));
+            }
+        }
+        self.forbid_waste();
+    }
+
+    fn bind_server(&mut self, stay: usize, step: usize, serves: Variable) {
+        let value = self.stays[stay].value;
+        match self.stays[stay].from {
+            From::Start => {}
+            From::Step(made) => {
+                let runs = self.runs(made);
+                self.row(constraint!(serves <= runs));
+            }
+            From::Fetch { start, takes, .. } => {
+                self.row(constraint!(serves <= takes));
+                let begins = self.steps[step].start;
+                self.order(start, self.space.values[value].back, begins, &[serves.into()]);
+            }
+        }
+        // What is updated in place serves nothing later.
+        let consumed = |s: usize| self.space.jobs[self.steps[s].op].consumed >> value & 1 == 1;
+        let before: Vec<Variable> =
+            self.stays[stay].serves.iter().filter(|(s, _)| *s < step && consumed(*s)).map(|s| s.1).collect();
+        for other in before {
+            self.row(constraint!(other + serves <= 1.0));
+        }
+    }
+
+    /// What runs again serves its own stage; what is fetched for a stage serves that.
+    fn forbid_waste(&mut self) {
+        let mut used: Vec<Expression> = vec![Expression::from(0.0); self.steps.len()];
+        let mut rows = Vec::new();
+        for stay in &self.stays {
+            let of_stage = |stage: usize| -> Expression {
+                let here = stay.serves.iter().filter(|(s, _)| self.steps[*s].stage == stage);
+                here.map(|(_, serves)| Expression::from(*serves)).sum()
+            };
+            match stay.from {
+                From::Start => {}
+                From::Step(made) => used[made] += of_stage(self.steps[made].stage),
+                From::Fetch { stage, takes, .. } => rows.push(constraint!(of_stage(stage) >= takes)),
+            }
+        }
+        for (s, used) in used.into_iter().enumerate() {
+            if self.steps[s].op != self.steps[s].stage {
+                rows.push(constraint!(used >= self.runs(s)));
+            }
+        }
+        self.rows.extend(rows);
+    }
+
+    fn add_offloads(&mut self) {
+        for v in 0..self.space.values.len() {
+            let fetches: Vec<(Variable, Variable)> = self
+                .stays
+                .iter()
+                .filter(|stay| stay.value == v)
+                .filter_map(|stay| match stay.from {
+                    From::Fetch { start, takes, .. } => Some((start, takes)),
+                    _ => None,
+                })
+                .collect();
+            if fetches.is_empty() {
+                continue;
+            }
+            let (takes, end) = (self.choice(), self.time());
+            for (start, fetched) in fetches {
+                self.row(constraint!(fetched <= takes));
+                self.order(end, 0.0, start, &[fetched.into()]);
+            }
+            let mut from = Vec::new();
+            for k in 0..self.stays.len() {
+                if self.stays[k].value != v {
+                    continue;
+                }
+                let out = self.space.values[v].out;
+                let earliest = match self.stays[k].from {
+                    From::Start => Expression::from(0.0),
+                    From::Step(made) => self.end(made),
+                    From::Fetch { .. } => continue,
+                };
+                let leaves = self.choice();
+                if let From::Step(made) = self.stays[k].from {
+                    let runs = self.runs(made);
+                    self.row(constraint!(leaves <= runs));
+                }
+                self.order(earliest, out, end, &[leaves.into()]);
+                self.stays[k].leaves = Some(leaves);
+                from.push(leaves);
+            }
+            self.row(constraint!(sum(&from) == takes));
+            self.offloads.push(Offload { value: v, takes, end });
+        }
+    }
+
+    /// One transfer at a time on a link; and the host keeps one version of a tensor.
+    fn order_links(&mut self) {
+        let space = self.space;
+        // Start, seconds, whether it takes place, whether it is an offload, the value.
+        let mut jobs: Vec<(Expression, f64, Variable, bool, usize)> = Vec::new();
+        for Offload { value, takes, end } in &self.offloads {
+            let out = space.values[*value].out;
+            jobs.push((*end - out, out, *takes, true, *value));
+        }
+        for stay in &self.stays {
+            if let From::Fetch { start, takes, .. } = stay.from {
+                jobs.push((start.into(), space.values[stay.value].back, takes, false, stay.value));
+            }
+        }
+        for (i, a) in jobs.iter().enumerate() {
+            for b in &jobs[i + 1..] {
+                let versions = space.versions[a.4] >> b.4 & 1 == 1;
+                if a.3 == b.3 || space.half || versions && a.4 != b.4 {
+                    let first: Expression = self.choice().into();
+                    let both = [Expression::from(a.2), Expression::from(b.2)];
+                    let with = |choice: Expression| [both[0].clone(), both[1].clone(), choice];
+                    self.order(a.0.clone(), a.1, b.0.clone(), &with(first.clone()));
+                    self.order(b.0.clone(), b.1, a.0.clone(), &with(1.0 - first));
+                }
+            }
+        }
+        self.keep_versions(&jobs);
+    }
+
+    /// A version that is fetched is the last one that was offloaded.
+    fn keep_versions(&mut self, jobs: &[(Expression, f64, Variable, bool, usize)]) {
+        for fetch in jobs.iter().filter(|job| !job.3) {
+            let own = self.offloads.iter().position(|offload| offload.value == fetch.4);
+            let Some(own) = own.map(|own| (self.offloads[own].end, self.space.values[fetch.4].out)) else {
+                continue;
+            };
+            for other in jobs.iter().filter(|job| job.3 && job.4 != fetch.4) {
+                if self.space.versions[fetch.4] >> other.4 & 1 == 1 {
+                    let before: Expression = self.choice().into();
+                    let both = [Expression::from(fetch.2), Expression::from(other.2)];
+                    let with = |choice: Expression| [both[0].clone(), both[1].clone(), choice];
+                    self.order(other.0.clone(), other.1, own.0 - own.1, &with(before.clone()));
+                    self.order(fetch.0.clone(), fetch.1, other.0.clone(), &with(1.0 - before));
+                }
+            }
+        }
+    }
+
+    /// What is taken when a step starts, and when a prefetch does, fits the pool.
+    fn add_memory(&mut self) {
+        // By fetch: its stay; by step, whether it starts at or after the step's start, and its end.
+        let fetches: Vec<usize> =
+            (0..self.stays.len()).filter(|k| matches!(self.stays[*k].from, From::Fetch { .. })).collect();
+        let positions: Vec<Vec<[Variable; 2]>> = fetches.iter().map(|k| self.positions(*k)).collect();
+        for step in 0..self.steps.len() {
+            self.memory_at_step(step, &fetches, &positions);
+        }
+        for at in 0..fetches.len() {
+            self.memory_at_fetch(at, &fetches, &positions);
+        }
+    }
+
+    /// By step: whether a fetch starts at or after its start, and its end.
+    fn positions(&mut self, stay: usize) -> Vec<[Variable; 2]> {
+        let From::Fetch { start, .. } = self.stays[stay].from else { return Vec::new() };
+        let mut positions: Vec<[Variable; 2]> = Vec::new();
+        for step in 0..self.steps.len() {
+            let pair = [self.choice(), self.choice()];
+            let times = [Expression::from(self.steps[step].start), self.end(step)];
+            for (choice, time) in pair.into_iter().zip(times) {
+                self.order(time.clone(), 0.0, start, &[choice.into()]);
+                self.order(start, 0.0, time, &[1.0 - choice]);
+            }
+            self.row(constraint!(pair[1] <= pair[0]));
+            if let Some(before) = positions.last().copied() {
+                self.row(constraint!(pair[0] <= before[1]));
+            }
+            positions.push(pair);
+        }
+        positions
+    }
+
+    /// A choice that can be 1 only if the value's offload has ended at a time.
+    fn gone(&mut self, value: usize, time: Expression) -> Variable {
+        let end = self.offloads.iter().find(|offload| offload.value == value).map(|offload| offload.end);
+        let gone = self.choice();
+        if let Some(end) = end {
+            self.order(end, 0.0, time, &[gone.into()]);
+        }
+        gone
+    }
+
+    fn memory_at_step(&mut self, step: usize, fetches: &[usize], positions: &[Vec<[Variable; 2]>]) {
+        let space = self.space;
+        let op = self.steps[step].op;
+        let need = space.jobs[op].fresh;
+        let ways = self.steps[step].ways.iter().zip(&space.jobs[op].ways);
+        let mut used: Expression = ways.map(|(way, of)| (need + of.workspace) as f64 * *way).sum();
+        for k in 0..self.stays.len() {
+            let (later, value) = match self.stays[k].from {
+                From::Step(made) if made >= step => continue,
+                From::Fetch { .. } => {
+                    let at = fetches.iter().position(|f| *f == k).unwrap_or_default();
+                    (Some(positions[at][step][0]), self.stays[k].value)
+                }
+                _ => (None, self.stays[k].value),
+            };
+            let serves: Vec<Variable> =
+                self.stays[k].serves.iter().filter(|s| s.0 >= step).map(|s| s.1).collect();
+            let leaves = self.stays[k].leaves;
+            if serves.is_empty() && leaves.is_none() {
+                continue;
+            }
+            let there = self.share();
+            for serves in serves {
+                let late = later.map_or(Expression::from(0.0), Expression::from);
+                self.row(constraint!(there >= serves - late));
+            }
+            if let Some(leaves) = leaves {
+                let start = self.steps[step].start.into();
+                let gone = self.gone(value, start);
+                self.row(constraint!(there >= leaves - gone));
+                // It is not updated in place while it leaves.
+                if self.space.jobs[op].consumed & self.space.versions[value] != 0 && self.reads(step, value) {
+                    let own: Vec<Variable> =
+                        self.stays[k].serves.iter().filter(|s| s.0 == step).map(|s| s.1).collect();
+                    own.into_iter().for_each(|own| self.row(constraint!(gone >= leaves + own - 1.0)));
+                }
+            }
+            used += space.values[value].bytes as f64 * there;
+        }
+        self.fits(used);
+    }
+
+    fn memory_at_fetch(&mut self, at: usize, fetches: &[usize], positions: &[Vec<[Variable; 2]>]) {
+        let space = self.space;
+        let own = fetches[at];
+        let From::Fetch { start, takes, .. } = self.stays[own].from else { return };
+        let mut used: Expression = space.values[self.stays[own].value].bytes as f64 * takes;
+        for (step, &[begun, ended]) in positions[at].iter().enumerate() {
+            let op = self.steps[step].op;
+            let ways: Vec<(Variable, u64)> = self.steps[step]
+                .ways
+                .iter()
+                .copied()
+                .zip(space.jobs[op].ways.iter().map(|w| w.workspace))
+                .collect();
+            for (way, workspace) in ways {
+                let bytes = space.jobs[op].fresh + workspace;
+                if bytes > 0 {
+                    let runs = self.share();
+                    self.row(constraint!(runs >= way + begun + takes - ended - 2.0));
+                    used += bytes as f64 * runs;
+                }
+            }
+        }
+        for k in (0..self.stays.len()).filter(|k| *k != own) {
+            let value = self.stays[k].value;
+            // 1 where this begins after that fetch starts.
+            let later: Expression = match self.stays[k].from {
+                From::Start => 0.0.into(),
+                From::Step(made) => 1.0 - positions[at][made][1],
+                From::Fetch { start: other, .. } => {
+                    let later = self.choice();
+                    self.order(start, 0.0, other, &[later.into()]);
+                    later.into()
+                }
+            };
+            let there = self.share();
+            for (step, serves) in self.stays[k].serves.clone() {
+                let over = positions[at][step][1];
+                self.row(constraint!(there >= serves + takes - later.clone() - over - 1.0));
+            }
+            if let Some(leaves) = self.stays[k].leaves {
+                let gone = self.gone(value, start.into());
+                self.row(constraint!(there >= leaves + takes - later.clone() - gone - 1.0));
+            }
+            used += space.values[value].bytes as f64 * there;
+        }
+        self.fits(used);
+    }
+
+    /// Counted in pools, so that the solver meets no large numbers.
+    fn fits(&mut self, used: Expression) {
+        let pool = self.space.pool.max(1) as f64;
+        self.rows.push(constraint!(used * (1.0 / pool) <= 1.0));
+    }
+}

@@ -1,0 +1,246 @@
+//! From timed commands to a schedule: residencies, addresses, lowering.
+//!
+//! A value lies in the pool from the start of the command that brings it until the commands that use it there have ended.
+//! In the list, which is in order of starts, that is from the position of the first to the first position behind the others
+//! that starts no earlier than they end: what lies at the same addresses then waits for nothing that has not ended anyway. So
+//! a schedule whose addresses fit takes no longer than the commands say.
+//!
+//! Addresses are easier to find where values lie in the pool for less time. So every prefetch is first moved to as late as
+//! its readers and its stream let it.
+
+use super::search::{Action, Timed};
+use super::space::{Set, Space, members};
+use crate::address::{ALIGNMENT, Block, Item, Items, assign};
+use crate::placement::{Opens, Placement, Residency, Step, Transfer, Way};
+use crate::plan::{PlanError, Shortage};
+use crate::realise::{Realised, Task};
+use plimsoll_ir::{Bytes, OpId};
+use std::ops::Range;
+
+/// Conflicts that the search for addresses looks at.
+const WORK: u64 = 1_000_000;
+
+/// A value in the pool without a break, or what an op makes of it in place.
+#[derive(Clone, Debug)]
+struct Stay {
+    value: usize,
+    /// The command that brings it; none from the start.
+    opens: Option<usize>,
+    /// The commands that use it there.
+    uses: Vec<usize>,
+}
+
+/// The schedule of these commands, if addresses are found.
+pub(super) fn realise(task: &Task<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, PlanError> {
+    let commands = worthwhile(space, commands);
+    let stays = stays(space, &commands);
+    let mut lowest = u64::MAX;
+    for late in [true, false] {
+        let mut commands = commands.clone();
+        if late {
+            delay(space, &mut commands);
+        }
+        let lay = Lay::new(space, &commands, &stays);
+        let (placement, items) = (lay.placement(), lay.items());
+        for alignment in [ALIGNMENT, 1] {
+            let addresses = assign(&items.items, task.pool, alignment, WORK, task.request.seed);
+            lowest = lowest.min(addresses.height);
+            if addresses.height <= task.pool {
+                return task.finish(&placement, &items, &addresses);
+            }
+        }
+    }
+    let op = task.trace.memory().floor().map_or(OpId(0), |floor| floor.0);
+    let needs = Bytes(lowest) + task.trace.resident_bytes;
+    Ok(Realised::Short(task.witness(op, needs, Shortage::Addresses)))
+}
+
+/// Without transfers that bring nothing: a prefetch whose bytes nobody reads, an offload that nobody fetches.
+fn worthwhile(space: &Space, commands: &[Timed]) -> Vec<Timed> {
+    // From the last command on: what is read there later, and fetched later.
+    let (mut read, mut fetched): (Set, Set) = (0, 0);
+    let mut kept: Vec<Timed> = Vec::new();
+    for command in commands.iter().rev() {
+        let keep = match command.action {
+            Action::Begin => false,
+            Action::Run { op, .. } => {
+                let job = &space.jobs[usize::from(op)];
+                read = read & !job.writes | job.reads;
+                true
+            }
+            Action::Prefetch { value } => {
+                let wanted = read >> value & 1 == 1;
+                read &= !(1 << value);
+                fetched |= Set::from(wanted) << value;
+                wanted
+            }
+            Action::Offload { value } => {
+                let wanted = fetched >> value & 1 == 1;
+                fetched &= !(1 << value);
+                wanted
+            }
+        };
+        if keep {
+            kept.push(*command);
+        }
+        // What was given up here is not read from there on.
+        read &= !command.given_up;
+    }
+    kept.reverse();
+    kept
+}
+
+/// What lies in the pool, and which commands use it there.
+fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
+    let start = members(space.start).map(|value| Stay { value, opens: None, uses: Vec::new() });
+    let mut stays: Vec<Stay> = start.collect();
+    // By value: where it lies.
+    let mut at: Vec<Option<usize>> = vec![None; space.values.len()];
+    stays.iter().enumerate().for_each(|(k, stay)| at[stay.value] = Some(k));
+    let open = |value: usize, c: usize, stays: &mut Vec<Stay>, at: &mut Vec<Option<usize>>| {
+        at[value] = Some(stays.len());
+        stays.push(Stay { value, opens: Some(c), uses: vec![c] });
+    };
+    for (c, Timed { action, given_up, .. }) in commands.iter().enumerate() {
+        members(*given_up).for_each(|v| at[v] = None);
+        match *action {
+            Action::Begin => {}
+            Action::Offload { value } => {
+                at[usize::from(value)].into_iter().for_each(|k| stays[k].uses.push(c));
+            }
+            Action::Prefetch { value } => open(usize::from(value), c, &mut stays, &mut at),
+            Action::Run { op, .. } => {
+                let job = &space.jobs[usize::from(op)];
+                let of = |w: usize| space.values[w].tensor;
+                for v in members(job.reads) {
+                    at[v].into_iter().for_each(|k| stays[k].uses.push(c));
+                }
+                for w in members(job.writes) {
+                    match members(job.consumed).find(|v| of(*v) == of(w)) {
+                        // It goes on as what is made of it.
+                        Some(v) => at[w] = at[v].take(),
+                        None => open(w, c, &mut stays, &mut at),
+                    }
+                }
+            }
+        }
+    }
+    stays
+}
+
+/// Moves every prefetch to as late as its readers and the link let it; the order on the link stays.
+fn delay(space: &Space, commands: &mut [Timed]) {
+    let mut next_on_link = f64::INFINITY;
+    for c in (0..commands.len()).rev() {
+        let Timed { action, start, end, .. } = commands[c];
+        match action {
+            Action::Prefetch { value } => {
+                let versions = space.versions[usize::from(value)];
+                let touches = |later: &&Timed| match later.action {
+                    Action::Run { op, .. } => space.jobs[usize::from(op)].reads >> value & 1 == 1,
+                    // The host's copy must not change while it is read.
+                    Action::Offload { value } => versions >> value & 1 == 1,
+                    _ => false,
+                };
+                let reader = commands[c + 1..].iter().find(touches).map_or(end, |later| later.start);
+                let latest = (next_on_link.min(reader) - (end - start)).max(start);
+                (commands[c].start, commands[c].end) = (latest, latest + (end - start));
+                next_on_link = latest;
+            }
+            Action::Offload { .. } if space.half => next_on_link = start,
+            _ => {}
+        }
+    }
+}
+
+/// Commands in the order of the list.
+struct Lay<'a> {
+    space: &'a Space,
+    commands: &'a [Timed],
+    stays: &'a [Stay],
+    /// By position: the command. By command: its position.
+    order: Vec<usize>,
+    position: Vec<usize>,
+}
+
+impl<'a> Lay<'a> {
+    fn new(space: &'a Space, commands: &'a [Timed], stays: &'a [Stay]) -> Lay<'a> {
+        let mut order: Vec<usize> = (0..commands.len()).collect();
+        order.sort_by(|a, b| commands[*a].start.total_cmp(&commands[*b].start).then(a.cmp(b)));
+        let mut position = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(at, c)| position[*c] = at);
+        Lay { space, commands, stays, order, position }
+    }
+
+    fn placement(&self) -> Placement {
+        let mut placement = Placement::default();
+        // By command: the slot of its step, or before which it is listed.
+        let mut slots = vec![0; self.commands.len()];
+        for &c in &self.order {
+            slots[c] = placement.steps.len() as u32 + 1;
+            if let Action::Run { op, again, way } = self.commands[c].action {
+                let alternative = self.space.jobs[usize::from(op)].ways[usize::from(way)].alternative;
+                placement.steps.push(Step { op: OpId(u32::from(op)), again, alternative });
+            }
+        }
+        let mut transfers: Vec<(usize, Transfer)> = Vec::new();
+        for (home, stay) in self.stays.iter().enumerate() {
+            let value = self.space.values[stay.value];
+            let is_step = |c: &&usize| matches!(self.commands[**c].action, Action::Run { .. });
+            let begins = stay.opens.map_or(0, |c| slots[c]);
+            let last = stay.uses.iter().filter(is_step).map(|c| slots[*c]).max().unwrap_or(begins);
+            let opens = match stay.opens.map(|c| self.commands[c].action) {
+                None => Opens::Start,
+                Some(Action::Prefetch { .. }) => Opens::Prefetched,
+                Some(_) => Opens::Written,
+            };
+            let home = home as u32;
+            let (tensor, bytes, slots_of) = (value.tensor, 0..value.bytes, begins..last.max(begins) + 1);
+            placement.residencies.push(Residency { tensor, bytes, home, slots: slots_of, opens });
+            for &c in &stay.uses {
+                let way = match self.commands[c].action {
+                    Action::Offload { .. } => Way::Offload,
+                    Action::Prefetch { .. } => Way::Prefetch,
+                    _ => continue,
+                };
+                transfers.push((self.position[c], Transfer { residency: home, way, before: slots[c] }));
+            }
+        }
+        transfers.sort_by_key(|(position, _)| *position);
+        placement.transfers = transfers.into_iter().map(|(_, transfer)| transfer).collect();
+        placement
+    }
+
+    /// The positions in the list during which something is there that these commands open and use.
+    fn positions(&self, opens: Option<usize>, uses: &[usize]) -> Range<u32> {
+        let first = uses.iter().map(|c| self.position[*c] + 1).max().unwrap_or(0);
+        let ended = uses.iter().map(|c| self.commands[*c].end).fold(0.0, f64::max);
+        let until = (first..self.order.len()).find(|at| self.commands[self.order[*at]].start >= ended);
+        let from = opens.map_or(0, |c| self.position[c] as u32 + 1);
+        from..until.unwrap_or(self.order.len()) as u32 + 1
+    }
+
+    fn items(&self) -> Items {
+        let item = |slots: Range<u32>, bytes: u64| Item {
+            hull: Block { slots, bytes: 0..bytes },
+            blocks: Vec::new(),
+        };
+        let mut items = Items::default();
+        for (k, stay) in self.stays.iter().enumerate() {
+            items
+                .items
+                .push(item(self.positions(stay.opens, &stay.uses), self.space.values[stay.value].bytes));
+            items.of_residency.push(k as u32);
+        }
+        for &c in &self.order {
+            let Action::Run { op, way, .. } = self.commands[c].action else { continue };
+            let bytes = self.space.jobs[usize::from(op)].ways[usize::from(way)].workspace;
+            let here = (bytes > 0).then_some((items.items.len() as u32, bytes));
+            if bytes > 0 {
+                items.items.push(item(self.positions(Some(c), &[c]), bytes));
+            }
+            items.of_step.push(here);
+        }
+        items
+    }
+}

@@ -1,0 +1,338 @@
+//! What there is to decide about: the values of a small trace, the ops that make and read them, and what memory, stage by
+//! stage, forces out of the device.
+//!
+//! A *value* is a tensor in one version; sets of values are bits of one number. A *stage* is an op of the trace together with
+//! the batch of ops that run again just before it.
+//!
+//! This is worked out from the trace alone, and not from what the planner uses, so that a fault there shows as a difference.
+
+use crate::plan::Allow;
+use plimsoll_ir::schedule::{Duplex, Link, Stream};
+use plimsoll_ir::trace::{Op, Phase, Trace};
+use plimsoll_ir::{Bytes, TensorId};
+
+/// Values, by bit.
+pub(super) type Set = u128;
+
+/// The most values, tensors in one version, that a trace may have.
+pub const MOST_VALUES: usize = 128;
+
+/// A tensor in one version.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Value {
+    pub tensor: TensorId,
+    pub bytes: u64,
+    /// The op that makes it; none where it is there from the start.
+    pub maker: Option<usize>,
+    /// Seconds of its offload and of its prefetch.
+    pub out: f64,
+    pub back: f64,
+}
+
+/// One way to run an op.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub alternative: Option<u32>,
+    pub seconds: f64,
+    pub workspace: u64,
+}
+
+/// An op.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub reads: Set,
+    pub writes: Set,
+    /// Of what it reads: what it updates in place, which is gone then.
+    pub consumed: Set,
+    /// The bytes of what it writes elsewhere.
+    pub fresh: u64,
+    /// The fastest first, each with less workspace than the one before.
+    pub ways: Vec<Way>,
+    /// Whether it may run again.
+    pub again: bool,
+}
+
+/// What an op's memory forces, whoever decides: one of these is away when it ends.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Press {
+    /// The values that exist during the op, are read after it and not touched by it.
+    pub across: Set,
+    /// So many bytes of them at least are not on the device when the op ends.
+    pub away: u64,
+    /// The ways to have them away: what is swapped then, and what time passes at least from the op's end to the end of the
+    /// iteration; the least time first. Empty where nothing is away.
+    pub options: Vec<(Set, f64)>,
+}
+
+/// The decisions that a trace leaves open, and what bounds them.
+#[derive(Clone, Debug)]
+pub(super) struct Space {
+    pub values: Vec<Value>,
+    pub jobs: Vec<Job>,
+    pub pool: u64,
+    pub swap: bool,
+    pub half: bool,
+    /// What is on the device at the start.
+    pub start: Set,
+    /// By value: the versions of its tensor.
+    pub versions: Vec<Set>,
+    /// By stage: what ops from then on read; what they may use, if only to run again what they read; what of that may be
+    /// given up without a copy on the host.
+    pub needed: Vec<Set>,
+    pub useful: Vec<Set>,
+    pub remade: Vec<Set>,
+    /// By stage: what may be worth an offload from then on.
+    pub worthy: Vec<Set>,
+    /// The first stage before which nothing may run again.
+    pub final_stage: usize,
+    /// By op.
+    pub press: Vec<Press>,
+    /// Bytes a second, of offloads and prefetches.
+    pub rates: [f64; 2],
+}
+
+/// More values than this are not tried in all combinations.
+const MOST_TRIED: u32 = 12;
+
+/// The positions of the bits that are set.
+pub(super) fn members(mut set: Set) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = set.trailing_zeros() as usize;
+        (set != 0).then(|| {
+            set &= set - 1;
+            at
+        })
+    })
+}
+
+fn ways(op: &Op, room: u64) -> Vec<Way> {
+    let mut ways = vec![Way { alternative: None, seconds: op.seconds.0, workspace: op.workspace_bytes.0 }];
+    ways.extend(op.alternatives.iter().enumerate().map(|(k, way)| Way {
+        alternative: Some(k as u32),
+        seconds: way.seconds.0,
+        workspace: way.workspace_bytes.0,
+    }));
+    let leanest = ways.iter().map(|way| way.workspace).min().unwrap_or(0);
+    ways.retain(|way| way.workspace <= room.max(leanest));
+    ways.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.workspace.cmp(&b.workspace)));
+    let mut least = u64::MAX;
+    ways.retain(|way| {
+        let leaner = way.workspace < least;
+        least = least.min(way.workspace);
+        leaner
+    });
+    ways
+}
+
+impl Space {
+    /// The space of a valid trace whose floor fits the budget; none where it has more than [`MOST_VALUES`] values.
+    pub fn new(trace: &Trace, pool: u64, link: &Link, allow: Allow) -> Option<Space> {
+        let mut space = Space {
+            values: Vec::new(),
+            jobs: Vec::new(),
+            pool,
+            swap: allow.swap,
+            half: link.duplex == Duplex::Half,
+            start: 0,
+            versions: Vec::new(),
+            needed: Vec::new(),
+            useful: Vec::new(),
+            remade: Vec::new(),
+            worthy: Vec::new(),
+            final_stage: trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len())
+                + 1,
+            press: Vec::new(),
+            rates: [link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0],
+        };
+        let mut current: Vec<Option<usize>> = vec![None; trace.tensors.len()];
+        for op in &trace.ops {
+            space.add_job(trace, op, link, allow, &mut current)?;
+        }
+        for v in 0..space.values.len() {
+            let same = |u: &usize| space.values[*u].tensor == space.values[v].tensor;
+            let versions = (0..space.values.len()).filter(same).fold(0, |set, u| set | 1 << u);
+            space.versions.push(versions);
+        }
+        space.add_stages();
+        space.press = (0..space.jobs.len()).map(|q| space.press_at(q)).collect();
+        space.add_worthy();
+        Some(space)
+    }
+
+    /// Where nothing runs again, memory is short only during ops that lack room with everything kept.
+    fn add_worthy(&mut self) {
+        self.worthy = self.useful.clone();
+        if self.jobs.iter().any(|job| job.again) {
+            return;
+        }
+        let mut worthy = 0;
+        for (stage, press) in self.press.iter().enumerate().rev() {
+            worthy |= if press.away > 0 { press.across } else { 0 };
+            self.worthy[stage] = worthy;
+        }
+    }
+
+    fn add(&mut self, trace: &Trace, tensor: TensorId, maker: Option<usize>, link: &Link) -> Option<usize> {
+        let bytes = trace.tensors[tensor.index()].bytes;
+        let [out, back] = [Stream::Offload, Stream::Prefetch].map(|stream| link.seconds(stream, bytes).0);
+        self.values.push(Value { tensor, bytes: bytes.0, maker, out, back });
+        (self.values.len() <= MOST_VALUES).then(|| self.values.len() - 1)
+    }
+
+    fn add_job(
+        &mut self,
+        trace: &Trace,
+        op: &Op,
+        link: &Link,
+        allow: Allow,
+        current: &mut [Option<usize>],
+    ) -> Option<()> {
+        let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
+        let i = self.jobs.len();
+        let own: u64 = op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum();
+        let mut job = Job {
+            reads: 0,
+            writes: 0,
+            consumed: 0,
+            fresh: 0,
+            ways: ways(op, self.pool.saturating_sub(own)),
+            again: allow.recompute && op.recomputable && op.phase != Phase::Update,
+        };
+        for t in op.reads.iter().filter(sized) {
+            if current[t.index()].is_none() {
+                let value = self.add(trace, *t, None, link)?;
+                self.start |= 1 << value;
+                current[t.index()] = Some(value);
+            }
+            let value = current[t.index()]?;
+            job.reads |= 1 << value;
+            job.consumed |= Set::from(op.writes.contains(t)) << value;
+        }
+        for t in op.writes.iter().filter(sized) {
+            let value = self.add(trace, *t, Some(i), link)?;
+            job.writes |= 1 << value;
+            current[t.index()] = Some(value);
+            job.fresh += if op.reads.contains(t) { 0 } else { self.values[value].bytes };
+        }
+        self.jobs.push(job);
+        Some(())
+    }
+
+    fn add_stages(&mut self) {
+        let count = self.jobs.len();
+        let (mut needed, mut next_read) = (0, vec![usize::MAX; self.values.len()]);
+        let mut rows = Vec::new();
+        for stage in (0..=count).rev() {
+            if let Some(job) = self.jobs.get(stage) {
+                needed |= job.reads;
+                members(job.reads).for_each(|v| next_read[v] = stage);
+            }
+            let mut useful = needed;
+            if stage < self.final_stage {
+                // From the last op on: what an op reads is made before it.
+                for job in self.jobs.iter().rev().filter(|job| job.again) {
+                    useful |= if job.writes & useful != 0 { job.reads } else { 0 };
+                }
+            }
+            let can = |v: &usize| next_read[*v] < self.final_stage && self.maker_again(*v).is_some();
+            let remade = members(needed).filter(can).fold(0, |set, v| set | 1 << v);
+            rows.push((needed, useful, remade));
+        }
+        for (needed, useful, remade) in rows.into_iter().rev() {
+            self.needed.push(needed);
+            self.useful.push(useful);
+            self.remade.push(remade);
+        }
+    }
+
+    /// The op that makes a value, if it may run again.
+    pub fn maker_again(&self, value: usize) -> Option<usize> {
+        self.values[value].maker.filter(|k| self.jobs[*k].again)
+    }
+
+    pub fn bytes(&self, set: Set) -> u64 {
+        members(set).map(|v| self.values[v].bytes).sum()
+    }
+
+    /// What cannot be on the device during an op must be brought back, or made again, after it.
+    fn press_at(&self, q: usize) -> Press {
+        let job = &self.jobs[q];
+        let made = |v: &usize| self.values[*v].maker.is_none_or(|maker| maker < q);
+        let alive = members(self.needed[q + 1] & !job.reads & !job.writes).filter(made);
+        let across = alive.fold(0, |set, v| set | 1 << v);
+        let leanest = job.ways.iter().map(|way| way.workspace).min().unwrap_or(0);
+        let own = self.bytes(job.reads) + job.fresh + leanest;
+        let away = (self.bytes(across) + own).saturating_sub(self.pool);
+        let mut press = Press { across, away, options: Vec::new() };
+        if away == 0 {
+            return press;
+        }
+        if across.count_ones() > MOST_TRIED {
+            press.options.push((0, self.tail(q, 0, 0)));
+            return press;
+        }
+        let remade = self.remade[q + 1];
+        for cover in self.covers(&members(across).collect::<Vec<usize>>(), away) {
+            let can = cover & remade;
+            // All subsets of what can be made again.
+            let mut again = can;
+            loop {
+                let swapped = cover & !again;
+                if swapped == 0 || self.swap {
+                    press.options.push((swapped, self.tail(q, swapped, again)));
+                }
+                if again == 0 {
+                    break;
+                }
+                again = (again - 1) & can;
+            }
+        }
+        press.options.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut kept: Vec<(Set, f64)> = Vec::new();
+        for option in press.options {
+            if !kept.iter().any(|k| k.0 & !option.0 == 0) {
+                kept.push(option);
+            }
+        }
+        press.options = kept;
+        press
+    }
+
+    /// No less time passes after an op, when these values come back then and those are made again.
+    fn tail(&self, q: usize, swapped: Set, again: Set) -> f64 {
+        let fastest = |job: &Job| job.ways[0].seconds;
+        let makers = members(again).filter_map(|v| self.values[v].maker).fold(0u128, |set, k| set | 1 << k);
+        let extra: f64 = members(makers).map(|k| fastest(&self.jobs[k])).sum();
+        let mut rest: f64 = self.jobs[q + 1..].iter().map(fastest).sum();
+        let mut least = rest + extra;
+        let (mut link, mut back) = (0.0, swapped);
+        for job in &self.jobs[q + 1..] {
+            link += members(back & job.reads).map(|v| self.values[v].back).sum::<f64>();
+            back &= !job.reads;
+            if link > 0.0 {
+                least = f64::max(least, link + rest);
+            }
+            rest -= fastest(job);
+        }
+        least
+    }
+
+    /// All sets of these values that have so many bytes and would not without any one of them.
+    pub fn covers(&self, of: &[usize], lacking: u64) -> Vec<Set> {
+        let bytes = |v: usize| self.values[v].bytes;
+        let mut found = Vec::new();
+        // Sets in the making: chosen, their bytes, and the next value to decide about.
+        let mut open: Vec<(Set, u64, usize)> = vec![(0, 0, 0)];
+        while let Some((chosen, sum, next)) = open.pop() {
+            if sum >= lacking {
+                if members(chosen).all(|v| sum - bytes(v) < lacking) {
+                    found.push(chosen);
+                }
+            } else if next < of.len() {
+                open.push((chosen, sum, next + 1));
+                open.push((chosen | 1 << of[next], sum + bytes(of[next]), next + 1));
+            }
+        }
+        found
+    }
+}
