@@ -69,6 +69,8 @@ pub(super) struct Search<'a> {
     /// What the last run found.
     last: Option<Found>,
     aim: Aim,
+    /// What a byte that does not fit costs, beside one that goes over the link.
+    strictness: f64,
     pub late: bool,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Search<'a> {
             evaluations,
             last: None,
             aim: Aim::Time,
+            strictness: 10.0,
             late: false,
         }
     }
@@ -144,6 +147,9 @@ impl<'a> Search<'a> {
                 self.anneal(3 * share, COLD, found.swap_remove(0))
             }
         };
+        if found.judged.cost.overflow > 0 {
+            self.strictness *= 4.0;
+        }
         self.last = Some(found.clone());
         let cost = &found.judged.cost;
         let within = cost.seconds.max(self.task.bound.0) * (1.0 + SAME / 2.0);
@@ -221,13 +227,17 @@ impl<'a> Search<'a> {
     }
 
     /// What counts, in seconds: time, or bytes moved, with what does not fit counted as if it went over the link many
-    /// times; and as a hint the seconds that the link and the device spend on it.
+    /// times, the more the longer nothing fits; and as a hint the seconds that the link and the device spend on it.
     fn score(&self, judged: &Judged) -> f64 {
         let Judged { cost, again, .. } = judged;
         let link = &self.task.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
         let scale = self.task.bound.0.max(cost.seconds * 1e-3);
-        let penalty = if cost.overflow > 0 { 20.0 * cost.overflow as f64 / slow + 0.01 * scale } else { 0.0 };
+        let penalty = if cost.overflow > 0 {
+            self.strictness * (cost.overflow as f64 / slow + 1e-3 * scale)
+        } else {
+            0.0
+        };
         let moved = cost.moved as f64 / slow;
         match self.aim {
             Aim::Time => cost.seconds + penalty + 1e-5 * moved + 1e-5 * again,
