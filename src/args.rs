@@ -394,7 +394,7 @@ pub struct CompareArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub planning: PlanningArgs,
-    /// Only these, by comma; by default all
+    /// Only these, by comma; by default all that take a trace of any size
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub policies: Vec<String>,
 }

@@ -7,6 +7,7 @@ use plimsoll::ir::schedule::{Duplex, Link};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::tuner::bound::lower_bound;
+use plimsoll::tuner::values::Values;
 use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -44,7 +45,7 @@ pub struct Case {
 
 /// What came of it.
 pub struct Made {
-    /// Wall-clock seconds of `plan`.
+    /// Seconds of `plan`, on one processor.
     pub seconds: f64,
     /// The lower bound of the makespan for these means.
     pub bound: f64,
@@ -94,17 +95,21 @@ pub struct Runs {
     pub left_out: usize,
     /// So many evaluations a plan; none for what the planner thinks right.
     pub evaluations: Option<u64>,
+    /// Whether every plan is made, however long it takes; else some of those that take longest are spared.
+    pub thorough: bool,
 }
 
+/// Traces with more ops than this take longest.
+const LARGE: usize = 2_000;
+
+/// The fractions at which large traces are planned with all means and links, as positions.
+const FOR_LARGE: [usize; 2] = [0, 2];
+
 impl Runs {
-    pub fn new(
-        subjects: Vec<Subject>,
-        fractions: Vec<usize>,
-        evaluations: Option<u64>,
-        time: Duration,
-    ) -> Runs {
+    pub fn new(subjects: Vec<Subject>, fractions: Vec<usize>, time: Duration) -> Runs {
         let end = Instant::now() + time;
-        Runs { subjects, fractions, made: HashMap::new(), end, left_out: 0, evaluations }
+        let made = HashMap::new();
+        Runs { subjects, fractions, made, end, left_out: 0, evaluations: None, thorough: true }
     }
 
     /// The cases of one policy at every subject and fraction.
@@ -120,7 +125,8 @@ impl Runs {
 
     /// Makes what is not there yet, the largest traces first, so that no thread is left with one at the end.
     pub fn make(&mut self, cases: impl IntoIterator<Item = Case>, threads: usize) {
-        let mut cases: Vec<Case> = cases.into_iter().filter(|case| !self.made.contains_key(case)).collect();
+        let wanted = |case: &Case| !self.made.contains_key(case) && !self.is_spared(case);
+        let mut cases: Vec<Case> = cases.into_iter().filter(wanted).collect();
         cases.sort_by_key(|case| std::cmp::Reverse(self.subjects[case.subject].ops() as u64 * case.effort));
         let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
@@ -146,25 +152,37 @@ impl Runs {
         self.made.extend(made);
     }
 
+    fn is_spared(&self, case: &Case) -> bool {
+        let usual = case.means == Means::SwapAndRecompute && !case.half;
+        let large = self.subjects[case.subject].ops() > LARGE;
+        !self.thorough && large && !usual && !FOR_LARGE.contains(&case.fraction)
+    }
+
     fn plan(&self, case: Case, referee: Option<&mut Referee>) -> Made {
         let subject = &self.subjects[case.subject];
         let budget = subject.budget(FRACTIONS[case.fraction]);
+        let (pool, allow) = (budget - subject.trace.resident_bytes, case.means.allow());
         let evaluations = match case.effort {
             1 => self.evaluations,
-            times => Some(times * self.evaluations.unwrap_or_else(|| usual_evaluations(subject))),
+            times => {
+                Some(times * self.evaluations.unwrap_or_else(|| usual_evaluations(subject, pool, allow)))
+            }
         };
         let duplex = if case.half { Duplex::Half } else { Duplex::Full };
         let request = PlanRequest {
             budget,
             link: Link { duplex, ..Link::symmetric(RATE) },
             policy: case.policy,
-            allow: case.means.allow(),
+            allow,
             limits: Limits { evaluations, expired: None },
             seed: 1,
         };
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), processor_seconds());
         let outcome = plan(&subject.trace, &request);
-        let seconds = start.elapsed().as_secs_f64();
+        let seconds = match (before, processor_seconds()) {
+            (Some(before), Some(after)) => after - before,
+            _ => start.elapsed().as_secs_f64(),
+        };
         let bound = lower_bound(&subject.trace, budget, &request.link, request.allow).0;
         let found = match outcome {
             Err(fault) => Found::Fault(fault.to_string()),
@@ -178,9 +196,17 @@ impl Runs {
     }
 }
 
-/// Ten times the time is ten times as many evaluations as the planner takes by itself.
-fn usual_evaluations(subject: &Subject) -> u64 {
-    (40_000_000 / subject.ops().max(1) as u64).clamp(2_000, 100_000)
+/// What this thread has run so far, if the system tells. A busy machine does not lengthen it.
+fn processor_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse::<f64>().ok().map(|nanos| nanos / 1e9)
+}
+
+/// How many evaluations the planner takes about by itself, so that ten times as many take about ten times the time: both
+/// times stand in the table.
+fn usual_evaluations(subject: &Subject, pool: Bytes, allow: Allow) -> u64 {
+    let values = Values::new(&subject.trace, pool, allow);
+    (700_000_000 / (values.ways.len() + values.gaps.len()) as u64).clamp(500, 30_000)
 }
 
 /// What a plan is, once more and from its schedule alone; or why it is not valid.

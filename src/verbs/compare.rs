@@ -11,7 +11,7 @@ use crate::verbs::plan::parse_policy;
 use crate::verbs::planning::{Tried, carry, recomputed};
 use crate::{files, interrupt};
 use plimsoll_ir::trace::Trace;
-use plimsoll_tuner::Policy;
+use plimsoll_tuner::{Limits, Policy};
 
 const COLUMNS: [(&str, &str); 11] = [
     ("budget_bytes", "budget"),
@@ -34,12 +34,12 @@ const BUDGETS: u32 = 5;
 pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policies = match &args.policies[..] {
-        [] => Policy::ALL.to_vec(),
+        [] => Policy::taking(&trace),
         names => names.iter().map(|name| parse_policy(name)).collect::<Result<_, _>>()?,
     };
     let mut tried = Vec::new();
     'all: for budget in args.planning.budgets(&trace, BUDGETS) {
-        let bound = args.planning.bound(&trace, budget);
+        let bound = args.planning.bound(&trace, budget, &Limits { evaluations: None, expired: Some(&interrupt::pressed) });
         for &policy in &policies {
             let one = args.planning.plan(&trace, policy, budget, bound)?;
             if interrupt::pressed() {

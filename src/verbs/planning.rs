@@ -9,7 +9,7 @@ use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_tuner::bound::lower_bound;
+use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, plan};
 use std::time::{Duration, Instant};
@@ -53,11 +53,11 @@ impl PlanningArgs {
         }
     }
 
-    /// The lower bound for all that is allowed; none where no schedule of any kind fits.
-    pub fn bound(&self, trace: &Trace, budget: Bytes) -> Option<Seconds> {
+    /// The lower bound for all that is allowed, as far as time allows; none where no schedule of any kind fits.
+    pub fn bound(&self, trace: &Trace, budget: Bytes, limits: &Limits<'_>) -> Option<Seconds> {
         let request = self.request(Policy::Plimsoll, budget);
         let fits = trace.memory().floor().is_some_and(|(_, floor)| floor <= budget);
-        fits.then(|| lower_bound(trace, budget, &request.link, request.allow))
+        fits.then(|| lower_bound_within(trace, budget, &request.link, request.allow, limits))
     }
 
     /// Plans once. Ctrl-C and the time limit, which holds for all that is done here, end it with the best so far. A bound
@@ -75,7 +75,9 @@ impl PlanningArgs {
         let limits = Limits { evaluations: None, expired: Some(&expired) };
         let request = PlanRequest { limits, ..self.request(policy, budget) };
         let outcome = plan(trace, &request)?;
-        let bound = known.or_else(|| self.bound(trace, budget));
+        // A policy of the papers may do less than what is allowed, and its plan's bound is one for that.
+        let own = outcome.plan().filter(|_| policy == Policy::Plimsoll).map(|made| made.bound);
+        let bound = known.or(own).or_else(|| self.bound(trace, budget, &limits));
         Ok(Tried { policy, budget, outcome, bound, planning: Seconds(start.elapsed().as_secs_f64()) })
     }
 }

@@ -9,7 +9,7 @@
 //! What this file deliberately does not do: read a clock (the caller times its own calls of [`plan`]), or mend the
 //! policies of the papers, which are as they are.
 
-use crate::bound::{lower_bound, unbeatable};
+use crate::bound::{lower_bound_within, unbeatable};
 use crate::plan::{Outcome, Plan, PlanError, PlanRequest, Status, plan};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, check};
@@ -114,8 +114,11 @@ fn stamp(
         policy: request.policy,
         violation: violation.to_string(),
     })?;
-    plan.bound =
-        own.map_or_else(|| lower_bound(trace, budget, &request.link, request.allow), |own| own.bound);
+    let PlanRequest { link, allow, limits, .. } = request;
+    plan.bound = match own {
+        Some(own) => own.bound,
+        None => lower_bound_within(trace, budget, link, *allow, limits),
+    };
     let optimal = plan.makespan.0 <= unbeatable(trace, plan.bound).0 * (1.0 + 1e-9);
     plan.status = match own.map(|own| own.status) {
         _ if optimal => Status::Optimal,
