@@ -14,27 +14,53 @@ use crate::random::Random;
 const ORDERS: [(f64, f64); 8] =
     [(1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 0.25), (1.0, 2.0), (2.0, 1.0)];
 
+/// How much worse than now an order may be, as a mean share of the excess.
+const PATIENCE: f64 = 0.1;
+
 /// A search over orders that can be continued.
 pub(super) struct Fits<'a> {
     items: &'a [Item],
     alignment: u64,
+    limit: u64,
     shelf: Shelf,
     /// How many of [`ORDERS`] were tried.
     tried: usize,
-    /// The best order so far and what it gave.
+    /// The order with the least excess so far, and what it gave.
     order: Vec<u32>,
-    current: Addresses,
+    current: Fit,
+    /// An order is given up where its excess is more than this.
+    bar: u64,
+    /// The lowest of all.
+    lowest: Option<Addresses>,
+}
+
+/// What an order gives.
+struct Fit {
+    offsets: Vec<u64>,
+    /// How far the items' ends lie above the limit, summed up: it tells more than the height of whether a change helps.
+    excess: u64,
 }
 
 impl<'a> Fits<'a> {
-    pub fn new(items: &'a [Item], alignment: u64) -> Fits<'a> {
-        let current = Addresses { offsets: Vec::new(), height: u64::MAX };
-        Fits { items, alignment, shelf: Shelf::new(items), tried: 0, order: Vec::new(), current }
+    pub fn new(items: &'a [Item], alignment: u64, limit: u64) -> Fits<'a> {
+        let current = Fit { offsets: Vec::new(), excess: u64::MAX };
+        let shelf = Shelf::new(items);
+        Fits {
+            items,
+            alignment,
+            limit,
+            shelf,
+            tried: 0,
+            order: Vec::new(),
+            current,
+            bar: u64::MAX,
+            lowest: None,
+        }
     }
 
-    /// Tries orders until one ends within `limit`, the effort is spent, or there are no more.
-    pub fn orders(&mut self, limit: u64, effort: &mut Effort) {
-        while self.tried < ORDERS.len() && self.current.height > limit && !effort.spent() {
+    /// Tries orders until one ends within the limit, the effort is spent, or there are no more.
+    pub fn orders(&mut self, effort: &mut Effort) {
+        while self.tried < ORDERS.len() && self.current.excess > 0 && !effort.spent() {
             let (size_power, life_power) = ORDERS[self.tried];
             self.tried += 1;
             let score = |i: &u32| {
@@ -43,21 +69,21 @@ impl<'a> Fits<'a> {
             };
             let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
             order.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.cmp(b)));
-            let below = self.current.height.saturating_sub(1);
-            if let Some(found) = self.fit(&order, below, 0, effort) {
+            self.bar = self.current.excess;
+            if let Some(found) = self.fit(&order, 0, effort) {
                 (self.order, self.current) = (order, found);
             }
         }
     }
 
-    /// Changes the best order, until it ends within `limit` or the effort is spent.
-    pub fn climb(&mut self, limit: u64, random: &mut Random, effort: &mut Effort) {
-        while !self.order.is_empty() && self.current.height > limit && !effort.spent() {
-            let top = |i: &u32| self.current.offsets[*i as usize] + self.items[*i as usize].size();
-            let highest = (0..self.order.len()).filter(|at| top(&self.order[*at]) >= self.current.height);
-            let highest: Vec<usize> = highest.collect();
+    /// Changes the best order, until it ends within the limit or the effort is spent.
+    pub fn climb(&mut self, random: &mut Random, effort: &mut Effort) {
+        while !self.order.is_empty() && self.current.excess > 0 && !effort.spent() {
+            let top = |i: u32| self.current.offsets[i as usize].saturating_add(self.items[i as usize].size());
+            let above: Vec<usize> =
+                (0..self.order.len()).filter(|at| top(self.order[*at]) > self.limit).collect();
             effort.spend(2 * self.order.len() as u64);
-            let from = highest[random.below(highest.len())];
+            let from = above[random.below(above.len())];
             let to = random.below(from.max(1));
             let mut order = self.order.clone();
             if random.unit() < 0.5 {
@@ -65,23 +91,26 @@ impl<'a> Fits<'a> {
             } else {
                 order[to..=from].rotate_right(1);
             }
+            // A little worse is good enough, or the climb would end on the next hill.
+            let worse = 1.0 - PATIENCE * (1.0 - random.unit()).ln();
+            self.bar = (self.current.excess as f64 * worse) as u64;
             // What comes before the change lies where it lay.
-            if let Some(found) = self.fit(&order, self.current.height, to, effort) {
+            if let Some(found) = self.fit(&order, to, effort) {
                 (self.order, self.current) = (order, found);
             }
         }
     }
 
-    /// The best so far.
-    pub fn best(&self) -> Option<&Addresses> {
-        (!self.order.is_empty()).then_some(&self.current)
+    /// The lowest so far.
+    pub fn lowest(&self) -> Option<&Addresses> {
+        self.lowest.as_ref()
     }
 
-    /// Places all items in this order, the first `known` of them as they are in `current`; none where that ends above
-    /// `ceiling`, or the effort is spent.
-    fn fit(&mut self, order: &[u32], ceiling: u64, known: usize, effort: &mut Effort) -> Option<Addresses> {
+    /// Places all items in this order, the first `known` of them as they are in `current`; none where its excess is
+    /// more than `bar`, or the effort is spent.
+    fn fit(&mut self, order: &[u32], known: usize, effort: &mut Effort) -> Option<Fit> {
         let mut offsets = vec![0; self.items.len()];
-        let mut height = 0;
+        let (mut excess, mut height) = (0u64, 0);
         let mut taken: Vec<(u64, u64)> = Vec::new();
         self.shelf.clear();
         for (at, &i) in order.iter().enumerate() {
@@ -97,8 +126,10 @@ impl<'a> Fits<'a> {
                 effort.spend(looked as u64);
                 narrowest(&mut taken, item.alignment(self.alignment))
             };
-            height = height.max(offset.saturating_add(item.size()));
-            if height > ceiling || effort.spent() {
+            let top = offset.saturating_add(item.size());
+            height = height.max(top);
+            excess = excess.saturating_add(top.saturating_sub(self.limit));
+            if excess > self.bar || effort.spent() {
                 return None;
             }
             for part in item.parts() {
@@ -106,7 +137,10 @@ impl<'a> Fits<'a> {
             }
             offsets[i as usize] = offset;
         }
-        Some(Addresses { offsets, height })
+        if self.lowest.as_ref().is_none_or(|lowest| height < lowest.height) {
+            self.lowest = Some(Addresses { offsets: offsets.clone(), height });
+        }
+        Some(Fit { offsets, excess })
     }
 }
 

@@ -16,8 +16,8 @@
 //! 3. [`tree`]: from the bottom up with everything that can be inferred, for limits that leave no slack at all. It
 //!    searches completely for items that are solid, and is the only one that pays for a few hundred very tangled items.
 //!
-//! What is left of the work after a first try of each is shared between them in slices that double, so that none is
-//! lost that would have come soon. All are deterministic for a seed and bounded by an amount of work, not by time; a
+//! What is left of the work after the first tries is shared between them in slices that double, and quadruple for the
+//! tree: what the others do not find soon, they do not find. All are deterministic for a seed and bounded by an amount of work, not by time; a
 //! unit of work is a look at one placed block, some 5 to 10 ns.
 //!
 //! # Alignment
@@ -169,8 +169,9 @@ pub fn most_alive(items: &[Item]) -> u64 {
 pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> Addresses {
     // Side by side, all fit in this.
     let all = items.iter().map(|i| padded(i.size(), alignment)).fold(0, u64::saturating_add);
+    let items = compressed(items);
     let mut search = Search {
-        items,
+        items: &items,
         limit: limit.min(all),
         alignment,
         effort: Effort(work),
@@ -179,6 +180,18 @@ pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) 
     };
     search.run();
     search.best
+}
+
+/// The same items in a time of which every instant begins or ends a block.
+fn compressed(items: &[Item]) -> Vec<Item> {
+    let blocks = items.iter().flat_map(Item::parts);
+    let mut instants: Vec<u32> = blocks.flat_map(|b| [b.slots.start, b.slots.end]).collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let at = |slot: u32| instants.partition_point(|instant| *instant < slot) as u32;
+    let block = |b: &Block| Block { slots: at(b.slots.start)..at(b.slots.end), bytes: b.bytes.clone() };
+    let item = |i: &Item| Item { hull: block(&i.hull), blocks: i.blocks.iter().map(block).collect() };
+    items.iter().map(item).collect()
 }
 
 /// The work that is left.
@@ -231,13 +244,12 @@ impl Search<'_> {
         if self.ended() {
             return;
         }
-        let mut fits = Fits::new(self.items, self.alignment);
-        fits.orders(self.limit, &mut self.effort);
-        self.offer(fits.best());
+        let mut fits = Fits::new(self.items, self.alignment, self.limit);
+        fits.orders(&mut self.effort);
+        self.offer(fits.lowest());
         let mut forest = None;
-        // Tries in the tree are not cut short: what is too little for the next one is saved up.
-        let mut saved = Effort(0);
         let mut slice = FIRST_SLICE * self.items.len() as u64;
+        let mut tree_slice = slice;
         while !self.ended() {
             let until = self.effort.0.saturating_sub(slice);
             while !self.ended() && self.effort.0 > until {
@@ -245,17 +257,19 @@ impl Search<'_> {
                 self.sweep(taste, Some(slice));
             }
             let mut effort = self.effort.slice(slice);
-            fits.climb(self.limit, &mut self.random, &mut effort);
+            fits.climb(&mut self.random, &mut effort);
             self.effort.put_back(effort);
-            self.offer(fits.best());
+            self.offer(fits.lowest());
             slice *= 2;
             if self.ended() {
                 break;
             }
             let forest = forest.get_or_insert_with(|| Forest::new(self.items, self.alignment, self.limit));
-            saved.put_back(self.effort.slice(slice));
-            let found = forest.search(&mut self.random, &mut saved);
+            let mut effort = self.effort.slice(tree_slice);
+            let found = forest.search(&mut self.random, &mut effort);
+            self.effort.put_back(effort);
             self.offer(found.as_ref());
+            tree_slice *= 4;
         }
     }
 

@@ -232,22 +232,24 @@ impl<'a> Walk<'a> {
         let Piece { blocks, size, .. } = *piece;
         let state = &self.states[parent as usize];
         let Taste { both, rest, high, noise, power, .. } = *self.taste;
-        let goes = blocks.iter().map(|b| b.slots.end).max().unwrap_or_default();
+        // When what lies at the item's lower and upper edge goes.
+        let edge = |at: &dyn Fn(&Block) -> bool| blocks.iter().filter(|b| at(b)).map(|b| b.slots.end).min();
+        let lower = edge(&|b| b.bytes.start == 0).unwrap_or_default();
+        let upper = edge(&|b| b.bytes.end == size).unwrap_or_default();
         let weight = (size as f64 / self.limit.max(1) as f64).min(1.0).powf(power);
         let from = self.children.len();
         for hole in &self.holes {
             let slack = hole.last - hole.first;
-            let away = |neighbour: u32| self.taste.curve.of(neighbour.abs_diff(goes), self.end);
-            let ends = [(hole.first, hole.below, hole.above), (hole.last, hole.above, hole.below)];
-            for (upper, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0))
-            {
-                let near = away(near);
-                let far = if slack == 0 { away(far) } else { 1.0 };
+            let away = |edge: u32, neighbour: u32| self.taste.curve.of(neighbour.abs_diff(edge), self.end);
+            let (below, above) = (away(lower, hole.below), away(upper, hole.above));
+            let ends = [(hole.first, below, above), (hole.last, above, below)];
+            for (end, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0)) {
+                let far = if slack == 0 { far } else { 1.0 };
                 let mut cost = near.min(far) + both * (near + far) + noise * random.unit();
                 if slack > 0 {
                     cost += rest * (1.0 - 0.5 * slack as f64 / self.limit.max(1) as f64);
                 }
-                cost += high * upper as f64;
+                cost += high * end as f64;
                 let mut content = state.content;
                 for block in blocks {
                     content ^= mark(&taken(block, offset));

@@ -30,7 +30,7 @@ use crate::random::Random;
 const MOST_ITEMS: usize = 600;
 
 /// The work of the shortest try.
-const TRY: u64 = 300_000;
+const TRY: u64 = 1_000_000;
 
 /// All problems that the items fall into, each with what was found.
 pub(super) struct Forest<'a> {
@@ -113,11 +113,11 @@ impl Progress {
 /// section that failed most, and with some noise.
 fn ranks(problem: &Problem, progress: &Progress, random: &mut Random) -> Vec<u32> {
     let bytes = |parts: &[Part]| parts.iter().map(Part::bytes).sum::<u64>() as f64;
-    let full: Vec<f64> = problem.sections.iter().map(|s| bytes(s).powi(10)).collect();
+    let full: Vec<f64> = problem.sections.iter().map(|section| bytes(section)).collect();
     let first = progress.round < 3;
     let kind = if first { progress.round as usize } else { random.below(3) };
-    let power = if first { 1.0 } else { [1.0, 3.0, 10.0][random.below(3)] };
-    let noise = if first { 0.0 } else { 1.0 };
+    let power = if first { 1e4 } else { [3.0, 10.0][random.below(2)] };
+    let noise = if first { 0.0 } else { 0.6 };
     let scores = problem.shapes.iter().map(|shape| {
         let of = if first { &full } else { &progress.failures };
         let of = shape.parts.iter().map(|part| of[part.of as usize]);
@@ -127,7 +127,7 @@ fn ranks(problem: &Problem, progress: &Progress, random: &mut Random) -> Vec<u32
         match kind {
             0 => 100.0 * (life + chance) + area,
             1 => power * section.ln() + area + chance,
-            _ => power * section.ln() + life + chance,
+            _ => power * section.ln() + life + 1e-3 * area + chance,
         }
     });
     let scores: Vec<f64> = scores.collect();

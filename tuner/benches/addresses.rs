@@ -1,0 +1,95 @@
+//! How long it takes to find addresses where there is no slack: MiniMalloc's public instances at their capacity, and
+//! perfect packings of our own.
+//!
+//! `cargo bench -p plimsoll-tuner --bench addresses -- [SEED]`
+//!
+//! Beside each time of ours stands that of MiniMalloc with all its switches on, as it publishes them: its command line
+//! tool at commit 9f5cf81, built with -O3, user seconds on the 2-core machine of the same day (2026-11-20). The instances
+//! are not part of this repository; `tests/data/minimalloc/README.md` says where they come from. Times are printed,
+//! never asserted.
+
+use plimsoll_ir::testing::Random;
+use plimsoll_tuner::address::{Block, Item, assign, most_alive};
+use std::path::Path;
+use std::time::Instant;
+
+/// Name and MiniMalloc's seconds.
+const INSTANCES: [(&str, f64); 11] = [
+    ("A", 4.680),
+    ("B", 3.572),
+    ("C", 0.617),
+    ("D", 2.487),
+    ("E", 3.587),
+    ("F", 4.853),
+    ("G", 1.060),
+    ("H", 1.611),
+    ("I", 3.561),
+    ("J", 0.804),
+    ("K", 0.544),
+];
+
+const CAPACITY: u64 = 1 << 20;
+
+/// Enough for every instance; some minutes where it is not.
+const WORK: u64 = 20_000_000_000;
+
+fn main() {
+    let seed = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(1);
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/minimalloc"));
+    println!(
+        "{:10} {:>8} {:>9} {:>10} {:>9} {:>11}",
+        "instance", "items", "alive", "height", "seconds", "MiniMalloc"
+    );
+    for (name, theirs) in INSTANCES {
+        let path = folder.join(format!("{name}.1048576.csv"));
+        match std::fs::read_to_string(&path) {
+            Ok(text) => row(name, &items(&text), seed, Some(theirs)),
+            Err(_) => println!("{name:10} skipped: there is no {}", path.display()),
+        }
+    }
+    for (pieces, seed_of_cut) in [(50, 1), (100, 2), (200, 3), (400, 4)] {
+        let mut items = Vec::new();
+        cut(&mut Random::new(seed_of_cut), [0, 2000], [0, CAPACITY], pieces, &mut items);
+        row(&format!("cut {pieces}"), &items, seed, None);
+    }
+}
+
+fn row(name: &str, items: &[Item], seed: u64, theirs: Option<f64>) {
+    let began = Instant::now();
+    let found = assign(items, CAPACITY, 1, WORK, seed);
+    let took = began.elapsed().as_secs_f64();
+    let theirs = theirs.map_or(String::from("-"), |seconds| format!("{seconds:.3}"));
+    let (count, alive, height) = (items.len(), most_alive(items), found.height);
+    println!("{name:10} {count:>8} {alive:>9} {height:>10} {took:>9.3} {theirs:>11}");
+}
+
+/// A line of an instance: `id,lower,upper,size`.
+fn items(text: &str) -> Vec<Item> {
+    let number = |field: &str| field.trim().parse::<u64>().expect("a number");
+    let item = |line: &str| {
+        let fields: Vec<u64> = line.split(',').map(number).collect();
+        let [_, lower, upper, size] = fields[..] else { panic!("four fields, not {line}") };
+        Item { hull: Block { slots: lower as u32..upper as u32, bytes: 0..size }, blocks: Vec::new() }
+    };
+    text.lines().skip(1).map(item).collect()
+}
+
+/// Cuts a rectangle of time and bytes into so many pieces, which fill it without a gap.
+fn cut(random: &mut Random, slots: [u64; 2], bytes: [u64; 2], pieces: u64, into: &mut Vec<Item>) {
+    let [life, size] = [slots, bytes].map(|[start, end]| end - start);
+    if pieces < 2 || life < 2 || size < 2 {
+        let hull = Block { slots: slots[0] as u32..slots[1] as u32, bytes: 0..size };
+        into.push(Item { hull, blocks: Vec::new() });
+        return;
+    }
+    let half = 1 + random.below(pieces - 1);
+    if random.percent(50) {
+        let at = slots[0] + 1 + random.below(life - 1);
+        cut(random, [slots[0], at], bytes, half, into);
+        cut(random, [at, slots[1]], bytes, pieces - half, into);
+    } else {
+        let at = bytes[0] + 1 + random.below(size - 1);
+        cut(random, slots, [bytes[0], at], half, into);
+        cut(random, slots, [at, bytes[1]], pieces - half, into);
+    }
+}
