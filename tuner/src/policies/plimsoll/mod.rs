@@ -29,7 +29,7 @@ use plimsoll_ir::Bytes;
 use search::Search;
 
 /// How often the search goes on, where addresses leave holes.
-const RUNS: u32 = 20;
+const RUNS: u32 = 8;
 
 /// Makespans that differ by no more than this share are equal: bytes moved decide between them.
 const SAME: f64 = 1e-6;
@@ -167,7 +167,7 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
             continue;
         }
         let attempt = |tighten, work| Attempt { pool: 1.0, tighten, work, alignment: ALIGNMENT };
-        let attempts = [attempt(0.5, LIGHT), attempt(1.0, FULL)];
+        let attempts = [attempt(0.5, LIGHT), attempt(1.0, 2_000_000 + 15_000 * task.trace.ops.len() as u64)];
         let (realised, excess) =
             task.realise_decisions(&values, &found.decisions, search.margins(), &attempts)?;
         let fits = matches!(realised, Realised::Fits(_));
@@ -178,7 +178,7 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
         if fits {
             search.narrow();
         } else {
-            search.widen(&excess);
+            search.widen(&excess, [4, 3, 2, 2, 1, 1, 1, 1][run as usize]);
         }
         if candidates.settled() {
             break;
@@ -190,5 +190,5 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
 /// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000.
 fn suggested(values: &Values) -> u64 {
     let size = (values.ways.len() + values.gaps.len()) as u64;
-    (700_000_000 / size).clamp(500, 30_000)
+    (400_000_000 / size).clamp(500, 30_000)
 }

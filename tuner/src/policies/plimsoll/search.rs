@@ -174,7 +174,7 @@ impl<'a> Search<'a> {
         swapped.sort_by_key(|g| (Reverse(bytes(g)), *g));
         for g in swapped.into_iter().take(evaluations as usize) {
             found.decisions.choices[g as usize] = Choice::Keep;
-            let judged = self.judge(&found.decisions);
+            let judged = self.judge(&found.decisions, f64::INFINITY);
             if self.score(&judged) < self.score(&found.judged) {
                 found.judged = judged;
             } else {
@@ -195,11 +195,12 @@ impl<'a> Search<'a> {
     }
 
     /// Leaves more bytes free.
-    pub fn widen(&mut self, excess: &[u64]) {
+    pub fn widen(&mut self, excess: &[u64], part: u64) {
         self.walk.margins.resize(excess.len(), 0);
         for ((margin, excess), op) in self.walk.margins.iter_mut().zip(excess).zip(&self.task.trace.ops) {
             let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
-            *margin = (*margin + excess / 4).min(self.task.pool.saturating_sub(own + op.least_workspace().0));
+            *margin =
+                (*margin + excess / part).min(self.task.pool.saturating_sub(own + op.least_workspace().0));
         }
     }
 
@@ -208,10 +209,15 @@ impl<'a> Search<'a> {
         self.walk.margins.iter_mut().for_each(|margin| *margin = (*margin as f64 * 0.8) as u64);
     }
 
-    /// What these decisions cost.
-    fn judge(&mut self, decisions: &Decisions) -> Judged {
-        let most = 3 * self.values.ways.len() + 64;
-        if !self.walk.go(self.values, decisions, most) {
+    /// What these decisions cost; infinitely much where that is certainly more than a score of `most`.
+    fn judge(&mut self, decisions: &Decisions, most: f64) -> Judged {
+        let steps = 3 * self.values.ways.len() + 64;
+        let ended = self.walk.go(self.values, decisions, steps);
+        let computing: f64 = self.walk.course.seconds.iter().sum();
+        let over = self.walk.course.need.iter().max().map_or(0, |need| need.saturating_sub(self.task.pool));
+        let least = Cost { seconds: computing, overflow: over, ..Cost::default() };
+        let again = self.walk.again_seconds;
+        if !ended || self.score(&Judged { cost: least, again, crowded: None }) > most {
             let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
             return Judged { cost, again: 0.0, crowded: None };
         }
@@ -222,7 +228,7 @@ impl<'a> Search<'a> {
     }
 
     fn found(&mut self, decisions: Decisions) -> Found {
-        let judged = self.judge(&decisions);
+        let judged = self.judge(&decisions, f64::INFINITY);
         Found { decisions, judged }
     }
 
@@ -281,12 +287,12 @@ impl<'a> Search<'a> {
             if changes.is_empty() {
                 continue;
             }
-            let judged = self.judge(&state);
-            let next = self.score(&judged);
+            // What is taken is drawn first, so that what cannot be taken need not be timed.
             let warmth = best.0 * unit * (1.0 - progress) * (1.0 - progress);
-            let taken = next <= current
-                || self.random.unit() < ((current - next) / warmth.max(f64::MIN_POSITIVE)).exp();
-            if taken {
+            let most = current - warmth * self.random.unit().max(f64::MIN_POSITIVE).ln();
+            let judged = self.judge(&state, most);
+            let next = self.score(&judged);
+            if next <= most {
                 current = next;
                 crowded = judged.crowded;
                 if next < best.0 {

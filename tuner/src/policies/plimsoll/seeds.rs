@@ -11,7 +11,10 @@ use plimsoll_ir::{Bytes, OpId};
 use std::collections::HashMap;
 
 /// Shares of what the budget leaves beyond the floor for which the program is solved.
-const SHARES: [f64; 7] = [1.0, 0.97, 0.94, 0.9, 0.84, 0.75, 0.6];
+const SHARES: [f64; 7] = [0.97, 0.9, 0.75, 1.0, 0.84, 0.94, 0.6];
+
+/// Of a trace of more ops than this only the first three of them.
+const MANY: usize = 3000;
 
 /// A seed for each share.
 pub(super) fn seeds(task: &Task<'_>, values: &Values) -> Vec<Decisions> {
@@ -19,7 +22,8 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values) -> Vec<Decisions> {
     let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
     let budget = Bytes(task.pool) + resident;
     let mut seeds = vec![values.keep_all(), swap_all(values)];
-    for share in SHARES {
+    let count = if task.trace.ops.len() > MANY { 3 } else { SHARES.len() };
+    for share in SHARES.into_iter().take(count) {
         let room = budget.saturating_sub(floor).0 as f64 * share;
         let relaxed = relax(
             task.trace,
