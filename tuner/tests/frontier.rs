@@ -44,15 +44,15 @@ fn check_points(trace: &Trace, points: &[Point], alone: &[Point]) {
 #[test]
 fn more_budget_never_costs_time() {
     let mut carried = 0;
-    for seed in 0..16 {
-        let mut trace = if seed % 3 == 0 { random_trace_of(60, seed) } else { random_trace(seed) };
+    for seed in 0..40 {
+        let mut trace = if seed % 3 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
         if seed % 4 == 1 {
             trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
         }
         let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
-        // Naive swapping is as likely as not to get slower, so that there is something to carry.
-        let policy = if seed % 5 == 4 { Policy::Naive } else { Policy::Plimsoll };
-        let mut budgets = budgets(&trace, 6);
+        // The papers' are as likely as not to get slower, so that there is something to carry.
+        let policy = if seed % 8 == 1 { Policy::Plimsoll } else { Policy::ALL[seed as usize % 16] };
+        let mut budgets = budgets(&trace, if policy == Policy::Plimsoll { 4 } else { 12 });
         // From below the floor, and in any order.
         budgets.push(budgets[0].saturating_sub(Bytes(1 << 40)));
         let rotation = seed as usize % budgets.len();
@@ -74,12 +74,16 @@ fn more_budget_never_costs_time() {
 
 #[test]
 fn a_plan_is_carried_up_to_larger_budgets_and_down_to_those_that_its_pool_fits() {
-    let trace = random_trace_of(40, 3);
-    let budgets = budgets(&trace, 6);
-    let request = request(Bytes::ZERO, 1e3, Duplex::Full, Policy::Plimsoll);
-    let points = frontier(&trace, &request, &budgets).expect("a sound trace");
-    let plans: Vec<_> = points.iter().map(|point| point.outcome.plan().expect("it fits").clone()).collect();
-    assert!(plans[5].makespan < plans[3].makespan && plans[2].makespan < plans[1].makespan, "{points:?}");
+    let request = request(Bytes::ZERO, 1e3, Duplex::Full, Policy::Greedy);
+    let all = |seed| {
+        let trace = random_trace_of(40, seed);
+        let budgets = budgets(&trace, 6);
+        let points = frontier(&trace, &request, &budgets).expect("a sound trace");
+        let plans = points.iter().map(|point| point.outcome.plan().cloned()).collect::<Option<Vec<_>>>()?;
+        let faster = |a: usize, b: usize| plans[a].makespan < plans[b].makespan;
+        (budgets.len() == 6 && faster(5, 3) && faster(2, 1)).then_some((trace, budgets, plans))
+    };
+    let (trace, budgets, plans) = (0..50).find_map(all).expect("a trace that more budget makes faster twice");
     let at = |k: usize, plan: usize| {
         let mut plan = plans[plan].clone();
         plan.schedule.budget_bytes = budgets[k];
