@@ -9,16 +9,16 @@
 //!
 //! # The way
 //!
-//! Three searches, each in a file of its own, cheapest first, until the pool's limit is met:
+//! Three searches, each in a file of its own, until the pool's limit is met, after two walks that cost next to nothing:
 //!
-//! 1. [`sweep`]: walks through time that keep several states, for pools that are full all the time.
-//! 2. [`fit`]: best fit in several orders, and hill climbing over them, for lives that are mostly short.
+//! 1. [`fit`]: best fit in several orders, and hill climbing over them, for lives that are mostly short.
+//! 2. [`sweep`]: walks through time that keep several states, for pools that are full all the time.
 //! 3. [`tree`]: from the bottom up with everything that can be inferred, for limits that leave no slack at all. It
 //!    searches completely for items that are solid, and is the only one that pays for a few hundred very tangled items.
 //!
 //! What is left of the work after the first tries is shared between them in slices that double, and quadruple for the
-//! tree: what the others do not find soon, they do not find. All are deterministic for a seed and bounded by an amount of work, not by time; a
-//! unit of work is a look at one placed block, some 5 to 10 ns.
+//! tree: what the others do not find soon, they do not find. All are deterministic for a seed and bounded by an amount
+//! of work, not by time; a unit of work is a look at one placed block, some 10 ns.
 //!
 //! # Alignment
 //!
@@ -239,27 +239,27 @@ impl Search<'_> {
     fn run(&mut self) {
         self.sweep(Taste::plain(true, 1), None);
         self.sweep(Taste::plain(false, 1), None);
-        self.sweep(Taste::plain(true, WIDTH), None);
-        self.sweep(Taste::plain(false, WIDTH), None);
         if self.ended() {
             return;
         }
         let mut fits = Fits::new(self.items, self.alignment, self.limit);
         fits.orders(&mut self.effort);
         self.offer(fits.lowest());
+        self.sweep(Taste::plain(true, WIDTH), None);
+        self.sweep(Taste::plain(false, WIDTH), None);
         let mut forest = None;
         let mut slice = FIRST_SLICE * self.items.len() as u64;
         let mut tree_slice = slice;
         while !self.ended() {
+            let mut effort = self.effort.slice(slice);
+            fits.climb(&mut self.random, &mut effort);
+            self.effort.put_back(effort);
+            self.offer(fits.lowest());
             let until = self.effort.0.saturating_sub(slice);
             while !self.ended() && self.effort.0 > until {
                 let taste = Taste::any(WIDTH, &mut self.random);
                 self.sweep(taste, Some(slice));
             }
-            let mut effort = self.effort.slice(slice);
-            fits.climb(&mut self.random, &mut effort);
-            self.effort.put_back(effort);
-            self.offer(fits.lowest());
             slice *= 2;
             if self.ended() {
                 break;
