@@ -3,8 +3,8 @@
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
 //! The tables are `time`, `hybrid`, `offload`, `chains`, `effort`, `pool`, `best` and `valid`; all of them by default, in under
-//! ten minutes on two cores: traces of more than 2,000 ops are then planned at f = 0.1 and 0.4 only, but for swapping and
-//! recomputing with full duplex; what there is no time for is left out, and counted; naming tables or traces makes all. Traces are those of `../shared/traces`
+//! ten minutes on two cores: traces of more than 2,000 ops are then planned at f = 0.1 and 0.4 only, and what there is no time
+//! for is left out, and counted; naming tables or traces makes all. Traces are those of `../shared/traces`
 //! beside the repository; where they are missing, networks of the zoo are planned, with the seconds of a roofline model.
 //! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. Every schedule is judged by our check and by
 //! `../shared/tools/referee.py`, where that is. Times are printed, never asserted; a schedule that a judge refuses ends the
@@ -95,8 +95,8 @@ fn main() -> ExitCode {
             table(&mut runs);
         }
     }
-    if runs.left_out > 0 {
-        println!("left out for want of time: {} plans; `--minutes` gives more", runs.left_out);
+    if !runs.left_out.is_empty() {
+        println!("left out for want of time: {} plans; `--minutes` gives more", runs.left_out.len());
     }
     if tables::faults(&runs).is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

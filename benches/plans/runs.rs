@@ -9,7 +9,7 @@ use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::tuner::bound::lower_bound;
 use plimsoll::tuner::values::Values;
 use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ pub struct Runs {
     /// When no further plan is begun.
     pub end: Instant,
     /// Plans that there was no time for.
-    pub left_out: usize,
+    pub left_out: HashSet<Case>,
     /// So many evaluations a plan; none for what the planner thinks right.
     pub evaluations: Option<u64>,
     /// Whether every plan is made, however long it takes; else some of those that take longest are spared.
@@ -102,14 +102,14 @@ pub struct Runs {
 /// Traces with more ops than this take longest.
 const LARGE: usize = 2_000;
 
-/// The fractions at which large traces are planned with all means and links, as positions.
+/// The fractions at which large traces are planned all the same, as positions.
 const FOR_LARGE: [usize; 2] = [0, 2];
 
 impl Runs {
     pub fn new(subjects: Vec<Subject>, fractions: Vec<usize>, time: Duration) -> Runs {
         let end = Instant::now() + time;
         let made = HashMap::new();
-        Runs { subjects, fractions, made, end, left_out: 0, evaluations: None, thorough: true }
+        Runs { subjects, fractions, made, end, left_out: HashSet::new(), evaluations: None, thorough: true }
     }
 
     /// The cases of one policy at every subject and fraction.
@@ -123,11 +123,11 @@ impl Runs {
         self.made.get(&case)
     }
 
-    /// Makes what is not there yet, the largest traces first, so that no thread is left with one at the end.
+    /// Makes what is not there yet, the smallest traces first, so that a lack of time costs few rows.
     pub fn make(&mut self, cases: impl IntoIterator<Item = Case>, threads: usize) {
         let wanted = |case: &Case| !self.made.contains_key(case) && !self.is_spared(case);
         let mut cases: Vec<Case> = cases.into_iter().filter(wanted).collect();
-        cases.sort_by_key(|case| std::cmp::Reverse(self.subjects[case.subject].ops() as u64 * case.effort));
+        cases.sort_by_key(|case| self.subjects[case.subject].ops() as u64 * case.effort);
         let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
             // Started for the first plan of ours; then it stays, or there is none.
@@ -148,14 +148,13 @@ impl Runs {
             std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
         }
         let made = made.into_inner().expect("no thread panics");
-        self.left_out += cases.len() - made.len();
         self.made.extend(made);
+        self.left_out.extend(cases.into_iter().filter(|case| !self.made.contains_key(case)));
     }
 
     fn is_spared(&self, case: &Case) -> bool {
-        let usual = case.means == Means::SwapAndRecompute && !case.half;
         let large = self.subjects[case.subject].ops() > LARGE;
-        !self.thorough && large && !usual && !FOR_LARGE.contains(&case.fraction)
+        !self.thorough && large && !FOR_LARGE.contains(&case.fraction)
     }
 
     fn plan(&self, case: Case, referee: Option<&mut Referee>) -> Made {
