@@ -199,7 +199,7 @@ impl Task<'_> {
         let makespan = simulate::simulate(self.trace, &schedule).makespan();
         let transfers =
             placement.transfers.iter().map(|t| &placement.residencies[t.residency as usize].bytes);
-        let moved = transfers.map(|bytes| bytes.end - bytes.start).sum();
+        let moved = transfers.fold(0, |moved: u64, bytes| moved.saturating_add(bytes.end - bytes.start));
         Ok(Realised::Fits(Fitting { schedule: Box::new(schedule), makespan, moved }))
     }
 }

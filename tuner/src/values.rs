@@ -245,7 +245,7 @@ impl Values {
         if parts == PARTS {
             bytes
         } else {
-            (bytes / u64::from(PARTS)).next_multiple_of(4096) * u64::from(parts)
+            bytes.div_ceil(u64::from(PARTS)).next_multiple_of(4096) * u64::from(parts)
         }
         .min(bytes)
     }

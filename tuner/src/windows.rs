@@ -144,15 +144,16 @@ impl Clock {
         }
         self.offload_seconds.clear();
         self.prefetch_seconds.clear();
-        let mut moved = 0;
+        let mut moved = 0u64;
         for (m, piece) in course.moves.iter().enumerate() {
             let seconds = |stream| self.link.seconds(stream, Bytes(piece.bytes)).0;
             self.offload_seconds.push(seconds(Stream::Offload));
             self.prefetch_seconds.push(seconds(Stream::Prefetch));
             self.listed[m] = UNSET;
-            moved += piece.bytes;
+            // A tensor of 2^60 bytes may be moved more than eight times each way.
+            moved = moved.saturating_add(piece.bytes);
             if piece.offload {
-                moved += piece.bytes;
+                moved = moved.saturating_add(piece.bytes);
                 self.leaves[m] = UNSET;
                 self.previous[m] = self.chain[piece.after as usize];
                 self.chain[piece.after as usize] = m as u32;

@@ -7,7 +7,7 @@ use crate::rust::{Source, line_of, words};
 use crate::tree::{Finding, Tree};
 
 /// Every crate by its folder, with the folders that it may depend on. The root, which may use all, is "".
-const ARROWS: [(&str, &[&str]); 7] = [
+const ARROWS: [(&str, &[&str]); 8] = [
     ("ir", &[]),
     ("networks", &["ir"]),
     ("tuner", &["ir"]),
@@ -15,6 +15,7 @@ const ARROWS: [(&str, &[&str]); 7] = [
     ("profiler", &["ir", "runtime"]),
     ("", &["ir", "networks", "tuner", "runtime", "profiler"]),
     ("xtask", &[]),
+    ("fuzz", &["ir", "tuner"]),
 ];
 
 /// Modules of the standard library that the code under a folder does without, and why.

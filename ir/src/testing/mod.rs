@@ -14,7 +14,7 @@ mod traces;
 
 pub use hostile::{Choices, Hostile, hostile};
 pub use schedules::random_schedule;
-pub use traces::{random_trace, random_trace_of};
+pub use traces::{chain_trace, random_trace, random_trace_of};
 
 use crate::philox::philox4x32;
 

@@ -29,6 +29,39 @@ pub fn random_trace_of(ops: usize, seed: u64) -> Trace {
     }
 }
 
+/// A network of so many layers in a row, forward and backward, two ops each: a backward op reads its layer's input, its
+/// output and the gradient of the latter. Sizes are multiples of 4096 bytes, every forward op can run again.
+pub fn chain_trace(layers: usize) -> Trace {
+    let tensor = |i: usize, kind| {
+        let bytes = Bytes(4096 * (1 + i as u64 * 7919 % 251));
+        Tensor { name: format!("t{i}"), bytes, kind }
+    };
+    let mut tensors = vec![tensor(0, TensorKind::Input)];
+    tensors.extend((1..=layers).map(|i| tensor(i, TensorKind::Activation)));
+    tensors.extend((0..layers).map(|i| tensor(i, TensorKind::Gradient)));
+    let op = |i: usize, phase, reads: Vec<usize>, write: usize| Op {
+        name: format!("op{i}"),
+        layer: format!("layer{i}"),
+        kind: if i.is_multiple_of(3) { "conv" } else { "relu" }.into(),
+        phase,
+        seconds: Seconds(1e-5 * (1 + i * 31 % 17) as f64),
+        reads: reads.into_iter().map(TensorId::new).collect(),
+        writes: vec![TensorId::new(write)],
+        workspace_bytes: Bytes::ZERO,
+        flops: 0,
+        recomputable: phase == Phase::Forward,
+        alternatives: Vec::new(),
+    };
+    let mut ops: Vec<Op> = (0..layers).map(|i| op(i, Phase::Forward, vec![i], i + 1)).collect();
+    ops.extend((0..layers).rev().map(|i| {
+        let mut reads = vec![i, i + 1];
+        reads.extend((i + 1 < layers).then_some(layers + 2 + i));
+        op(i, Phase::Backward, reads, layers + 1 + i)
+    }));
+    let (name, resident_bytes) = (format!("chain-{layers}"), Bytes::ZERO);
+    Trace { kind: TraceKind, name, batch: 1, resident_bytes, tensors, ops }
+}
+
 struct Maker {
     random: Random,
     tensors: Vec<Tensor>,

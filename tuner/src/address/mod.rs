@@ -150,10 +150,15 @@ impl Item {
 
 /// The most bytes that are taken during one slot: no pool is smaller.
 pub fn most_alive(items: &[Item]) -> u64 {
+    most_alive_in(items, 1)
+}
+
+/// The same where every block takes a whole number of grains.
+fn most_alive_in(items: &[Item], grain: u64) -> u64 {
     let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
     let mut change = vec![0i128; end as usize + 1];
     for block in items.iter().flat_map(Item::parts) {
-        let bytes = i128::from(block.bytes.end - block.bytes.start);
+        let bytes = i128::from((block.bytes.end - block.bytes.start).next_multiple_of(grain));
         change[block.slots.start as usize] += bytes;
         change[block.slots.end as usize] -= bytes;
     }
@@ -165,7 +170,16 @@ pub fn most_alive(items: &[Item]) -> u64 {
     u64::try_from(most).unwrap_or(u64::MAX)
 }
 
-/// Finds addresses whose height is at most `limit`, or the lowest that `work` allows.
+/// Whether the alignment alone takes too much: between starts at multiples of a grain lie whole grains.
+fn hopeless(items: &[Item], limit: u64, alignment: u64) -> bool {
+    let grain = items.iter().map(|item| item.alignment(alignment)).min().unwrap_or(1);
+    let mut blocks = items.iter().flat_map(Item::parts);
+    blocks.all(|block| block.bytes.start.is_multiple_of(grain))
+        && most_alive_in(items, grain) > limit.saturating_add(grain - 1)
+}
+
+/// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; where none can be, some with little
+/// work.
 pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> Addresses {
     // Side by side, all fit in this.
     let all = items.iter().map(|i| padded(i.size(), alignment)).fold(0, u64::saturating_add);
@@ -174,7 +188,7 @@ pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) 
         items: &items,
         limit: limit.min(all),
         alignment,
-        effort: Effort(work),
+        effort: Effort(if hopeless(&items, limit, alignment) { 0 } else { work }),
         random: Random::new(seed),
         best: Addresses { offsets: vec![0; items.len()], height: u64::MAX },
     };

@@ -52,6 +52,13 @@ pub fn judge(trace: &Trace, request: &PlanRequest<'_>) {
             assert!(!(1e-9..=1e20).contains(&value), "{what}: {value} is refused");
         }
         Err(PlanError::Budget(budget)) => assert!(budget.0 > 1 << 62, "{what}: {budget:?} is refused"),
+        // `optimal` is for small traces.
+        Err(PlanError::TooLarge { policy, most_ops, .. }) => {
+            assert!(
+                policy == Policy::Optimal && (trace.ops.len() > most_ops || trace.tensors.len() > 8),
+                "{what}"
+            );
+        }
         Err(fault) => panic!("{what}: {fault}"),
     }
 }
