@@ -44,7 +44,7 @@ fn check_points(trace: &Trace, points: &[Point], alone: &[Point]) {
 #[test]
 fn more_budget_never_costs_time() {
     let mut carried = 0;
-    for seed in 0..40 {
+    for seed in 0..26 {
         let mut trace = if seed % 3 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
         if seed % 4 == 1 {
             trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
