@@ -4,17 +4,18 @@
 //! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
 //! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
 
-use crate::address::{ALIGNMENT, Addresses, Items, assign, most_alive};
+use crate::address::{ALIGNMENT, Addresses, Items, assign, assign_like, most_alive};
 use crate::gaps::Gaps;
 use crate::lower::lower;
 use crate::placement::Placement;
 use crate::plan::{PlanError, PlanRequest, Shortage, Witness};
-use crate::values::{Decisions, Values};
-use crate::walk::Walk;
+use crate::values::{Decisions, NONE, Values};
+use crate::walk::{Name, Walk};
 use crate::windows::Clock;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, check, simulate};
+use std::collections::HashMap;
 
 /// A request with what follows from it.
 #[derive(Clone, Copy)]
@@ -82,6 +83,41 @@ pub(crate) const GIVEN: [Attempt; 11] = {
 pub(crate) const CHEAP: [Attempt; 8] =
     [GIVEN[0], GIVEN[1], GIVEN[2], GIVEN[3], GIVEN[4], GIVEN[5], GIVEN[6], GIVEN[9]];
 
+/// In which order things were placed in plans that are much alike.
+#[derive(Default)]
+pub(crate) struct Packing(HashMap<Name, u32>);
+
+impl Packing {
+    /// The items of these names in the order that is known; what is new comes last. None where nothing is known.
+    fn order(&self, names: &[Name]) -> Vec<u32> {
+        let count = if self.0.is_empty() { 0 } else { names.len() as u32 };
+        let mut order: Vec<u32> = (0..count).collect();
+        order.sort_by_key(|i| (self.0.get(&names[*i as usize]).copied().unwrap_or(u32::MAX), *i));
+        order
+    }
+
+    fn learn(&mut self, names: &[Name], order: &[u32]) {
+        for (rank, i) in order.iter().enumerate() {
+            self.0.insert(names[*i as usize], rank as u32);
+        }
+    }
+}
+
+/// By item: what it is.
+fn names(walk: &Walk, placement: &Placement, items: &Items) -> Vec<Name> {
+    let homes = walk.names();
+    let mut names = vec![(NONE, 0, 0); items.items.len()];
+    for (residency, item) in placement.residencies.iter().zip(&items.of_residency) {
+        names[*item as usize] = homes[residency.home as usize];
+    }
+    for (step, item) in placement.steps.iter().zip(&items.of_step) {
+        if let Some((item, _)) = item {
+            names[*item as usize] = (NONE, step.op.0, u32::from(step.again));
+        }
+    }
+    names
+}
+
 impl Task<'_> {
     /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
     pub fn realise(
@@ -114,13 +150,14 @@ impl Task<'_> {
     }
 
     /// The schedule of decisions, with so much left free at each op; or the least pool that was found, and by how much each
-    /// op exceeds the task's in it.
+    /// op exceeds the task's in it. `packing` is where things lay in like plans, and learns where they lie in this one.
     pub fn realise_decisions(
         &self,
         values: &Values,
         decisions: &Decisions,
         margins: &[u64],
         attempts: &[Attempt],
+        packing: &mut Packing,
     ) -> Result<(Realised, Vec<u64>), PlanError> {
         let mut walk = Walk::with_margins(margins.to_vec());
         let mut clock = Clock::new(&self.request.link);
@@ -131,19 +168,17 @@ impl Task<'_> {
         let mut lowest = u64::MAX;
         let mut excess = vec![0; margins.len()];
         for attempt in attempts {
-            let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
-            clock.evaluate(&walk.course, pool);
+            clock.evaluate(&walk.course, self.pool);
             let windows = clock.windows(&walk.course, attempt.tighten);
             let placement = walk.placement(values, decisions, &windows);
             let items = Items::new(&placement, &workspaces);
-            let addresses =
-                assign(&items.items, self.pool, attempt.alignment, attempt.work, self.request.seed);
-            tracing::debug!(
-                tighten = attempt.tighten,
-                alive = most_alive(&items.items),
-                height = addresses.height,
-                "addressed"
-            );
+            let names = names(&walk, &placement, &items);
+            let order = packing.order(&names);
+            let Attempt { alignment, work, .. } = *attempt;
+            let addresses = assign_like(&items.items, &order, self.pool, alignment, work, self.request.seed);
+            packing.learn(&names, &addresses.order);
+            let alive = most_alive(&items.items);
+            tracing::debug!(tighten = attempt.tighten, alive, height = addresses.height, "addressed");
             if addresses.height <= self.pool {
                 return Ok((self.finish(&placement, &items, &addresses)?, excess));
             }

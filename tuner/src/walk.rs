@@ -28,6 +28,9 @@ pub struct Instance {
     pub last: u32,
 }
 
+/// What lies at a place; see [`Walk::names`].
+pub type Name = (u32, u32, u32);
+
 /// The evaluator of decisions, with its memory.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
@@ -259,6 +262,21 @@ impl Walk {
     /// The workspace of each step of the last walk, in bytes.
     pub fn workspaces(&self, values: &Values, decisions: &Decisions) -> Vec<u64> {
         self.ways(values, decisions).map(|way| way.workspace).collect()
+    }
+
+    /// By home of the placement: the value that lies there, the how-manieth instance of it, and the how-manieth home of that.
+    /// What has the same name in another walk is the same thing.
+    pub fn names(&self) -> Vec<Name> {
+        let mut moves = vec![0; self.instances.len()];
+        self.of_move.iter().for_each(|instance| moves[*instance as usize] += 1);
+        let mut ordinals = vec![0; self.states.len()];
+        let mut names = Vec::new();
+        for (here, moves) in self.instances.iter().zip(moves) {
+            let ordinal = &mut ordinals[here.value as usize];
+            names.extend((0..=moves).map(|home| (here.value, *ordinal, home)));
+            *ordinal += 1;
+        }
+        names
     }
 
     fn ways<'a>(&'a self, values: &'a Values, decisions: &'a Decisions) -> impl Iterator<Item = &'a OpWay> {

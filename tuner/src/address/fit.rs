@@ -58,6 +58,20 @@ impl<'a> Fits<'a> {
         }
     }
 
+    /// Begins with an order that is known; or with none.
+    pub fn begin(&mut self, order: &[u32], effort: &mut Effort) {
+        if order.len() == self.items.len() && !effort.spent() {
+            if let Some(found) = self.fit(order, 0, effort) {
+                (self.order, self.current) = (order.to_vec(), found);
+            }
+        }
+    }
+
+    /// The order with the least excess so far; empty where there is none.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+
     /// Tries orders until one ends within the limit, the effort is spent, or there are no more.
     pub fn orders(&mut self, effort: &mut Effort) {
         while self.tried < ORDERS.len() && self.current.excess > 0 && !effort.spent() {
@@ -138,7 +152,7 @@ impl<'a> Fits<'a> {
             offsets[i as usize] = offset;
         }
         if self.lowest.as_ref().is_none_or(|lowest| height < lowest.height) {
-            self.lowest = Some(Addresses { offsets: offsets.clone(), height });
+            self.lowest = Some(Addresses { offsets: offsets.clone(), height, order: Vec::new() });
         }
         Some(Fit { offsets, excess })
     }

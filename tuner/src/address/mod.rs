@@ -71,6 +71,8 @@ pub struct Addresses {
     pub offsets: Vec<u64>,
     /// The bytes from the start of the pool to the end of the highest block.
     pub height: u64,
+    /// An order of the items in which best fit came near; for [`assign_like`]. Empty where best fit was not tried.
+    pub order: Vec<u32>,
 }
 
 /// The items of a placement: one for each home with a residency, in order of home, then one for each step with a
@@ -181,6 +183,18 @@ fn hopeless(items: &[Item], limit: u64, alignment: u64) -> bool {
 /// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; where none can be, some with little
 /// work.
 pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> Addresses {
+    assign_like(items, &[], limit, alignment, work, seed)
+}
+
+/// The same for items that are much like others for which an order is known: all items in this order, or none.
+pub fn assign_like(
+    items: &[Item],
+    order: &[u32],
+    limit: u64,
+    alignment: u64,
+    work: u64,
+    seed: u64,
+) -> Addresses {
     // Side by side, all fit in this.
     let all = items.iter().map(|i| padded(i.size(), alignment)).fold(0, u64::saturating_add);
     let items = compressed(items);
@@ -190,9 +204,9 @@ pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) 
         alignment,
         effort: Effort(if hopeless(&items, limit, alignment) { 0 } else { work }),
         random: Random::new(seed),
-        best: Addresses { offsets: vec![0; items.len()], height: u64::MAX },
+        best: Addresses { offsets: vec![0; items.len()], height: u64::MAX, order: Vec::new() },
     };
-    search.run();
+    search.run(order);
     search.best
 }
 
@@ -250,13 +264,22 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn run(&mut self) {
+    fn run(&mut self, order: &[u32]) {
+        let mut fits = Fits::new(self.items, self.alignment, self.limit);
+        fits.begin(order, &mut self.effort);
+        self.offer(fits.lowest());
+        if !self.ended() {
+            self.look(&mut fits);
+        }
+        self.best.order = fits.order().to_vec();
+    }
+
+    fn look(&mut self, fits: &mut Fits<'_>) {
         self.sweep(Taste::plain(true, 1), None);
         self.sweep(Taste::plain(false, 1), None);
         if self.ended() {
             return;
         }
-        let mut fits = Fits::new(self.items, self.alignment, self.limit);
         fits.orders(&mut self.effort);
         self.offer(fits.lowest());
         self.sweep(Taste::plain(true, WIDTH), None);
@@ -293,7 +316,7 @@ impl Search<'_> {
 
     fn offer(&mut self, found: Option<&Addresses>) {
         if let Some(found) = found.filter(|found| found.height < self.best.height) {
-            self.best = found.clone();
+            (self.best.offsets, self.best.height) = (found.offsets.clone(), found.height);
         }
     }
 

@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
     }
 
     fn addresses(&self, items: &[Item], order: &[u32]) -> Addresses {
-        let mut found = Addresses { offsets: vec![0; items.len()], height: 0 };
+        let mut found = Addresses { offsets: vec![0; items.len()], ..Addresses::default() };
         let Some(best) = self.states.iter().min_by_key(|state| state.height) else { return found };
         found.height = best.height;
         let mut path = best.path;

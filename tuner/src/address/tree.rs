@@ -89,7 +89,7 @@ impl<'a> Forest<'a> {
                 effort.put_back(slice);
             }
         }
-        let mut found = Addresses { offsets: vec![0; self.items.len()], height: 0 };
+        let mut found = Addresses { offsets: vec![0; self.items.len()], ..Addresses::default() };
         for (problem, progress) in &self.trees {
             for (shape, offset) in problem.shapes.iter().zip(progress.offsets.iter().flatten()) {
                 found.offsets[shape.item as usize] = *offset;

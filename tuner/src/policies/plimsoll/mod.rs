@@ -22,14 +22,18 @@ use crate::address::ALIGNMENT;
 use crate::bound::{least_moved, offload_bound};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Outcome, PlanError, Status, Witness};
-use crate::realise::{Attempt, FULL, Fitting, GIVEN, LIGHT, Realised, Task};
+use crate::realise::{Attempt, Fitting, GIVEN, Packing, Realised, Task};
 use crate::values::Values;
 use crate::windows::Cost;
 use plimsoll_ir::Bytes;
-use search::Search;
+use search::{Judged, Search};
 
-/// How often the search goes on, where addresses leave holes.
-const RUNS: u32 = 8;
+/// How often the search goes on at most, where addresses leave holes; and how often with pieces.
+const WHOLE_RUNS: u64 = 16;
+const PIECE_RUNS: u64 = 6;
+
+/// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
+const COARSE: u64 = 12;
 
 /// Makespans that differ by no more than this share are equal: bytes moved decide between them.
 const SAME: f64 = 1e-6;
@@ -152,39 +156,48 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
     let mut search = Search::new(task, &values, evaluations);
-    for run in 0..RUNS {
+    address(task, &values, &mut search, candidates, WHOLE_RUNS)?;
+    let largest = values.bytes.iter().max().copied().unwrap_or_default();
+    if task.request.allow.pieces && largest > task.pool / COARSE && !search.late && !candidates.settled() {
+        search.pieces = true;
+        address(task, &values, &mut search, candidates, PIECE_RUNS)?;
+    }
+    Ok(search.late)
+}
+
+/// Searches and addresses in turn, so many times at most, until what was found fits.
+fn address(
+    task: &Task<'_>,
+    values: &Values,
+    search: &mut Search<'_>,
+    candidates: &mut Candidates,
+    runs: u64,
+) -> Result<(), PlanError> {
+    let mut packing = Packing::default();
+    for run in 0..runs {
         let found = search.run();
-        tracing::debug!(
-            run,
-            seconds = found.judged.cost.seconds,
-            again = found.judged.again,
-            overflow = found.judged.cost.overflow,
-            "searched"
-        );
-        // More margins are not faster, nor are fewer bytes moved; what they cost is known before addresses are.
-        if found.judged.cost.overflow > 0 || !candidates.want(&found.judged.cost) {
-            search.narrow();
-            continue;
+        let Judged { cost, again, .. } = found.judged;
+        tracing::debug!(run, seconds = cost.seconds, again, overflow = cost.overflow, "searched");
+        let wanted = cost.overflow == 0 && candidates.want(&cost);
+        if wanted {
+            let work = 1_000_000 + 6_000 * task.trace.ops.len() as u64;
+            let attempts = [Attempt { pool: 1.0, tighten: 1.0, work, alignment: ALIGNMENT }];
+            let margins = search.margins().to_vec();
+            let (realised, excess) =
+                task.realise_decisions(values, &found.decisions, &margins, &attempts, &mut packing)?;
+            let fits = matches!(realised, Realised::Fits(_));
+            candidates.offer(realised);
+            if !fits {
+                search.widen(&excess, (4 - 4 * run / runs).max(1));
+                continue;
+            }
         }
-        let attempt = |tighten, work| Attempt { pool: 1.0, tighten, work, alignment: ALIGNMENT };
-        let attempts = [attempt(0.5, LIGHT), attempt(1.0, 2_000_000 + 15_000 * task.trace.ops.len() as u64)];
-        let (realised, excess) =
-            task.realise_decisions(&values, &found.decisions, search.margins(), &attempts)?;
-        let fits = matches!(realised, Realised::Fits(_));
-        candidates.offer(realised);
-        if search.late {
-            break;
-        }
-        if fits {
-            search.narrow();
-        } else {
-            search.widen(&excess, [4, 3, 2, 2, 1, 1, 1, 1][run as usize]);
-        }
-        if candidates.settled() {
+        // What fits with nothing left free is as good as it gets.
+        if search.late || candidates.settled() || (cost.overflow == 0 && !search.narrow()) {
             break;
         }
     }
-    Ok(search.late)
+    Ok(())
 }
 
 /// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000.

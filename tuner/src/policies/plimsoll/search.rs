@@ -69,6 +69,8 @@ pub(super) struct Search<'a> {
     /// What the last run found.
     last: Option<Found>,
     aim: Aim,
+    /// Whether parts of values are swapped.
+    pub pieces: bool,
     /// What a byte that does not fit costs, beside one that goes over the link.
     strictness: f64,
     pub late: bool,
@@ -118,6 +120,7 @@ impl<'a> Search<'a> {
             evaluations,
             last: None,
             aim: Aim::Time,
+            pieces: false,
             strictness: 10.0,
             late: false,
         }
@@ -204,9 +207,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Leaves fewer bytes free.
-    pub fn narrow(&mut self) {
-        self.walk.margins.iter_mut().for_each(|margin| *margin = (*margin as f64 * 0.8) as u64);
+    /// Leaves fewer bytes free; tells whether that can be.
+    pub fn narrow(&mut self) -> bool {
+        let some = self.walk.margins.iter().any(|margin| *margin > 0);
+        self.walk.margins.iter_mut().for_each(|margin| *margin = *margin / 5 * 4);
+        some
     }
 
     /// What these decisions cost; infinitely much where that is certainly more than a score of `most`.
@@ -433,7 +438,7 @@ impl<'a> Search<'a> {
             if old != new {
                 changes.push(Change::Way(op, old));
             }
-        } else if self.task.request.allow.pieces {
+        } else if self.pieces {
             let v = self.values.gaps[g as usize].value;
             let new = 1 + self.random.below(usize::from(PARTS)) as u8;
             let old = std::mem::replace(&mut state.parts[v as usize], new);
