@@ -39,7 +39,8 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
     };
     let mut tried = Vec::new();
     'all: for budget in args.planning.budgets(&trace, BUDGETS) {
-        let bound = args.planning.bound(&trace, budget, &Limits { evaluations: None, expired: Some(&interrupt::pressed) });
+        let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
+        let bound = args.planning.bound(&trace, budget, &limits);
         for &policy in &policies {
             let one = args.planning.plan(&trace, policy, budget, bound)?;
             if interrupt::pressed() {

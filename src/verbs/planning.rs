@@ -70,7 +70,8 @@ impl PlanningArgs {
         known: Option<Seconds>,
     ) -> Result<Tried, Failure> {
         let start = Instant::now();
-        let limit = self.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
+        let limit =
+            self.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
         let expired = || interrupt::pressed() || limit.is_some_and(|limit| start.elapsed() >= limit);
         let limits = Limits { evaluations: None, expired: Some(&expired) };
         let request = PlanRequest { limits, ..self.request(policy, budget) };
