@@ -167,16 +167,17 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
     let mut trace = trace(&[100, 100], &[(&[0], &[]), (&[], &[1]), (&[0], &[])]);
     trace.ops[0].seconds = Seconds::ZERO;
     trace.ops[2].seconds = Seconds::ZERO;
-    for (recomputable, budget, status) in [
-        (false, 110, Status::Optimal),
-        (true, 110, Status::Feasible),
-        (false, 210, Status::Optimal),
-        (true, 210, Status::Optimal),
+    // Where ops may run again the bound holds for that too, and says less.
+    for (recomputable, budget, status, gap) in [
+        (false, 110, Status::Optimal, 0.0),
+        (true, 110, Status::Feasible, 0.25),
+        (false, 210, Status::Optimal, 0.0),
+        (true, 210, Status::Optimal, 0.0),
     ] {
         trace.ops[0].recomputable = recomputable;
         let request = request(Bytes(budget), 50.0, Duplex::Full, Policy::Plimsoll);
         let plan = planned(&trace, &request).expect("it fits");
-        assert_eq!((plan.status, plan.gap()), (status, 0.0), "{recomputable} {budget}");
+        assert_eq!((plan.status, plan.gap()), (status, gap), "{recomputable} {budget}");
     }
 }
 
