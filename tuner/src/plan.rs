@@ -133,10 +133,13 @@ impl Policy {
         Policy::Plimsoll,
     ];
 
-    /// All that take this trace.
+    /// All that take this trace; the planner of this house is the last.
     pub fn taking(trace: &Trace) -> Vec<Policy> {
-        let small = trace.ops.len() <= policies::optimal::MOST_OPS;
-        Policy::ALL.into_iter().chain(small.then_some(Policy::Optimal)).collect()
+        let mut all = Policy::ALL.to_vec();
+        if policies::optimal::takes(trace) {
+            all.insert(all.len() - 1, Policy::Optimal);
+        }
+        all
     }
 
     fn every() -> impl Iterator<Item = Policy> {
@@ -309,7 +312,7 @@ pub enum PlanError {
     /// The policy is for smaller traces.
     #[error(
         "the trace is too large for policy {policy}, which looks at every schedule there is: it has {ops} ops, where at most \
-         {most_ops} (with at most {most_values} versions of tensors) are taken; policy plimsoll takes traces of any size"
+         {most_ops} are taken, with at most {most_values} tensors and writes together; policy plimsoll takes traces of any size"
     )]
     TooLarge {
         /// Which.
@@ -318,7 +321,7 @@ pub enum PlanError {
         ops: usize,
         /// How many there may be.
         most_ops: usize,
-        /// And how many tensors, each counted once for every time it is written.
+        /// And how many tensors and writes of ops together.
         most_values: usize,
     },
     /// A budget too large to count with.

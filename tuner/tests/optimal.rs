@@ -82,13 +82,13 @@ fn ratios(name: &str, allow: Allow, most_ops: u64, count: usize) -> (f64, f64) {
 #[test]
 fn plimsoll_that_swaps_is_never_better_than_the_optimum_and_seldom_worse() {
     let (mean, _) = ratios("swapping", SWAP, 14, 150);
-    assert!(mean < 1.2, "on average {mean} of the optimum");
+    assert!(mean < 1.06, "on average {mean} of the optimum");
 }
 
 #[test]
 fn plimsoll_is_never_better_than_the_optimum_and_seldom_worse() {
     let (mean, _) = ratios("swapping and running again", HYBRID, 10, 150);
-    assert!(mean < 1.2, "on average {mean} of the optimum");
+    assert!(mean < 1.12, "on average {mean} of the optimum");
 }
 
 /// How many traces of these ops have programs of so few choices; on them both ways agree.
@@ -156,7 +156,8 @@ fn large_traces_are_refused_and_time_is_kept() {
     assert!(matches!(plan(&trace, &request), Err(PlanError::TooLarge { ops: 33, most_ops: MOST_OPS, .. })));
     let trace = small_trace(MOST_OPS as u64, 5);
     let mut request = small_request(&trace, 1, HYBRID);
-    (request.policy, request.limits) = (Policy::Optimal, Limits { evaluations: Some(100), expired: Some(&|| true) });
+    (request.policy, request.limits) =
+        (Policy::Optimal, Limits { evaluations: Some(100), expired: Some(&|| true) });
     match plan(&trace, &request) {
         Ok(Outcome::Planned(plan)) => assert_eq!(plan.status, Status::OutOfTime),
         other => panic!("{other:?}"),

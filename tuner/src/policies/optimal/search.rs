@@ -11,17 +11,21 @@
 //!
 //! # What is left out, and why nothing is lost
 //!
-//! - A state whose streams are all free no earlier than those of another with the same sets ([`Switches::dominance`]).
-//! - A command that could have started before the one before it, which then would have started when it does
-//!   ([`Switches::left_shift`]): that list is looked at as well. An offload needs no room, so that it starts when its stream
-//!   becomes free or its value is made, or not at all.
-//! - A state from which no end within the least known is possible: compute that is left, prefetches that must come, offloads
-//!   that must end before an op fits, and what [`super::space::Press`] says of the time after that op.
-//! - A value that was fetched is not given up before it is read.
+//! - A state for which another stands ([`Switches::dominance`]): with the same values on the device and no less on the host,
+//!   all streams are free no later. Whatever follows the one can follow the other.
+//! - An offload that could have started before the command before it ([`Switches::prompt`]): it needs no room, so that the
+//!   list in which it does start earlier is as good and is looked at as well. So it starts just when its stream becomes free
+//!   or its value is made. (Prefetches take room, and are tried at all times.)
+//! - A state from which no end within the least known is possible ([`Switches::bounds`]): compute that is left, prefetches
+//!   that must come, offloads that must end before an op fits, and what [`super::space::Press`] says of the time after it.
+//! - A value that was fetched is not given up before it is read, nor is an op run again of which nothing is read in its batch.
+//! - Of what may be given up for room, sets of which a part would do.
 
 use super::space::{Set, Space, members};
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 const COMPUTE: usize = 0;
 const OFFLOAD: usize = 1;
@@ -64,13 +68,13 @@ pub(super) struct Timed {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switches {
     pub dominance: bool,
-    pub left_shift: bool,
+    pub prompt: bool,
     pub bounds: bool,
 }
 
 impl Default for Switches {
     fn default() -> Switches {
-        Switches { dominance: true, left_shift: true, bounds: true }
+        Switches { dominance: true, prompt: true, bounds: true }
     }
 }
 
@@ -94,6 +98,8 @@ struct State {
     /// The ops before this one are not run again in this batch any more.
     after: u8,
     dead: bool,
+    /// The state before it that has the same key.
+    next: u32,
     device: Set,
     host: Set,
     /// Fetched and not read yet.
@@ -112,6 +118,36 @@ struct State {
 
 /// What must agree for one state to stand for another.
 type Key = (u8, u8, Set);
+
+/// A hash that is quick for a few numbers.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.write_u64(number as u64);
+        self.write_u64((number >> 64) as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+}
+
+/// No state.
+const NONE: u32 = u32::MAX;
 
 impl State {
     fn is_busy(&self, stream: usize) -> bool {
@@ -163,21 +199,23 @@ impl PartialOrd for Entry {
     }
 }
 
-/// The fastest list of commands that takes no longer than `within`, by looking at so many states at most.
+/// The fastest list of commands that takes no longer than `within`, by keeping so many states at most; and how many were
+/// looked at.
 pub(super) fn fastest(
     space: &Space,
     within: f64,
     most_states: usize,
     expired: &dyn Fn() -> bool,
     switches: Switches,
-) -> Found {
+) -> (Found, usize) {
     let mut search = Search {
         space,
         within,
         switches,
         states: Vec::new(),
+        lost: Cell::new(false),
         queue: BinaryHeap::new(),
-        known: HashMap::new(),
+        known: HashMap::default(),
     };
     search.offer(search.root());
     let mut looked = 0;
@@ -187,17 +225,21 @@ pub(super) fn fastest(
             continue;
         }
         if usize::from(state.stage) == space.jobs.len() {
-            return Found::Fastest(search.commands(at));
+            return (Found::Fastest(search.commands(at)), looked);
         }
         looked += 1;
-        if search.states.len() > most_states || looked % 256 == 0 && expired() {
-            return Found::Late { bound };
+        if search.states.len() > most_states || looked % 64 == 0 && expired() {
+            return (Found::Late { bound }, looked);
         }
-        for child in search.children(at) {
+        let children = search.children(at);
+        if search.lost.get() {
+            return (Found::Late { bound }, looked);
+        }
+        for child in children {
             search.offer(child);
         }
     }
-    Found::Nothing
+    (Found::Nothing, looked)
 }
 
 struct Search<'a> {
@@ -205,8 +247,11 @@ struct Search<'a> {
     within: f64,
     switches: Switches,
     states: Vec<State>,
+    /// There were too many ways to make room to look at all of them.
+    lost: Cell<bool>,
     queue: BinaryHeap<Entry>,
-    known: HashMap<Key, Vec<u32>>,
+    /// By key: the last state that has it; each knows the one before.
+    known: HashMap<Key, u32, BuildHasherDefault<Mix>>,
 }
 
 impl Search<'_> {
@@ -218,6 +263,7 @@ impl Search<'_> {
             stage: 0,
             after: 0,
             dead: false,
+            next: NONE,
             device: self.space.start,
             host: 0,
             unread: 0,
@@ -264,21 +310,39 @@ impl Search<'_> {
         if state.bound > self.within {
             return;
         }
-        if self.switches.dominance {
-            let known = self.known.entry(state.key()).or_default();
-            if known.iter().any(|k| self.states[*k as usize].stands_for(&state)) {
-                return;
-            }
-            let states = &mut self.states;
-            known.retain(|k| {
-                let worse = state.stands_for(&states[*k as usize]);
-                states[*k as usize].dead |= worse;
-                !worse
-            });
-            known.push(at);
+        if self.switches.dominance && !self.is_best(&mut state) {
+            return;
         }
         self.queue.push(Entry(state.bound, state.stage, at));
         self.states.push(state);
+    }
+
+    /// Whether no state that is known stands for this one. Those for which this one stands are dead then.
+    fn is_best(&mut self, state: &mut State) -> bool {
+        let key = state.key();
+        let mut head = self.known.get(&key).copied().unwrap_or(NONE);
+        let (mut at, mut before) = (head, NONE);
+        while at != NONE {
+            let other = &self.states[at as usize];
+            let next = other.next;
+            if other.stands_for(state) {
+                return false;
+            }
+            if state.stands_for(other) {
+                self.states[at as usize].dead = true;
+                if before == NONE {
+                    head = next;
+                } else {
+                    self.states[before as usize].next = next;
+                }
+            } else {
+                before = at;
+            }
+            at = next;
+        }
+        state.next = head;
+        self.known.insert(key, self.states.len() as u32);
+        true
     }
 
     /// No list that begins like this ends earlier.
@@ -407,9 +471,6 @@ impl Search<'_> {
         let candidates = self.evictable(state) & !job.reads & !replaced;
         let from = self.earliest_by_streams(state, action);
         self.with_room(state, from, need, replaced, candidates, &mut |start, given_up| {
-            if self.could_be_earlier(at, action, start, need, given_up) {
-                return;
-            }
             let mut next = self.begin(at, action, start, given_up);
             next.device = next.device & !job.consumed | job.writes;
             next.unread &= !job.reads;
@@ -436,11 +497,11 @@ impl Search<'_> {
         let state = &self.states[at as usize];
         for v in members(state.device & !state.host & space.worthy[usize::from(state.stage)]) {
             // The copy is that of the newest version on the device.
-            let newer = space.versions[v] & state.device & !((2 << v) - 1);
+            let newer = space.versions[v] & state.device & !(Set::MAX >> (127 - v));
             let action = Action::Offload { value: v as u8 };
             let start = self.earliest_by_streams(state, action);
             let late = start < state.now;
-            if newer != 0 || late && self.switches.left_shift {
+            if newer != 0 || late && self.switches.prompt {
                 continue;
             }
             let mut next = self.begin(at, action, start.max(state.now), 0);
@@ -461,9 +522,6 @@ impl Search<'_> {
             let need = space.values[v].bytes;
             let from = self.earliest_by_streams(state, action);
             self.with_room(state, from, need, 0, self.evictable(state), &mut |start, given_up| {
-                if self.could_be_earlier(at, action, start, need, given_up) {
-                    return;
-                }
                 let mut next = self.begin(at, action, start, given_up);
                 next.device |= 1 << v;
                 next.unread |= 1 << v;
@@ -552,56 +610,16 @@ impl Search<'_> {
                 return take(time, replaced);
             };
             let free: Vec<usize> = members(candidates).filter(|v| self.released(state, *v) <= time).collect();
-            for set in self.space.covers(&free, lacking) {
+            let Some(covers) = self.space.covers(&free, lacking) else {
+                return self.lost.set(true);
+            };
+            for set in covers {
                 if !earlier.contains(&set) {
                     earlier.push(set);
                     take(time, set | replaced);
                 }
             }
         }
-    }
-
-    /// Whether this command, with the same values given up, could have started before the last one did, which then had
-    /// still started at the same time.
-    fn could_be_earlier(&self, at: u32, action: Action, start: f64, need: u64, given_up: Set) -> bool {
-        let state = &self.states[at as usize];
-        if !self.switches.left_shift || start > state.now || state.action == Action::Begin {
-            return false;
-        }
-        let space = self.space;
-        let parent = &self.states[state.parent as usize];
-        let (reads, writes) = match state.action {
-            Action::Run { op, .. } => (space.jobs[usize::from(op)].reads, space.jobs[usize::from(op)].writes),
-            Action::Offload { value } | Action::Prefetch { value } => (1 << value, 0),
-            Action::Begin => (0, 0),
-        };
-        let same_stream = |a: Action| match a {
-            Action::Begin => 3,
-            Action::Run { .. } => COMPUTE,
-            Action::Offload { .. } => OFFLOAD,
-            Action::Prefetch { .. } => PREFETCH,
-        };
-        let evictable = self.evictable(parent);
-        if same_stream(state.action) == same_stream(action)
-            || given_up & !evictable != 0
-            || given_up & (reads | writes) != 0
-        {
-            return false;
-        }
-        let possible = match action {
-            Action::Run { op, .. } => {
-                let job = &space.jobs[usize::from(op)];
-                job.reads & !parent.device == 0
-                    && job.writes & parent.device == 0
-                    && (job.reads | job.writes) & state.given_up == 0
-            }
-            Action::Prefetch { value } => (parent.host & !parent.device) >> value & 1 == 1,
-            _ => false,
-        };
-        let from = self.earliest_by_streams(parent, action);
-        let fits = |time: f64| self.in_use(parent, given_up, time) + need <= space.pool;
-        let times = [from, parent.free[COMPUTE].max(from), parent.free[OFFLOAD].max(from)];
-        possible && times.into_iter().any(|time| time < state.now * (1.0 - HAIR) && fits(time))
     }
 
     /// The state in which a command has just begun, with values given up for it.

@@ -14,9 +14,6 @@ use plimsoll_ir::{Bytes, TensorId};
 /// Values, by bit.
 pub(super) type Set = u128;
 
-/// The most values, tensors in one version, that a trace may have.
-pub const MOST_VALUES: usize = 128;
-
 /// A tensor in one version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value {
@@ -92,7 +89,10 @@ pub(super) struct Space {
 }
 
 /// More values than this are not tried in all combinations.
-const MOST_TRIED: u32 = 12;
+const MOST_TRIED: u32 = 10;
+
+/// Sets in the making that are looked at for one cover.
+const MOST_SETS: usize = 20_000;
 
 /// The positions of the bits that are set.
 pub(super) fn members(mut set: Set) -> impl Iterator<Item = usize> {
@@ -125,8 +125,8 @@ fn ways(op: &Op, room: u64) -> Vec<Way> {
 }
 
 impl Space {
-    /// The space of a valid trace whose floor fits the budget; none where it has more than [`MOST_VALUES`] values.
-    pub fn new(trace: &Trace, pool: u64, link: &Link, allow: Allow) -> Option<Space> {
+    /// The space of a valid trace that is small enough.
+    pub fn new(trace: &Trace, pool: u64, link: &Link, allow: Allow) -> Space {
         let mut space = Space {
             values: Vec::new(),
             jobs: Vec::new(),
@@ -146,7 +146,7 @@ impl Space {
         };
         let mut current: Vec<Option<usize>> = vec![None; trace.tensors.len()];
         for op in &trace.ops {
-            space.add_job(trace, op, link, allow, &mut current)?;
+            space.add_job(trace, op, link, allow, &mut current);
         }
         for v in 0..space.values.len() {
             let same = |u: &usize| space.values[*u].tensor == space.values[v].tensor;
@@ -156,7 +156,7 @@ impl Space {
         space.add_stages();
         space.press = (0..space.jobs.len()).map(|q| space.press_at(q)).collect();
         space.add_worthy();
-        Some(space)
+        space
     }
 
     /// Where nothing runs again, memory is short only during ops that lack room with everything kept.
@@ -172,21 +172,14 @@ impl Space {
         }
     }
 
-    fn add(&mut self, trace: &Trace, tensor: TensorId, maker: Option<usize>, link: &Link) -> Option<usize> {
+    fn add(&mut self, trace: &Trace, tensor: TensorId, maker: Option<usize>, link: &Link) -> usize {
         let bytes = trace.tensors[tensor.index()].bytes;
         let [out, back] = [Stream::Offload, Stream::Prefetch].map(|stream| link.seconds(stream, bytes).0);
         self.values.push(Value { tensor, bytes: bytes.0, maker, out, back });
-        (self.values.len() <= MOST_VALUES).then(|| self.values.len() - 1)
+        self.values.len() - 1
     }
 
-    fn add_job(
-        &mut self,
-        trace: &Trace,
-        op: &Op,
-        link: &Link,
-        allow: Allow,
-        current: &mut [Option<usize>],
-    ) -> Option<()> {
+    fn add_job(&mut self, trace: &Trace, op: &Op, link: &Link, allow: Allow, current: &mut [Option<usize>]) {
         let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
         let i = self.jobs.len();
         let own: u64 = op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum();
@@ -199,23 +192,22 @@ impl Space {
             again: allow.recompute && op.recomputable && op.phase != Phase::Update,
         };
         for t in op.reads.iter().filter(sized) {
-            if current[t.index()].is_none() {
-                let value = self.add(trace, *t, None, link)?;
+            let value = current[t.index()].unwrap_or_else(|| {
+                let value = self.add(trace, *t, None, link);
                 self.start |= 1 << value;
-                current[t.index()] = Some(value);
-            }
-            let value = current[t.index()]?;
+                value
+            });
+            current[t.index()] = Some(value);
             job.reads |= 1 << value;
             job.consumed |= Set::from(op.writes.contains(t)) << value;
         }
         for t in op.writes.iter().filter(sized) {
-            let value = self.add(trace, *t, Some(i), link)?;
+            let value = self.add(trace, *t, Some(i), link);
             job.writes |= 1 << value;
             current[t.index()] = Some(value);
             job.fresh += if op.reads.contains(t) { 0 } else { self.values[value].bytes };
         }
         self.jobs.push(job);
-        Some(())
     }
 
     fn add_stages(&mut self) {
@@ -272,7 +264,8 @@ impl Space {
             return press;
         }
         let remade = self.remade[q + 1];
-        for cover in self.covers(&members(across).collect::<Vec<usize>>(), away) {
+        let covers = self.covers(&members(across).collect::<Vec<usize>>(), away);
+        for cover in covers.expect("few values have few sets") {
             let can = cover & remade;
             // All subsets of what can be made again.
             let mut again = can;
@@ -317,13 +310,19 @@ impl Space {
         least
     }
 
-    /// All sets of these values that have so many bytes and would not without any one of them.
-    pub fn covers(&self, of: &[usize], lacking: u64) -> Vec<Set> {
+    /// All sets of these values that have so many bytes and would not without any one of them; none where there are too many
+    /// to look for.
+    pub fn covers(&self, of: &[usize], lacking: u64) -> Option<Vec<Set>> {
         let bytes = |v: usize| self.values[v].bytes;
         let mut found = Vec::new();
         // Sets in the making: chosen, their bytes, and the next value to decide about.
         let mut open: Vec<(Set, u64, usize)> = vec![(0, 0, 0)];
+        let mut looked = 0;
         while let Some((chosen, sum, next)) = open.pop() {
+            looked += 1;
+            if looked > MOST_SETS {
+                return None;
+            }
             if sum >= lacking {
                 if members(chosen).all(|v| sum - bytes(v) < lacking) {
                     found.push(chosen);
@@ -333,6 +332,6 @@ impl Space {
                 open.push((chosen | 1 << of[next], sum + bytes(of[next]), next + 1));
             }
         }
-        found
+        Some(found)
     }
 }
