@@ -11,8 +11,8 @@ use crate::placement::Placement;
 use crate::plan::{PlanError, PlanRequest, Shortage, Witness};
 use crate::values::{Decisions, NONE, Values};
 use crate::walk::{Name, Walk};
-use crate::windows::Clock;
-use plimsoll_ir::schedule::Schedule;
+use crate::windows::{Clock, Course};
+use plimsoll_ir::schedule::{Duplex, Schedule, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, check, simulate};
 use std::collections::HashMap;
@@ -25,12 +25,15 @@ pub(crate) struct Task<'a> {
     /// Budget less resident bytes.
     pub pool: u64,
     pub bound: Seconds,
+    /// What is certainly slower than this need not be realised.
+    pub within: Seconds,
 }
 
-/// A schedule that passed the check, or why there is none.
+/// A schedule that passed the check, or why there is none: too little memory, or no more time than the task allows.
 pub(crate) enum Realised {
     Fits(Fitting),
     Short(Witness),
+    Slow,
 }
 
 /// A schedule that passed the check, its makespan, and all bytes that it moves.
@@ -129,6 +132,9 @@ impl Task<'_> {
         if let Some(witness) = self.overflow(gaps, swapped) {
             return Ok(Realised::Short(witness));
         }
+        if self.is_slow(&gaps.course(swapped).0) {
+            return Ok(Realised::Slow);
+        }
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
         let aligned = self.sizes_are_aligned();
@@ -174,13 +180,15 @@ impl Task<'_> {
             let items = Items::new(&placement, &workspaces);
             let names = names(&walk, &placement, &items);
             let order = packing.order(&names);
+            let alive = most_alive(&items.items);
             let Attempt { alignment, work, .. } = *attempt;
             let addresses = assign_like(&items.items, &order, self.pool, alignment, work, self.request.seed);
             packing.learn(&names, &addresses.order);
-            let alive = most_alive(&items.items);
             tracing::debug!(tighten = attempt.tighten, alive, height = addresses.height, "addressed");
             if addresses.height <= self.pool {
-                return Ok((self.finish(&placement, &items, &addresses)?, excess));
+                let lower = assign_like(&items.items, &order, alive, alignment, work / 4, self.request.seed);
+                let best = if lower.height < addresses.height { lower } else { addresses };
+                return Ok((self.finish(&placement, &items, &best)?, excess));
             }
             if addresses.height < lowest {
                 lowest = addresses.height;
@@ -197,6 +205,20 @@ impl Task<'_> {
         let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
         let needs = Bytes(lowest) + self.trace.resident_bytes;
         Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess))
+    }
+
+    /// Whether the steps or the transfers of a course alone take longer than the task allows.
+    pub fn is_slow(&self, course: &Course) -> bool {
+        let computing: f64 = course.seconds.iter().sum();
+        let link = &self.request.link;
+        let (mut out, mut back) = (0.0, 0.0);
+        for piece in &course.moves {
+            let seconds = |stream| link.seconds(stream, Bytes(piece.bytes)).0;
+            out += if piece.offload { seconds(Stream::Offload) } else { 0.0 };
+            back += seconds(Stream::Prefetch);
+        }
+        let moving = if link.duplex == Duplex::Half { out + back } else { f64::max(out, back) };
+        computing.max(moving) > self.within.0 * (1.0 + 1e-9)
     }
 
     fn sizes_are_aligned(&self) -> bool {

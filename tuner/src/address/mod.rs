@@ -268,7 +268,7 @@ impl Search<'_> {
         let mut fits = Fits::new(self.items, self.alignment, self.limit);
         fits.begin(order, &mut self.effort);
         self.offer(fits.lowest());
-        if !self.ended() {
+        if self.best.height > self.limit {
             self.look(&mut fits);
         }
         self.best.order = fits.order().to_vec();

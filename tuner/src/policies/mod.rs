@@ -42,6 +42,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     let allowed = match request.policy {
         Policy::Memonger => recompute,
         Policy::SuperNeurons => recompute && swap,
+        Policy::Plimsoll => recompute || swap,
         Policy::Optimal => recompute || swap,
         _ => swap,
     };
@@ -52,7 +53,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
         }
         _ => bound,
     };
-    let task = Task { trace, request, pool, bound };
+    let task = Task { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
     let realised = match policy {
         Policy::Keep => keep(&task)?,
         Policy::Naive => naive::realise(&task)?,
@@ -89,6 +90,7 @@ impl Task<'_> {
     pub(crate) fn outcome(&self, realised: Realised, status: Status) -> Outcome {
         match realised {
             Realised::Short(witness) => Outcome::Infeasible(witness),
+            Realised::Slow => unreachable!("nothing is slow where any makespan will do"),
             Realised::Fits(Fitting { schedule, makespan, moved }) => {
                 let optimal = makespan.0 <= unbeatable(self.trace, self.bound).0 * (1.0 + 1e-9);
                 let status = if optimal { Status::Optimal } else { status };

@@ -139,7 +139,7 @@ fn end(commands: &[Timed]) -> f64 {
 }
 
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
-    let Task { trace, request, pool, bound } = *task;
+    let Task { trace, request, pool, bound, .. } = *task;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
     let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, ..*request })?;
@@ -185,6 +185,7 @@ fn with_addresses(
         let over = match realise::realise(task, &space, &commands)? {
             Realised::Fits(fitting) => return Ok((fitting.makespan.0 < within).then_some(fitting)),
             Realised::Short(short) => short.short_by.0,
+            Realised::Slow => unreachable!("nothing is slow where any makespan will do"),
         };
         step = over.max(step + step / 2);
         pool = pool.saturating_sub(step);

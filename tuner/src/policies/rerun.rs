@@ -240,6 +240,9 @@ impl Task<'_> {
         if most > self.pool {
             return short(most, Shortage::Policy);
         }
+        if self.is_slow(&gaps.course(&swapped).0) {
+            return Ok(Realised::Slow);
+        }
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
         for attempt in attempts {

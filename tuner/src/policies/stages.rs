@@ -113,6 +113,10 @@ impl Task<'_> {
             let op = OpId::new(slot.saturating_sub(1));
             return Ok(Realised::Short(self.witness(op, needs, Shortage::Policy)));
         }
+        let swapped: Vec<bool> = fixed.iter().map(Option::is_some).collect();
+        if self.is_slow(&gaps.course(&swapped).0) {
+            return Ok(Realised::Slow);
+        }
         let mut placement = Placement::from_gaps(gaps, &windows);
         placement.barriers = barriers(gaps, fixed, &placement);
         let items = Items::new(&placement, &gaps.workspace[1..]);

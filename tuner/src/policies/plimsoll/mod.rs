@@ -17,7 +17,7 @@
 mod search;
 mod seeds;
 
-use super::{accudnn, baselines, dynprog, greedy, keep, memonger, naive, superneurons};
+use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
 use crate::address::ALIGNMENT;
 use crate::bound::{least_moved, offload_bound};
 use crate::gaps::{Gaps, Ways};
@@ -25,7 +25,7 @@ use crate::plan::{Outcome, PlanError, Status, Witness};
 use crate::realise::{Attempt, Fitting, GIVEN, Packing, Realised, Task};
 use crate::values::Values;
 use crate::windows::Cost;
-use plimsoll_ir::Bytes;
+use plimsoll_ir::{Bytes, Seconds};
 use search::{Judged, Search};
 
 /// How often the search goes on at most, where addresses leave holes; and how often with pieces.
@@ -44,13 +44,18 @@ const HAIR: f64 = 1e-9;
 type Realise = fn(&Task<'_>) -> Result<Realised, PlanError>;
 
 /// The policies that only offload and whose schedules are candidates.
-const OFFLOADING: [Realise; 6] = [
-    naive::realise,
-    accudnn::realise,
+const OFFLOADING: [Realise; 11] = [
     greedy::realise,
     dynprog::realise,
-    baselines::ratio,
     baselines::autoswap,
+    baselines::ratio,
+    accudnn::realise,
+    baselines::tflms,
+    layrub::inter,
+    vdnn::dynamic,
+    |task| vdnn::realise(task, vdnn::Layers::Conv),
+    |task| vdnn::realise(task, vdnn::Layers::All),
+    naive::realise,
 ];
 
 /// Those that run ops again.
@@ -69,8 +74,9 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
         candidates.offer_all(task, &OFFLOADING, &mut late)?;
     }
-    if allow.recompute && candidates.found.is_empty() {
-        candidates.offer_all(task, &RECOMPUTING, &mut late)?;
+    if allow.recompute {
+        let count = if allow.swap { 2 } else { 1 };
+        candidates.offer_all(task, &RECOMPUTING[..count], &mut late)?;
     }
     if candidates.found.is_empty() && allow.swap {
         // Everything that can leave does.
@@ -94,6 +100,7 @@ impl Candidates {
     fn offer(&mut self, realised: Realised) {
         match realised {
             Realised::Fits(fitting) => self.found.push(fitting),
+            Realised::Slow => {}
             Realised::Short(short) => {
                 if self.short.as_ref().is_none_or(|s| short.needs < s.needs) {
                     self.short = Some(short);
@@ -109,7 +116,8 @@ impl Candidates {
             if self.settled() || (*late && !self.found.is_empty()) {
                 break;
             }
-            self.offer(policy(task)?);
+            let within = Seconds(self.fastest() * (1.0 + SAME));
+            self.offer(policy(&Task { within, ..*task })?);
         }
         Ok(())
     }
@@ -146,7 +154,7 @@ impl Candidates {
         match (self.best(), self.short) {
             (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
             (None, Some(short)) => Realised::Short(short),
-            (None, None) => unreachable!("keep was offered"),
+            (None, None) => unreachable!("keep was offered, and nothing is slow before anything fits"),
         }
     }
 }
@@ -159,7 +167,7 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
     address(task, &values, &mut search, candidates, WHOLE_RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
     if task.request.allow.pieces && largest > task.pool / COARSE && !search.late && !candidates.settled() {
-        search.pieces = true;
+        search.allow_pieces();
         address(task, &values, &mut search, candidates, PIECE_RUNS)?;
     }
     Ok(search.late)
@@ -200,8 +208,10 @@ fn address(
     Ok(())
 }
 
-/// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000.
-fn suggested(values: &Values) -> u64 {
+/// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000;
+/// fewer where there is little to decide.
+pub fn suggested(values: &Values) -> u64 {
     let size = (values.ways.len() + values.gaps.len()) as u64;
-    (400_000_000 / size).clamp(500, 30_000)
+    let open = values.gaps.iter().filter(|gap| gap.swap || gap.remake).count() as u64;
+    (400_000_000 / size).clamp(500, 30_000).min(200 + 100 * open)
 }

@@ -70,7 +70,9 @@ pub(super) struct Search<'a> {
     last: Option<Found>,
     aim: Aim,
     /// Whether parts of values are swapped.
-    pub pieces: bool,
+    pieces: bool,
+    /// Whether a search begins.
+    fresh: bool,
     /// What a byte that does not fit costs, beside one that goes over the link.
     strictness: f64,
     pub late: bool,
@@ -121,6 +123,7 @@ impl<'a> Search<'a> {
             last: None,
             aim: Aim::Time,
             pieces: false,
+            fresh: true,
             strictness: 10.0,
             late: false,
         }
@@ -131,13 +134,14 @@ impl<'a> Search<'a> {
     pub fn run(&mut self) -> Found {
         let share = self.evaluations / 10;
         let found = match self.last.take() {
-            Some(last) => {
+            Some(last) if !self.fresh => {
                 let last = self.found(last.decisions);
                 self.anneal(share / 2, COLD, last)
             }
-            None => {
-                let mut seeds: Vec<Found> =
-                    seeds(self.task, self.values).into_iter().map(|seed| self.found(seed)).collect();
+            last => {
+                let seeds = seeds(self.task, self.values, self.pieces);
+                let seeds = seeds.into_iter().chain(last.map(|last| last.decisions));
+                let mut seeds: Vec<Found> = seeds.map(|seed| self.found(seed)).collect();
                 self.sort(&mut seeds);
                 let mut found = Vec::with_capacity(STARTS.len());
                 for (at, heat) in STARTS {
@@ -150,6 +154,7 @@ impl<'a> Search<'a> {
                 self.anneal(3 * share, COLD, found.swap_remove(0))
             }
         };
+        self.fresh = false;
         if found.judged.cost.overflow > 0 {
             self.strictness *= 4.0;
         }
@@ -185,6 +190,12 @@ impl<'a> Search<'a> {
             }
         }
         found
+    }
+
+    /// From now on parts of values are swapped, too.
+    pub fn allow_pieces(&mut self) {
+        (self.pieces, self.fresh) = (true, true);
+        self.walk.margins.fill(0);
     }
 
     /// The best first.
@@ -409,7 +420,7 @@ impl<'a> Search<'a> {
                     return;
                 }
             }
-        } else if kind < 0.82 {
+        } else if kind < 0.78 {
             // A run of neighbours that are decided alike.
             let new = self.other(g, old);
             let length = 1 + self.random.below(6);
@@ -419,7 +430,7 @@ impl<'a> Search<'a> {
                     self.set(state, g, new, changes);
                 }
             }
-        } else if kind < 0.94 {
+        } else if kind < 0.88 {
             // A run of the same kind.
             let new = self.other(g, old);
             let (k, first) = self.kind_of[g as usize];
@@ -431,7 +442,7 @@ impl<'a> Search<'a> {
                     self.set(state, g, new, changes);
                 }
             }
-        } else if !self.choosable.is_empty() && kind < 0.97 {
+        } else if !self.choosable.is_empty() && kind < 0.92 {
             let op = self.choosable[self.random.below(self.choosable.len())];
             let new = self.random.below(self.values.ways[op as usize].len()) as u8;
             let old = std::mem::replace(&mut state.ways[op as usize], new);

@@ -6,7 +6,7 @@
 
 use crate::bound::joint::{Relaxed, relax};
 use crate::realise::Task;
-use crate::values::{Choice, Decisions, NONE, Values};
+use crate::values::{Choice, Decisions, NONE, PARTS, Values};
 use plimsoll_ir::{Bytes, OpId};
 use std::collections::HashMap;
 
@@ -16,8 +16,8 @@ const SHARES: [f64; 7] = [0.97, 0.9, 0.75, 1.0, 0.84, 0.94, 0.6];
 /// Of a trace of more ops than this only the first three of them.
 const MANY: usize = 3000;
 
-/// A seed for each share.
-pub(super) fn seeds(task: &Task<'_>, values: &Values) -> Vec<Decisions> {
+/// A seed for each share; in parts of values, or of whole ones.
+pub(super) fn seeds(task: &Task<'_>, values: &Values, parts: bool) -> Vec<Decisions> {
     let resident = task.trace.resident_bytes;
     let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
     let budget = Bytes(task.pool) + resident;
@@ -33,7 +33,7 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values) -> Vec<Decisions> {
             &task.request.limits,
         );
         for tail in [Choice::RemakeEach, Choice::Remake] {
-            let seed = round(values, &relaxed, tail);
+            let seed = round(values, &relaxed, tail, parts);
             if !seeds.contains(&seed) {
                 seeds.push(seed);
             }
@@ -54,7 +54,7 @@ pub(super) fn swap_all(values: &Values) -> Decisions {
 }
 
 /// Rounds a solution. `tail` is for values that are made again for others' sake only.
-fn round(values: &Values, relaxed: &Relaxed, tail: Choice) -> Decisions {
+fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decisions {
     let mut decisions = values.keep_all();
     for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices) {
         if gap.before == NONE && gap.remake {
@@ -76,6 +76,11 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice) -> Decisions {
         });
         let Some(g) = across else { continue };
         let gap = &values.gaps[g as usize];
+        if parts && gap.swap && fate.swapped > 0.0 && fate.kept > 0.0 {
+            decisions.choices[g as usize] = Choice::Swap;
+            decisions.parts[v] = (fate.swapped * f64::from(PARTS)).ceil().clamp(1.0, f64::from(PARTS)) as u8;
+            continue;
+        }
         let remade = (1.0 - fate.kept - fate.swapped).max(0.0);
         let bytes = values.bytes[v] as f64;
         let again = if gap.before == NONE { tail } else { Choice::Remake };
