@@ -4,7 +4,7 @@
 //! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
 //! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
 
-use crate::address::{ALIGNMENT, Addresses, Items, assign, assign_like, most_alive};
+use crate::address::{ALIGNMENT, Addresses, Items, Work, assign, assign_like, most_alive};
 use crate::gaps::Gaps;
 use crate::lower::lower;
 use crate::placement::Placement;
@@ -138,13 +138,23 @@ impl Task<'_> {
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
         let aligned = self.sizes_are_aligned();
+        // Once time is up, only what is surest to fit is still tried.
+        let surest = attempts.iter().map(|attempt| attempt.pool).fold(1.0, f64::min);
         for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
+            if lowest < u64::MAX && attempt.pool > surest && self.request.limits.is_expired() {
+                continue;
+            }
             let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
             let windows = gaps.windows(&mut clock, swapped, pool, attempt.tighten);
             let placement = Placement::from_gaps(gaps, &windows);
             let items = Items::new(&placement, &gaps.workspace[1..]);
-            let addresses =
-                assign(&items.items, self.pool, attempt.alignment, attempt.work, self.request.seed);
+            let addresses = assign(
+                &items.items,
+                self.pool,
+                attempt.alignment,
+                self.work(attempt.work),
+                self.request.seed,
+            );
             lowest = lowest.min(addresses.height);
             if addresses.height <= self.pool {
                 return self.finish(&placement, &items, &addresses);
@@ -167,7 +177,7 @@ impl Task<'_> {
     ) -> Result<(Realised, Vec<u64>), PlanError> {
         let mut walk = Walk::with_margins(margins.to_vec());
         let mut clock = Clock::new(&self.request.link);
-        if !walk.go(values, decisions, usize::MAX) {
+        if !walk.go(values, decisions, usize::MAX, f64::INFINITY) {
             unreachable!("a walk ends only at its limit");
         }
         let workspaces = walk.workspaces(values, decisions);
@@ -182,11 +192,19 @@ impl Task<'_> {
             let order = packing.order(&names);
             let alive = most_alive(&items.items);
             let Attempt { alignment, work, .. } = *attempt;
-            let addresses = assign_like(&items.items, &order, self.pool, alignment, work, self.request.seed);
+            let addresses =
+                assign_like(&items.items, &order, self.pool, alignment, self.work(work), self.request.seed);
             packing.learn(&names, &addresses.order);
             tracing::debug!(tighten = attempt.tighten, alive, height = addresses.height, "addressed");
             if addresses.height <= self.pool {
-                let lower = assign_like(&items.items, &order, alive, alignment, work / 4, self.request.seed);
+                let lower = assign_like(
+                    &items.items,
+                    &order,
+                    alive,
+                    alignment,
+                    self.work(work / 4),
+                    self.request.seed,
+                );
                 let best = if lower.height < addresses.height { lower } else { addresses };
                 return Ok((self.finish(&placement, &items, &best)?, excess));
             }
@@ -219,6 +237,16 @@ impl Task<'_> {
         }
         let moving = if link.duplex == Duplex::Half { out + back } else { f64::max(out, back) };
         computing.max(moving) > self.within.0 * (1.0 + 1e-9)
+    }
+
+    /// So many looks, until time is up.
+    pub fn work(&self, looks: u64) -> Work<'_> {
+        Work { looks, expired: self.request.limits.expired }
+    }
+
+    /// The looks where everything stands on the addresses: no less than [`FULL`] is, and some for every op.
+    pub fn thorough(&self) -> u64 {
+        20 * FULL + 2_000 * self.trace.ops.len() as u64
     }
 
     fn sizes_are_aligned(&self) -> bool {

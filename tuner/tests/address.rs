@@ -2,7 +2,9 @@
 //! to fit without any slack is found.
 
 use plimsoll_ir::testing::Random;
-use plimsoll_tuner::address::{Block, Item, assign, most_alive};
+use plimsoll_tuner::address::{Addresses, Block, Item, Work, assign, most_alive};
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -36,11 +38,21 @@ fn parts(item: &Item) -> &[Block] {
 fn check(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> u64 {
     let found = assign(items, limit, alignment, work, seed);
     assert_eq!(found, assign(items, limit, alignment, work, seed), "seed {seed}: it is deterministic");
-    assert!(found.height >= most_alive(items));
-    for (i, a) in items.iter().enumerate() {
-        assert!(found.offsets[i].is_multiple_of(a.alignment(alignment)), "seed {seed}: {i} is aligned");
-        assert!(found.offsets[i] + a.hull.bytes.end <= found.height, "seed {seed}: {i} is in the pool");
-        for (j, b) in items.iter().enumerate().skip(i + 1) {
+    apart(items, &found, alignment, &format!("seed {seed}"));
+    found.height
+}
+
+/// Compares every pair of blocks.
+fn apart(items: &[Item], found: &Addresses, alignment: u64, case: &str) {
+    assert!(found.height >= most_alive(items), "{case}");
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by_key(|i| items[*i].hull.slots.start);
+    for (at, &i) in order.iter().enumerate() {
+        let a = &items[i];
+        assert!(found.offsets[i].is_multiple_of(a.alignment(alignment)), "{case}: {i} is aligned");
+        assert!(found.offsets[i] + a.hull.bytes.end <= found.height, "{case}: {i} is in the pool");
+        let later = order[at + 1..].iter();
+        for &j in later.take_while(|j| items[**j].hull.slots.start < a.hull.slots.end) {
             let apart = |x: &Block, y: &Block| {
                 let (p, q) = (found.offsets[i], found.offsets[j]);
                 x.slots.end <= y.slots.start
@@ -48,10 +60,10 @@ fn check(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> u6
                     || p + x.bytes.end <= q + y.bytes.start
                     || q + y.bytes.end <= p + x.bytes.start
             };
-            assert!(parts(a).iter().all(|x| parts(b).iter().all(|y| apart(x, y))), "seed {seed}: {i}, {j}");
+            let b = &items[j];
+            assert!(parts(a).iter().all(|x| parts(b).iter().all(|y| apart(x, y))), "{case}: {i}, {j}");
         }
     }
-    found.height
 }
 
 #[test]
@@ -69,6 +81,79 @@ fn nothing_overlaps() {
             (least, 16, 2_000_000),
         ] {
             check(&items, limit, alignment, work, seed);
+        }
+    }
+}
+
+#[test]
+fn a_clock_ends_it_with_what_is_found() {
+    let mut ended = 0;
+    for (seed, looks_at_clock) in [(0, 0), (1, 0), (2, 1), (3, 5)] {
+        let items = items(&mut Random::new(seed), 60);
+        let asked = Cell::new(0);
+        let expired = || {
+            asked.set(asked.get() + 1);
+            asked.get() > looks_at_clock
+        };
+        let work = Work { looks: u64::MAX, expired: Some(&expired) };
+        let least = most_alive(&items);
+        let found = assign(&items, least, 1, work, seed);
+        apart(&items, &found, 1, &format!("seed {seed}"));
+        assert!(asked.get() <= looks_at_clock + 1, "it ends when it is told to");
+        ended += u32::from(found.height > least);
+    }
+    assert!(ended > 0, "the clock ends some before the limit is met");
+}
+
+/// Lives that nest, with sizes by chance, and short ones between them.
+fn nested(layers: u32, random: &mut Random) -> Vec<Item> {
+    let end = 3 * layers;
+    let long = (0..layers).map(|i| i..end - i);
+    let short = (0..layers).map(|i| end / 2 + i..end / 2 + i + 3);
+    let size = |random: &mut Random| 256 * (1 + random.below(250));
+    let item = |(at, slots)| Item {
+        hull: Block { slots, bytes: 0..size(random) + u64::from(at == 7) },
+        blocks: Vec::new(),
+    };
+    long.chain(short).enumerate().map(item).collect()
+}
+
+#[test]
+fn items_by_the_ten_thousand_are_walked_through() {
+    let items = nested(25_000, &mut Random::new(5));
+    let least = most_alive(&items);
+    // Nothing but the first walk; what fits at once; and what takes a few walks.
+    for (limit, work, height) in [
+        (0, 0, least * 11 / 10),
+        (2 * least, 0, 2 * least),
+        (least * 101 / 100, 10_000_000, least * 101 / 100),
+    ] {
+        let found = assign(&items, limit, 256, work, 0);
+        assert_eq!(found, assign(&items, limit, 256, work, 0), "it is deterministic");
+        assert!(found.height >= least && found.height <= height, "{} of {least} for {limit}", found.height);
+        lie_apart(&items, &found);
+    }
+}
+
+/// The same as [`apart`] for many solid items: walks through time with what is taken.
+fn lie_apart(items: &[Item], found: &Addresses) {
+    let mut events: Vec<(u32, bool, usize)> = Vec::new();
+    for (i, item) in items.iter().enumerate() {
+        events.extend([(item.hull.slots.start, true, i), (item.hull.slots.end, false, i)]);
+    }
+    events.sort_unstable();
+    let mut taken = BTreeMap::new();
+    for (_, comes, i) in events {
+        let (low, high) = (found.offsets[i], found.offsets[i] + items[i].hull.bytes.end);
+        if comes {
+            assert!(low.is_multiple_of(items[i].alignment(256)) && high <= found.height, "{i}");
+            assert!(
+                taken.range(..high).next_back().is_none_or(|(_, other)| *other <= low),
+                "{i} meets another"
+            );
+            taken.insert(low, high);
+        } else {
+            taken.remove(&low);
         }
     }
 }

@@ -59,7 +59,7 @@ impl<'a> Fits<'a> {
     }
 
     /// Begins with an order that is known; or with none.
-    pub fn begin(&mut self, order: &[u32], effort: &mut Effort) {
+    pub fn begin(&mut self, order: &[u32], effort: &mut Effort<'_>) {
         if order.len() == self.items.len() && !effort.spent() {
             if let Some(found) = self.fit(order, 0, effort) {
                 (self.order, self.current) = (order.to_vec(), found);
@@ -73,7 +73,7 @@ impl<'a> Fits<'a> {
     }
 
     /// Tries orders until one ends within the limit, the effort is spent, or there are no more.
-    pub fn orders(&mut self, effort: &mut Effort) {
+    pub fn orders(&mut self, effort: &mut Effort<'_>) {
         while self.tried < ORDERS.len() && self.current.excess > 0 && !effort.spent() {
             let (size_power, life_power) = ORDERS[self.tried];
             self.tried += 1;
@@ -91,7 +91,7 @@ impl<'a> Fits<'a> {
     }
 
     /// Changes the best order, until it ends within the limit or the effort is spent.
-    pub fn climb(&mut self, random: &mut Random, effort: &mut Effort) {
+    pub fn climb(&mut self, random: &mut Random, effort: &mut Effort<'_>) {
         while !self.order.is_empty() && self.current.excess > 0 && !effort.spent() {
             let top = |i: u32| self.current.offsets[i as usize].saturating_add(self.items[i as usize].size());
             let above: Vec<usize> =
@@ -122,7 +122,7 @@ impl<'a> Fits<'a> {
 
     /// Places all items in this order, the first `known` of them as they are in `current`; none where its excess is
     /// more than `bar`, or the effort is spent.
-    fn fit(&mut self, order: &[u32], known: usize, effort: &mut Effort) -> Option<Fit> {
+    fn fit(&mut self, order: &[u32], known: usize, effort: &mut Effort<'_>) -> Option<Fit> {
         let mut offsets = vec![0; self.items.len()];
         let (mut excess, mut height) = (0u64, 0);
         let mut taken: Vec<(u64, u64)> = Vec::new();
@@ -179,7 +179,9 @@ fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
 
 /// What is placed, found by time.
 struct Shelf {
-    /// By stretch of [`STRETCH`] slots: what begins in it.
+    /// The slots of a stretch.
+    stretch: u32,
+    /// By stretch: what begins in it.
     begins: Vec<Vec<Taken>>,
     /// By stretch: what began before it and is there at its first slot.
     across: Vec<Vec<Taken>>,
@@ -194,13 +196,19 @@ struct Taken {
     high: u64,
 }
 
-const STRETCH: u32 = 16;
+/// The shortest stretch, in slots.
+const STRETCH: u64 = 16;
+
+/// The stretches that an item lies across on average, at most: what the shelf takes of the memory.
+const ACROSS: u64 = 64;
 
 impl Shelf {
     fn new(items: &[Item]) -> Shelf {
         let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
-        let count = (end / STRETCH) as usize + 1;
-        Shelf { begins: vec![Vec::new(); count], across: vec![Vec::new(); count] }
+        let lives: u64 = items.iter().map(|i| u64::from(i.life())).sum();
+        let stretch = STRETCH.max(lives / (ACROSS * items.len().max(1) as u64)) as u32;
+        let count = (end / stretch) as usize + 1;
+        Shelf { stretch, begins: vec![Vec::new(); count], across: vec![Vec::new(); count] }
     }
 
     fn clear(&mut self) {
@@ -211,7 +219,7 @@ impl Shelf {
     fn put(&mut self, block: &Block, offset: u64) -> u32 {
         let (low, high) = (offset.saturating_add(block.bytes.start), offset.saturating_add(block.bytes.end));
         let taken = Taken { from: block.slots.start, until: block.slots.end, low, high };
-        let (first, last) = (taken.from / STRETCH, (taken.until - 1) / STRETCH);
+        let (first, last) = (taken.from / self.stretch, (taken.until - 1) / self.stretch);
         self.begins[first as usize].push(taken);
         for stretch in first + 1..=last {
             self.across[stretch as usize].push(taken);
@@ -221,7 +229,7 @@ impl Shelf {
 
     /// Adds the offsets that an item may not have because of its part `part`. Gives how many blocks were looked at.
     fn conflicts(&self, part: &Block, forbidden: &mut Vec<(u64, u64)>) -> usize {
-        let (first, last) = (part.slots.start / STRETCH, (part.slots.end - 1) / STRETCH);
+        let (first, last) = (part.slots.start / self.stretch, (part.slots.end - 1) / self.stretch);
         let mut looked = 0;
         let begins = self.begins[first as usize..=last as usize].iter();
         for list in std::iter::once(&self.across[first as usize]).chain(begins) {

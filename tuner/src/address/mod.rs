@@ -9,7 +9,8 @@
 //!
 //! # The way
 //!
-//! Three searches, each in a file of its own, until the pool's limit is met, after two walks that cost next to nothing:
+//! Three searches, each in a file of its own, until the pool's limit is met, after two walks that cost next to nothing
+//! (sweeps of one state, or, for items by the hundred thousand, what [`holes`] does instead):
 //!
 //! 1. [`fit`]: best fit in several orders, and hill climbing over them, for lives that are mostly short.
 //! 2. [`sweep`]: walks through time that keep several states, for pools that are full all the time.
@@ -18,7 +19,7 @@
 //!
 //! What is left of the work after the first tries is shared between them in slices that double, and quadruple for the
 //! tree: what the others do not find soon, they do not find. All are deterministic for a seed and bounded by an amount
-//! of work, not by time; a unit of work is a look at one placed block, some 10 ns.
+//! of work; a unit of it is a look at one placed block, some 10 ns. Time ends them only where a caller's clock says so.
 //!
 //! # Alignment
 //!
@@ -29,6 +30,7 @@
 //! What this file does not do: it proves nothing about the least pool. [`most_alive`] is the bound that is known.
 
 mod fit;
+mod holes;
 mod sections;
 mod sweep;
 mod tree;
@@ -180,29 +182,54 @@ fn hopeless(items: &[Item], limit: u64, alignment: u64) -> bool {
         && most_alive_in(items, grain) > limit.saturating_add(grain - 1)
 }
 
+/// How long addresses may be looked for.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// Looks at placed blocks, some 10 ns each.
+    pub looks: u64,
+    /// Says that time is up. The best addresses so far are then given at once, once there are some.
+    pub expired: Option<&'a dyn Fn() -> bool>,
+}
+
+impl From<u64> for Work<'_> {
+    fn from(looks: u64) -> Self {
+        Work { looks, expired: None }
+    }
+}
+
 /// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; where none can be, some with little
 /// work.
-pub fn assign(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> Addresses {
+pub fn assign<'a>(
+    items: &[Item],
+    limit: u64,
+    alignment: u64,
+    work: impl Into<Work<'a>>,
+    seed: u64,
+) -> Addresses {
     assign_like(items, &[], limit, alignment, work, seed)
 }
 
 /// The same for items that are much like others for which an order is known: all items in this order, or none.
-pub fn assign_like(
+pub fn assign_like<'a>(
     items: &[Item],
     order: &[u32],
     limit: u64,
     alignment: u64,
-    work: u64,
+    work: impl Into<Work<'a>>,
     seed: u64,
 ) -> Addresses {
     // Side by side, all fit in this.
     let all = items.iter().map(|i| padded(i.size(), alignment)).fold(0, u64::saturating_add);
     let items = compressed(items);
+    let mut effort = Effort::new(work.into());
+    if hopeless(&items, limit, alignment) {
+        effort.end();
+    }
     let mut search = Search {
         items: &items,
         limit: limit.min(all),
         alignment,
-        effort: Effort(if hopeless(&items, limit, alignment) { 0 } else { work }),
+        effort,
         random: Random::new(seed),
         best: Addresses { offsets: vec![0; items.len()], height: u64::MAX, order: Vec::new() },
     };
@@ -223,28 +250,63 @@ fn compressed(items: &[Item]) -> Vec<Item> {
 }
 
 /// The work that is left.
-#[derive(Clone, Copy, Debug)]
-struct Effort(u64);
+#[derive(Clone, Copy)]
+struct Effort<'a> {
+    left: u64,
+    /// The clock is looked at when less than this is left.
+    look_at: u64,
+    work: Work<'a>,
+    late: bool,
+}
 
-impl Effort {
+/// The work between two looks at the clock, some 10 ms.
+const BETWEEN_LOOKS: u64 = 1_000_000;
+
+impl<'a> Effort<'a> {
+    fn new(work: Work<'a>) -> Effort<'a> {
+        let mut effort = Effort { left: work.looks, look_at: 0, work, late: false };
+        effort.look();
+        effort
+    }
+
     fn spend(&mut self, work: u64) {
-        self.0 = self.0.saturating_sub(work);
+        self.left = self.left.saturating_sub(work);
+        if self.left < self.look_at {
+            self.look();
+        }
+    }
+
+    /// Ends the work if time is up.
+    fn look(&mut self) {
+        self.look_at = self.work.expired.map_or(0, |_| self.left.saturating_sub(BETWEEN_LOOKS));
+        if self.work.expired.is_some_and(|expired| expired()) {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        (self.left, self.look_at, self.late) = (0, 0, true);
     }
 
     fn spent(&self) -> bool {
-        self.0 == 0
+        self.left == 0
     }
 
     /// Takes away up to `work`.
-    fn slice(&mut self, work: u64) -> Effort {
-        let slice = work.min(self.0);
-        self.0 -= slice;
-        Effort(slice)
+    fn slice(&mut self, work: u64) -> Effort<'a> {
+        let left = work.min(self.left);
+        let slice = Effort { left, look_at: self.look_at.saturating_sub(self.left - left), ..*self };
+        self.left -= left;
+        slice
     }
 
     /// Gives back what a slice has left.
-    fn put_back(&mut self, slice: Effort) {
-        self.0 += slice.0;
+    fn put_back(&mut self, slice: Effort<'a>) {
+        self.left += slice.left;
+        self.look_at = self.look_at.min(self.left);
+        if slice.late {
+            self.end();
+        }
     }
 }
 
@@ -254,17 +316,24 @@ const FIRST_SLICE: u64 = 1000;
 /// States that a sweep goes on with.
 const WIDTH: usize = 8;
 
+/// Where a sweep looks at more blocks than this, a walk over holes comes first, which takes a tenth of the time or less.
+const LONG_SWEEP: u64 = 300_000_000;
+
 struct Search<'a> {
     items: &'a [Item],
     limit: u64,
     alignment: u64,
-    effort: Effort,
+    effort: Effort<'a>,
     random: Random,
     best: Addresses,
 }
 
 impl Search<'_> {
     fn run(&mut self, order: &[u32]) {
+        let looks = looks(self.items);
+        if looks > LONG_SWEEP {
+            self.walk(looks);
+        }
         let mut fits = Fits::new(self.items, self.alignment, self.limit);
         fits.begin(order, &mut self.effort);
         self.offer(fits.lowest());
@@ -272,6 +341,18 @@ impl Search<'_> {
             self.look(&mut fits);
         }
         self.best.order = fits.order().to_vec();
+    }
+
+    /// Walks over holes, until what is left of the work is less than a few sweeps.
+    fn walk(&mut self, looks: u64) {
+        let mut tastes = vec![Taste::plain(false, 1), Taste::plain(true, 1)];
+        let few = looks.saturating_mul(4);
+        while self.best.height == u64::MAX || (self.effort.left < few && !self.ended()) {
+            let taste = tastes.pop().unwrap_or_else(|| Taste::any(1, &mut self.random));
+            self.attempt(None, |search, effort| {
+                holes::walk(search.items, search.alignment, search.limit, &taste, &mut search.random, effort)
+            });
+        }
     }
 
     fn look(&mut self, fits: &mut Fits<'_>) {
@@ -292,8 +373,8 @@ impl Search<'_> {
             fits.climb(&mut self.random, &mut effort);
             self.effort.put_back(effort);
             self.offer(fits.lowest());
-            let until = self.effort.0.saturating_sub(slice);
-            while !self.ended() && self.effort.0 > until {
+            let until = self.effort.left.saturating_sub(slice);
+            while !self.ended() && self.effort.left > until {
                 let taste = Taste::any(WIDTH, &mut self.random);
                 self.sweep(taste, Some(slice));
             }
@@ -320,22 +401,51 @@ impl Search<'_> {
         }
     }
 
-    /// A sweep with no more than so much of the work. The first is finished whatever the work, so that there always is
-    /// an answer.
+    /// A sweep with no more than so much of the work.
     fn sweep(&mut self, taste: Taste, most: Option<u64>) {
+        self.attempt(most, |search, effort| {
+            sweep(search.items, search.alignment, search.limit, &taste, &mut search.random, effort)
+        });
+    }
+
+    /// Something that ends with no more than so much of the work. The first is finished whatever the work, so that there
+    /// always is an answer.
+    fn attempt(
+        &mut self,
+        most: Option<u64>,
+        find: impl FnOnce(&mut Self, &mut Effort<'_>) -> Option<Addresses>,
+    ) {
         let first = self.best.height == u64::MAX;
         if !first && self.ended() {
             return;
         }
-        let mut effort = if first { Effort(u64::MAX) } else { self.effort.slice(most.unwrap_or(u64::MAX)) };
-        let found = sweep(self.items, self.alignment, self.limit, &taste, &mut self.random, &mut effort);
+        let mut effort =
+            if first { Effort::new(u64::MAX.into()) } else { self.effort.slice(most.unwrap_or(u64::MAX)) };
+        let found = find(self, &mut effort);
         if first {
-            self.effort.spend(u64::MAX - effort.0);
+            self.effort.spend(u64::MAX - effort.left);
         } else {
             self.effort.put_back(effort);
         }
         self.offer(found.as_ref());
     }
+}
+
+/// The blocks that are there when items come, summed up: what a sweep of one state looks at.
+fn looks(items: &[Item]) -> u64 {
+    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
+    let (mut change, mut comes) = (vec![0i64; end as usize + 1], vec![0u64; end as usize + 1]);
+    for item in items {
+        change[item.hull.slots.start as usize] += item.parts().len() as i64;
+        change[item.hull.slots.end as usize] -= item.parts().len() as i64;
+        comes[item.hull.slots.start as usize] += item.parts().len() as u64;
+    }
+    let mut alive = 0;
+    let there = change.iter().map(|change| {
+        alive += change;
+        alive as u64
+    });
+    there.zip(comes).map(|(there, comes)| there * comes).fold(0, u64::saturating_add)
 }
 
 /// The next multiple of a power of two, or as large a number as there is.

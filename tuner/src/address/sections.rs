@@ -87,6 +87,19 @@ pub(super) fn problems(items: &[Item]) -> Vec<Problem> {
     problems
 }
 
+/// The items of the largest of them.
+pub(super) fn largest_problem(items: &[Item]) -> usize {
+    let mut lives: Vec<(u32, u32)> = items.iter().map(|i| (i.hull.slots.start, i.hull.slots.end)).collect();
+    lives.sort_unstable();
+    let (mut until, mut count, mut largest) = (0, 0, 0);
+    for (start, end) in lives {
+        count = if start < until { count + 1 } else { 1 };
+        until = until.max(end);
+        largest = largest.max(count);
+    }
+    largest
+}
+
 /// One slot of each section: where something has come since the last one, and something goes next.
 fn section_slots(items: &[Item]) -> Vec<u32> {
     let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default() as usize;

@@ -64,6 +64,18 @@ impl Taste {
             power: random.unit(),
         }
     }
+
+    /// The cost of an end of a hole, without the item's weight: from how far off in time the neighbour there and the one
+    /// at the other end go, as shares of 1, and the share of the limit that is left of the hole.
+    pub fn cost(&self, near: f64, far: f64, left: f64, upper: bool, random: &mut Random) -> f64 {
+        let Taste { both, rest, high, noise, .. } = *self;
+        let far = if left > 0.0 { 1.0 } else { far };
+        let mut cost = near.min(far) + both * (near + far) + noise * random.unit();
+        if left > 0.0 {
+            cost += rest * (1.0 - 0.5 * left);
+        }
+        cost + high * f64::from(u8::from(upper))
+    }
 }
 
 /// Bytes that are taken during some slots.
@@ -119,7 +131,7 @@ pub fn sweep(
     limit: u64,
     taste: &Taste,
     random: &mut Random,
-    effort: &mut Effort,
+    effort: &mut Effort<'_>,
 ) -> Option<Addresses> {
     let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
     let turn = |slots: &Range<u32>| {
@@ -191,7 +203,7 @@ impl<'a> Walk<'a> {
     }
 
     /// One more item in every state, and the choice among what comes of it.
-    fn place(&mut self, piece: &Piece<'_>, random: &mut Random, effort: &mut Effort) {
+    fn place(&mut self, piece: &Piece<'_>, random: &mut Random, effort: &mut Effort<'_>) {
         self.children.clear();
         for at in 0..self.states.len() {
             let state = &self.states[at];
@@ -231,12 +243,11 @@ impl<'a> Walk<'a> {
     fn breed(&mut self, parent: u32, piece: &Piece<'_>, random: &mut Random) {
         let Piece { blocks, size, .. } = *piece;
         let state = &self.states[parent as usize];
-        let Taste { both, rest, high, noise, power, .. } = *self.taste;
         // When what lies at the item's lower and upper edge goes.
         let edge = |at: &dyn Fn(&Block) -> bool| blocks.iter().filter(|b| at(b)).map(|b| b.slots.end).min();
         let lower = edge(&|b| b.bytes.start == 0).unwrap_or_default();
         let upper = edge(&|b| b.bytes.end == size).unwrap_or_default();
-        let weight = (size as f64 / self.limit.max(1) as f64).min(1.0).powf(power);
+        let weight = (size as f64 / self.limit.max(1) as f64).min(1.0).powf(self.taste.power);
         let from = self.children.len();
         for hole in &self.holes {
             let slack = hole.last - hole.first;
@@ -244,12 +255,8 @@ impl<'a> Walk<'a> {
             let (below, above) = (away(lower, hole.below), away(upper, hole.above));
             let ends = [(hole.first, below, above), (hole.last, above, below)];
             for (end, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0)) {
-                let far = if slack == 0 { far } else { 1.0 };
-                let mut cost = near.min(far) + both * (near + far) + noise * random.unit();
-                if slack > 0 {
-                    cost += rest * (1.0 - 0.5 * slack as f64 / self.limit.max(1) as f64);
-                }
-                cost += high * end as f64;
+                let share = slack as f64 / self.limit.max(1) as f64;
+                let cost = self.taste.cost(near, far, share, end == 1, random);
                 let mut content = state.content;
                 for block in blocks {
                     content ^= mark(&taken(block, offset));
@@ -305,7 +312,7 @@ impl State {
 
 impl Curve {
     /// From 0 for no time to 1 for all.
-    fn of(self, time: u32, all: u32) -> f64 {
+    pub fn of(self, time: u32, all: u32) -> f64 {
         let (time, all) = (f64::from(time.min(all)), f64::from(all));
         match self {
             Curve::Logarithm => time.ln_1p() / all.ln_1p(),

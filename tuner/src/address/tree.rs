@@ -22,7 +22,7 @@
 //! What this file does not do: deal well with items that have holes. Such an item rests on the lowest byte that it has
 //! in each section, and the search may miss solutions.
 
-use super::sections::{Part, Problem, problems};
+use super::sections::{Part, Problem, largest_problem, problems};
 use super::{Addresses, Effort, Item, most_alive, padded};
 use crate::random::Random;
 
@@ -52,11 +52,10 @@ struct Progress {
 
 impl<'a> Forest<'a> {
     pub fn new(items: &'a [Item], alignment: u64, limit: u64) -> Forest<'a> {
-        let problems = problems(items);
-        if most_alive(items) > limit || problems.iter().any(|problem| problem.shapes.len() > MOST_ITEMS) {
+        if most_alive(items) > limit || largest_problem(items) > MOST_ITEMS {
             return Forest { items, limit, trees: Vec::new(), hopeless: true };
         }
-        let trees = problems.into_iter().map(|problem| {
+        let trees = problems(items).into_iter().map(|problem| {
             let failures = vec![1.0; problem.sections.len()];
             let alignment = problem.shapes.iter().map(|s| items[s.item as usize].alignment(alignment));
             let (alignment, meetings) = (alignment.collect(), meetings(&problem));
@@ -66,27 +65,27 @@ impl<'a> Forest<'a> {
     }
 
     /// Goes on with tries that are no longer than the effort; gives addresses once every problem is solved.
-    pub fn search(&mut self, random: &mut Random, effort: &mut Effort) -> Option<Addresses> {
+    pub fn search(&mut self, random: &mut Random, effort: &mut Effort<'_>) -> Option<Addresses> {
         if self.hopeless {
             return None;
         }
         for (problem, progress) in &mut self.trees {
             while progress.offsets.is_none() {
                 let work = TRY * luby(progress.round / 3 + 1);
-                if self.hopeless || effort.0 < work {
+                if self.hopeless || effort.left < work {
                     return None;
                 }
                 let ranks = ranks(problem, progress, random);
                 progress.round += 1;
-                let mut slice = effort.slice(work);
-                let mut tree = Tree::new(problem, progress, &ranks, self.limit, &mut slice);
+                let slice = effort.slice(work);
+                let mut tree = Tree::new(problem, progress, &ranks, self.limit, slice);
                 let all: Vec<u32> = (0..problem.shapes.len() as u32).collect();
                 let end = if tree.all_fit() { tree.solve(&all, (0, 0)) } else { End::Failed };
                 self.hopeless |= end == End::Failed;
-                let Tree { failures, lowest, .. } = tree;
+                let Tree { failures, lowest, effort: rest, .. } = tree;
                 progress.learn(&failures);
                 progress.offsets = (end == End::Solved).then_some(lowest);
-                effort.put_back(slice);
+                effort.put_back(rest);
             }
         }
         let mut found = Addresses { offsets: vec![0; self.items.len()], ..Addresses::default() };
@@ -174,7 +173,7 @@ struct Tree<'a, 'e> {
     ranks: &'a [u32],
     alignment: &'a [u64],
     limit: u64,
-    effort: &'e mut Effort,
+    effort: Effort<'e>,
     meetings: &'a [Vec<Meeting>],
     /// By shape: the lowest offset above all that is placed and meets it.
     sky: Vec<u64>,
@@ -202,7 +201,7 @@ impl<'a, 'e> Tree<'a, 'e> {
         progress: &'a Progress,
         ranks: &'a [u32],
         limit: u64,
-        effort: &'e mut Effort,
+        effort: Effort<'e>,
     ) -> Tree<'a, 'e> {
         let (count, sections) = (problem.shapes.len(), problem.sections.len());
         let mut crossing = vec![0; sections];

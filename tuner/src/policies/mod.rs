@@ -31,7 +31,7 @@ pub mod vdnn;
 use crate::bound::{lower_bound_within, unbeatable};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
-use crate::realise::{Attempt, FULL, Fitting, GIVEN, Realised, Task};
+use crate::realise::{Attempt, Fitting, GIVEN, Realised, Task};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -80,7 +80,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
 pub(crate) fn keep(task: &Task<'_>) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideAll, &|_| 1);
     // Everything stands on the addresses here, and there is nothing else to try.
-    let attempt = Attempt { work: 20 * FULL, ..GIVEN[1] };
+    let attempt = Attempt { work: task.thorough(), ..GIVEN[1] };
     let attempts = [attempt, Attempt { alignment: 1, ..attempt }];
     task.realise(&gaps, &vec![false; gaps.gaps.len()], &attempts)
 }

@@ -251,8 +251,13 @@ impl Task<'_> {
                 Placement::from_gaps(&gaps, &gaps.windows(&mut clock, &swapped, pool, attempt.tighten));
             unrolled.rename(&mut placement);
             let items = Items::new(&placement, &gaps.workspace[1..]);
-            let addresses: Addresses =
-                assign(&items.items, self.pool, attempt.alignment, attempt.work, self.request.seed);
+            let addresses: Addresses = assign(
+                &items.items,
+                self.pool,
+                attempt.alignment,
+                self.work(attempt.work),
+                self.request.seed,
+            );
             lowest = lowest.min(addresses.height);
             if addresses.height <= self.pool {
                 return self.finish(&placement, &items, &addresses);

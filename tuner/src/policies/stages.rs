@@ -13,7 +13,7 @@ use crate::address::{ALIGNMENT, Items, assign};
 use crate::gaps::{Gap, Gaps};
 use crate::placement::{Barrier, Placement, Way, Window};
 use crate::plan::{PlanError, Shortage};
-use crate::realise::{FULL, LIGHT, Realised, Task};
+use crate::realise::{LIGHT, Realised, Task};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, OpId};
 use std::collections::HashMap;
@@ -121,8 +121,8 @@ impl Task<'_> {
         placement.barriers = barriers(gaps, fixed, &placement);
         let items = Items::new(&placement, &gaps.workspace[1..]);
         let mut lowest = u64::MAX;
-        for (alignment, work) in [(ALIGNMENT, LIGHT), (ALIGNMENT, 20 * FULL), (1, 20 * FULL)] {
-            let addresses = assign(&items.items, self.pool, alignment, work, self.request.seed);
+        for (alignment, work) in [(ALIGNMENT, LIGHT), (ALIGNMENT, self.thorough()), (1, self.thorough())] {
+            let addresses = assign(&items.items, self.pool, alignment, self.work(work), self.request.seed);
             lowest = lowest.min(addresses.height);
             if addresses.height <= self.pool {
                 return self.finish(&placement, &items, &addresses);

@@ -43,7 +43,7 @@ pub(super) fn realise(task: &Task<'_>, space: &Space, commands: &[Timed]) -> Res
         let lay = Lay::new(space, &commands, &stays);
         let (placement, items) = (lay.placement(), lay.items());
         for alignment in [ALIGNMENT, 1] {
-            let addresses = assign(&items.items, task.pool, alignment, WORK, task.request.seed);
+            let addresses = assign(&items.items, task.pool, alignment, task.work(WORK), task.request.seed);
             lowest = lowest.min(addresses.height);
             if addresses.height <= task.pool {
                 return task.finish(&placement, &items, &addresses);
