@@ -177,7 +177,7 @@ impl Task<'_> {
     ) -> Result<(Realised, Vec<u64>), PlanError> {
         let mut walk = Walk::with_margins(margins.to_vec());
         let mut clock = Clock::new(&self.request.link);
-        if !walk.go(values, decisions, usize::MAX) {
+        if !walk.go(values, decisions, usize::MAX, f64::INFINITY) {
             unreachable!("a walk ends only at its limit");
         }
         let workspaces = walk.workspaces(values, decisions);

@@ -81,8 +81,9 @@ impl Walk {
         Walk { margins, ..Walk::default() }
     }
 
-    /// Works out what follows from the decisions. Tells whether that is an iteration of at most so many steps.
-    pub fn go(&mut self, values: &Values, decisions: &Decisions, most_steps: usize) -> bool {
+    /// Works out what follows from the decisions. Tells whether that is an iteration of at most so many steps, of which
+    /// those that run ops again take at most so many seconds; where it is not, the walk ends early.
+    pub fn go(&mut self, values: &Values, decisions: &Decisions, most_steps: usize, most_again: f64) -> bool {
         self.begin(values);
         self.start(values, decisions);
         for op in 0..values.ways.len() as u32 {
@@ -90,7 +91,8 @@ impl Walk {
             let gone = reads.iter().any(|z| self.states[z.value as usize].instance == NONE);
             if gone {
                 self.make_again(values, decisions, op);
-                if self.steps.len() + values.ways.len() - op as usize > most_steps {
+                let steps = self.steps.len() + values.ways.len() - op as usize;
+                if steps > most_steps || self.again_seconds > most_again {
                     return false;
                 }
             }

@@ -21,7 +21,7 @@ use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, 
 use crate::address::ALIGNMENT;
 use crate::bound::{least_moved, offload_bound};
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{Outcome, PlanError, Status, Witness};
+use crate::plan::{Allow, Outcome, PlanError, Status, Witness};
 use crate::realise::{Attempt, Fitting, GIVEN, Packing, Realised, Task};
 use crate::values::Values;
 use crate::windows::Cost;
@@ -30,7 +30,7 @@ use search::{Judged, Search};
 
 /// How often the search goes on at most, where addresses leave holes; and how often with pieces.
 const WHOLE_RUNS: u64 = 16;
-const PIECE_RUNS: u64 = 6;
+const PIECE_RUNS: u64 = 4;
 
 /// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
 const COARSE: u64 = 12;
@@ -166,7 +166,10 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
     let mut search = Search::new(task, &values, evaluations);
     address(task, &values, &mut search, candidates, WHOLE_RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
-    if task.request.allow.pieces && largest > task.pool / COARSE && !search.late && !candidates.settled() {
+    let Allow { pieces, recompute, .. } = task.request.allow;
+    // Where ops run again, what is made whole mostly does as well as pieces.
+    let coarse = if recompute { COARSE / 3 } else { COARSE };
+    if pieces && largest > task.pool / coarse && !search.late && !candidates.settled() {
         search.allow_pieces();
         address(task, &values, &mut search, candidates, PIECE_RUNS)?;
     }
@@ -211,7 +214,7 @@ fn address(
 /// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000;
 /// fewer where there is little to decide.
 pub fn suggested(values: &Values) -> u64 {
-    let size = (values.ways.len() + values.gaps.len()) as u64;
+    let ops = values.ways.len() as u64;
     let open = values.gaps.iter().filter(|gap| gap.swap || gap.remake).count() as u64;
-    (400_000_000 / size).clamp(500, 30_000).min(200 + 100 * open)
+    (11_000_000 / ops).max(30_000).min(90_000_000 / ops).clamp(500, 100_000).min(200 + 200 * open)
 }

@@ -60,6 +60,8 @@ pub(super) struct Search<'a> {
     /// Gaps that are alike: same kind and bytes of the maker, same distance.
     kinds: Vec<Vec<u32>>,
     kind_of: Vec<(u32, u32)>,
+    /// The seconds of all ops in their fastest ways.
+    fastest: f64,
     /// By value: seconds to make it for its bytes.
     dearness: Vec<f64>,
     /// Ops with more than one way, and values of which a part may be swapped.
@@ -119,6 +121,7 @@ impl<'a> Search<'a> {
             kind_of,
             choosable,
             dearness: (0..values.tensor.len()).map(dearness).collect(),
+            fastest: values.ways.iter().map(|ways| ways[0].seconds).sum(),
             evaluations,
             last: None,
             aim: Aim::Time,
@@ -228,8 +231,12 @@ impl<'a> Search<'a> {
     /// What these decisions cost; infinitely much where that is certainly more than a score of `most`.
     fn judge(&mut self, decisions: &Decisions, most: f64) -> Judged {
         let steps = 3 * self.values.ways.len() + 64;
-        let ended = self.walk.go(self.values, decisions, steps);
-        let computing: f64 = self.walk.course.seconds.iter().sum();
+        let most_again = match self.aim {
+            Aim::Time => most * (1.0 + HAIR) - self.fastest,
+            Aim::Bytes { .. } => f64::INFINITY,
+        };
+        let ended = self.walk.go(self.values, decisions, steps, most_again);
+        let computing = self.fastest.max(self.walk.course.seconds.iter().sum());
         let over = self.walk.course.need.iter().max().map_or(0, |need| need.saturating_sub(self.task.pool));
         let least = Cost { seconds: computing, overflow: over, ..Cost::default() };
         let again = self.walk.again_seconds;
