@@ -60,10 +60,9 @@ impl<'a> Fits<'a> {
 
     /// Begins with an order that is known; or with none.
     pub fn begin(&mut self, order: &[u32], effort: &mut Effort<'_>) {
-        if order.len() == self.items.len() && !effort.spent() {
-            if let Some(found) = self.fit(order, 0, effort) {
-                (self.order, self.current) = (order.to_vec(), found);
-            }
+        let known = order.len() == self.items.len() && !effort.spent();
+        if let Some(found) = known.then(|| self.fit(order, 0, effort)).flatten() {
+            (self.order, self.current) = (order.to_vec(), found);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A walk through time that knows the holes between what is there, for items by the hundred thousand.
+//! A walk through time that knows the holes between what is there, for items by the hundred thousand, or hundreds at a time.
 //!
 //! As in a sweep of one state, every item is placed when it comes, forward or backward, at an end of a hole, best beside
 //! a neighbour that goes when it goes. But not every hole is looked at: only those that it fits best by size, and those
@@ -16,8 +16,7 @@ use std::ops::Range;
 /// Holes that are looked at for an item: by size, and by time in each direction.
 const LOOKS: usize = 8;
 
-/// The work of placing an item, whatever is there: looks at blocks cost a tenth of a microsecond here, as they are
-/// all over memory.
+/// The work of placing an item, whatever is there: some tenths of a microsecond.
 const WORK: u64 = 30;
 
 /// A stretch of the pool, either free or taken by one item; the last is free and has no end.

@@ -10,7 +10,7 @@
 //! # The way
 //!
 //! Three searches, each in a file of its own, until the pool's limit is met, after two walks that cost next to nothing
-//! (sweeps of one state, or, for items by the hundred thousand, what [`holes`] does instead):
+//! (sweeps of one state, or, where much is there at a time, what [`holes`] does instead):
 //!
 //! 1. [`fit`]: best fit in several orders, and hill climbing over them, for lives that are mostly short.
 //! 2. [`sweep`]: walks through time that keep several states, for pools that are full all the time.
@@ -316,7 +316,13 @@ const FIRST_SLICE: u64 = 1000;
 /// States that a sweep goes on with.
 const WIDTH: usize = 8;
 
-/// Where a sweep looks at more blocks than this, a walk over holes comes first, which takes a tenth of the time or less.
+/// Where a sweep of one state looks at more blocks than so many for an item, a walk over holes is faster, and comes first.
+const SHORT_SWEEP: u64 = 50;
+
+/// A sweep of one state takes part after walks where the work is enough for so many.
+const SWEEPS: u64 = 10;
+
+/// Where it looks at more blocks than this, there are walks only, unless the work is enough for so many sweeps.
 const LONG_SWEEP: u64 = 300_000_000;
 
 struct Search<'a> {
@@ -332,32 +338,40 @@ impl Search<'_> {
     fn run(&mut self, order: &[u32]) {
         let looks = looks(self.items);
         if looks > LONG_SWEEP {
-            self.walk(looks);
+            self.walk(looks.saturating_mul(SWEEPS));
         }
         let mut fits = Fits::new(self.items, self.alignment, self.limit);
         fits.begin(order, &mut self.effort);
         self.offer(fits.lowest());
         if self.best.height > self.limit {
+            let short = looks <= SHORT_SWEEP * self.items.len() as u64;
+            if !short {
+                self.walk(0);
+            }
+            if short || self.effort.left / SWEEPS > looks {
+                self.sweep(Taste::plain(true, 1), None);
+                self.sweep(Taste::plain(false, 1), None);
+            }
             self.look(&mut fits);
         }
         self.best.order = fits.order().to_vec();
     }
 
-    /// Walks over holes, until what is left of the work is less than a few sweeps.
-    fn walk(&mut self, looks: u64) {
+    /// Two walks over holes, and more as long as less than `few` is left of the work.
+    fn walk(&mut self, few: u64) {
         let mut tastes = vec![Taste::plain(false, 1), Taste::plain(true, 1)];
-        let few = looks.saturating_mul(4);
-        while self.best.height == u64::MAX || (self.effort.left < few && !self.ended()) {
+        while self.best.height == u64::MAX
+            || (!self.ended() && (!tastes.is_empty() || self.effort.left < few))
+        {
             let taste = tastes.pop().unwrap_or_else(|| Taste::any(1, &mut self.random));
             self.attempt(None, |search, effort| {
-                holes::walk(search.items, search.alignment, search.limit, &taste, &mut search.random, effort)
+                let Search { items, alignment, limit, ref mut random, .. } = *search;
+                holes::walk(items, alignment, limit, &taste, random, effort)
             });
         }
     }
 
     fn look(&mut self, fits: &mut Fits<'_>) {
-        self.sweep(Taste::plain(true, 1), None);
-        self.sweep(Taste::plain(false, 1), None);
         if self.ended() {
             return;
         }
