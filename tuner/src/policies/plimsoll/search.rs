@@ -10,10 +10,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// The searches that begin: from which seed, the best first, at which temperature, in mean seconds of an op.
-const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.2), (1, 0.35), (2, 0.35), (3, 0.35)];
+const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 0.35)];
 
 /// The temperature at which a search goes on.
-const COLD: f64 = 0.1;
+const COLD: f64 = 0.06;
 
 /// What a search looks for.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +127,7 @@ impl<'a> Search<'a> {
             aim: Aim::Time,
             pieces: false,
             fresh: true,
-            strictness: 10.0,
+            strictness: 4.0,
             late: false,
         }
     }
@@ -400,12 +400,10 @@ impl<'a> Search<'a> {
         let g = self.worthy[at];
         let old = state.choices[g as usize];
         let kind = self.random.unit();
-        if kind < 0.3 {
-            let mut new = self.other(g, old);
-            if crowded.is_none() && old == Choice::Keep && self.values.gaps[g as usize].swap {
-                // To make again what fits gains nothing by itself.
-                new = Choice::Swap;
-            }
+        // To give up what fits gains nothing by itself where there is no waiting.
+        let alone = crowded.is_some() || old != Choice::Keep || !self.task.request.allow.recompute;
+        if kind < 0.3 && alone {
+            let new = self.other(g, old);
             self.set(state, g, new, changes);
         } else if kind < 0.5 && self.task.request.allow.recompute {
             self.trade(state, at, changes);
