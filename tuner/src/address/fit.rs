@@ -76,12 +76,12 @@ impl<'a> Fits<'a> {
         while self.tried < ORDERS.len() && self.current.excess > 0 && !effort.spent() {
             let (size_power, life_power) = ORDERS[self.tried];
             self.tried += 1;
-            let score = |i: &u32| {
-                let item = &self.items[*i as usize];
+            let score = |item: &Item| {
                 size_power * (item.size() as f64).ln() + life_power * f64::from(item.life()).ln()
             };
+            let scores: Vec<f64> = self.items.iter().map(score).collect();
             let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
-            order.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.cmp(b)));
+            order.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b)));
             self.bar = self.current.excess;
             if let Some(found) = self.fit(&order, 0, effort) {
                 (self.order, self.current) = (order, found);

@@ -35,8 +35,9 @@ const NONE: u32 = u32::MAX;
 
 struct Pool<'a> {
     limit: u64,
-    end: u32,
     taste: &'a Taste,
+    /// By time between the item's end and that of a neighbour: its cost.
+    away: Vec<f64>,
     stretches: Vec<Stretch>,
     spare: Vec<u32>,
     last: u32,
@@ -108,7 +109,17 @@ impl<'a> Pool<'a> {
     fn new(limit: u64, end: u32, taste: &'a Taste) -> Pool<'a> {
         let all = Stretch { low: 0, high: u64::MAX, before: NONE, after: NONE, until: FREE };
         let (spare, by_size, by_time) = Default::default();
-        Pool { limit, end, taste, stretches: vec![all], spare, last: 0, height: 0, by_size, by_time }
+        Pool {
+            limit,
+            taste,
+            away: taste.curve.table(end),
+            stretches: vec![all],
+            spare,
+            last: 0,
+            height: 0,
+            by_size,
+            by_time,
+        }
     }
 
     fn at(&mut self, stretch: u32) -> &mut Stretch {
@@ -162,7 +173,7 @@ impl<'a> Pool<'a> {
             return;
         }
         let taste = self.taste;
-        let [near, far] = self.edges(hole).map(|edge| taste.curve.of(edge.abs_diff(piece.until), self.end));
+        let [near, far] = self.edges(hole).map(|edge| self.away[edge.abs_diff(piece.until) as usize]);
         let share = (last - first) as f64 / self.limit.max(1) as f64;
         for (offset, near, far) in [(first, near, far), (last, far, near)] {
             let cost = taste.cost(near, far, share, offset == last && first < last, random);

@@ -168,8 +168,9 @@ struct Piece<'a> {
 
 struct Walk<'a> {
     limit: u64,
-    end: u32,
     taste: &'a Taste,
+    /// By time between an edge and a neighbour that goes: its cost.
+    away: Vec<f64>,
     now: u32,
     states: Vec<State>,
     /// Every state that ever was: the one before it, and the offset of its item.
@@ -183,7 +184,17 @@ impl<'a> Walk<'a> {
     fn new(limit: u64, end: u32, taste: &'a Taste) -> Walk<'a> {
         let first = State { path: NO_PATH, ..State::default() };
         let (paths, children, holes, spare) = Default::default();
-        Walk { limit, end, taste, now: 0, states: vec![first], paths, children, holes, spare }
+        Walk {
+            limit,
+            taste,
+            away: taste.curve.table(end),
+            now: 0,
+            states: vec![first],
+            paths,
+            children,
+            holes,
+            spare,
+        }
     }
 
     /// Takes away what is gone by now.
@@ -251,7 +262,7 @@ impl<'a> Walk<'a> {
         let from = self.children.len();
         for hole in &self.holes {
             let slack = hole.last - hole.first;
-            let away = |edge: u32, neighbour: u32| self.taste.curve.of(neighbour.abs_diff(edge), self.end);
+            let away = |edge: u32, neighbour: u32| self.away[neighbour.abs_diff(edge) as usize];
             let (below, above) = (away(lower, hole.below), away(upper, hole.above));
             let ends = [(hole.first, below, above), (hole.last, above, below)];
             for (end, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0)) {
@@ -311,14 +322,17 @@ impl State {
 }
 
 impl Curve {
-    /// From 0 for no time to 1 for all.
-    pub fn of(self, time: u32, all: u32) -> f64 {
-        let (time, all) = (f64::from(time.min(all)), f64::from(all));
-        match self {
-            Curve::Logarithm => time.ln_1p() / all.ln_1p(),
-            Curve::Root => (time / all).sqrt(),
-            Curve::Line => time / all,
-        }
+    /// By time, from 0 for none to 1 for all.
+    pub fn table(self, all: u32) -> Vec<f64> {
+        let of = |time: u32| {
+            let (time, all) = (f64::from(time), f64::from(all));
+            match self {
+                Curve::Logarithm => time.ln_1p() / all.ln_1p(),
+                Curve::Root => (time / all).sqrt(),
+                Curve::Line => time / all,
+            }
+        };
+        (0..=all).map(of).collect()
     }
 }
 
