@@ -8,7 +8,7 @@
 //! What this file does not do: use the holes inside an item. Its hull is taken as long as any part of it is there.
 
 use super::sweep::Taste;
-use super::{Addresses, Effort, Item, padded};
+use super::{Addresses, Effort, Item, padded, trimmed};
 use crate::random::Random;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -168,7 +168,7 @@ impl<'a> Pool<'a> {
         let Stretch { low, high, .. } = self.stretches[hole as usize];
         let first = padded(low, piece.alignment);
         let high = high.min(self.limit.max(self.height));
-        let last = high.saturating_sub(piece.size) / piece.alignment * piece.alignment;
+        let last = trimmed(high.saturating_sub(piece.size), piece.alignment);
         if first > last || piece.size > high {
             return;
         }

@@ -198,7 +198,7 @@ impl From<u64> for Work<'_> {
 }
 
 /// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; where none can be, some with little
-/// work.
+/// work. `alignment` is a power of two.
 pub fn assign<'a>(
     items: &[Item],
     limit: u64,
@@ -464,5 +464,10 @@ fn looks(items: &[Item]) -> u64 {
 
 /// The next multiple of a power of two, or as large a number as there is.
 fn padded(bytes: u64, alignment: u64) -> u64 {
-    bytes.checked_next_multiple_of(alignment).unwrap_or(u64::MAX)
+    bytes.checked_add(alignment - 1).map_or(u64::MAX, |bytes| trimmed(bytes, alignment))
+}
+
+/// The multiple of a power of two before it.
+fn trimmed(bytes: u64, alignment: u64) -> u64 {
+    bytes & !(alignment - 1)
 }

@@ -11,7 +11,7 @@
 //! What this file does not do: look back. A state that has no hole left for an item grows above the limit, and stays
 //! only where all others have, too.
 
-use super::{Addresses, Block, Effort, Item, padded};
+use super::{Addresses, Block, Effort, Item, padded, trimmed};
 use crate::random::Random;
 use std::ops::Range;
 
@@ -361,7 +361,7 @@ fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>
     let mut free = (0, 0u32);
     let mut next = |first: u64, until: u64, goes: u32| {
         if first > free.0 {
-            let last = (first - 1) / alignment * alignment;
+            let last = trimmed(first - 1, alignment);
             holes.push(Hole { first: free.0, last, below: free.1, above: goes });
         }
         if until > free.0 {
@@ -389,7 +389,7 @@ fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>
         }
     }
     let (first, below) = free;
-    let last = roof.saturating_sub(size) / alignment * alignment;
+    let last = trimmed(roof.saturating_sub(size), alignment);
     if first <= last || holes.is_empty() {
         holes.push(Hole { first, last: last.max(first), below, above: 0 });
     }
