@@ -160,7 +160,8 @@ impl<'a> Fits<'a> {
 /// The start of the narrowest hole left by ranges of offsets that an item may not have, each given as the first
 /// forbidden and the first allowed again; the space above all counts as the widest.
 fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
-    forbidden.sort_unstable_by_key(|range| range.0);
+    // Most of them come in order: see the shelf.
+    forbidden.sort_by_key(|range| range.0);
     let (mut free, mut best) = (0u64, None::<(u64, u64)>);
     for &(from, until) in forbidden.iter() {
         if from > free {
@@ -176,7 +177,8 @@ fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
     best.map_or(free, |b| b.1)
 }
 
-/// What is placed, found by time.
+/// What is placed, found by time. Every list is in order of the lowest byte, so that what is gathered from several needs
+/// little sorting.
 struct Shelf {
     /// The slots of a stretch.
     stretch: u32,
@@ -219,9 +221,9 @@ impl Shelf {
         let (low, high) = (offset.saturating_add(block.bytes.start), offset.saturating_add(block.bytes.end));
         let taken = Taken { from: block.slots.start, until: block.slots.end, low, high };
         let (first, last) = (taken.from / self.stretch, (taken.until - 1) / self.stretch);
-        self.begins[first as usize].push(taken);
+        insert(&mut self.begins[first as usize], taken);
         for stretch in first + 1..=last {
-            self.across[stretch as usize].push(taken);
+            insert(&mut self.across[stretch as usize], taken);
         }
         1 + last - first
     }
@@ -246,4 +248,8 @@ impl Shelf {
         }
         looked
     }
+}
+
+fn insert(list: &mut Vec<Taken>, taken: Taken) {
+    list.insert(list.partition_point(|t| t.low <= taken.low), taken);
 }
