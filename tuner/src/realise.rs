@@ -246,7 +246,7 @@ impl Task<'_> {
 
     /// The looks where everything stands on the addresses: no less than [`FULL`] is, and some for every op.
     pub fn thorough(&self) -> u64 {
-        20 * FULL + 2_000 * self.trace.ops.len() as u64
+        2 * FULL + 10_000 * self.trace.ops.len() as u64
     }
 
     fn sizes_are_aligned(&self) -> bool {

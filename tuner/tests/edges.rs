@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_no_worse_than_seeds, planned, request};
+use common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
@@ -63,7 +63,7 @@ fn check(name: &str, trace: &Trace) {
                 let plan_of =
                     |policy| (policy, planned(&trace, &request(Bytes(budget), rate, duplex, policy)));
                 let plans = Policy::ALL.map(plan_of);
-                assert_no_worse_than_seeds(&trace, &plans);
+                assert_best(&trace, &plans);
                 assert_eq!(
                     plans[plans.len() - 1].1.is_ok(),
                     budget >= floor,

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{assert_no_worse_than_seeds, planned, request};
+use common::{assert_best, planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::testing::{random_trace, random_trace_of};
@@ -26,7 +26,7 @@ fn budgets(trace: &Trace) -> Vec<Bytes> {
 fn every_policy_gives_a_valid_plan_or_a_true_witness_and_none_beats_plimsoll() {
     let mut unplaced = 0;
     let mut asked = 0;
-    for seed in 0..60 {
+    for seed in 0..40 {
         let mut trace = if seed % 3 == 0 { random_trace_of(60, seed) } else { random_trace(seed) };
         if seed % 4 == 1 {
             // Large enough for pieces.
@@ -36,7 +36,7 @@ fn every_policy_gives_a_valid_plan_or_a_true_witness_and_none_beats_plimsoll() {
         for budget in budgets(&trace) {
             let plan_of = |policy| (policy, planned(&trace, &request(budget, 1e3, duplex, policy)));
             let plans = Policy::ALL.map(plan_of);
-            assert_no_worse_than_seeds(&trace, &plans);
+            assert_best(&trace, &plans);
             let fragmented = |w: &plimsoll_tuner::Witness| w.why == Shortage::Addresses;
             unplaced += u32::from(plans[plans.len() - 1].1.as_ref().is_err_and(fragmented));
             asked += 1;

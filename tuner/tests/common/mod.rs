@@ -74,16 +74,6 @@ fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what
     }
 }
 
-/// How `plimsoll` stands to those policies that it begins its search with: however few evaluations it has, and however odd
-/// the trace, it promises to be no worse.
-#[allow(dead_code)]
-pub fn assert_no_worse_than_seeds(trace: &Trace, plans: &[(Policy, Result<Plan, Witness>)]) {
-    use Policy::*;
-    let seeds = [Keep, Naive, Accudnn, Greedy, DynProg, VdnnRatio, AutoSwap, Plimsoll];
-    let known: Vec<_> = plans.iter().filter(|p| seeds.contains(&p.0)).cloned().collect();
-    assert_best(trace, &known);
-}
-
 /// How `plimsoll` stands to the others: it has a plan where one of them has, none of theirs is faster by more than a
 /// millionth, and none that is as fast moves fewer bytes.
 // Not all tests that share this file compare.
@@ -91,9 +81,7 @@ pub fn assert_no_worse_than_seeds(trace: &Trace, plans: &[(Policy, Result<Plan, 
 pub fn assert_best(trace: &Trace, plans: &[(Policy, Result<Plan, Witness>)]) {
     let of = |policy| plans.iter().find(|p| p.0 == policy).map(|p| &p.1);
     let Some(best) = of(Policy::Plimsoll) else { panic!("plimsoll was not asked") };
-    // It only offloads as yet; those that run ops again may be faster.
-    let again = [Policy::SuperNeurons, Policy::Memonger];
-    for (policy, plan) in plans.iter().filter(|p| !again.contains(&p.0)) {
+    for (policy, plan) in plans {
         let Ok(plan) = plan else { continue };
         let what = format!("{}, {policy}", trace.name);
         let best = best.as_ref().unwrap_or_else(|witness| panic!("{what} has a plan, but {witness}"));
