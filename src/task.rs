@@ -249,9 +249,10 @@ impl From<plimsoll_networks::NetworkError> for Failure {
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         let exit = match error {
-            PlanError::Trace(_) | PlanError::Link { .. } | PlanError::Budget(_) | PlanError::TooLarge { .. } => {
-                Exit::Usage
-            }
+            PlanError::Trace(_)
+            | PlanError::Link { .. }
+            | PlanError::Budget(_)
+            | PlanError::TooLarge { .. } => Exit::Usage,
             PlanError::Lowering { .. } | PlanError::Invalid { .. } => Exit::Internal,
         };
         Failure::new(exit, error)
