@@ -79,7 +79,13 @@ pub fn placement(chosen: &Measured) -> String {
     if candidate.offloaded.0 == 0 && candidate.recomputed == 0 {
         return format!("everything is kept ({} of feature maps)", candidate.kept);
     }
-    format!("{} swapped in every iteration, {} of feature maps kept", candidate.offloaded, candidate.kept)
+    let again = match candidate.recomputed {
+        0 => String::new(),
+        1 => "1 op run again, ".to_owned(),
+        ops => format!("{ops} ops run again, "),
+    };
+    let (offloaded, kept) = (candidate.offloaded, candidate.kept);
+    format!("{offloaded} swapped in every iteration, {again}{kept} of feature maps kept")
 }
 
 /// Predicted beside measured, the choice beside keeping everything.

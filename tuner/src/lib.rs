@@ -1,7 +1,9 @@
-//! Decides: what stays on the device and what is swapped, at which addresses, at which batch size and learning rate.
+//! Decides: what stays on the device, what is swapped and what is made again, at which addresses, at which batch size and
+//! learning rate.
 //!
-//! The way of a plan: a [`Trace`](plimsoll_ir::trace::Trace) becomes [`gaps`] (what can be decided), a policy of
-//! [`policies`] chooses among them with the evaluator of [`windows`], [`placement`] states the decision as data,
+//! The way of a plan: a [`Trace`](plimsoll_ir::trace::Trace) becomes [`values`] and the gaps between their touches (for
+//! policies that only offload whole tensors, [`gaps`]), a policy of [`policies`] chooses among them with the evaluator,
+//! [`walk`](mod@walk) and [`windows`], [`placement`] states the decision as data,
 //! [`address`] gives everything its place in the pool, [`lower`](mod@lower) makes the `schedule/1` with just the waits that
 //! validity needs, and [`plimsoll_ir::check`] judges it before anybody sees it. [`plan`](fn@plan) is the whole way.
 //!

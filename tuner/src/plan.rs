@@ -38,9 +38,11 @@ pub struct PlanRequest<'a> {
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. Only [`Policy::SuperNeurons`] and [`Policy::Memonger`] do; without it they keep everything.
+    /// Run ops again. [`Policy::Plimsoll`], [`Policy::Optimal`], [`Policy::SuperNeurons`] and [`Policy::Memonger`] do;
+    /// without it the last two keep everything.
     pub recompute: bool,
-    /// Move tensors to the host and back. Without it every policy but [`Policy::Memonger`] keeps everything.
+    /// Move tensors to the host and back. Without it every policy keeps everything but those that run ops again without
+    /// swapping, which are the ones above but for [`Policy::SuperNeurons`].
     pub swap: bool,
     /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
     pub pieces: bool,
@@ -223,14 +225,14 @@ pub struct Plan {
     pub makespan: Seconds,
     /// All bytes that cross the link, both ways together.
     pub moved: Bytes,
-    /// No schedule that only offloads is faster.
+    /// No schedule that does only what was allowed is faster; for the policies that only offload, none that only offloads.
     pub bound: Seconds,
     /// How good it is known to be.
     pub status: Status,
 }
 
 impl Plan {
-    /// Makespan over bound, less 1: 0 for a plan that none which only offloads can beat.
+    /// Makespan over bound, less 1: 0 for a plan that none can beat which does only what [`Plan::bound`] holds for.
     pub fn gap(&self) -> f64 {
         if self.bound > Seconds::ZERO { (self.makespan / self.bound - 1.0).max(0.0) } else { 0.0 }
     }
@@ -243,8 +245,7 @@ pub enum Status {
     /// seconds, or the lower bound in a trace of which nothing can be recomputed. See [`crate::bound::unbeatable`]. Of
     /// [`Policy::Optimal`]: no schedule of whole tensors is faster (see [`policies::optimal`] for what else it assumes).
     Optimal,
-    /// The policy's own. Nothing is proved of it but what [`Plan::gap`] says: where that is 0, no schedule that only
-    /// offloads is faster.
+    /// The policy's own. Nothing is proved of it but what [`Plan::gap`] says.
     Feasible,
     /// The best when time was up.
     OutOfTime,

@@ -1,6 +1,7 @@
-//! From a set of swapped gaps to a schedule that fits: windows, addresses, commands, check, clock.
+//! From a set of swapped gaps, or from decisions, to a schedule that fits: windows, addresses, commands, check, clock.
 //!
-//! The first placement of a set may miss the pool, as addresses leave holes. Then the windows are made tighter, and then
+//! Decisions either fit, or it is said at which ops addresses took too much, and their search goes on. Sets of gaps are
+//! given: the first placement of a set may miss the pool, as addresses leave holes. Then the windows are made tighter, and then
 //! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
 //! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
 
@@ -165,14 +166,17 @@ impl Task<'_> {
         Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
     }
 
-    /// The schedule of decisions, with so much left free at each op; or the least pool that was found, and by how much each
-    /// op exceeds the task's in it. `packing` is where things lay in like plans, and learns where they lie in this one.
+    /// The schedule of decisions, with so much left free at each op; or the least pool that was found with so many looks, and
+    /// by how much each op exceeds the task's in it. `packing` is where things lay in like plans, and learns where they lie
+    /// in this one.
+    ///
+    /// The windows are tight where only these fit; else half of the slack stays, for times that differ from the prediction.
     pub fn realise_decisions(
         &self,
         values: &Values,
         decisions: &Decisions,
         margins: &[u64],
-        attempts: &[Attempt],
+        looks: u64,
         packing: &mut Packing,
     ) -> Result<(Realised, Vec<u64>), PlanError> {
         let mut walk = Walk::with_margins(margins.to_vec());
@@ -181,48 +185,49 @@ impl Task<'_> {
             unreachable!("a walk ends only at its limit");
         }
         let workspaces = walk.workspaces(values, decisions);
-        let mut lowest = u64::MAX;
-        let mut excess = vec![0; margins.len()];
-        for attempt in attempts {
+        let mut place = |tighten: f64, looks: u64| {
             clock.evaluate(&walk.course, self.pool);
-            let windows = clock.windows(&walk.course, attempt.tighten);
+            let windows = clock.windows(&walk.course, tighten);
             let placement = walk.placement(values, decisions, &windows);
             let items = Items::new(&placement, &workspaces);
             let names = names(&walk, &placement, &items);
             let order = packing.order(&names);
-            let alive = most_alive(&items.items);
-            let Attempt { alignment, work, .. } = *attempt;
-            let addresses =
-                assign_like(&items.items, &order, self.pool, alignment, self.work(work), self.request.seed);
+            let seed = self.request.seed;
+            let addresses = assign_like(&items.items, &order, self.pool, ALIGNMENT, self.work(looks), seed);
             packing.learn(&names, &addresses.order);
-            tracing::debug!(tighten = attempt.tighten, alive, height = addresses.height, "addressed");
-            if addresses.height <= self.pool {
-                let lower = assign_like(
-                    &items.items,
-                    &order,
-                    alive,
-                    alignment,
-                    self.work(work / 4),
-                    self.request.seed,
-                );
-                let best = if lower.height < addresses.height { lower } else { addresses };
-                return Ok((self.finish(&placement, &items, &best)?, excess));
-            }
-            if addresses.height < lowest {
-                lowest = addresses.height;
-                excess.fill(0);
-                for (item, offset) in items.items.iter().zip(&addresses.offsets) {
-                    let over = (offset + item.hull.bytes.end).saturating_sub(self.pool);
-                    for slot in item.hull.slots.clone().filter(|slot| over > 0 && *slot > 0) {
-                        let of = &mut excess[walk.serves[slot as usize - 1] as usize];
-                        *of = over.max(*of);
-                    }
-                }
+            let alive = most_alive(&items.items);
+            tracing::debug!(tighten, alive, height = addresses.height, "addressed");
+            (placement, items, addresses)
+        };
+        let tight = place(1.0, looks);
+        if tight.2.height > self.pool {
+            let excess = self.excess(&walk, &tight.1, &tight.2);
+            let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+            let needs = Bytes(tight.2.height) + self.trace.resident_bytes;
+            return Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess));
+        }
+        let loose = place(0.5, looks / 4);
+        let (placement, items, mut addresses) = if loose.2.height <= self.pool { loose } else { tight };
+        // Less than the pool does as well.
+        let (alive, work) = (most_alive(&items.items), self.work(looks / 4));
+        let lower = assign_like(&items.items, &addresses.order, alive, ALIGNMENT, work, self.request.seed);
+        if lower.height < addresses.height {
+            addresses = lower;
+        }
+        Ok((self.finish(&placement, &items, &addresses)?, vec![0; margins.len()]))
+    }
+
+    /// By op: by how much what is there while it runs, or while others run again for it, lies above the pool.
+    fn excess(&self, walk: &Walk, items: &Items, addresses: &Addresses) -> Vec<u64> {
+        let mut excess = vec![0; self.trace.ops.len()];
+        for (item, offset) in items.items.iter().zip(&addresses.offsets) {
+            let over = (offset + item.hull.bytes.end).saturating_sub(self.pool);
+            for slot in item.hull.slots.clone().filter(|slot| over > 0 && *slot > 0) {
+                let of = &mut excess[walk.serves[slot as usize - 1] as usize];
+                *of = over.max(*of);
             }
         }
-        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
-        let needs = Bytes(lowest) + self.trace.resident_bytes;
-        Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess))
+        excess
     }
 
     /// Whether the steps or the transfers of a course alone take longer than the task allows.

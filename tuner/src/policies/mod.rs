@@ -1,5 +1,5 @@
-//! The policies: who decides which gaps are swapped. Each gives a set of gaps, or, where its paper fixes them ([`vdnn`],
-//! [`layrub`], `tflms`), their windows and synchronisation as well; addresses, waits, check and clock are the same for all,
+//! The policies: who decides. Each gives a set of gaps that are swapped, or, where its paper fixes them ([`vdnn`],
+//! [`layrub`], `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses, waits, check and clock are the same for all,
 //! so that they can be compared.
 //!
 //! - `keep`: no gap.
@@ -9,7 +9,7 @@
 //! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
 //! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
 //! - [`superneurons`], [`memonger`]: ops run again, as in a trace in which each run is an op.
-//! - [`plimsoll`]: a search.
+//! - [`plimsoll`]: a search among keeping, swapping and making again.
 //! - [`optimal`]: the fastest iteration there is, for small traces.
 
 pub mod accudnn;

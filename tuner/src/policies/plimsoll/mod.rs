@@ -18,11 +18,10 @@ mod search;
 mod seeds;
 
 use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
-use crate::address::ALIGNMENT;
 use crate::bound::{least_moved, offload_bound};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Outcome, PlanError, Status, Witness};
-use crate::realise::{Attempt, Fitting, GIVEN, Packing, Realised, Task};
+use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
 use crate::values::Values;
 use crate::windows::Cost;
 use plimsoll_ir::{Bytes, Seconds};
@@ -191,11 +190,10 @@ fn address(
         tracing::debug!(run, seconds = cost.seconds, again, overflow = cost.overflow, "searched");
         let wanted = cost.overflow == 0 && candidates.want(&cost);
         if wanted {
-            let work = 1_000_000 + 6_000 * task.trace.ops.len() as u64;
-            let attempts = [Attempt { pool: 1.0, tighten: 1.0, work, alignment: ALIGNMENT }];
+            let looks = 1_000_000 + 6_000 * task.trace.ops.len() as u64;
             let margins = search.margins().to_vec();
             let (realised, excess) =
-                task.realise_decisions(values, &found.decisions, &margins, &attempts, &mut packing)?;
+                task.realise_decisions(values, &found.decisions, &margins, looks, &mut packing)?;
             let fits = matches!(realised, Realised::Fits(_));
             candidates.offer(realised);
             if !fits {
