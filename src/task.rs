@@ -162,7 +162,10 @@ impl Task {
         budget: Bytes,
         link: Link,
     ) -> Result<Outcome, Failure> {
-        let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
+        // The others take no time worth stopping, and what is stopped early may miss what fits.
+        let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
+        let stop: &dyn Fn() -> bool = &interrupt::pressed;
+        let limits = Limits { evaluations: None, expired: searches.then_some(stop) };
         let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 1 };
         Ok(plan(trace, &request)?)
     }

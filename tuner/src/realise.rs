@@ -149,13 +149,10 @@ impl Task<'_> {
             let windows = gaps.windows(&mut clock, swapped, pool, attempt.tighten);
             let placement = Placement::from_gaps(gaps, &windows);
             let items = Items::new(&placement, &gaps.workspace[1..]);
-            let addresses = assign(
-                &items.items,
-                self.pool,
-                attempt.alignment,
-                self.work(attempt.work),
-                self.request.seed,
-            );
+            // What is surest to fit is the last resort.
+            let work = if attempt.pool < 0.5 { self.thorough() } else { attempt.work };
+            let addresses =
+                assign(&items.items, self.pool, attempt.alignment, self.work(work), self.request.seed);
             lowest = lowest.min(addresses.height);
             if addresses.height <= self.pool {
                 return self.finish(&placement, &items, &addresses);
