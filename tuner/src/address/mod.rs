@@ -10,11 +10,11 @@
 //! # The way
 //!
 //! Three searches, each in a file of its own, until the pool's limit is met, after two walks that cost next to nothing
-//! (sweeps of one state, or, where much is there at a time, what [`holes`] does instead):
+//! (sweeps of one state, or, where much is there at a time, what `holes.rs` does instead):
 //!
-//! 1. [`fit`]: best fit in several orders, and hill climbing over them, for lives that are mostly short.
-//! 2. [`sweep`]: walks through time that keep several states, for pools that are full all the time.
-//! 3. [`tree`]: from the bottom up with everything that can be inferred, for limits that leave no slack at all. It
+//! 1. `fit.rs`: best fit in several orders, and hill climbing over them, for lives that are mostly short.
+//! 2. `sweep.rs`: walks through time that keep several states, for pools that are full all the time.
+//! 3. `tree.rs`: from the bottom up with everything that can be inferred, for limits that leave no slack at all. It
 //!    searches completely for items that are solid, and is the only one that pays for a few hundred very tangled items.
 //!
 //! What is left of the work after the first tries is shared between them in slices that double, and quadruple for the
