@@ -7,6 +7,7 @@ use plimsoll::ir::schedule::{Duplex, Link};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::tuner::bound::lower_bound;
+use plimsoll::tuner::policies::plimsoll::suggested;
 use plimsoll::tuner::values::Values;
 use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
 use std::collections::{HashMap, HashSet};
@@ -163,9 +164,12 @@ impl Runs {
         let (pool, allow) = (budget - subject.trace.resident_bytes, case.means.allow());
         let evaluations = match case.effort {
             1 => self.evaluations,
-            times => {
-                Some(times * self.evaluations.unwrap_or_else(|| usual_evaluations(subject, pool, allow)))
-            }
+            times => Some(
+                times
+                    * self
+                        .evaluations
+                        .unwrap_or_else(|| suggested(&Values::new(&subject.trace, pool, allow))),
+            ),
         };
         let duplex = if case.half { Duplex::Half } else { Duplex::Full };
         let request = PlanRequest {
@@ -199,13 +203,6 @@ impl Runs {
 fn processor_seconds() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse::<f64>().ok().map(|nanos| nanos / 1e9)
-}
-
-/// How many evaluations the planner takes about by itself, so that ten times as many take about ten times the time: both
-/// times stand in the table.
-fn usual_evaluations(subject: &Subject, pool: Bytes, allow: Allow) -> u64 {
-    let values = Values::new(&subject.trace, pool, allow);
-    (700_000_000 / (values.ways.len() + values.gaps.len()) as u64).clamp(500, 30_000)
 }
 
 /// What a plan is, once more and from its schedule alone; or why it is not valid.

@@ -5,9 +5,9 @@
 //! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
 //!    falling probability (simulated annealing). Judged by [`crate::walk`] and [`crate::windows`]. It ends at the bound.
 //!    Where time cannot be better, bytes moved are what counts.
-//! 3. *Addresses.* The result is realised. Where holes in the pool cost time or bytes, the search goes on for a pool that
-//!    is smaller by a little.
-//! 4. *Policies.* Whatever another policy might do better is a candidate, so that none is better.
+//! 3. *Addresses.* The result is realised. Where it ends above the pool, the search goes on with some bytes left free at the
+//!    ops that are too high; whole tensors first, then parts of them where they are large beside the pool.
+//! 4. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
 //!
