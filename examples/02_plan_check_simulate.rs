@@ -6,7 +6,7 @@ use plimsoll::ir::schedule::{Link, Stream};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
-use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
+use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 
 /// Runs the example.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,6 +30,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
             allow: Allow::default(),
             limits: Limits::default(),
             seed: 1,
+            without: Tricks::NONE,
         };
         match plan(&trace, &request)? {
             Outcome::Planned(plan) => {

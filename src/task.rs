@@ -20,7 +20,7 @@ use plimsoll_runtime::{
     Cpu, CpuOptions, Device, DeviceError, Executor, HostMemory, Loaded, MemoryLayout, RuntimeError,
 };
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Tricks, plan};
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
@@ -166,7 +166,7 @@ impl Task {
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let stop: &dyn Fn() -> bool = &interrupt::pressed;
         let limits = Limits { evaluations: None, expired: searches.then_some(stop) };
-        let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 1 };
+        let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 1, without: Tricks::NONE };
         Ok(plan(trace, &request)?)
     }
 

@@ -14,7 +14,7 @@ use plimsoll::runtime::data::synthetic;
 use plimsoll::runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan,
 };
-use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
+use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 
 const ITERATIONS: u64 = 20;
 
@@ -55,7 +55,7 @@ fn schedule(program: &Program, policy: Policy) -> Option<Schedule> {
         let budget = Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64);
         let link = Link::symmetric(BytesPerSecond(5e9));
         let request =
-            PlanRequest { budget, link, policy, allow: Allow::default(), limits: Limits::default(), seed: 1 };
+            PlanRequest { budget, link, policy, allow: Allow::default(), limits: Limits::default(), seed: 1, without: Tricks::NONE };
         if let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") {
             return Some(plan.schedule);
         }

@@ -9,7 +9,7 @@ use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::tuner::bound::lower_bound;
 use plimsoll::tuner::policies::plimsoll::suggested;
 use plimsoll::tuner::values::Values;
-use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
+use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Tricks, plan};
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -179,6 +179,7 @@ impl Runs {
             allow,
             limits: Limits { evaluations, expired: None },
             seed: 1,
+            without: Tricks::NONE,
         };
         let (start, before) = (Instant::now(), processor_seconds());
         let outcome = plan(&subject.trace, &request);

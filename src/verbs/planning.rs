@@ -11,7 +11,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan};
 use std::time::{Duration, Instant};
 
 /// A plan's makespan is the bound's when it is this close.
@@ -41,7 +41,7 @@ impl PlanningArgs {
             ..Link::symmetric(self.link)
         };
         let allow = Allow { recompute: !self.no_recompute, swap: !self.no_swap, pieces: !self.no_pieces };
-        PlanRequest { budget, link, policy, allow, limits: Limits::default(), seed: self.seed }
+        PlanRequest { budget, link, policy, allow, limits: Limits::default(), seed: self.seed, without: Tricks::NONE }
     }
 
     /// The one budget that is asked for, or those of the sweep; so many where neither is.

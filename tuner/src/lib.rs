@@ -23,6 +23,7 @@ mod random;
 pub mod rate;
 mod realise;
 pub mod search;
+pub mod tricks;
 pub mod values;
 pub mod walk;
 pub mod windows;
@@ -31,3 +32,4 @@ pub use plan::{
     Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, UnknownPolicy, Witness,
     plan,
 };
+pub use tricks::{Trick, Tricks};

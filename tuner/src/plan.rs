@@ -12,6 +12,7 @@
 use crate::bound::offload_bound;
 use crate::lower::LowerError;
 use crate::policies;
+use crate::tricks::Tricks;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Fault, OpId, Seconds};
@@ -33,6 +34,8 @@ pub struct PlanRequest<'a> {
     pub limits: Limits<'a>,
     /// For the choices of a search that are left to chance.
     pub seed: u64,
+    /// What the search goes without, to see what it is worth.
+    pub without: Tricks,
 }
 
 /// What a plan may do besides keeping everything.

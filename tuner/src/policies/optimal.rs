@@ -46,7 +46,7 @@ use crate::realise::{Fitting, Realised, Task};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use program::Solved;
-use search::{Found, Switches, Timed, fastest};
+use search::{Found, Timed, fastest};
 use space::Space;
 
 /// The most ops that a trace may have.
@@ -131,7 +131,7 @@ fn space(trace: &Trace, request: &PlanRequest<'_>, pool: u64) -> Result<Space, P
 /// `share` says which part of the states that may be looked at.
 fn search(space: &Space, request: &PlanRequest<'_>, within: f64, share: usize) -> Found {
     let most = request.limits.evaluations.map_or(MOST_STATES, |most| most as usize) / share;
-    fastest(space, within, most, &|| request.limits.is_expired(), Switches::default()).0
+    fastest(space, within, most, &|| request.limits.is_expired(), request.without).0
 }
 
 fn end(commands: &[Timed]) -> f64 {

@@ -11,17 +11,18 @@
 //!
 //! # What is left out, and why nothing is lost
 //!
-//! - A state for which another stands ([`Switches::dominance`]): with the same values on the device and no less on the host,
+//! - A state for which another stands ([`Trick::Dominance`]): with the same values on the device and no less on the host,
 //!   all streams are free no later. Whatever follows the one can follow the other.
-//! - An offload that could have started before the command before it ([`Switches::prompt`]): it needs no room, so that the
+//! - An offload that could have started before the command before it ([`Trick::Prompt`]): it needs no room, so that the
 //!   list in which it does start earlier is as good and is looked at as well. So it starts just when its stream becomes free
 //!   or its value is made. (Prefetches take room, and are tried at all times.)
-//! - A state from which no end within the least known is possible ([`Switches::bounds`]): compute that is left, prefetches
+//! - A state from which no end within the least known is possible ([`Trick::Bounds`]): compute that is left, prefetches
 //!   that must come, offloads that must end before an op fits, and what [`super::space::Press`] says of the time after it.
 //! - A value that was fetched is not given up before it is read, nor is an op run again of which nothing is read in its batch.
 //! - Of what may be given up for room, sets of which a part would do.
 
 use super::space::{Set, Space, members};
+use crate::tricks::{Trick, Tricks};
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -62,20 +63,6 @@ pub(super) struct Timed {
     pub start: f64,
     pub end: f64,
     pub given_up: Set,
-}
-
-/// What the search may do without; for tests.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Switches {
-    pub dominance: bool,
-    pub prompt: bool,
-    pub bounds: bool,
-}
-
-impl Default for Switches {
-    fn default() -> Switches {
-        Switches { dominance: true, prompt: true, bounds: true }
-    }
 }
 
 /// What a search found.
@@ -206,12 +193,12 @@ pub(super) fn fastest(
     within: f64,
     most_states: usize,
     expired: &dyn Fn() -> bool,
-    switches: Switches,
+    without: Tricks,
 ) -> (Found, usize) {
     let mut search = Search {
         space,
         within,
-        switches,
+        without,
         states: Vec::new(),
         lost: Cell::new(false),
         queue: BinaryHeap::new(),
@@ -245,7 +232,7 @@ pub(super) fn fastest(
 struct Search<'a> {
     space: &'a Space,
     within: f64,
-    switches: Switches,
+    without: Tricks,
     states: Vec<State>,
     /// There were too many ways to make room to look at all of them.
     lost: Cell<bool>,
@@ -298,11 +285,12 @@ impl Search<'_> {
     /// Takes a state into the queue, unless another stands for it or it ends too late.
     fn offer(&mut self, mut state: State) {
         let at = self.states.len() as u32;
-        let least = if usize::from(state.stage) == self.space.jobs.len() || !self.switches.bounds {
-            state.end()
-        } else {
-            self.least_end(&state)
-        };
+        let least =
+            if usize::from(state.stage) == self.space.jobs.len() || self.without.contains(Trick::Bounds) {
+                state.end()
+            } else {
+                self.least_end(&state)
+            };
         // Sums in another order do not make a state worse.
         if least > state.bound * (1.0 + HAIR) {
             state.bound = least;
@@ -310,7 +298,7 @@ impl Search<'_> {
         if state.bound > self.within {
             return;
         }
-        if self.switches.dominance && !self.is_best(&mut state) {
+        if !self.without.contains(Trick::Dominance) && !self.is_best(&mut state) {
             return;
         }
         self.queue.push(Entry(state.bound, state.stage, at));
@@ -501,7 +489,7 @@ impl Search<'_> {
             let action = Action::Offload { value: v as u8 };
             let start = self.earliest_by_streams(state, action);
             let late = start < state.now;
-            if newer != 0 || late && self.switches.prompt {
+            if newer != 0 || late && !self.without.contains(Trick::Prompt) {
                 continue;
             }
             let mut next = self.begin(at, action, start.max(state.now), 0);

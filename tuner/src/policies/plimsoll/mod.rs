@@ -14,6 +14,7 @@
 //! What it does not do: run ops again earlier than just before the op that needs them; order transfers otherwise than by
 //! use.
 
+mod moves;
 mod search;
 mod seeds;
 
@@ -22,6 +23,7 @@ use crate::bound::{least_moved, offload_bound};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Outcome, PlanError, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
+use crate::tricks::Trick;
 use crate::values::Values;
 use crate::windows::Cost;
 use plimsoll_ir::{Bytes, Seconds};
@@ -70,10 +72,11 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
         late = search_all(task, &mut candidates)?;
     }
     let offloading = offload_bound(task.trace, task.request.budget, &task.request.link).0;
-    if allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
+    let others = task.request.uses(Trick::Policies);
+    if others && allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
         candidates.offer_all(task, &OFFLOADING, &mut late)?;
     }
-    if allow.recompute {
+    if others && allow.recompute {
         let count = if allow.swap { 2 } else { 1 };
         candidates.offer_all(task, &RECOMPUTING[..count], &mut late)?;
     }
@@ -189,6 +192,9 @@ fn address(
         let Judged { cost, again, .. } = found.judged;
         tracing::debug!(run, seconds = cost.seconds, again, overflow = cost.overflow, "searched");
         let wanted = cost.overflow == 0 && candidates.want(&cost);
+        if !task.request.uses(Trick::Packing) {
+            packing = Packing::default();
+        }
         if wanted {
             let looks = 1_000_000 + 6_000 * task.trace.ops.len() as u64;
             let margins = search.margins().to_vec();

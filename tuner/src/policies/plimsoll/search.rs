@@ -1,9 +1,12 @@
 //! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
 
-use super::{HAIR, SAME, seeds::seeds};
+use super::moves::Move;
+use super::seeds::seeds;
+use super::{HAIR, SAME};
 use crate::random::Random;
 use crate::realise::Task;
-use crate::values::{Choice, Decisions, NONE, PARTS, Values};
+use crate::tricks::Trick;
+use crate::values::{Choice, Decisions, NONE, Values};
 use crate::walk::Walk;
 use crate::windows::{Clock, Cost};
 use std::cmp::Reverse;
@@ -41,38 +44,32 @@ pub(super) struct Found {
     pub judged: Judged,
 }
 
-/// One decision that changes, and what it was.
-#[derive(Clone, Copy, Debug)]
-enum Change {
-    Gap(u32, Choice),
-    Part(u32, u8),
-    Way(u32, u8),
-}
-
 pub(super) struct Search<'a> {
-    task: &'a Task<'a>,
-    values: &'a Values,
+    pub(super) task: &'a Task<'a>,
+    pub(super) values: &'a Values,
     walk: Walk,
     clock: Clock,
-    random: Random,
+    pub(super) random: Random,
+    /// What may be changed, each move with the sum of the weights up to it.
+    pub(super) moves: Vec<(f64, Move)>,
     /// Gaps that may be decided otherwise than to keep, in order of time, and where each stands among them.
-    worthy: Vec<u32>,
+    pub(super) worthy: Vec<u32>,
     /// Gaps that are alike: same kind and bytes of the maker, same distance.
-    kinds: Vec<Vec<u32>>,
-    kind_of: Vec<(u32, u32)>,
+    pub(super) kinds: Vec<Vec<u32>>,
+    pub(super) kind_of: Vec<(u32, u32)>,
     /// The seconds of all ops in their fastest ways.
     fastest: f64,
     /// By value: seconds to make it for its bytes.
-    dearness: Vec<f64>,
+    pub(super) dearness: Vec<f64>,
     /// Ops with more than one way, and values of which a part may be swapped.
-    choosable: Vec<u32>,
+    pub(super) choosable: Vec<u32>,
     /// Evaluations of the first run; a quarter of them for each that follows.
     evaluations: u64,
     /// What the last run found.
     last: Option<Found>,
     aim: Aim,
     /// Whether parts of values are swapped.
-    pieces: bool,
+    pub(super) pieces: bool,
     /// Whether a search begins.
     fresh: bool,
     /// What a byte that does not fit costs, beside one that goes over the link.
@@ -86,7 +83,9 @@ impl<'a> Search<'a> {
             .filter(|g| values.gaps[*g as usize].swap || values.gaps[*g as usize].remake)
             .collect();
         let dust = task.pool / 20_000;
-        worthy.retain(|g| values.bytes[values.gaps[*g as usize].value as usize] > dust);
+        if task.request.uses(Trick::Dust) {
+            worthy.retain(|g| values.bytes[values.gaps[*g as usize].value as usize] > dust);
+        }
         worthy.sort_by_key(|g| (values.gaps[*g as usize].after.wrapping_add(1), *g));
         let mut by_kind: BTreeMap<(&str, u64, u32), Vec<u32>> = BTreeMap::new();
         for &g in &worthy {
@@ -110,9 +109,10 @@ impl<'a> Search<'a> {
             NONE => 0.0,
             maker => values.ways[maker as usize][0].seconds / values.bytes[v] as f64,
         };
-        Search {
+        let mut search = Search {
             task,
             values,
+            moves: Vec::new(),
             walk: Walk::default(),
             clock: Clock::new(&task.request.link),
             random: Random::new(task.request.seed),
@@ -129,7 +129,9 @@ impl<'a> Search<'a> {
             fresh: true,
             strictness: 4.0,
             late: false,
-        }
+        };
+        search.moves = search.moves();
+        search
     }
 
     /// The best decisions found, with a part of the evaluations: most of them in the first run, and a share for each that
@@ -146,25 +148,22 @@ impl<'a> Search<'a> {
                 let seeds = seeds.into_iter().chain(last.map(|last| last.decisions));
                 let mut seeds: Vec<Found> = seeds.map(|seed| self.found(seed)).collect();
                 self.sort(&mut seeds);
-                let mut found = Vec::with_capacity(STARTS.len());
-                for (at, heat) in STARTS {
-                    found.push(self.anneal(share, heat, seeds[at.min(seeds.len() - 1)].clone()));
+                if self.task.request.uses(Trick::Restarts) {
+                    self.restart(seeds, share)
+                } else {
+                    self.anneal(10 * share, STARTS[0].1, seeds.swap_remove(0))
                 }
-                self.sort(&mut found);
-                let mut found: Vec<Found> =
-                    found.into_iter().take(2).map(|found| self.anneal(share, COLD, found)).collect();
-                self.sort(&mut found);
-                self.anneal(3 * share, COLD, found.swap_remove(0))
             }
         };
         self.fresh = false;
-        if found.judged.cost.overflow > 0 {
+        if found.judged.cost.overflow > 0 && self.task.request.uses(Trick::Strictness) {
             self.strictness *= 4.0;
         }
         self.last = Some(found.clone());
         let cost = &found.judged.cost;
         let within = cost.seconds.max(self.task.bound.0) * (1.0 + SAME / 2.0);
-        if cost.overflow == 0 && cost.seconds <= self.task.bound.0 * (1.0 + SAME) && !self.late {
+        let settled = cost.overflow == 0 && cost.seconds <= self.task.bound.0 * (1.0 + SAME);
+        if settled && !self.late && self.task.request.uses(Trick::Lighten) {
             // Faster it cannot be; with fewer bytes moved perhaps.
             self.aim = Aim::Bytes { within };
             let lighter = self.lighten(found, share);
@@ -174,6 +173,19 @@ impl<'a> Search<'a> {
             return lighter;
         }
         found
+    }
+
+    /// Searches from several seeds, and goes on with the best two of what comes of it, then with the best.
+    fn restart(&mut self, seeds: Vec<Found>, share: u64) -> Found {
+        let mut found = Vec::with_capacity(STARTS.len());
+        for (at, heat) in STARTS {
+            found.push(self.anneal(share, heat, seeds[at.min(seeds.len() - 1)].clone()));
+        }
+        self.sort(&mut found);
+        let mut found: Vec<Found> =
+            found.into_iter().take(2).map(|found| self.anneal(share, COLD, found)).collect();
+        self.sort(&mut found);
+        self.anneal(3 * share, COLD, found.swap_remove(0))
     }
 
     /// Keeps what need not be swapped, largest first, as far as so many evaluations go.
@@ -198,6 +210,7 @@ impl<'a> Search<'a> {
     /// From now on parts of values are swapped, too.
     pub fn allow_pieces(&mut self) {
         (self.pieces, self.fresh) = (true, true);
+        self.moves = self.moves();
         self.walk.margins.fill(0);
     }
 
@@ -214,8 +227,11 @@ impl<'a> Search<'a> {
     /// Leaves more bytes free.
     pub fn widen(&mut self, excess: &[u64], part: u64) {
         self.walk.margins.resize(excess.len(), 0);
+        let everywhere = excess.iter().max().copied().unwrap_or_default();
+        let narrow = self.task.request.uses(Trick::Margins);
         for ((margin, excess), op) in self.walk.margins.iter_mut().zip(excess).zip(&self.task.trace.ops) {
             let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
+            let excess = if narrow { *excess } else { everywhere };
             *margin =
                 (*margin + excess / part).min(self.task.pool.saturating_sub(own + op.least_workspace().0));
         }
@@ -288,7 +304,8 @@ impl<'a> Search<'a> {
 
     /// Improves on decisions with so many evaluations. `heat` is the temperature at the start, in mean seconds of an op.
     fn anneal(&mut self, evaluations: u64, heat: f64, from: Found) -> Found {
-        let unit = heat / self.values.ways.len() as f64;
+        let request = self.task.request;
+        let unit = if request.uses(Trick::Heat) { heat / self.values.ways.len() as f64 } else { 0.0 };
         let mut current = self.score(&from.judged);
         let mut state = from.decisions.clone();
         let mut crowded = from.judged.crowded;
@@ -313,7 +330,7 @@ impl<'a> Search<'a> {
             // What is taken is drawn first, so that what cannot be taken need not be timed.
             let warmth = best.0 * unit * (1.0 - progress) * (1.0 - progress);
             let most = current - warmth * self.random.unit().max(f64::MIN_POSITIVE).ln();
-            let judged = self.judge(&state, most);
+            let judged = self.judge(&state, if request.uses(Trick::Cutoff) { most } else { f64::INFINITY });
             let next = self.score(&judged);
             if next <= most {
                 current = next;
@@ -322,153 +339,9 @@ impl<'a> Search<'a> {
                     best = (next, Found { decisions: state.clone(), judged });
                 }
             } else {
-                changes.iter().rev().for_each(|change| undo(&mut state, change));
+                changes.iter().rev().for_each(|change| change.undo(&mut state));
             }
         }
         best.1
-    }
-
-    fn set(&mut self, state: &mut Decisions, g: u32, choice: Choice, changes: &mut Vec<Change>) {
-        let old = std::mem::replace(&mut state.choices[g as usize], choice);
-        if old != choice {
-            changes.push(Change::Gap(g, old));
-        }
-    }
-
-    /// A choice for a gap that is not this one.
-    fn other(&mut self, g: u32, than: Choice) -> Choice {
-        let gap = &self.values.gaps[g as usize];
-        let all = [Choice::Keep, Choice::Swap, Choice::Remake, Choice::RemakeEach];
-        let open: Vec<Choice> = all.into_iter().filter(|c| *c != than && c.is_open(gap)).collect();
-        open[self.random.below(open.len())]
-    }
-
-    fn covers(&self, g: u32, op: u32) -> bool {
-        let gap = &self.values.gaps[g as usize];
-        (gap.after == NONE || gap.after < op) && gap.before > op
-    }
-
-    /// Keeps what is dear to make again for its bytes, and gives up what is cheap.
-    fn trade(&mut self, state: &mut Decisions, at: usize, changes: &mut Vec<Change>) {
-        let count = self.worthy.len();
-        let (mut dear, mut cheap) = (None::<(f64, u32)>, None::<(f64, u32)>);
-        let reach = if self.random.unit() < 0.5 { count } else { 64.min(count) };
-        for _ in 0..8 {
-            let g = self.worthy[(at + count + self.random.below(reach) - reach / 2) % count];
-            let gap = &self.values.gaps[g as usize];
-            if !gap.remake {
-                continue;
-            }
-            let dearness = self.dearness[gap.value as usize];
-            match state.choices[g as usize] {
-                Choice::Keep => {
-                    if cheap.is_none_or(|c| dearness < c.0) {
-                        cheap = Some((dearness, g));
-                    }
-                }
-                Choice::Remake | Choice::RemakeEach => {
-                    if dear.is_none_or(|d| dearness > d.0) {
-                        dear = Some((dearness, g));
-                    }
-                }
-                Choice::Swap => {}
-            }
-        }
-        if let Some((_, g)) = cheap {
-            self.set(state, g, Choice::Remake, changes);
-        }
-        if let Some((_, g)) = dear {
-            self.set(state, g, Choice::Keep, changes);
-        }
-    }
-
-    /// Changes some decisions.
-    fn change(&mut self, state: &mut Decisions, crowded: Option<u32>, changes: &mut Vec<Change>) {
-        changes.clear();
-        let count = self.worthy.len();
-        let mut at = self.random.below(count);
-        if let Some(op) = crowded.filter(|_| self.random.unit() < 0.6) {
-            // Something that is there where there is too much.
-            for _ in 0..12 {
-                let g = self.worthy[at];
-                if self.covers(g, op) && matches!(state.choices[g as usize], Choice::Keep) {
-                    break;
-                }
-                at = self.random.below(count);
-            }
-        }
-        let g = self.worthy[at];
-        let old = state.choices[g as usize];
-        let kind = self.random.unit();
-        // To give up what fits gains nothing by itself where there is no waiting.
-        let alone = crowded.is_some() || old != Choice::Keep || !self.task.request.allow.recompute;
-        if kind < 0.3 && alone {
-            let new = self.other(g, old);
-            self.set(state, g, new, changes);
-        } else if kind < 0.5 && self.task.request.allow.recompute {
-            self.trade(state, at, changes);
-        } else if kind < 0.7 {
-            // Exchange: a gap nearby, or anywhere, that is decided otherwise.
-            let near = kind < 0.5;
-            for _ in 0..12 {
-                let offset = if near { self.random.below(24.min(count)) } else { self.random.below(count) };
-                let other =
-                    self.worthy[(at + count + offset - if near { 12.min(offset) } else { 0 }) % count];
-                let theirs = state.choices[other as usize];
-                let (mine_open, their_open) = (
-                    theirs.is_open(&self.values.gaps[g as usize]),
-                    old.is_open(&self.values.gaps[other as usize]),
-                );
-                if theirs != old && mine_open && their_open {
-                    self.set(state, g, theirs, changes);
-                    self.set(state, other, old, changes);
-                    return;
-                }
-            }
-        } else if kind < 0.78 {
-            // A run of neighbours that are decided alike.
-            let new = self.other(g, old);
-            let length = 1 + self.random.below(6);
-            for i in at..count.min(at + length) {
-                let g = self.worthy[i];
-                if state.choices[g as usize] == old && new.is_open(&self.values.gaps[g as usize]) {
-                    self.set(state, g, new, changes);
-                }
-            }
-        } else if kind < 0.88 {
-            // A run of the same kind.
-            let new = self.other(g, old);
-            let (k, first) = self.kind_of[g as usize];
-            let length = 1 + self.random.below(8);
-            let members = self.kinds[k as usize].len();
-            for i in first as usize..members.min(first as usize + length) {
-                let g = self.kinds[k as usize][i];
-                if new.is_open(&self.values.gaps[g as usize]) {
-                    self.set(state, g, new, changes);
-                }
-            }
-        } else if !self.choosable.is_empty() && kind < 0.92 {
-            let op = self.choosable[self.random.below(self.choosable.len())];
-            let new = self.random.below(self.values.ways[op as usize].len()) as u8;
-            let old = std::mem::replace(&mut state.ways[op as usize], new);
-            if old != new {
-                changes.push(Change::Way(op, old));
-            }
-        } else if self.pieces {
-            let v = self.values.gaps[g as usize].value;
-            let new = 1 + self.random.below(usize::from(PARTS)) as u8;
-            let old = std::mem::replace(&mut state.parts[v as usize], new);
-            if old != new {
-                changes.push(Change::Part(v, old));
-            }
-        }
-    }
-}
-
-fn undo(state: &mut Decisions, change: &Change) {
-    match *change {
-        Change::Gap(g, choice) => state.choices[g as usize] = choice,
-        Change::Part(v, parts) => state.parts[v as usize] = parts,
-        Change::Way(op, way) => state.ways[op as usize] = way,
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::bound::joint::{Relaxed, relax};
 use crate::realise::Task;
+use crate::tricks::Trick;
 use crate::values::{Choice, Decisions, NONE, PARTS, Values};
 use plimsoll_ir::{Bytes, OpId};
 use std::collections::HashMap;
@@ -22,8 +23,14 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values, parts: bool) -> Vec<Decisi
     let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
     let budget = Bytes(task.pool) + resident;
     let mut seeds = vec![values.keep_all(), swap_all(values)];
-    let count = if task.trace.ops.len() > MANY { 3 } else { SHARES.len() };
-    for share in SHARES.into_iter().take(count) {
+    let request = task.request;
+    let shares: &[f64] = match () {
+        () if !request.uses(Trick::Seeds) => &[],
+        () if !request.uses(Trick::Budgets) => &[1.0],
+        () if task.trace.ops.len() > MANY => &SHARES[..3],
+        () => &SHARES,
+    };
+    for share in shares {
         let room = budget.saturating_sub(floor).0 as f64 * share;
         let relaxed = relax(
             task.trace,
