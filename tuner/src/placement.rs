@@ -129,8 +129,9 @@ impl Placement {
             again: false,
             alternative: *way,
         }));
-        // Transfers with the key that orders them: slot, offloads first, then the gap's end that the stream looks at.
-        let mut keyed: Vec<((u32, u8, u32), Transfer)> = Vec::new();
+        // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last
+        // use, then by next use and gap.
+        let mut keyed: Vec<((u32, u8, u32, (u32, u32)), Transfer)> = Vec::new();
         let mut homes = 0;
         for live in &gaps.lives {
             let count = live.gaps_each;
@@ -144,17 +145,18 @@ impl Placement {
                         .all(|p| windows[(live.first_gap + p * count + k) as usize].is_some());
                     if let Some(window) = windows[(first_gap + k) as usize] {
                         let gap = &gaps.gaps[(first_gap + k) as usize];
+                        let order = (gap.before, first_gap + k);
                         let here = placement.residencies.len() as u32;
                         let (tensor, bytes) = (live.tensor, bytes.clone());
                         let slots = begins..window.leaves;
                         placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
                         if let Some(before) = window.offload {
                             let transfer = Transfer { residency: here, way: Way::Offload, before };
-                            keyed.push(((before, 0, gap.after), transfer));
+                            keyed.push(((before, 0, gap.after, order), transfer));
                         }
                         let before = window.returns;
                         let transfer = Transfer { residency: here + 1, way: Way::Prefetch, before };
-                        keyed.push(((before, 1, gap.before), transfer));
+                        keyed.push(((before, 1, 0, order), transfer));
                         (begins, opens) = (window.returns, Opens::Prefetched);
                     }
                     home += u32::from(whole);
