@@ -2,7 +2,8 @@
 //!
 //! [`relax`] says of every value how much of it is best kept, swapped and made again across the instant that costs most.
 //! Its fractions are rounded so that the bytes of each kind add up, value by value in the order of the trace. It knows one
-//! instant only, and nothing of the memory that making again takes; so it is asked for several smaller budgets, too.
+//! instant only, and nothing of the memory that making again takes; so it is asked for several smaller budgets, too, and
+//! chains of what is made again together are cut where they are long: some of it is kept.
 
 use crate::bound::joint::{Relaxed, relax};
 use crate::realise::Task;
@@ -17,7 +18,10 @@ const SHARES: [f64; 7] = [0.97, 0.9, 0.75, 1.0, 0.84, 0.94, 0.6];
 /// Of a trace of more ops than this only the first three of them.
 const MANY: usize = 3000;
 
-/// A seed for each share; in parts of values, or of whole ones.
+/// What is made again together may take such a part of the pool.
+const CHAINS: [u64; 3] = [4, 16, 64];
+
+/// Seeds for each share; in parts of values, or of whole ones.
 pub(super) fn seeds(task: &Task<'_>, values: &Values, parts: bool) -> Vec<Decisions> {
     let resident = task.trace.resident_bytes;
     let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
@@ -41,8 +45,11 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values, parts: bool) -> Vec<Decisi
         );
         for tail in [Choice::RemakeEach, Choice::Remake] {
             let seed = round(values, &relaxed, tail, parts);
-            if !seeds.contains(&seed) {
-                seeds.push(seed);
+            let cut = CHAINS.map(|part| cut_chains(values, seed.clone(), task.pool / part));
+            for seed in [seed].into_iter().chain(cut) {
+                if !seeds.contains(&seed) {
+                    seeds.push(seed);
+                }
             }
         }
     }
@@ -83,6 +90,10 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
         });
         let Some(g) = across else { continue };
         let gap = &values.gaps[g as usize];
+        if gap.before <= p {
+            // It is updated in place by then, and has no gap there.
+            continue;
+        }
         if parts && gap.swap && fate.swapped > 0.0 && fate.kept > 0.0 {
             decisions.choices[g as usize] = Choice::Swap;
             decisions.parts[v] = (fate.swapped * f64::from(PARTS)).ceil().clamp(1.0, f64::from(PARTS)) as u8;
@@ -94,9 +105,11 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
         let options = [(Choice::Keep, fate.kept), (Choice::Swap, fate.swapped), (again, remade)];
         let mut chosen = None::<usize>;
         for (k, (choice, share)) in options.iter().enumerate() {
-            owed[k] += share * bytes;
-            if *share > 0.0 && choice.is_open(gap) && chosen.is_none_or(|c| owed[k] > owed[c]) {
-                chosen = Some(k);
+            if *share > 0.0 && choice.is_open(gap) {
+                owed[k] += share * bytes;
+                if chosen.is_none_or(|c| owed[k] > owed[c]) {
+                    chosen = Some(k);
+                }
             }
         }
         if let Some(k) = chosen {
@@ -105,4 +118,57 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
         }
     }
     decisions
+}
+
+/// Values that are made of each other, with none between them that is there, are made again all at once and then stay. Keeps
+/// some of them, so that such a chain takes no more than so many bytes.
+fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
+    let count = values.tensor.len();
+    let mut chains = Chains { next: (0..count as u32).collect(), bytes: vec![0; count] };
+    let mut gone = vec![false; count];
+    let mut inputs: Vec<u32> = Vec::new();
+    for v in (0..count).filter(|v| values.maker[*v] != NONE) {
+        let gaps = values.first_gap[v] as usize..values.first_gap[v + 1] as usize;
+        let again = |g: &usize| matches!(decisions.choices[*g], Choice::Remake | Choice::RemakeEach);
+        gone[v] = values.becomes[v] != NONE || gaps.clone().any(|g| again(&g));
+        if !gone[v] {
+            continue;
+        }
+        let reads = values.reads.row(values.maker[v] as usize).iter().filter(|z| gone[z.value as usize]);
+        inputs.clear();
+        inputs.extend(reads.map(|z| chains.of(z.value)));
+        inputs.sort_unstable();
+        inputs.dedup();
+        // What only others need goes when they are made.
+        let stays = gaps.clone().find(|g| values.gaps[*g].before != NONE && again(g));
+        let own = stays.map_or(0, |_| values.bytes[v]);
+        let all = inputs.iter().map(|z| chains.bytes[*z as usize]).fold(own, u64::saturating_add);
+        if let Some(first) = stays.filter(|_| all > most.max(own)) {
+            decisions.choices[first..gaps.end].fill(Choice::Keep);
+            gone[v] = false;
+        } else {
+            inputs.iter().for_each(|z| chains.next[*z as usize] = v as u32);
+            chains.bytes[v] = all;
+        }
+    }
+    decisions
+}
+
+/// Sets of values: the name of each is its last value.
+struct Chains {
+    /// By value: itself, or a later one of the same set.
+    next: Vec<u32>,
+    /// By name of a set.
+    bytes: Vec<u64>,
+}
+
+impl Chains {
+    fn of(&mut self, value: u32) -> u32 {
+        let mut at = value as usize;
+        while self.next[at] as usize != at {
+            self.next[at] = self.next[self.next[at] as usize];
+            at = self.next[at] as usize;
+        }
+        at as u32
+    }
 }
