@@ -3,10 +3,11 @@
 //! Help texts are these doc comments. What is not built yet is not here.
 
 use crate::output::Format;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{BytesPerSecond, Seconds};
-use plimsoll_tuner::Policy;
+use plimsoll_tuner::{Policy, Trick};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -371,6 +372,9 @@ pub struct PlanningArgs {
     /// Seed of the search
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Search without these tricks, by comma, to see what they are worth
+    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick(), hide_short_help = true)]
+    pub without: Vec<Trick>,
 }
 
 /// `plan`
@@ -397,6 +401,12 @@ pub struct CompareArgs {
     /// Only these, by comma; by default all that take a trace of any size
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub policies: Vec<String>,
+}
+
+/// The tricks that there are, each with what it does.
+fn trick() -> impl TypedValueParser<Value = Trick> {
+    let all = Trick::ALL.iter().map(|trick| PossibleValue::new(trick.name()).help(trick.about()));
+    PossibleValuesParser::new(all).try_map(|name| name.parse::<Trick>())
 }
 
 /// The policies that there are.

@@ -41,7 +41,8 @@ impl PlanningArgs {
             ..Link::symmetric(self.link)
         };
         let allow = Allow { recompute: !self.no_recompute, swap: !self.no_swap, pieces: !self.no_pieces };
-        PlanRequest { budget, link, policy, allow, limits: Limits::default(), seed: self.seed, without: Tricks::NONE }
+        let without: Tricks = self.without.iter().copied().collect();
+        PlanRequest { budget, link, policy, allow, limits: Limits::default(), seed: self.seed, without }
     }
 
     /// The one budget that is asked for, or those of the sweep; so many where neither is.

@@ -33,7 +33,7 @@ mod simplex;
 mod values;
 
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{Allow, Limits};
+use crate::plan::{Allow, Limits, PlanRequest};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
@@ -43,14 +43,11 @@ fn fastest(op: &Op) -> Seconds {
     op.alternatives.iter().map(|a| a.seconds).fold(op.seconds, Seconds::min)
 }
 
-/// A time below which no schedule of any kind can be, recomputing ones too: the sum of all ops' fastest seconds; where
-/// no op can be recomputed, every schedule only offloads, and it is the [`offload_bound`] (which is handed in).
-pub fn unbeatable(trace: &Trace, offload_bound: Seconds) -> Seconds {
-    if trace.ops.iter().any(|op| op.recomputable) {
-        trace.ops.iter().map(fastest).sum()
-    } else {
-        offload_bound
-    }
+/// A time below which no schedule of any kind can be, recomputing ones too: the bound of a request's plans (which is handed
+/// in), if it was found with recomputing allowed or no op can be recomputed; else the sum of all ops' fastest seconds.
+pub fn unbeatable(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -> Seconds {
+    let recomputing = trace.ops.iter().any(|op| op.recomputable);
+    if recomputing && !request.bounds_all() { trace.ops.iter().map(fastest).sum() } else { bound }
 }
 
 /// The lower bound of the makespan of every schedule for this trace, budget and link that does only what is allowed.

@@ -119,7 +119,7 @@ fn stamp(
         Some(own) => own.bound,
         None => lower_bound_within(trace, budget, link, *allow, limits),
     };
-    let optimal = plan.makespan.0 <= unbeatable(trace, plan.bound).0 * (1.0 + 1e-9);
+    let optimal = plan.makespan.0 <= unbeatable(trace, request, plan.bound).0 * (1.0 + 1e-9);
     plan.status = match own.map(|own| own.status) {
         _ if optimal => Status::Optimal,
         Some(Status::OutOfTime) => Status::OutOfTime,

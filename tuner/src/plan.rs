@@ -38,6 +38,19 @@ pub struct PlanRequest<'a> {
     pub without: Tricks,
 }
 
+impl PlanRequest<'_> {
+    /// Whether the lower bound of its plans holds for every schedule, those that run ops again too.
+    pub fn bounds_all(&self) -> bool {
+        let Allow { recompute, swap, .. } = self.allow;
+        recompute
+            && match self.policy {
+                Policy::Plimsoll | Policy::Optimal | Policy::Memonger => true,
+                Policy::SuperNeurons => swap,
+                _ => false,
+            }
+    }
+}
+
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
@@ -244,8 +257,8 @@ impl Plan {
 /// How good a plan is known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// No schedule of any kind is faster, whatever it offloads or recomputes: the makespan is the sum of the ops' fastest
-    /// seconds, or the lower bound in a trace of which nothing can be recomputed. See [`crate::bound::unbeatable`]. Of
+    /// No schedule of any kind is faster, whatever it offloads or recomputes: the makespan is the lower bound, and that holds
+    /// for all of them; or it is the sum of the ops' fastest seconds. See [`crate::bound::unbeatable`]. Of
     /// [`Policy::Optimal`]: no schedule of whole tensors is faster (see [`policies::optimal`] for what else it assumes).
     Optimal,
     /// The policy's own. Nothing is proved of it but what [`Plan::gap`] says.

@@ -24,6 +24,11 @@ macro_rules! tricks {
             /// All of them: those of [`Policy::Plimsoll`] in the order of its search, then those of [`Policy::Optimal`].
             pub const ALL: &'static [Trick] = &[$(Trick::$trick),*];
 
+            /// Those of one policy's search.
+            pub fn of(policy: Policy) -> impl Iterator<Item = Trick> {
+                Trick::ALL.iter().copied().filter(move |trick| trick.policy() == policy)
+            }
+
             /// Whose search it is part of.
             pub fn policy(self) -> Policy {
                 match self {

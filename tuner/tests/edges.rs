@@ -7,7 +7,7 @@ use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::policies::accudnn::{Reading, judge, satisfies};
-use plimsoll_tuner::{Limits, Outcome, PlanError, Policy, Shortage, Status, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, plan};
 
 /// A trace of tensors of these sizes and ops that read and write these, a second each. What is read before it is
 /// written is there from the start; the second half of the ops is the backward pass.
@@ -179,6 +179,23 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
         let plan = planned(&trace, &request).expect("it fits");
         assert_eq!((plan.status, plan.gap()), (status, gap), "{recomputable} {budget}");
     }
+}
+
+#[test]
+fn optimal_is_what_takes_the_bound_of_everything_that_is_allowed() {
+    // Over so slow a link nothing returns: the first op's output is made again, which takes its second.
+    let mut trace = trace(&[100, 100, 100], &[(&[], &[0]), (&[], &[1]), (&[0], &[2])]);
+    trace.ops[0].recomputable = true;
+    trace.tensors[2].bytes = Bytes::ZERO;
+    let plan = planned(&trace, &request(Bytes(110), 1e-8, Duplex::Full, Policy::Plimsoll)).expect("it fits");
+    assert_eq!((plan.makespan, plan.status), (Seconds(4.0), Status::Optimal));
+    // Without running again it leaves while the second op waits, which no other schedule that only offloads can spare.
+    trace.ops[0].seconds = Seconds::ZERO;
+    trace.ops[2].seconds = Seconds::ZERO;
+    let request = request(Bytes(110), 50.0, Duplex::Full, Policy::Plimsoll);
+    let allow = Allow { recompute: false, ..Allow::default() };
+    let plan = planned(&trace, &PlanRequest { allow, ..request }).expect("it fits");
+    assert_eq!((plan.makespan, plan.gap(), plan.status), (Seconds(5.0), 0.0, Status::Feasible));
 }
 
 #[test]

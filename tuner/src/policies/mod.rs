@@ -92,7 +92,7 @@ impl Task<'_> {
             Realised::Short(witness) => Outcome::Infeasible(witness),
             Realised::Slow => unreachable!("nothing is slow where any makespan will do"),
             Realised::Fits(Fitting { schedule, makespan, moved }) => {
-                let optimal = makespan.0 <= unbeatable(self.trace, self.bound).0 * (1.0 + 1e-9);
+                let optimal = makespan.0 <= unbeatable(self.trace, self.request, self.bound).0 * (1.0 + 1e-9);
                 let status = if optimal { Status::Optimal } else { status };
                 let (schedule, moved) = (*schedule, Bytes(moved));
                 Outcome::Planned(Plan { schedule, makespan, moved, bound: self.bound, status })

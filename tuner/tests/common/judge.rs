@@ -80,7 +80,7 @@ fn judge_plan(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &str)
         pieces.map(|piece| piece.expect("a checked piece")).map(|p| u128::from(p.end - p.start)).sum();
     assert_eq!(u128::from(moved.0), sum.min(u128::from(u64::MAX)), "{what}");
     if *status == Status::Optimal {
-        let unbeatable = unbeatable(trace, *bound);
+        let unbeatable = unbeatable(trace, request, *bound);
         assert!(makespan.0 <= unbeatable.0 * (1.0 + 1e-9), "{what}: {makespan} of {unbeatable}");
     }
     let text = schedule.to_json();

@@ -47,7 +47,7 @@ fn assert_valid(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &st
     let offloads_only = !schedule.commands.iter().any(again);
     assert!(!offloads_only || plan.moved >= least_moved(trace, request.budget), "{what}: {moved} bytes");
     if plan.status == Status::Optimal && request.policy != Policy::Optimal {
-        let unbeatable = unbeatable(trace, plan.bound);
+        let unbeatable = unbeatable(trace, request, plan.bound);
         assert!(plan.makespan.0 <= unbeatable.0 * (1.0 + 1e-9), "{what}: {} of {unbeatable}", plan.makespan);
     }
     let most = schedule.commands.iter().map(|c| c.waits().len()).max();
