@@ -11,7 +11,7 @@ use crate::lower::lower;
 use crate::placement::Placement;
 use crate::plan::{PlanError, PlanRequest, Shortage, Witness};
 use crate::values::{Decisions, NONE, Values};
-use crate::walk::{Name, Walk};
+use crate::walk::{Iteration, Limit, Name, Walk};
 use crate::windows::{Clock, Course};
 use plimsoll_ir::schedule::{Duplex, Schedule, Stream};
 use plimsoll_ir::trace::Trace;
@@ -176,9 +176,9 @@ impl Task<'_> {
         looks: u64,
         packing: &mut Packing,
     ) -> Result<(Realised, Vec<u64>), PlanError> {
-        let mut walk = Walk::with_margins(margins.to_vec());
+        let mut walk = Walk::default();
         let mut clock = Clock::new(&self.request.link);
-        if !walk.go(values, decisions, usize::MAX, f64::INFINITY) {
+        if !walk.go(Iteration { values, decisions, margins }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
         let workspaces = walk.workspaces(values, decisions);
@@ -220,7 +220,7 @@ impl Task<'_> {
         for (item, offset) in items.items.iter().zip(&addresses.offsets) {
             let over = (offset + item.hull.bytes.end).saturating_sub(self.pool);
             for slot in item.hull.slots.clone().filter(|slot| over > 0 && *slot > 0) {
-                let of = &mut excess[walk.serves[slot as usize - 1] as usize];
+                let of = &mut excess[walk.serves(slot) as usize];
                 *of = over.max(*of);
             }
         }

@@ -6,10 +6,15 @@
 //! reads it; an update in place turns an instance of one value into one of another. Swapping takes bytes out of an instance
 //! between two of its uses.
 //!
-//! This runs for every set of decisions that a search looks at: it is linear in the steps and does not allocate once its
-//! arrays are large enough.
+//! A choice is looked at only when something asks for the value, so that the walks of a search need not begin at the
+//! start: see [`Trail`]. This runs for every set of decisions that a search looks at: it is linear in the steps and does
+//! not allocate once its arrays are large enough.
 //!
 //! What this file does not do: run an op again at another time than just before the op that wants it.
+
+mod trail;
+
+pub use trail::Trail;
 
 use crate::placement::{Opens, Placement, Residency, Step, Transfer, Way, Window};
 use crate::values::{Choice, Decisions, NONE, OpWay, Touch, Values};
@@ -31,24 +36,67 @@ pub struct Instance {
 /// What lies at a place; see [`Walk::names`].
 pub type Name = (u32, u32, u32);
 
+/// What a walk goes through.
+#[derive(Clone, Copy, Debug)]
+pub struct Iteration<'a> {
+    /// The values of the trace.
+    pub values: &'a Values,
+    /// What is decided about them.
+    pub decisions: &'a Decisions,
+    /// By op: bytes that are left free while it runs, and while others run again for it.
+    pub margins: &'a [u64],
+}
+
+/// When a walk ends early.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// After more steps than these,
+    pub steps: usize,
+    /// or once those that run ops again take more seconds than these.
+    pub again: f64,
+}
+
+impl Limit {
+    /// It does not.
+    pub const NONE: Limit = Limit { steps: usize::MAX, again: f64::INFINITY };
+
+    /// Whether it is passed by a walk with so many ops to go.
+    fn is_passed(self, walk: &Walk, ops: u32) -> bool {
+        walk.steps.len() + ops as usize > self.steps || walk.again_seconds > self.again
+    }
+}
+
+/// An op that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The op.
+    pub op: u32,
+    /// The op of the trace that it runs for: itself, or the one that needs what is made again.
+    pub serves: u32,
+}
+
 /// The evaluator of decisions, with its memory.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
-    /// By op: bytes that are left free while it runs, and while others run again for it.
-    pub margins: Vec<u64>,
     /// What the last walk found.
     pub course: Course,
-    /// The op of each step, and whether it runs again.
-    pub steps: Vec<(u32, bool)>,
-    /// The op of the trace that each step runs for: itself, or the one that needs what is made again.
-    pub serves: Vec<u32>,
-    /// Seconds that the device spends on running ops again.
+    /// The steps; that of slot 1 first.
+    pub steps: Vec<Run>,
+    /// Seconds of all steps.
+    pub seconds: f64,
+    /// Seconds of those that run ops again.
     pub again_seconds: f64,
     instances: Vec<Instance>,
     /// By move of the course: its instance.
     of_move: Vec<u32>,
+    /// By step: its workspace and its margin.
+    beside: Vec<u64>,
     /// By value.
     states: Vec<State>,
+    /// The gaps whose choice was looked at before their end, each with the op at which that was first.
+    looks: Vec<(u32, u32)>,
+    /// The op at which the walk ended early; [`NONE`] where it did not.
+    ended: u32,
     /// The batch that is being put together: by op, whether it is in it; its ops; values to make; values that it made.
     marked: Vec<bool>,
     batch: Vec<u32>,
@@ -58,159 +106,203 @@ pub struct Walk {
     change: Vec<i64>,
 }
 
-/// Where a value is.
+/// What is known of a value.
 #[derive(Clone, Copy, Debug)]
 struct State {
-    /// Its instance on the device; [`NONE`] where it is gone.
-    instance: u32,
-    /// The slot of the use after which its part is away; [`NONE`] where all of it is there.
-    away: u32,
-    /// The slot that wrote the instance.
-    written: u32,
-    /// The gap that it is in; [`NONE`] once it was updated in place.
-    gap: u32,
+    place: Place,
     /// Whether the host has its part.
     hosted: bool,
+    /// Its instance on the device, the last one if it is gone.
+    instance: u32,
+    /// The slot that wrote the instance.
+    written: u32,
+    /// The gap that it is in, and the slot of the touch before; no gap once it was updated in place.
+    gap: u32,
+    since: u32,
 }
 
-const UNBORN: State = State { instance: NONE, away: NONE, written: 0, gap: NONE, hosted: false };
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Where its gap's choice puts it: nothing has asked since the gap began.
+    Chosen,
+    /// On the device, all of it.
+    Here,
+    /// Its part is away.
+    Away,
+    /// Nowhere.
+    Gone,
+}
+
+impl From<Choice> for Place {
+    fn from(choice: Choice) -> Place {
+        match choice {
+            Choice::Keep => Place::Here,
+            Choice::Swap => Place::Away,
+            Choice::Remake | Choice::RemakeEach => Place::Gone,
+        }
+    }
+}
+
+const UNBORN: State =
+    State { place: Place::Gone, hosted: false, instance: NONE, written: 0, gap: NONE, since: 0 };
 
 impl Walk {
-    /// A walk that leaves so many bytes free at each op.
-    pub fn with_margins(margins: Vec<u64>) -> Walk {
-        Walk { margins, ..Walk::default() }
+    /// Works out what follows from the decisions. Tells whether the walk came to the end.
+    pub fn go(&mut self, of: Iteration<'_>, limit: Limit) -> bool {
+        self.begin(of.values);
+        self.advance(of, 0..of.values.ways.len() as u32, limit) && self.finish(of.values)
     }
 
-    /// Works out what follows from the decisions. Tells whether that is an iteration of at most so many steps, of which
-    /// those that run ops again take at most so many seconds; where it is not, the walk ends early.
-    pub fn go(&mut self, values: &Values, decisions: &Decisions, most_steps: usize, most_again: f64) -> bool {
-        self.begin(values);
-        self.start(values, decisions);
-        for op in 0..values.ways.len() as u32 {
-            let reads = values.reads.row(op as usize);
-            let gone = reads.iter().any(|z| self.states[z.value as usize].instance == NONE);
-            if gone {
-                self.make_again(values, decisions, op);
-                let steps = self.steps.len() + values.ways.len() - op as usize;
-                if steps > most_steps || self.again_seconds > most_again {
-                    return false;
-                }
-            }
-            self.step(values, decisions, op, None);
-            if gone {
-                self.forget(decisions, reads);
-            }
-            let slot = self.steps.len() as u32;
-            for touch in reads.iter().chain(values.writes.row(op as usize)) {
-                self.leave(decisions, *touch, slot);
-            }
-        }
-        self.add_memory(values);
-        true
-    }
-
+    /// Puts values that are there from the start on the device, and nothing else.
     fn begin(&mut self, values: &Values) {
         self.steps.clear();
-        self.serves.clear();
-        self.margins.resize(values.ways.len(), 0);
-        self.again_seconds = 0.0;
+        (self.seconds, self.again_seconds) = (0.0, 0.0);
         self.instances.clear();
         self.of_move.clear();
+        self.beside.clear();
+        self.looks.clear();
         self.course.moves.clear();
         self.course.seconds.clear();
         self.course.seconds.push(0.0);
-        self.course.need.clear();
-        self.course.need.push(0);
         self.states.clear();
         self.states.resize(values.tensor.len(), UNBORN);
         self.marked.resize(values.ways.len(), false);
-    }
-
-    /// Puts values that are there from the start on the device.
-    fn start(&mut self, values: &Values, decisions: &Decisions) {
         for v in (0..values.tensor.len()).filter(|v| values.maker[*v] == NONE) {
             self.states[v].instance = self.instances.len() as u32;
+            self.states[v].place = Place::Here;
             self.instances.push(Instance { value: v as u32, opens: 0, last: 0 });
             let gap = values.first_gap[v];
             let gap = if gap < values.first_gap[v + 1] { gap } else { NONE };
-            self.leave(decisions, Touch { value: v as u32, gap }, 0);
+            self.leave(Touch { value: v as u32, gap }, 0);
         }
+    }
+
+    /// Goes on through some ops.
+    fn advance(&mut self, of: Iteration<'_>, ops: Range<u32>, limit: Limit) -> bool {
+        let Iteration { values, decisions, .. } = of;
+        for op in ops {
+            let (reads, writes) = (values.reads.row(op as usize), values.writes.row(op as usize));
+            let mut gone = false;
+            for z in reads {
+                gone |= self.place(decisions, z.value) == Place::Gone;
+            }
+            if gone {
+                self.make_again(of, op);
+                if limit.is_passed(self, values.ways.len() as u32 - op) {
+                    self.ended = op;
+                    return false;
+                }
+            }
+            let slot = self.step(of, Run { op, serves: op });
+            for y in writes {
+                let instance = self.instance(values, y.value, slot);
+                self.states[y.value as usize] =
+                    State { place: Place::Here, instance, written: slot, ..UNBORN };
+            }
+            if gone {
+                self.forget(decisions, reads);
+            }
+            for touch in reads.iter().chain(writes) {
+                self.leave(*touch, slot);
+            }
+        }
+        true
+    }
+
+    /// Where a value is, which its gap's choice tells the first who asks.
+    fn place(&mut self, decisions: &Decisions, v: u32) -> Place {
+        let state = &mut self.states[v as usize];
+        if state.place == Place::Chosen {
+            state.place = decisions.choices[state.gap as usize].into();
+        }
+        state.place
+    }
+
+    /// Whether a value is nowhere, asked for the sake of an op that does not read it.
+    fn is_gone(&mut self, decisions: &Decisions, v: u32, op: u32) -> bool {
+        let state = &self.states[v as usize];
+        if state.place == Place::Chosen {
+            self.looks.push((state.gap, op));
+        }
+        self.place(decisions, v) == Place::Gone
     }
 
     /// Runs again what makes the inputs of this op that are gone.
-    fn make_again(&mut self, values: &Values, decisions: &Decisions, op: u32) {
-        let Walk { states, open, marked, batch, .. } = self;
+    fn make_again(&mut self, of: Iteration<'_>, op: u32) {
+        let Iteration { values, decisions, .. } = of;
+        let (mut batch, mut open) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.open));
         self.made.clear();
         batch.clear();
-        let gone = |z: &&Touch| states[z.value as usize].instance == NONE;
-        open.extend(values.reads.row(op as usize).iter().filter(gone).map(|z| z.value));
+        let reads = values.reads.row(op as usize).iter().map(|z| z.value);
+        open.extend(reads.filter(|v| self.states[*v as usize].place == Place::Gone));
         while let Some(v) = open.pop() {
             let maker = values.maker[v as usize];
-            if !std::mem::replace(&mut marked[maker as usize], true) {
+            if !std::mem::replace(&mut self.marked[maker as usize], true) {
                 batch.push(maker);
-                let inputs = values.reads.row(maker as usize);
-                open.extend(inputs.iter().filter(gone).map(|z| z.value));
+                let inputs = values.reads.row(maker as usize).iter().map(|z| z.value);
+                open.extend(inputs.filter(|v| self.is_gone(decisions, *v, op)));
             }
         }
-        let mut batch = std::mem::take(&mut self.batch);
         batch.sort_unstable();
         for &maker in &batch {
             self.marked[maker as usize] = false;
-            self.step(values, decisions, maker, Some(op));
+            self.step_again(of, Run { op: maker, serves: op });
         }
-        self.batch = batch;
+        (self.batch, self.open) = (batch, open);
     }
 
-    /// Runs an op; again, for the sake of another.
-    fn step(&mut self, values: &Values, decisions: &Decisions, op: u32, serves: Option<u32>) {
-        let again = serves.is_some();
-        let serves = serves.unwrap_or(op);
-        self.steps.push((op, again));
-        self.serves.push(serves);
-        let slot = self.steps.len() as u32;
-        let way = &values.ways[op as usize][usize::from(decisions.ways[op as usize])];
+    /// Runs an op that has what it reads; gives its slot.
+    fn step(&mut self, of: Iteration<'_>, run: Run) -> u32 {
+        let Iteration { values, decisions, margins } = of;
+        let way = &values.ways[run.op as usize][usize::from(decisions.ways[run.op as usize])];
+        self.steps.push(run);
+        self.seconds += way.seconds;
         self.course.seconds.push(way.seconds);
-        self.course.need.push(way.workspace + self.margins[serves as usize]);
-        if again {
-            self.again_seconds += way.seconds;
+        self.beside.push(way.workspace + margins.get(run.serves as usize).copied().unwrap_or_default());
+        let slot = self.steps.len() as u32;
+        for z in values.reads.row(run.op as usize) {
+            let state = &mut self.states[z.value as usize];
+            self.instances[state.instance as usize].last = slot;
+            // What was away comes back. Between two steps that follow each other nothing can leave.
+            if std::mem::replace(&mut state.place, Place::Here) == Place::Away && slot > state.since + 1 {
+                let offload = !std::mem::replace(&mut state.hosted, true);
+                let bytes = values.part(z.value, decisions.parts[z.value as usize]);
+                let (after, writer) = (state.since, state.written);
+                self.course.moves.push(Move { bytes, after, before: slot, writer, offload });
+                self.of_move.push(state.instance);
+            }
         }
-        for z in values.reads.row(op as usize) {
-            self.use_value(values, decisions, z.value, slot);
-        }
-        for y in values.writes.row(op as usize) {
-            let v = y.value as usize;
-            let from = values.from[v];
-            let here = if from == NONE {
-                self.instances.push(Instance { value: y.value, opens: slot, last: slot });
-                self.instances.len() as u32 - 1
-            } else {
-                let here = std::mem::replace(&mut self.states[from as usize].instance, NONE);
-                self.instances[here as usize].value = y.value;
-                here
-            };
-            let state = &mut self.states[v];
+        slot
+    }
+
+    /// Runs an op again, and what it makes stays if it was gone.
+    fn step_again(&mut self, of: Iteration<'_>, run: Run) {
+        let Iteration { values, decisions, .. } = of;
+        let slot = self.step(of, run);
+        self.again_seconds += self.course.seconds[slot as usize];
+        for y in values.writes.row(run.op as usize) {
+            let instance = self.instance(values, y.value, slot);
             // A second copy of what is there already goes at once.
-            if state.instance == NONE {
-                (state.instance, state.written, state.away) = (here, slot, NONE);
-                if again {
-                    self.made.push(y.value);
-                }
+            if self.is_gone(decisions, y.value, run.serves) {
+                let state = &mut self.states[y.value as usize];
+                (state.place, state.instance, state.written) = (Place::Here, instance, slot);
+                self.made.push(y.value);
             }
         }
     }
 
-    /// A step reads a value: what was away comes back.
-    fn use_value(&mut self, values: &Values, decisions: &Decisions, v: u32, slot: u32) {
-        let state = &mut self.states[v as usize];
-        self.instances[state.instance as usize].last = slot;
-        let after = std::mem::replace(&mut state.away, NONE);
-        // Between two steps that follow each other nothing can leave.
-        if after != NONE && slot > after + 1 {
-            let offload = !std::mem::replace(&mut state.hosted, true);
-            let bytes = values.part(v, decisions.parts[v as usize]);
-            self.course.moves.push(Move { bytes, after, before: slot, writer: state.written, offload });
-            self.of_move.push(state.instance);
+    /// The instance that a step makes of a value: a new one, or that of the value which it updates in place.
+    fn instance(&mut self, values: &Values, v: u32, slot: u32) -> u32 {
+        let from = values.from[v as usize];
+        if from == NONE {
+            self.instances.push(Instance { value: v, opens: slot, last: slot });
+            return self.instances.len() as u32 - 1;
         }
+        let from = &mut self.states[from as usize];
+        from.place = Place::Gone;
+        self.instances[from.instance as usize].value = v;
+        from.instance
     }
 
     /// Gives up what the last batch made for the op of these reads alone.
@@ -219,30 +311,25 @@ impl Walk {
             let state = &mut self.states[v as usize];
             let each = state.gap == NONE || decisions.choices[state.gap as usize] == Choice::RemakeEach;
             if each && !reads.iter().any(|z| z.value == v) {
-                state.instance = NONE;
+                state.place = Place::Gone;
             }
         }
     }
 
     /// A value's next gap begins.
-    fn leave(&mut self, decisions: &Decisions, touch: Touch, slot: u32) {
+    fn leave(&mut self, touch: Touch, slot: u32) {
         let state = &mut self.states[touch.value as usize];
-        state.gap = touch.gap;
-        if touch.gap == NONE {
-            return;
-        }
-        match decisions.choices[touch.gap as usize] {
-            Choice::Keep => {}
-            Choice::Swap => state.away = slot,
-            Choice::Remake | Choice::RemakeEach => state.instance = NONE,
+        (state.gap, state.since) = (touch.gap, slot);
+        if touch.gap != NONE {
+            state.place = Place::Chosen;
         }
     }
 
-    /// Adds instances, less what is away, to the workspaces.
-    fn add_memory(&mut self, values: &Values) {
+    /// Adds up the memory: instances, less what is away, beside the workspaces.
+    fn finish(&mut self, values: &Values) -> bool {
         let Walk { course, change, instances, .. } = self;
         change.clear();
-        change.resize(course.need.len() + 1, 0);
+        change.resize(self.beside.len() + 2, 0);
         for here in instances.iter() {
             let bytes = values.bytes[here.value as usize] as i64;
             change[here.opens as usize] += bytes;
@@ -252,11 +339,20 @@ impl Walk {
             change[piece.after as usize + 1] -= piece.bytes as i64;
             change[piece.before as usize] += piece.bytes as i64;
         }
-        let mut bytes = 0;
-        for (need, change) in course.need.iter_mut().zip(change) {
-            bytes += *change;
-            *need += bytes as u64;
-        }
+        let mut bytes = change[0];
+        course.need.clear();
+        course.need.push(bytes as u64);
+        course.need.extend(self.beside.iter().zip(&change[1..]).map(|(beside, change)| {
+            bytes += change;
+            beside + bytes as u64
+        }));
+        self.ended = NONE;
+        true
+    }
+
+    /// The op of the trace that a slot's step runs for.
+    pub fn serves(&self, slot: u32) -> u32 {
+        self.steps[slot as usize - 1].serves
     }
 }
 
@@ -282,16 +378,17 @@ impl Walk {
     }
 
     fn ways<'a>(&'a self, values: &'a Values, decisions: &'a Decisions) -> impl Iterator<Item = &'a OpWay> {
-        self.steps.iter().map(|(op, _)| &values.ways[*op as usize][usize::from(decisions.ways[*op as usize])])
+        let way = |run: &Run| &values.ways[run.op as usize][usize::from(decisions.ways[run.op as usize])];
+        self.steps.iter().map(way)
     }
 
     /// The last walk, with the windows of its moves.
     pub fn placement(&self, values: &Values, decisions: &Decisions, windows: &[Window]) -> Placement {
         let mut placement = Placement::default();
         let steps = self.steps.iter().zip(self.ways(values, decisions));
-        placement.steps.extend(steps.map(|((op, again), way)| Step {
-            op: OpId(*op),
-            again: *again,
+        placement.steps.extend(steps.map(|(run, way)| Step {
+            op: OpId(run.op),
+            again: run.op != run.serves,
             alternative: way.alternative,
         }));
         let mut moves: Vec<Vec<u32>> = vec![Vec::new(); self.instances.len()];

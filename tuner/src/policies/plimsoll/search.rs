@@ -1,13 +1,13 @@
 //! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
 
-use super::moves::Move;
+use super::moves::{Change, Move};
 use super::seeds::seeds;
 use super::{HAIR, SAME};
 use crate::random::Random;
 use crate::realise::Task;
 use crate::tricks::Trick;
 use crate::values::{Choice, Decisions, NONE, Values};
-use crate::walk::Walk;
+use crate::walk::{Iteration, Limit, Trail};
 use crate::windows::{Clock, Cost};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -47,7 +47,9 @@ pub(super) struct Found {
 pub(super) struct Search<'a> {
     pub(super) task: &'a Task<'a>,
     pub(super) values: &'a Values,
-    walk: Walk,
+    trail: Trail,
+    /// By op: the bytes that are left free for addresses.
+    margins: Vec<u64>,
     clock: Clock,
     pub(super) random: Random,
     /// What may be changed, each move with the sum of the weights up to it.
@@ -113,7 +115,8 @@ impl<'a> Search<'a> {
             task,
             values,
             moves: Vec::new(),
-            walk: Walk::default(),
+            trail: Trail::default(),
+            margins: vec![0; values.ways.len()],
             clock: Clock::new(&task.request.link),
             random: Random::new(task.request.seed),
             worthy,
@@ -197,7 +200,7 @@ impl<'a> Search<'a> {
         swapped.sort_by_key(|g| (Reverse(bytes(g)), *g));
         for g in swapped.into_iter().take(evaluations as usize) {
             found.decisions.choices[g as usize] = Choice::Keep;
-            let judged = self.judge(&found.decisions, f64::INFINITY);
+            let judged = self.judge(&found.decisions, 0, f64::INFINITY);
             if self.score(&judged) < self.score(&found.judged) {
                 found.judged = judged;
             } else {
@@ -211,7 +214,7 @@ impl<'a> Search<'a> {
     pub fn allow_pieces(&mut self) {
         (self.pieces, self.fresh) = (true, true);
         self.moves = self.moves();
-        self.walk.margins.fill(0);
+        self.margins.fill(0);
     }
 
     /// The best first.
@@ -221,15 +224,14 @@ impl<'a> Search<'a> {
 
     /// By op: the bytes that are left free for addresses.
     pub fn margins(&self) -> &[u64] {
-        &self.walk.margins
+        &self.margins
     }
 
     /// Leaves more bytes free.
     pub fn widen(&mut self, excess: &[u64], part: u64) {
-        self.walk.margins.resize(excess.len(), 0);
         let everywhere = excess.iter().max().copied().unwrap_or_default();
         let narrow = self.task.request.uses(Trick::Margins);
-        for ((margin, excess), op) in self.walk.margins.iter_mut().zip(excess).zip(&self.task.trace.ops) {
+        for ((margin, excess), op) in self.margins.iter_mut().zip(excess).zip(&self.task.trace.ops) {
             let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
             let excess = if narrow { *excess } else { everywhere };
             *margin =
@@ -239,36 +241,47 @@ impl<'a> Search<'a> {
 
     /// Leaves fewer bytes free; tells whether that can be.
     pub fn narrow(&mut self) -> bool {
-        let some = self.walk.margins.iter().any(|margin| *margin > 0);
-        self.walk.margins.iter_mut().for_each(|margin| *margin = *margin / 5 * 4);
+        let some = self.margins.iter().any(|margin| *margin > 0);
+        self.margins.iter_mut().for_each(|margin| *margin = *margin / 5 * 4);
         some
     }
 
-    /// What these decisions cost; infinitely much where that is certainly more than a score of `most`.
-    fn judge(&mut self, decisions: &Decisions, most: f64) -> Judged {
+    /// What these decisions cost; infinitely much where that is certainly more than a score of `most`. They differ from
+    /// those that stand only in what matters from op `first` on.
+    fn judge(&mut self, decisions: &Decisions, first: u32, most: f64) -> Judged {
         let steps = 3 * self.values.ways.len() + 64;
-        let most_again = match self.aim {
+        let again = match self.aim {
             Aim::Time => most * (1.0 + HAIR) - self.fastest,
             Aim::Bytes { .. } => f64::INFINITY,
         };
-        let ended = self.walk.go(self.values, decisions, steps, most_again);
-        let computing = self.fastest.max(self.walk.course.seconds.iter().sum());
-        let over = self.walk.course.need.iter().max().map_or(0, |need| need.saturating_sub(self.task.pool));
-        let least = Cost { seconds: computing, overflow: over, ..Cost::default() };
-        let again = self.walk.again_seconds;
+        let of = Iteration { values: self.values, decisions, margins: &self.margins };
+        let ended = self.trail.go(of, first, Limit { steps, again });
+        let walk = self.trail.walk();
+        let over = walk.course.need.iter().max().map_or(0, |need| need.saturating_sub(self.task.pool));
+        let least = Cost { seconds: self.fastest.max(walk.seconds), overflow: over, ..Cost::default() };
+        let again = walk.again_seconds;
         if !ended || self.score(&Judged { cost: least, again, crowded: None }) > most {
             let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
             return Judged { cost, again: 0.0, crowded: None };
         }
-        let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
-        let crowded =
-            (cost.overflow > 0 && cost.fullest > 0).then(|| self.walk.serves[cost.fullest as usize - 1]);
-        Judged { cost, again: self.walk.again_seconds, crowded }
+        let cost = self.clock.evaluate(&walk.course, self.task.pool);
+        let crowded = (cost.overflow > 0 && cost.fullest > 0).then(|| walk.serves(cost.fullest));
+        Judged { cost, again, crowded }
     }
 
     fn found(&mut self, decisions: Decisions) -> Found {
-        let judged = self.judge(&decisions, f64::INFINITY);
+        let judged = self.judge(&decisions, 0, f64::INFINITY);
         Found { decisions, judged }
+    }
+
+    /// The first op to which changes of the decisions that stand matter.
+    fn first(&self, changed: &Decisions, changes: &[Change]) -> u32 {
+        let look = |change: &Change| match *change {
+            Change::Gap(g, _) => self.trail.look(self.values, g),
+            Change::Part(v, _) => self.trail.look_at_part(self.values, changed, v),
+            Change::Way(op, _) => op,
+        };
+        changes.iter().map(look).min().unwrap_or(NONE)
     }
 
     /// What counts, in seconds: time, or bytes moved, with what does not fit counted as if it went over the link many
@@ -314,6 +327,8 @@ impl<'a> Search<'a> {
         if self.worthy.is_empty() {
             return best.1;
         }
+        self.judge(&state, 0, f64::INFINITY);
+        self.trail.accept(self.values);
         for evaluation in 0..evaluations {
             if self.done(&best.1.judged.cost) {
                 break;
@@ -330,9 +345,15 @@ impl<'a> Search<'a> {
             // What is taken is drawn first, so that what cannot be taken need not be timed.
             let warmth = best.0 * unit * (1.0 - progress) * (1.0 - progress);
             let most = current - warmth * self.random.unit().max(f64::MIN_POSITIVE).ln();
-            let judged = self.judge(&state, if request.uses(Trick::Cutoff) { most } else { f64::INFINITY });
+            let first = self.first(&state, &changes);
+            if first == NONE {
+                continue;
+            }
+            let judged =
+                self.judge(&state, first, if request.uses(Trick::Cutoff) { most } else { f64::INFINITY });
             let next = self.score(&judged);
             if next <= most {
+                self.trail.accept(self.values);
                 current = next;
                 crowded = judged.crowded;
                 if next < best.0 {
