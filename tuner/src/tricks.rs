@@ -56,6 +56,7 @@ macro_rules! tricks {
 tricks! {
     Plimsoll: Seeds "seeds" "begin with the linear program of the lower bound, rounded";
     Plimsoll: Budgets "budgets" "solve that program for smaller budgets, too";
+    Plimsoll: Tilts "tilts" "price equal blocks apart in that program, so that its solution is nearly whole";
     Plimsoll: Restarts "restarts" "begin from several seeds at several temperatures, and go on from the best of what comes of it";
     Plimsoll: Heat "heat" "take changes that are slightly worse, with falling probability";
     Plimsoll: Trade "trade" "keep what is dear to make again and give up what is cheap, in one change";
