@@ -4,6 +4,9 @@
 //! given: the first placement of a set may miss the pool, as addresses leave holes. Then the windows are made tighter, and then
 //! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
 //! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
+//!
+//! What is chosen in the end is settled: its windows get slack back, its pool shrinks to what is alive, where little work
+//! finds addresses for that.
 
 use crate::address::{ALIGNMENT, Addresses, Items, Work, assign, assign_like, most_alive};
 use crate::gaps::Gaps;
@@ -42,6 +45,9 @@ pub(crate) struct Fitting {
     pub schedule: Box<Schedule>,
     pub makespan: Seconds,
     pub moved: u64,
+    /// What has addresses in it; then the same with more slack, the most last.
+    packings: Vec<(Placement, Items)>,
+    order: Vec<u32>,
 }
 
 /// How a set of gaps is placed, when it is tried more than once.
@@ -82,6 +88,15 @@ pub(crate) const GIVEN: [Attempt; 11] = {
         Attempt { alignment: 1, ..attempt(0.0, 1.0, FULL) },
     ]
 };
+
+/// How far windows are tightened where that suffices; the widest last.
+const SLACK: [f64; 2] = [0.75, 0.5];
+
+/// The most looks for each attempt to settle a plan: some tenths of a second.
+const SETTLING: u64 = 20_000_000;
+
+/// What sums of floats may differ by.
+const HAIR: f64 = 1e-9;
 
 /// Those of [`GIVEN`] that lose little time of the iteration.
 pub(crate) const CHEAP: [Attempt; 8] =
@@ -167,7 +182,7 @@ impl Task<'_> {
     /// by how much each op exceeds the task's in it. `packing` is where things lay in like plans, and learns where they lie
     /// in this one.
     ///
-    /// The windows are tight where only these fit; else half of the slack stays, for times that differ from the prediction.
+    /// The windows are tight. [`Task::settle`] gives slack back.
     pub fn realise_decisions(
         &self,
         values: &Values,
@@ -182,36 +197,65 @@ impl Task<'_> {
             unreachable!("a walk ends only at its limit");
         }
         let workspaces = walk.workspaces(values, decisions);
-        let mut place = |tighten: f64, looks: u64| {
+        let mut place = |tighten: f64| {
             clock.evaluate(&walk.course, self.pool);
-            let windows = clock.windows(&walk.course, tighten);
-            let placement = walk.placement(values, decisions, &windows);
+            let placement = walk.placement(values, decisions, &clock.windows(&walk.course, tighten));
             let items = Items::new(&placement, &workspaces);
-            let names = names(&walk, &placement, &items);
-            let order = packing.order(&names);
-            let seed = self.request.seed;
-            let addresses = assign_like(&items.items, &order, self.pool, ALIGNMENT, self.work(looks), seed);
-            packing.learn(&names, &addresses.order);
-            let alive = most_alive(&items.items);
-            tracing::debug!(tighten, alive, height = addresses.height, "addressed");
-            (placement, items, addresses)
+            (placement, items)
         };
-        let tight = place(1.0, looks);
-        if tight.2.height > self.pool {
-            let excess = self.excess(&walk, &tight.1, &tight.2);
+        let (placement, items) = place(1.0);
+        let names = names(&walk, &placement, &items);
+        let order = packing.order(&names);
+        let seed = self.request.seed;
+        let addresses = assign_like(&items.items, &order, self.pool, ALIGNMENT, self.work(looks), seed);
+        packing.learn(&names, &addresses.order);
+        tracing::debug!(
+            items = items.items.len(),
+            over = addresses.height as f64 / self.pool as f64,
+            "addressed"
+        );
+        if addresses.height > self.pool {
+            let excess = self.excess(&walk, &items, &addresses);
             let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
-            let needs = Bytes(tight.2.height) + self.trace.resident_bytes;
+            let needs = Bytes(addresses.height) + self.trace.resident_bytes;
             return Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess));
         }
-        let loose = place(0.5, looks / 4);
-        let (placement, items, mut addresses) = if loose.2.height <= self.pool { loose } else { tight };
-        // Less than the pool does as well.
-        let (alive, work) = (most_alive(&items.items), self.work(looks / 4));
-        let lower = assign_like(&items.items, &addresses.order, alive, ALIGNMENT, work, self.request.seed);
-        if lower.height < addresses.height {
-            addresses = lower;
+        let mut realised = self.finish(&placement, &items, &addresses)?;
+        if let Realised::Fits(fitting) = &mut realised {
+            fitting.packings.extend(SLACK.map(&mut place));
         }
-        Ok((self.finish(&placement, &items, &addresses)?, vec![0; margins.len()]))
+        Ok((realised, vec![0; margins.len()]))
+    }
+
+    /// The same plan with windows as wide and a pool as small as little work finds them, if that is no slower: slack is for
+    /// times that differ from the prediction.
+    pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
+        let looks = (FULL / 2 + 1_500 * self.trace.ops.len() as u64).min(SETTLING);
+        let assign = |items: &Items, order: &[u32], limit: u64| {
+            assign_like(&items.items, order, limit, ALIGNMENT, self.work(looks), self.request.seed)
+        };
+        let packings = std::mem::take(&mut fitting.packings);
+        for (at, (placement, items)) in packings.iter().enumerate().rev() {
+            let alive = most_alive(&items.items);
+            if self.request.limits.is_expired() || (at == 0 && alive == fitting.schedule.pool_bytes.0) {
+                break;
+            }
+            let within = if at == 0 { fitting.schedule.pool_bytes.0 } else { self.pool };
+            let mut found = assign(items, &fitting.order, within);
+            if found.height <= within && found.height > alive {
+                let lower = assign(items, &found.order, alive);
+                found = if lower.height < found.height { lower } else { found };
+            }
+            tracing::debug!(at, alive, height = found.height, within, "settled");
+            if found.height > within {
+                continue;
+            }
+            let Realised::Fits(settled) = self.finish(placement, items, &found)? else { continue };
+            if settled.makespan.0 <= fitting.makespan.0 * (1.0 + HAIR) {
+                return Ok(settled);
+            }
+        }
+        Ok(fitting)
     }
 
     /// By op: by how much what is there while it runs, or while others run again for it, lies above the pool.
@@ -287,6 +331,8 @@ impl Task<'_> {
         let transfers =
             placement.transfers.iter().map(|t| &placement.residencies[t.residency as usize].bytes);
         let moved = transfers.fold(0, |moved: u64, bytes| moved.saturating_add(bytes.end - bytes.start));
-        Ok(Realised::Fits(Fitting { schedule: Box::new(schedule), makespan, moved }))
+        let packings = vec![(placement.clone(), items.clone())];
+        let order = addresses.order.clone();
+        Ok(Realised::Fits(Fitting { schedule: Box::new(schedule), makespan, moved, packings, order }))
     }
 }

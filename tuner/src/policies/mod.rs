@@ -91,7 +91,7 @@ impl Task<'_> {
         match realised {
             Realised::Short(witness) => Outcome::Infeasible(witness),
             Realised::Slow => unreachable!("nothing is slow where any makespan will do"),
-            Realised::Fits(Fitting { schedule, makespan, moved }) => {
+            Realised::Fits(Fitting { schedule, makespan, moved, .. }) => {
                 let optimal = makespan.0 <= unbeatable(self.trace, self.request, self.bound).0 * (1.0 + 1e-9);
                 let status = if optimal { Status::Optimal } else { status };
                 let (schedule, moved) = (*schedule, Bytes(moved));

@@ -163,7 +163,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if so_far <= least.0 * (1.0 + HAIR) {
         return Ok(judged(Status::Optimal, least));
     }
-    let Some(Fitting { schedule, makespan, moved }) = with_addresses(task, &space, &commands, so_far)? else {
+    let Some(Fitting { schedule, makespan, moved, .. }) = with_addresses(task, &space, &commands, so_far)?
+    else {
         return Ok(judged(Status::Feasible, least));
     };
     let status = if makespan.0 <= least.0 * (1.0 + HAIR) { Status::Optimal } else { Status::Feasible };

@@ -86,7 +86,11 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
         candidates.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
     }
     let status = if late { Status::OutOfTime } else { Status::Feasible };
-    Ok(task.outcome(candidates.choose(), status))
+    let chosen = match candidates.choose() {
+        Realised::Fits(fitting) => Realised::Fits(task.settle(fitting)?),
+        none => none,
+    };
+    Ok(task.outcome(chosen, status))
 }
 
 /// What was realised so far.
