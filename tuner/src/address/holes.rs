@@ -7,11 +7,10 @@
 //!
 //! What this file does not do: use the holes inside an item. Its hull is taken as long as any part of it is there.
 
-use super::sweep::Taste;
+use super::sweep::{Taste, Time};
 use super::{Addresses, Effort, Item, padded, trimmed};
 use crate::random::Random;
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// Holes that are looked at for an item: by size, and by time in each direction.
 const LOOKS: usize = 8;
@@ -71,26 +70,18 @@ pub fn walk(
     random: &mut Random,
     effort: &mut Effort<'_>,
 ) -> Option<Addresses> {
-    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
-    let turn = |slots: &Range<u32>| {
-        if taste.backward { end - slots.end..end - slots.start } else { slots.clone() }
-    };
-    let mut comes: Vec<u32> = (0..items.len() as u32).collect();
-    let mut goes = comes.clone();
-    comes.sort_by_cached_key(|i| {
-        let item = &items[*i as usize];
-        let slots = turn(&item.hull.slots);
-        (slots.start, u32::MAX - slots.end, u64::MAX - item.size(), *i)
-    });
-    goes.sort_by_cached_key(|i| (turn(&items[*i as usize].hull.slots).end, *i));
+    let time = Time::new(items, taste.backward);
+    let turn = |i: u32| time.turn(&items[i as usize].hull.slots);
+    let mut goes: Vec<u32> = (0..items.len() as u32).collect();
+    goes.sort_by_cached_key(|i| (turn(*i).end, *i));
     let mut gone = goes.into_iter().peekable();
-    let mut pool = Pool::new(limit, end, taste);
+    let mut pool = Pool::new(limit, time.end, taste);
     let mut stretch_of = vec![NONE; items.len()];
     let mut offsets = vec![0; items.len()];
-    for i in comes {
+    for i in time.arrivals(items) {
         let item = &items[i as usize];
-        let slots = turn(&item.hull.slots);
-        while let Some(other) = gone.next_if(|o| turn(&items[*o as usize].hull.slots).end <= slots.start) {
+        let slots = turn(i);
+        while let Some(other) = gone.next_if(|o| turn(*o).end <= slots.start) {
             pool.free(stretch_of[other as usize]);
         }
         let piece = Piece { size: item.size(), alignment: item.alignment(alignment), until: slots.end };

@@ -119,6 +119,36 @@ struct Hole {
     above: u32,
 }
 
+/// Time as a walk goes through it: as it is, or from its end to its start.
+pub(super) struct Time {
+    /// The slots that there are.
+    pub end: u32,
+    backward: bool,
+}
+
+impl Time {
+    pub fn new(items: &[Item], backward: bool) -> Time {
+        Time { end: items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default(), backward }
+    }
+
+    /// Slots as the walk meets them.
+    pub fn turn(&self, slots: &Range<u32>) -> Range<u32> {
+        if self.backward { self.end - slots.end..self.end - slots.start } else { slots.clone() }
+    }
+
+    /// Items in the order in which they come; of those that come together the one first that stays longest, then the
+    /// largest.
+    pub fn arrivals(&self, items: &[Item]) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..items.len() as u32).collect();
+        order.sort_by_cached_key(|i| {
+            let item = &items[*i as usize];
+            let slots = self.turn(&item.hull.slots);
+            (slots.start, u32::MAX - slots.end, u64::MAX - item.size(), *i)
+        });
+        order
+    }
+}
+
 /// The children that one state may have in the choice among all.
 const CHILDREN: usize = 6;
 
@@ -133,23 +163,17 @@ pub fn sweep(
     random: &mut Random,
     effort: &mut Effort<'_>,
 ) -> Option<Addresses> {
-    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
-    let turn = |slots: &Range<u32>| {
-        if taste.backward { end - slots.end..end - slots.start } else { slots.clone() }
-    };
-    let mut order: Vec<u32> = (0..items.len() as u32).collect();
-    order.sort_by_cached_key(|i| {
-        let item = &items[*i as usize];
-        let slots = turn(&item.hull.slots);
-        (slots.start, u32::MAX - slots.end, u64::MAX - item.size(), *i)
-    });
-    let mut walk = Walk::new(limit, end, taste);
+    let time = Time::new(items, taste.backward);
+    let order = time.arrivals(items);
+    let mut walk = Walk::new(limit, time.end, taste);
     let mut blocks: Vec<Block> = Vec::new();
     for &i in &order {
         let item = &items[i as usize];
         blocks.clear();
-        blocks.extend(item.parts().iter().map(|b| Block { slots: turn(&b.slots), bytes: b.bytes.clone() }));
-        walk.advance(turn(&item.hull.slots).start);
+        blocks.extend(
+            item.parts().iter().map(|b| Block { slots: time.turn(&b.slots), bytes: b.bytes.clone() }),
+        );
+        walk.advance(time.turn(&item.hull.slots).start);
         let piece = Piece { blocks: &blocks, size: item.size(), alignment: item.alignment(alignment) };
         walk.place(&piece, random, effort);
         if effort.spent() {
