@@ -177,7 +177,7 @@ impl Values {
 
     fn add_gaps(&mut self, trace: &Trace, readers: &[Vec<u32>], allow: Allow) {
         let can = self.remakeable(trace, allow);
-        // Parameters have no versions: once they change, nothing runs again.
+        // Parameters have no versions: once they change, nothing runs again. Before the first op that may change some it may.
         let update =
             trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len()) as u32;
         for v in 0..self.tensor.len() {
@@ -185,7 +185,7 @@ impl Values {
             let mut after = self.maker[v];
             for &before in &readers[v] {
                 let apart = before > after.wrapping_add(1);
-                let (swap, remake) = (apart && allow.swap, apart && can[v] && before < update);
+                let (swap, remake) = (apart && allow.swap, apart && can[v] && before <= update);
                 self.gaps.push(Gap { value: v as u32, after, before, swap, remake });
                 after = before;
             }

@@ -276,19 +276,18 @@ impl Walk {
         slot
     }
 
-    /// Runs an op again, and what it makes stays if it was gone.
+    /// Runs an op again. What it makes takes the place of what was there of it, which goes at its last use before.
     fn step_again(&mut self, of: Iteration<'_>, run: Run) {
         let Iteration { values, decisions, .. } = of;
         let slot = self.step(of, run);
         self.again_seconds += self.course.seconds[slot as usize];
         for y in values.writes.row(run.op as usize) {
             let instance = self.instance(values, y.value, slot);
-            // A second copy of what is there already goes at once.
             if self.is_gone(decisions, y.value, run.serves) {
-                let state = &mut self.states[y.value as usize];
-                (state.place, state.instance, state.written) = (Place::Here, instance, slot);
                 self.made.push(y.value);
             }
+            let state = &mut self.states[y.value as usize];
+            (state.place, state.instance, state.written) = (Place::Here, instance, slot);
         }
     }
 
