@@ -24,7 +24,7 @@ use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Outcome, PlanError, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
 use crate::tricks::Trick;
-use crate::values::Values;
+use crate::values::{Decisions, Values};
 use crate::windows::Cost;
 use plimsoll_ir::{Bytes, Seconds};
 use search::{Judged, Search};
@@ -191,6 +191,9 @@ fn address(
     runs: u64,
 ) -> Result<(), PlanError> {
     let mut packing = Packing::default();
+    // What did not fit last, and how often the search came back with it.
+    let mut missed: Option<Decisions> = None;
+    let mut repeats = 0u32;
     for run in 0..runs {
         let found = search.run();
         let Judged { cost, again, .. } = found.judged;
@@ -207,12 +210,16 @@ fn address(
             let fits = matches!(realised, Realised::Fits(_));
             candidates.offer(realised);
             if !fits {
-                search.widen(&excess, (4 - 4 * run / runs).max(1));
+                let same = missed.as_ref() == Some(&found.decisions);
+                repeats = if same { repeats + 1 } else { 0 };
+                missed = Some(found.decisions);
+                let share = f64::from(1 << (2 * repeats)) / (4 - 4 * run / runs).max(1) as f64;
+                search.widen(&excess, share);
                 continue;
             }
         }
         // What fits with nothing left free is as good as it gets.
-        if search.late || candidates.settled() || (cost.overflow == 0 && !search.narrow()) {
+        if search.late || candidates.settled() || (!search.narrow() && cost.overflow == 0) {
             break;
         }
     }

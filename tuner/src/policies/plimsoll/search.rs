@@ -228,14 +228,14 @@ impl<'a> Search<'a> {
     }
 
     /// Leaves more bytes free.
-    pub fn widen(&mut self, excess: &[u64], part: u64) {
+    pub fn widen(&mut self, excess: &[u64], share: f64) {
         let everywhere = excess.iter().max().copied().unwrap_or_default();
         let narrow = self.task.request.uses(Trick::Margins);
         for ((margin, excess), op) in self.margins.iter_mut().zip(excess).zip(&self.task.trace.ops) {
             let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
             let excess = if narrow { *excess } else { everywhere };
-            *margin =
-                (*margin + excess / part).min(self.task.pool.saturating_sub(own + op.least_workspace().0));
+            let most = self.task.pool.saturating_sub(own + op.least_workspace().0);
+            *margin = margin.saturating_add((excess as f64 * share) as u64).min(most);
         }
     }
 
