@@ -193,13 +193,13 @@ impl Task<'_> {
     ) -> Result<(Realised, Vec<u64>), PlanError> {
         let mut walk = Walk::default();
         let mut clock = Clock::new(&self.request.link);
-        if !walk.go(Iteration { values, decisions, margins }, Limit::NONE) {
+        if !walk.go(Iteration { values, decisions, margins, pool: self.pool }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
-        let workspaces = walk.workspaces(values, decisions);
+        let workspaces = walk.workspaces(values);
         let mut place = |tighten: f64| {
             clock.evaluate(&walk.course, self.pool);
-            let placement = walk.placement(values, decisions, &clock.windows(&walk.course, tighten));
+            let placement = walk.placement(values, &clock.windows(&walk.course, tighten));
             let items = Items::new(&placement, &workspaces);
             (placement, items)
         };

@@ -45,6 +45,8 @@ pub struct Iteration<'a> {
     pub decisions: &'a Decisions,
     /// By op: bytes that are left free while it runs, and while others run again for it.
     pub margins: &'a [u64],
+    /// In bytes: where it is short, an op runs in the next leaner way than decided that fits.
+    pub pool: u64,
 }
 
 /// When a walk ends early.
@@ -84,13 +86,15 @@ pub struct Walk {
     pub steps: Vec<Run>,
     /// Seconds of all steps.
     pub seconds: f64,
-    /// Seconds of those that run ops again.
+    /// Seconds of those that run ops again, in the ways decided.
     pub again_seconds: f64,
     instances: Vec<Instance>,
     /// By move of the course: its instance.
     of_move: Vec<u32>,
     /// By step: its workspace and its margin.
     beside: Vec<u64>,
+    /// The steps of ops that have more than one way, and the way in which each runs.
+    ways: Vec<(u32, u8)>,
     /// By value.
     states: Vec<State>,
     /// The gaps whose choice was looked at before their end, each with the op at which that was first.
@@ -151,7 +155,7 @@ impl Walk {
     /// Works out what follows from the decisions. Tells whether the walk came to the end.
     pub fn go(&mut self, of: Iteration<'_>, limit: Limit) -> bool {
         self.begin(of.values);
-        self.advance(of, 0..of.values.ways.len() as u32, limit) && self.finish(of.values)
+        self.advance(of, 0..of.values.ways.len() as u32, limit) && self.finish(of)
     }
 
     /// Puts values that are there from the start on the device, and nothing else.
@@ -161,6 +165,7 @@ impl Walk {
         self.instances.clear();
         self.of_move.clear();
         self.beside.clear();
+        self.ways.clear();
         self.looks.clear();
         self.course.moves.clear();
         self.course.seconds.clear();
@@ -254,8 +259,12 @@ impl Walk {
 
     /// Runs an op that has what it reads; gives its slot.
     fn step(&mut self, of: Iteration<'_>, run: Run) -> u32 {
-        let Iteration { values, decisions, margins } = of;
-        let way = &values.ways[run.op as usize][usize::from(decisions.ways[run.op as usize])];
+        let Iteration { values, decisions, margins, .. } = of;
+        let (ways, decided) = (&values.ways[run.op as usize], decisions.ways[run.op as usize]);
+        let way = &ways[usize::from(decided)];
+        if ways.len() > 1 {
+            self.ways.push((self.steps.len() as u32, decided));
+        }
         self.steps.push(run);
         self.seconds += way.seconds;
         self.course.seconds.push(way.seconds);
@@ -325,7 +334,8 @@ impl Walk {
     }
 
     /// Adds up the memory: instances, less what is away, beside the workspaces.
-    fn finish(&mut self, values: &Values) -> bool {
+    fn finish(&mut self, of: Iteration<'_>) -> bool {
+        let Iteration { values, decisions, pool, .. } = of;
         let Walk { course, change, instances, .. } = self;
         change.clear();
         change.resize(self.beside.len() + 2, 0);
@@ -345,6 +355,19 @@ impl Walk {
             bytes += change;
             beside + bytes as u64
         }));
+        for (step, way) in &mut self.ways {
+            let (op, slot) = (self.steps[*step as usize].op as usize, *step as usize + 1);
+            let decided = usize::from(decisions.ways[op]);
+            let (first, need) = (values.ways[op][decided], &mut course.need[slot]);
+            let room = pool.saturating_sub(*need - first.workspace);
+            let leaner = values.ways[op][decided..].iter().position(|way| way.workspace <= room);
+            let chosen = leaner.map_or(values.ways[op].len() - 1, |leaner| decided + leaner);
+            let OpWay { seconds, workspace, .. } = values.ways[op][chosen];
+            *way = chosen as u8;
+            *need = *need - first.workspace + workspace;
+            course.seconds[slot] = seconds;
+            self.seconds += seconds - first.seconds;
+        }
         self.ended = NONE;
         true
     }
@@ -357,8 +380,8 @@ impl Walk {
 
 impl Walk {
     /// The workspace of each step of the last walk, in bytes.
-    pub fn workspaces(&self, values: &Values, decisions: &Decisions) -> Vec<u64> {
-        self.ways(values, decisions).map(|way| way.workspace).collect()
+    pub fn workspaces(&self, values: &Values) -> Vec<u64> {
+        self.ways(values).map(|way| way.workspace).collect()
     }
 
     /// By home of the placement: the value that lies there, the how-manieth instance of it, and the how-manieth home of that.
@@ -376,15 +399,19 @@ impl Walk {
         names
     }
 
-    fn ways<'a>(&'a self, values: &'a Values, decisions: &'a Decisions) -> impl Iterator<Item = &'a OpWay> {
-        let way = |run: &Run| &values.ways[run.op as usize][usize::from(decisions.ways[run.op as usize])];
-        self.steps.iter().map(way)
+    /// By step: the way in which its op runs.
+    fn ways<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = &'a OpWay> {
+        let mut ways = self.ways.iter().peekable();
+        self.steps.iter().enumerate().map(move |(step, run)| {
+            let way = ways.next_if(|(of, _)| *of as usize == step).map_or(0, |(_, way)| *way);
+            &values.ways[run.op as usize][usize::from(way)]
+        })
     }
 
     /// The last walk, with the windows of its moves.
-    pub fn placement(&self, values: &Values, decisions: &Decisions, windows: &[Window]) -> Placement {
+    pub fn placement(&self, values: &Values, windows: &[Window]) -> Placement {
         let mut placement = Placement::default();
-        let steps = self.steps.iter().zip(self.ways(values, decisions));
+        let steps = self.steps.iter().zip(self.ways(values));
         placement.steps.extend(steps.map(|(run, way)| Step {
             op: OpId(run.op),
             again: run.op != run.serves,

@@ -31,6 +31,7 @@ struct Mark {
     steps: usize,
     moves: usize,
     looks: usize,
+    ways: usize,
     seconds: f64,
     again_seconds: f64,
     states: Vec<State>,
@@ -83,7 +84,7 @@ impl Trail {
             tried.mark(mark);
             self.known += 1;
         }
-        tried.advance(of, op..ops, limit) && tried.finish(of.values)
+        tried.advance(of, op..ops, limit) && tried.finish(of)
     }
 
     /// The decisions tried last stand from now on.
@@ -99,7 +100,8 @@ impl Trail {
 
 impl Walk {
     fn mark(&self, mark: &mut Mark) {
-        (mark.steps, mark.moves, mark.looks) = (self.steps.len(), self.of_move.len(), self.looks.len());
+        (mark.steps, mark.moves) = (self.steps.len(), self.of_move.len());
+        (mark.looks, mark.ways) = (self.looks.len(), self.ways.len());
         (mark.seconds, mark.again_seconds) = (self.seconds, self.again_seconds);
         mark.states.clone_from(&self.states);
         mark.instances.clone_from(&self.instances);
@@ -113,6 +115,7 @@ impl Walk {
         take(&mut self.course.moves, &of.course.moves, mark.moves);
         take(&mut self.of_move, &of.of_move, mark.moves);
         take(&mut self.looks, &of.looks, mark.looks);
+        take(&mut self.ways, &of.ways, mark.ways);
         (self.seconds, self.again_seconds) = (mark.seconds, mark.again_seconds);
         self.states.clone_from(&mark.states);
         self.instances.clone_from(&mark.instances);
@@ -163,14 +166,15 @@ mod tests {
         first
     }
 
-    fn of<'a>(values: &'a Values, decisions: &'a Decisions, margins: &'a [u64]) -> Iteration<'a> {
-        Iteration { values, decisions, margins }
+    /// `memory` is margins and pool.
+    fn of<'a>(values: &'a Values, decisions: &'a Decisions, memory: &'a (Vec<u64>, u64)) -> Iteration<'a> {
+        Iteration { values, decisions, margins: &memory.0, pool: memory.1 }
     }
 
     fn assert_same(walk: &Walk, full: &Walk) {
         assert_eq!(walk.course, full.course);
         assert_eq!((&walk.steps, &walk.instances), (&full.steps, &full.instances));
-        assert_eq!((&walk.of_move, &walk.looks), (&full.of_move, &full.looks));
+        assert_eq!((&walk.of_move, &walk.looks, &walk.ways), (&full.of_move, &full.looks, &full.ways));
         let seconds = |walk: &Walk| (walk.seconds.to_bits(), walk.again_seconds.to_bits());
         assert_eq!(seconds(walk), seconds(full));
     }
@@ -186,9 +190,10 @@ mod tests {
             }
             let mut random = Random::new(seed);
             let margins: Vec<u64> = trace.ops.iter().map(|_| random.below(1000) as u64).collect();
+            let memory = (margins, trace.memory().peak().expect("an op").1.0 * (seed % 4) / 3);
             let (mut trail, mut full, mut standing) = (Trail::default(), Walk::default(), Walk::default());
             let mut stands = values.keep_all();
-            let keep = of(&values, &stands, &margins);
+            let keep = of(&values, &stands, &memory);
             assert!(trail.go(keep, 0, Limit::NONE) && standing.go(keep, Limit::NONE));
             trail.accept(&values);
             for _ in 0..60 {
@@ -199,7 +204,7 @@ mod tests {
                 }
                 let again = if random.below(4) == 0 { standing.again_seconds } else { f64::INFINITY };
                 let limit = Limit { steps: 2 * trace.ops.len(), again };
-                let ended = full.go(of(&values, &decisions, &margins), limit);
+                let ended = full.go(of(&values, &decisions, &memory), limit);
                 if first == NONE {
                     unasked += 1;
                     assert!(ended);
@@ -207,7 +212,7 @@ mod tests {
                     stands = decisions;
                     continue;
                 }
-                assert_eq!(trail.go(of(&values, &decisions, &margins), first, limit), ended, "{seed}");
+                assert_eq!(trail.go(of(&values, &decisions, &memory), first, limit), ended, "{seed}");
                 taken_up += u32::from(trail.common.1 > 0);
                 early += u32::from(!ended);
                 if ended {

@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
             Aim::Time => most * (1.0 + HAIR) - self.fastest,
             Aim::Bytes { .. } => f64::INFINITY,
         };
-        let of = Iteration { values: self.values, decisions, margins: &self.margins };
+        let of = Iteration { values: self.values, decisions, margins: &self.margins, pool: self.task.pool };
         let ended = self.trail.go(of, first, Limit { steps, again });
         let walk = self.trail.walk();
         let over = walk.course.need.iter().max().map_or(0, |need| need.saturating_sub(self.task.pool));
