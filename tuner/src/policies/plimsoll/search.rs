@@ -9,11 +9,14 @@ use crate::tricks::Trick;
 use crate::values::{Choice, Decisions, NONE, Values};
 use crate::walk::{Iteration, Limit, Trail};
 use crate::windows::{Clock, Cost};
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
 /// The searches that begin: from which seed, the best first, at which temperature, in mean seconds of an op.
 const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 0.35)];
+
+/// What a byte that does not fit costs at first, beside one that goes over the link.
+const LENIENT: f64 = 4.0;
 
 /// The temperature at which a search goes on.
 const COLD: f64 = 0.06;
@@ -130,7 +133,7 @@ impl<'a> Search<'a> {
             aim: Aim::Time,
             pieces: false,
             fresh: true,
-            strictness: 4.0,
+            strictness: LENIENT,
             late: false,
         };
         search.moves = search.moves();
@@ -150,7 +153,7 @@ impl<'a> Search<'a> {
                 let seeds = seeds(self.task, self.values, self.pieces);
                 let seeds = seeds.into_iter().chain(last.map(|last| last.decisions));
                 let mut seeds: Vec<Found> = seeds.map(|seed| self.found(seed)).collect();
-                self.sort(&mut seeds);
+                seeds.sort_by(|a, b| self.score(&a.judged).total_cmp(&self.score(&b.judged)));
                 if self.task.request.uses(Trick::Restarts) {
                     self.restart(seeds, share)
                 } else {
@@ -160,6 +163,8 @@ impl<'a> Search<'a> {
         };
         self.fresh = false;
         if found.judged.cost.overflow > 0 && self.task.request.uses(Trick::Strictness) {
+            // Once from the start; then from what is nearly there.
+            self.fresh = self.strictness == LENIENT;
             self.strictness *= 4.0;
         }
         self.last = Some(found.clone());
@@ -219,7 +224,12 @@ impl<'a> Search<'a> {
 
     /// The best first.
     fn sort(&self, found: &mut [Found]) {
-        found.sort_by(|a, b| self.score(&a.judged).total_cmp(&self.score(&b.judged)));
+        found.sort_by(|a, b| self.rank(&a.judged).partial_cmp(&self.rank(&b.judged)).unwrap_or(Ordering::Equal));
+    }
+
+    /// What does not fit comes after what does, whatever it takes.
+    fn rank(&self, judged: &Judged) -> (bool, f64) {
+        (judged.cost.overflow > 0, self.score(judged))
     }
 
     /// By op: the bytes that are left free for addresses.
@@ -322,7 +332,7 @@ impl<'a> Search<'a> {
         let mut current = self.score(&from.judged);
         let mut state = from.decisions.clone();
         let mut crowded = from.judged.crowded;
-        let mut best = (current, from);
+        let mut best = (self.rank(&from.judged), from);
         let mut changes = Vec::new();
         if self.worthy.is_empty() {
             return best.1;
@@ -343,7 +353,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             // What is taken is drawn first, so that what cannot be taken need not be timed.
-            let warmth = best.0 * unit * (1.0 - progress) * (1.0 - progress);
+            let warmth = best.0.1 * unit * (1.0 - progress) * (1.0 - progress);
             let most = current - warmth * self.random.unit().max(f64::MIN_POSITIVE).ln();
             let first = self.first(&state, &changes);
             if first == NONE {
@@ -356,8 +366,9 @@ impl<'a> Search<'a> {
                 self.trail.accept(self.values);
                 current = next;
                 crowded = judged.crowded;
-                if next < best.0 {
-                    best = (next, Found { decisions: state.clone(), judged });
+                let rank = (judged.cost.overflow > 0, next);
+                if rank < best.0 {
+                    best = (rank, Found { decisions: state.clone(), judged });
                 }
             } else {
                 changes.iter().rev().for_each(|change| change.undo(&mut state));
