@@ -130,8 +130,8 @@ impl Placement {
             alternative: *way,
         }));
         // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last
-        // use, then by next use and gap.
-        let mut keyed: Vec<((u32, u8, u32, (u32, u32)), Transfer)> = Vec::new();
+        // use and writer, then by next use and gap.
+        let mut keyed: Vec<((u32, u8, (u32, u32), (u32, u32)), Transfer)> = Vec::new();
         let mut homes = 0;
         for live in &gaps.lives {
             let count = live.gaps_each;
@@ -152,11 +152,11 @@ impl Placement {
                         placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
                         if let Some(before) = window.offload {
                             let transfer = Transfer { residency: here, way: Way::Offload, before };
-                            keyed.push(((before, 0, gap.after, order), transfer));
+                            keyed.push(((before, 0, (gap.after, gap.writer), order), transfer));
                         }
                         let before = window.returns;
                         let transfer = Transfer { residency: here + 1, way: Way::Prefetch, before };
-                        keyed.push(((before, 1, 0, order), transfer));
+                        keyed.push(((before, 1, (0, 0), order), transfer));
                         (begins, opens) = (window.returns, Opens::Prefetched);
                     }
                     home += u32::from(whole);

@@ -436,9 +436,9 @@ struct Placing<'a> {
     values: &'a Values,
     windows: &'a [Window],
     placement: Placement,
-    /// Transfers with the key that orders them, as [`crate::windows`] does: slot, offloads first and those by last use, then
-    /// by move.
-    keyed: Vec<((u32, u8, u32, u32), Transfer)>,
+    /// Transfers with the key that orders them, as [`crate::windows`] does: slot, offloads first and those by last use and
+    /// writer, then by move.
+    keyed: Vec<((u32, u8, (u32, u32), u32), Transfer)>,
     homes: u32,
 }
 
@@ -478,10 +478,10 @@ impl Placing<'_> {
                 });
                 if let Some(before) = window.offload {
                     let transfer = Transfer { residency: here, way: Way::Offload, before };
-                    self.keyed.push(((before, 0, piece.after, m), transfer));
+                    self.keyed.push(((before, 0, (piece.after, piece.writer), m), transfer));
                 }
                 let transfer = Transfer { residency: here + 1, way: Way::Prefetch, before: window.returns };
-                self.keyed.push(((window.returns, 1, piece.before, m), transfer));
+                self.keyed.push(((window.returns, 1, (0, 0), m), transfer));
                 (begins, opens) = (window.returns, Opens::Prefetched);
             }
             // Where all of it leaves, it may come back elsewhere.

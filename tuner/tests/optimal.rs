@@ -47,17 +47,16 @@ fn small_request(trace: &Trace, seed: u64, allow: Allow) -> PlanRequest<'static>
     request
 }
 
-/// What random traces say of the planner: mean and worst ratio to the optimum. So many traces count of which the planner's
-/// schedule is not at the lower bound, for there is nothing to be told from the others; the mean is also printed with them.
-fn ratios(name: &str, allow: Allow, most_ops: u64, count: usize) -> (f64, f64) {
+/// What random traces say of the planner: the mean ratio to the optimum. Where the planner's schedule is at the lower bound
+/// it is the optimum; there are as many traces as it takes to have so many others.
+fn mean_ratio(name: &str, allow: Allow, most_ops: u64, count: usize) -> f64 {
     let (mut ratios, mut without, mut at_bound) = (Vec::new(), 0, 0);
     for seed in 0.. {
         if ratios.len() == count {
             break;
         }
         let trace = small_trace(4 + Random::new(seed).below(most_ops - 3), seed);
-        let mut request = small_request(&trace, seed, allow);
-        request.limits.evaluations = Some(2000);
+        let request = small_request(&trace, seed, allow);
         let Ok(plan) = planned(&trace, &request) else {
             without += 1;
             continue;
@@ -66,7 +65,6 @@ fn ratios(name: &str, allow: Allow, most_ops: u64, count: usize) -> (f64, f64) {
             at_bound += 1;
             continue;
         }
-        request.limits.evaluations = None;
         let what = format!("{name}, seed {seed}: {} under a bound of {}", plan.makespan, plan.bound);
         // It must be found anew: the planner's makespan only says how late is too late.
         let least = least(&trace, &request, plan.makespan * (1.0 + 1e-6)).expect("it is small");
@@ -76,23 +74,26 @@ fn ratios(name: &str, allow: Allow, most_ops: u64, count: usize) -> (f64, f64) {
         ratios.push(plan.makespan / least.seconds);
     }
     let sum = ratios.iter().map(|r| r.ln()).sum::<f64>();
-    let (mean, all) = ((sum / count as f64).exp(), (sum / (count + at_bound) as f64).exp());
+    let (mean, others) = ((sum / (count + at_bound) as f64).exp(), (sum / count as f64).exp());
     let worst = ratios.iter().copied().fold(1.0, f64::max);
-    println!("{name}: {count} traces, {without} more without a plan: mean {mean:.4}, worst {worst:.4}");
-    println!("    with {at_bound} at the bound: mean {all:.4}");
-    (mean, worst)
+    println!(
+        "{name}: {} traces and {without} without a plan: mean {mean:.4}, worst {worst:.4}",
+        count + at_bound
+    );
+    println!("    {at_bound} of them at the bound, mean of the others {others:.4}");
+    mean
 }
 
 #[test]
 fn plimsoll_that_swaps_is_never_better_than_the_optimum_and_seldom_worse() {
-    let (mean, _) = ratios("swapping", SWAP, 14, 150);
-    assert!(mean < 1.06, "on average {mean} of the optimum");
+    let mean = mean_ratio("swapping", SWAP, 14, 150);
+    assert!(mean < 1.02, "on average {mean} of the optimum");
 }
 
 #[test]
 fn plimsoll_is_never_better_than_the_optimum_and_seldom_worse() {
-    let (mean, _) = ratios("swapping and running again", HYBRID, 10, 150);
-    assert!(mean < 1.12, "on average {mean} of the optimum");
+    let mean = mean_ratio("swapping and running again", HYBRID, 10, 150);
+    assert!(mean < 1.02, "on average {mean} of the optimum");
 }
 
 /// How many traces of these ops have programs of so few choices; on them both ways agree.
