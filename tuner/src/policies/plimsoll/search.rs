@@ -224,7 +224,9 @@ impl<'a> Search<'a> {
 
     /// The best first.
     fn sort(&self, found: &mut [Found]) {
-        found.sort_by(|a, b| self.rank(&a.judged).partial_cmp(&self.rank(&b.judged)).unwrap_or(Ordering::Equal));
+        found.sort_by(|a, b| {
+            self.rank(&a.judged).partial_cmp(&self.rank(&b.judged)).unwrap_or(Ordering::Equal)
+        });
     }
 
     /// What does not fit comes after what does, whatever it takes.
