@@ -29,8 +29,11 @@ use crate::windows::Cost;
 use plimsoll_ir::{Bytes, Seconds};
 use search::{Judged, Search};
 
-/// How often the search goes on at most, where addresses leave holes; and how often with pieces.
-const WHOLE_RUNS: u64 = 16;
+/// How often the search goes on at most, where addresses leave holes.
+const RUNS: u64 = 16;
+
+/// With pieces, which rarely pay on large traces, it goes on until so many ops were looked at, but at least so often.
+const PIECE_OPS: u64 = 2000;
 const PIECE_RUNS: u64 = 4;
 
 /// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
@@ -170,14 +173,15 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
     let mut search = Search::new(task, &values, evaluations);
-    address(task, &values, &mut search, candidates, WHOLE_RUNS)?;
+    address(task, &values, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
     let Allow { pieces, recompute, .. } = task.request.allow;
     // Where ops run again, what is made whole mostly does as well as pieces.
     let coarse = if recompute { COARSE / 3 } else { COARSE };
     if pieces && largest > task.pool / coarse && !search.late && !candidates.settled() {
         search.allow_pieces();
-        address(task, &values, &mut search, candidates, PIECE_RUNS)?;
+        let runs = (PIECE_OPS / task.trace.ops.len() as u64).clamp(PIECE_RUNS, RUNS);
+        address(task, &values, &mut search, candidates, runs)?;
     }
     Ok(search.late)
 }
