@@ -166,7 +166,15 @@ impl Task {
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let stop: &dyn Fn() -> bool = &interrupt::pressed;
         let limits = Limits { evaluations: None, expired: searches.then_some(stop) };
-        let request = PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 1, without: Tricks::NONE };
+        let request = PlanRequest {
+            budget,
+            link,
+            policy,
+            allow: Allow::default(),
+            limits,
+            seed: 1,
+            without: Tricks::NONE,
+        };
         Ok(plan(trace, &request)?)
     }
 

@@ -176,7 +176,12 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     check(folder, "plan t.json --link 12.2GB/s --budget 70%", 2, &["--output"]);
     check(folder, &format!("{plan} -5"), 2, &["--budget"]);
     check(folder, &format!("{plan} 70% --policy best"), 2, &["`best` is no policy", "plimsoll"]);
-    check(folder, &format!("{plan} 70% --without margin,seeds"), 2, &["'margin'", "similar value exists: 'margins'"]);
+    check(
+        folder,
+        &format!("{plan} 70% --without margin,seeds"),
+        2,
+        &["'margin'", "similar value exists: 'margins'"],
+    );
     for rate in ["0", "-1GB/s", "nan", "fast"] {
         check(
             folder,

@@ -54,8 +54,15 @@ fn schedule(program: &Program, policy: Policy) -> Option<Schedule> {
     for share in [0.15, 0.3, 0.5, 0.7, 1.0, 1.3] {
         let budget = Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64);
         let link = Link::symmetric(BytesPerSecond(5e9));
-        let request =
-            PlanRequest { budget, link, policy, allow: Allow::default(), limits: Limits::default(), seed: 1, without: Tricks::NONE };
+        let request = PlanRequest {
+            budget,
+            link,
+            policy,
+            allow: Allow::default(),
+            limits: Limits::default(),
+            seed: 1,
+            without: Tricks::NONE,
+        };
         if let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") {
             return Some(plan.schedule);
         }

@@ -57,14 +57,13 @@ tricks! {
     Plimsoll: Seeds "seeds" "begin with the linear program of the lower bound, rounded";
     Plimsoll: Budgets "budgets" "solve that program for smaller budgets, too";
     Plimsoll: Tilts "tilts" "price equal blocks apart in that program, so that its solution is nearly whole";
+    Plimsoll: Chains "chains" "cut what is made again together in the solution where that takes much memory";
     Plimsoll: Restarts "restarts" "begin from several seeds at several temperatures, and go on from the best of what comes of it";
     Plimsoll: Heat "heat" "take changes that are slightly worse, with falling probability";
     Plimsoll: Trade "trade" "keep what is dear to make again and give up what is cheap, in one change";
     Plimsoll: Exchange "exchange" "let two decisions change places";
-    Plimsoll: Runs "runs" "decide neighbours alike, in one change";
     Plimsoll: Blocks "blocks" "decide the like tensors of equal blocks alike, in one change";
     Plimsoll: Crowded "crowded" "change what is there where most memory is lacking";
-    Plimsoll: Idle "idle" "give up nothing by itself where everything fits";
     Plimsoll: Dust "dust" "decide nothing about tensors that are tiny beside the pool";
     Plimsoll: Strictness "strictness" "count what does not fit the more, the longer nothing fits";
     Plimsoll: Cutoff "cutoff" "stop timing decisions that are certainly not taken";

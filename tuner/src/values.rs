@@ -180,6 +180,8 @@ impl Values {
         // Parameters have no versions: once they change, nothing runs again. Before the first op that may change some it may.
         let update =
             trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len()) as u32;
+        let mut newest = vec![NONE; trace.tensors.len()];
+        (0..self.tensor.len()).for_each(|v| newest[self.tensor[v].index()] = v as u32);
         for v in 0..self.tensor.len() {
             self.first_gap.push(self.gaps.len() as u32);
             let mut after = self.maker[v];
@@ -192,7 +194,9 @@ impl Values {
             if self.becomes[v] == NONE {
                 let wanted =
                     readers[v].iter().any(|w| allow.recompute && trace.ops[*w as usize].recomputable);
-                let (swap, remake) = (wanted && allow.swap, wanted && can[v]);
+                // The host holds one version: an older one does not go there when a newer one may.
+                let last = newest[self.tensor[v].index()] == v as u32;
+                let (swap, remake) = (wanted && last && allow.swap, wanted && can[v]);
                 self.gaps.push(Gap { value: v as u32, after, before: NONE, swap, remake });
             }
         }

@@ -7,6 +7,7 @@ use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::policies::accudnn::{Reading, judge, satisfies};
+use plimsoll_tuner::values::Values;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, plan};
 
 /// A trace of tensors of these sizes and ops that read and write these, a second each. What is read before it is
@@ -196,6 +197,19 @@ fn optimal_is_what_takes_the_bound_of_everything_that_is_allowed() {
     let allow = Allow { recompute: false, ..Allow::default() };
     let plan = planned(&trace, &PlanRequest { allow, ..request }).expect("it fits");
     assert_eq!((plan.makespan, plan.gap(), plan.status), (Seconds(5.0), 0.0, Status::Feasible));
+}
+
+#[test]
+fn the_host_holds_the_newest_version_only() {
+    // Tensor 0 is overwritten; an op that runs again may read either version.
+    let mut trace =
+        trace(&[100; 4], &[(&[], &[0]), (&[0], &[1]), (&[], &[0]), (&[0, 1], &[2]), (&[1, 2], &[3])]);
+    trace.ops.iter_mut().for_each(|op| op.recomputable = true);
+    let values = Values::new(&trace, Bytes(1000), Allow::default());
+    let ends = |v: usize| values.gaps[values.first_gap[v + 1] as usize - 1];
+    let versions: Vec<usize> = (0..values.tensor.len()).filter(|v| values.tensor[*v].0 == 0).collect();
+    let after_last: Vec<bool> = versions.iter().map(|v| ends(*v).swap).collect();
+    assert_eq!(after_last, [false, true]);
 }
 
 #[test]

@@ -34,8 +34,6 @@ pub(super) enum Move {
     Trade,
     /// Two gaps that are decided otherwise change places.
     Exchange,
-    /// A run of neighbours that are decided alike.
-    Run,
     /// A run of gaps that are alike, in other blocks.
     Block,
     /// The way of an op.
@@ -45,11 +43,10 @@ pub(super) enum Move {
 }
 
 /// The moves, how often each is made beside the others, and the trick that it is.
-const MOVES: [(Move, f64, Option<Trick>); 7] = [
+const MOVES: [(Move, f64, Option<Trick>); 6] = [
     (Move::One, 0.3, None),
     (Move::Trade, 0.2, Some(Trick::Trade)),
     (Move::Exchange, 0.2, Some(Trick::Exchange)),
-    (Move::Run, 0.08, Some(Trick::Runs)),
     (Move::Block, 0.1, Some(Trick::Blocks)),
     (Move::Way, 0.04, None),
     (Move::Part, 0.1, None),
@@ -84,10 +81,9 @@ impl Search<'_> {
         let drawn = self.random.unit() * self.moves.last().map_or(0.0, |last| last.0);
         let Some(&(_, kind)) = self.moves.iter().find(|entry| drawn < entry.0) else { return };
         match kind {
-            Move::One => self.change_one(state, at, crowded.is_some(), changes),
+            Move::One => self.change_one(state, g, changes),
             Move::Trade => self.trade(state, at, changes),
             Move::Exchange => self.exchange(state, at, changes),
-            Move::Run => self.change_run(state, at, changes),
             Move::Block => self.change_block(state, g, changes),
             Move::Way => self.change_way(state, changes),
             Move::Part => self.change_part(state, g, changes),
@@ -132,19 +128,8 @@ impl Search<'_> {
         (gap.after == NONE || gap.after < op) && gap.before > op
     }
 
-    fn change_one(&mut self, state: &mut Decisions, at: usize, lacking: bool, changes: &mut Vec<Change>) {
-        let g = self.worthy[at];
-        let old = state.choices[g as usize];
-        let request = self.task.request;
-        // To give up what fits gains nothing by itself where there is no waiting.
-        let idle = !lacking && old == Choice::Keep && request.allow.recompute;
-        if idle && request.uses(Trick::Idle) {
-            if request.uses(Trick::Trade) {
-                self.trade(state, at, changes);
-            }
-            return;
-        }
-        let new = self.other(g, old);
+    fn change_one(&mut self, state: &mut Decisions, g: u32, changes: &mut Vec<Change>) {
+        let new = self.other(g, state.choices[g as usize]);
         self.set(state, g, new, changes);
     }
 
@@ -200,23 +185,12 @@ impl Search<'_> {
         }
     }
 
-    fn change_run(&mut self, state: &mut Decisions, at: usize, changes: &mut Vec<Change>) {
-        let old = state.choices[self.worthy[at] as usize];
-        let new = self.other(self.worthy[at], old);
-        let length = 1 + self.random.below(6);
-        for i in at..self.worthy.len().min(at + length) {
-            let g = self.worthy[i];
-            if state.choices[g as usize] == old && new.is_open(&self.values.gaps[g as usize]) {
-                self.set(state, g, new, changes);
-            }
-        }
-    }
-
     fn change_block(&mut self, state: &mut Decisions, g: u32, changes: &mut Vec<Change>) {
         let new = self.other(g, state.choices[g as usize]);
         let (k, first) = self.kind_of[g as usize];
-        let length = 1 + self.random.below(8);
         let members = self.kinds[k as usize].len();
+        // From one to all of them, as likely two as twenty.
+        let length = (members as f64).powf(self.random.unit()) as usize;
         for i in first as usize..members.min(first as usize + length) {
             let g = self.kinds[k as usize][i];
             if new.is_open(&self.values.gaps[g as usize]) {

@@ -155,7 +155,7 @@ impl<'a> Search<'a> {
                 let mut seeds: Vec<Found> = seeds.map(|seed| self.found(seed)).collect();
                 seeds.sort_by(|a, b| self.score(&a.judged).total_cmp(&self.score(&b.judged)));
                 if self.task.request.uses(Trick::Restarts) {
-                    self.restart(seeds, share)
+                    self.restart(&seeds, share)
                 } else {
                     self.anneal(10 * share, STARTS[0].1, seeds.swap_remove(0))
                 }
@@ -184,7 +184,7 @@ impl<'a> Search<'a> {
     }
 
     /// Searches from several seeds, and goes on with the best two of what comes of it, then with the best.
-    fn restart(&mut self, seeds: Vec<Found>, share: u64) -> Found {
+    fn restart(&mut self, seeds: &[Found], share: u64) -> Found {
         let mut found = Vec::with_capacity(STARTS.len());
         for (at, heat) in STARTS {
             found.push(self.anneal(share, heat, seeds[at.min(seeds.len() - 1)].clone()));

@@ -51,7 +51,9 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values, parts: bool) -> Vec<Decisi
         );
         for tail in [Choice::RemakeEach, Choice::Remake] {
             let seed = round(values, &relaxed, tail, parts);
-            let cut = CHAINS.map(|part| cut_chains(values, seed.clone(), task.pool / part));
+            let chains: &[u64] = if request.uses(Trick::Chains) { &CHAINS } else { &[] };
+            let cut: Vec<Decisions> =
+                chains.iter().map(|part| cut_chains(values, seed.clone(), task.pool / part)).collect();
             for seed in [seed].into_iter().chain(cut) {
                 if !seeds.contains(&seed) {
                     seeds.push(seed);

@@ -1,0 +1,73 @@
+//! The switches of the searches: their names, and plans without each trick.
+
+mod common;
+
+use common::{planned, request};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::testing::{chain_trace, random_trace_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::{Allow, Limits, Plan, PlanRequest, Policy, Trick, Tricks, Witness};
+
+#[test]
+fn a_trick_is_read_as_it_is_printed() {
+    for trick in Trick::ALL {
+        assert_eq!(trick.to_string().parse(), Ok(*trick));
+        assert!(Trick::of(trick.policy()).any(|other| other == *trick), "{trick}");
+        assert!(!trick.about().ends_with('.'), "{trick} ends a line of a table");
+    }
+    let fault = "seed".parse::<Trick>().expect_err("there is no such trick");
+    assert!(fault.to_string().contains("`seed` is no trick; there are seeds, "), "{fault}");
+}
+
+#[test]
+fn a_set_has_what_it_was_made_of() {
+    let all: Tricks = Trick::ALL.iter().copied().collect();
+    for trick in Trick::ALL {
+        let one = Tricks::from_iter([*trick]);
+        assert!(all.contains(*trick) && one.contains(*trick) && !Tricks::NONE.contains(*trick), "{trick}");
+        assert_eq!(Trick::ALL.iter().filter(|other| one.contains(**other)).count(), 1, "{trick}");
+    }
+}
+
+/// Random traces, and a chain, each halfway between floor and peak or lower, and a link that tensors wait for.
+fn subjects() -> Vec<(Trace, Bytes, f64)> {
+    let mut subjects: Vec<(Trace, f64)> = (0..4).map(|seed| (random_trace_of(30, seed), 300.0)).collect();
+    subjects.push((chain_trace(30), 5e9));
+    let budgeted = |(at, (trace, rate)): (usize, (Trace, f64))| {
+        let memory = trace.memory();
+        let floor = memory.floor().expect("a trace has an op").1;
+        let peak = memory.peak().expect("a trace has an op").1;
+        (trace, floor + Bytes((peak - floor).0 * (1 + at as u64 % 4) / 8), rate)
+    };
+    subjects.into_iter().enumerate().map(budgeted).collect()
+}
+
+/// What comes of a request without these tricks; whatever it is, it was checked, and is no faster than the bound.
+fn without(subject: &(Trace, Bytes, f64), tricks: &[Trick], recompute: bool) -> Result<Plan, Witness> {
+    let (trace, budget, rate) = subject;
+    let request = PlanRequest {
+        allow: Allow { recompute, ..Allow::default() },
+        limits: Limits { evaluations: Some(200), expired: None },
+        without: tricks.iter().copied().collect(),
+        ..request(*budget, *rate, Duplex::Full, Policy::Plimsoll)
+    };
+    planned(trace, &request)
+}
+
+#[test]
+fn without_any_trick_plans_are_valid_and_the_same_each_time() {
+    for (at, subject) in subjects().iter().enumerate() {
+        let recompute = at % 3 != 0;
+        let all = without(subject, &[], recompute);
+        for trick in Trick::of(Policy::Plimsoll) {
+            let less = without(subject, &[trick], recompute);
+            assert_eq!(less, without(subject, &[trick], recompute), "{trick}");
+            if trick == Trick::Cutoff {
+                assert_eq!(less, all, "what is cut off would not have been taken");
+            }
+        }
+        // All at once.
+        drop(without(subject, Trick::ALL, recompute));
+    }
+}
