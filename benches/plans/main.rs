@@ -2,14 +2,15 @@
 //!
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
-//! The tables are `time`, `hybrid`, `offload`, `chains`, `effort`, `pool`, `best` and `valid`; all of them by default, in under
-//! ten minutes on two cores: traces of more than 2,000 ops are then planned at f = 0.1 and 0.4 only, and what there is no time
+//! The tables are `time`, `hybrid`, `offload`, `chains`, `effort`, `ablation`, `pool`, `best` and `valid`; by default all of
+//! them but `ablation`, which takes some five minutes, in under ten minutes on two cores: traces of more than 2,000 ops are then planned at f = 0.1 and 0.4 only, and what there is no time
 //! for is left out, and counted; naming tables or traces makes all. Traces are those of `../shared/traces`
 //! beside the repository; where they are missing, networks of the zoo are planned, with the seconds of a roofline model.
 //! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. Every schedule is judged by our check and by
 //! `../shared/tools/referee.py`, where that is. Times are printed, never asserted; a schedule that a judge refuses ends the
 //! bench with exit code 1. `cargo test` runs all tables on two small networks.
 
+mod ablation;
 mod chains;
 mod referee;
 mod runs;
@@ -26,12 +27,13 @@ type Table = fn(&mut Runs);
 
 /// The tables in the order in which they are made. Timing comes first, one plan at a time; the validity of all that was
 /// planned for the others comes last.
-const TABLES: [(&str, Table); 8] = [
+const TABLES: [(&str, Table); 9] = [
     ("time", tables::time),
     ("hybrid", tables::hybrid),
     ("offload", tables::offload),
     ("chains", chains::table),
     ("effort", tables::effort),
+    ("ablation", ablation::table),
     ("pool", tables::pool),
     ("best", tables::best),
     ("valid", tables::valid),
@@ -88,10 +90,12 @@ fn main() -> ExitCode {
     };
     let mut runs = Runs::new(subjects, fractions, Duration::from_secs_f64(60.0 * options.minutes));
     runs.evaluations = (!options.full).then_some(100);
+    runs.selected = !options.traces.is_empty();
     runs.thorough = !(options.tables.is_empty() && options.traces.is_empty());
     println!("plimsoll {}, budgets at f, link {} each way\n", plimsoll::verbs::doctor::version(), runs::RATE);
     for (name, table) in TABLES {
-        if options.tables.is_empty() || options.tables.iter().any(|wanted| wanted == name) {
+        let by_default = options.tables.is_empty() && !(options.full && name == "ablation");
+        if by_default || options.tables.iter().any(|wanted| wanted == name) {
             table(&mut runs);
         }
     }

@@ -9,7 +9,7 @@ use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::tuner::bound::lower_bound;
 use plimsoll::tuner::policies::plimsoll::suggested;
 use plimsoll::tuner::values::Values;
-use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Tricks, plan};
+use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Trick, plan};
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,6 +42,8 @@ pub struct Case {
     pub policy: Policy,
     /// How many times the usual evaluations.
     pub effort: u64,
+    /// A trick that is left out.
+    pub without: Option<Trick>,
 }
 
 /// What came of it.
@@ -64,6 +66,8 @@ pub enum Found {
 #[derive(Clone, Copy)]
 pub struct Measures {
     pub makespan: f64,
+    /// Bytes, both ways together.
+    pub moved: u64,
     pub pool: u64,
     /// The most bytes that lie in open buffers at once.
     pub alive: u64,
@@ -98,6 +102,8 @@ pub struct Runs {
     pub evaluations: Option<u64>,
     /// Whether every plan is made, however long it takes; else some of those that take longest are spared.
     pub thorough: bool,
+    /// Whether the traces were named.
+    pub selected: bool,
 }
 
 /// Traces with more ops than this take longest.
@@ -110,12 +116,15 @@ impl Runs {
     pub fn new(subjects: Vec<Subject>, fractions: Vec<usize>, time: Duration) -> Runs {
         let end = Instant::now() + time;
         let made = HashMap::new();
-        Runs { subjects, fractions, made, end, left_out: HashSet::new(), evaluations: None, thorough: true }
+        let left_out = HashSet::new();
+        let (evaluations, thorough, selected) = (None, true, false);
+        Runs { subjects, fractions, made, end, left_out, evaluations, thorough, selected }
     }
 
     /// The cases of one policy at every subject and fraction.
     pub fn cases(&self, means: Means, half: bool, policy: Policy) -> Vec<Case> {
-        let case = |subject, fraction| Case { subject, fraction, means, half, policy, effort: 1 };
+        let case =
+            |subject, fraction| Case { subject, fraction, means, half, policy, effort: 1, without: None };
         let subjects = 0..self.subjects.len();
         subjects.flat_map(|s| self.fractions.iter().map(move |f| case(s, *f))).collect()
     }
@@ -137,7 +146,7 @@ impl Runs {
                 if Instant::now() >= self.end {
                     break;
                 }
-                let judged = case.policy == Policy::Plimsoll;
+                let judged = case.policy == Policy::Plimsoll && case.without.is_none();
                 let referee = judged.then(|| referee.get_or_insert_with(Referee::start).as_mut()).flatten();
                 let one = self.plan(*case, referee);
                 made.lock().expect("no thread panics").push((*case, one));
@@ -179,7 +188,7 @@ impl Runs {
             allow,
             limits: Limits { evaluations, expired: None },
             seed: 1,
-            without: Tricks::NONE,
+            without: case.without.into_iter().collect(),
         };
         let (start, before) = (Instant::now(), processor_seconds());
         let outcome = plan(&subject.trace, &request);
@@ -232,5 +241,5 @@ fn measure(
     if schedule.budget_bytes != budget || schedule.pool_bytes + trace.resident_bytes > budget {
         return Err(format!("a pool of {} is more than the budget of {budget}", schedule.pool_bytes));
     }
-    Ok(Measures { makespan, pool: schedule.pool_bytes.0, alive, refereed })
+    Ok(Measures { makespan, moved: plan.moved.0, pool: schedule.pool_bytes.0, alive, refereed })
 }

@@ -5,6 +5,7 @@ use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Document, Seconds};
 use plimsoll::networks::{LowerOptions, build, lower};
+use plimsoll_ir::testing::random_trace_of;
 use std::path::{Path, PathBuf};
 
 /// The budgets: floor + f x (peak - floor).
@@ -105,4 +106,23 @@ pub fn zoo(networks: &[Named], words: &[String], folder: &Path) -> Vec<Subject> 
         Subject::new(format!("{name}-{side}-b{batch}"), trace, path)
     };
     networks.iter().filter(|network| wanted(network.0)).map(subject).collect()
+}
+
+/// Random traces of 40 to 160 ops. On average a tensor is a megabyte, and an op takes as long as one needs to cross the link.
+pub fn random(count: u64, folder: &Path) -> Vec<Subject> {
+    let scale = 4096;
+    let subject = |seed: u64| {
+        let mut trace = random_trace_of(40 + (seed as usize * 17) % 120, 1000 + seed);
+        trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * scale);
+        for op in &mut trace.ops {
+            (op.seconds, op.workspace_bytes) = (op.seconds * 2e-4, op.workspace_bytes * scale);
+            for way in &mut op.alternatives {
+                (way.seconds, way.workspace_bytes) = (way.seconds * 2e-4, way.workspace_bytes * scale);
+            }
+        }
+        let path = folder.join(format!("{}.trace.json", trace.name));
+        std::fs::write(&path, trace.to_json()).expect("a temporary folder can be written to");
+        Subject::new(trace.name.clone(), trace, path)
+    };
+    (0..count).map(subject).collect()
 }

@@ -329,7 +329,8 @@ pub fn faults(runs: &Runs) -> Vec<String> {
         let Found::Fault(why) = &made.found else { return None };
         let (subject, f) = (&runs.subjects[case.subject].name, FRACTIONS[case.fraction]);
         let duplex = if case.half { "half" } else { "full" };
-        Some(format!("{subject} at {f}, {:?}, {duplex} duplex, {}: {why}", case.means, case.policy))
+        let without = case.without.map_or(String::new(), |trick| format!(" without {trick}"));
+        Some(format!("{subject} at {f}, {:?}, {duplex} duplex, {}{without}: {why}", case.means, case.policy))
     };
     let mut faults: Vec<String> = runs.made.iter().filter_map(fault).collect();
     faults.sort();

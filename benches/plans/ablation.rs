@@ -1,0 +1,95 @@
+//! What each trick of the planner's search is worth: everything planned with all of them, and without each.
+//!
+//! Networks of up to some hundred ops, at the first two fractions, and random traces: what pays on one kind of trace may
+//! cost on the other. A trick is worth keeping where plans without it take longer, move more, or are found later. It is
+//! the same run, one trace after the other with all variants, so that the machine's mood is the same for all; time is
+//! that of the processor.
+
+use super::runs::{Case, Made, Means, Runs};
+use super::subjects::{self, Subject};
+use super::tables::{Grid, Several, THREADS, faults, shown};
+use plimsoll::tuner::{Policy, Trick};
+use std::path::Path;
+use std::time::Instant;
+
+/// Networks of more ops than this are left out, unless traces are named.
+const MOST_OPS: usize = 450;
+
+/// Fractions at which networks are planned.
+const FRACTIONS: usize = 2;
+
+/// Random traces.
+const RANDOM: u64 = 24;
+
+pub fn table(runs: &mut Runs) {
+    let wanted = |s: &Subject| !runs.selected && s.ops() > MOST_OPS;
+    let spared: Vec<usize> = (0..runs.subjects.len()).filter(|s| wanted(&runs.subjects[*s])).collect();
+    let fractions = runs.fractions[..runs.fractions.len().min(FRACTIONS)].to_vec();
+    let usual: Vec<Case> = runs
+        .cases(Means::SwapAndRecompute, false, Policy::Plimsoll)
+        .into_iter()
+        .filter(|case| !spared.contains(&case.subject) && fractions.contains(&case.fraction))
+        .collect();
+    make(runs, &usual);
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut random = random(runs, folder.path());
+    let of_random = random.cases(Means::SwapAndRecompute, false, Policy::Plimsoll);
+    make(&mut random, &of_random);
+
+    let heading = ["without", "networks: / bound", "/ all", "moved / all", "time / all"];
+    let others = ["random: / bound", "/ all", "moved / all", "time / all", "the trick"];
+    let mut grid = Grid::new(heading.into_iter().chain(others).map(str::to_owned));
+    for without in variants() {
+        let cells = worth(runs, &usual, without).into_iter().chain(worth(&random, &of_random, without));
+        let (name, about) = without.map_or(("-", ""), |trick| (trick.name(), trick.about()));
+        grid.row(name, cells.chain([about.to_owned()]));
+    }
+    grid.print("### Without each trick: geometric means of makespan, bytes moved and processor time");
+    println!(
+        "{} plans of networks, {} of random traces, each with and without\n",
+        usual.len(),
+        of_random.len()
+    );
+    faults(&random).iter().for_each(|fault| println!("FAULT: {fault}"));
+}
+
+/// All tricks, and all but one.
+fn variants() -> impl Iterator<Item = Option<Trick>> {
+    std::iter::once(None).chain(Trick::of(Policy::Plimsoll).map(Some))
+}
+
+fn make(runs: &mut Runs, usual: &[Case]) {
+    let with_and_without =
+        |case: &Case| variants().map(|without| Case { without, ..*case }).collect::<Vec<_>>();
+    runs.make(usual.iter().flat_map(with_and_without), THREADS);
+}
+
+/// Random traces, with the same settings.
+fn random(runs: &Runs, folder: &Path) -> Runs {
+    let count = if runs.evaluations.is_none() { RANDOM } else { 2 };
+    let fraction = runs.fractions[runs.fractions.len().min(FRACTIONS) - 1];
+    let time = runs.end.saturating_duration_since(Instant::now());
+    let mut random = Runs::new(subjects::random(count, folder), vec![fraction], time);
+    random.evaluations = runs.evaluations;
+    random
+}
+
+/// Makespan over the bound; makespan, bytes moved and time over those with all tricks.
+fn worth(runs: &Runs, usual: &[Case], without: Option<Trick>) -> [String; 4] {
+    let mut sums: [Several; 4] = Default::default();
+    for case in usual {
+        let of = |without| runs.get(Case { without, ..*case });
+        let pair = (of(None), of(without));
+        let (Some(all), Some(less)) = pair else { continue };
+        let measured = (all.measures(), less.measures());
+        let (Some(with), Some(found)) = measured else { continue };
+        sums[0].add(found.makespan / less.bound);
+        sums[1].add(found.makespan / with.makespan);
+        sums[2].add((1 + found.moved) as f64 / (1 + with.moved) as f64);
+        let seconds = |made: &Made| made.seconds.max(1e-6);
+        sums[3].add(seconds(less) / seconds(all));
+    }
+    let [bound, all, moved, time] = sums.map(|sum| sum.mean());
+    [shown(bound, 4), shown(all, 4), shown(moved, 2), shown(time, 2)]
+}
