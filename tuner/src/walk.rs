@@ -430,15 +430,17 @@ impl Walk {
     }
 }
 
+/// The order of transfers is that of [`crate::windows`]: by slot, offloads first and those by last use and writer, then by move.
+type Key = (u32, u8, (u32, u32), u32);
+
 /// Turns instances into residencies.
 struct Placing<'a> {
     walk: &'a Walk,
     values: &'a Values,
     windows: &'a [Window],
     placement: Placement,
-    /// Transfers with the key that orders them, as [`crate::windows`] does: slot, offloads first and those by last use and
-    /// writer, then by move.
-    keyed: Vec<((u32, u8, (u32, u32), u32), Transfer)>,
+    /// Transfers with the key that orders them.
+    keyed: Vec<(Key, Transfer)>,
     homes: u32,
 }
 
