@@ -235,5 +235,5 @@ fn address(
 pub fn suggested(values: &Values) -> u64 {
     let ops = values.ways.len() as u64;
     let open = values.gaps.iter().filter(|gap| gap.swap || gap.remake).count() as u64;
-    (11_000_000 / ops).max(30_000).min(90_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
+    (22_000_000 / ops).max(30_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
 }
