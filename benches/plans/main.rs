@@ -3,8 +3,9 @@
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
 //! The tables are `time`, `hybrid`, `offload`, `chains`, `effort`, `ablation`, `pool`, `best` and `valid`; by default all of
-//! them but `ablation`, which takes some five minutes, in under ten minutes on two cores: traces of more than 2,000 ops are then planned at f = 0.1 and 0.4 only, and what there is no time
-//! for is left out, and counted; naming tables or traces makes all. Traces are those of `../shared/traces`
+//! them but `ablation`, which takes some five minutes, in under ten minutes on two cores: traces of more than 2,000 ops are
+//! then planned at f = 0.1 and 0.4 only, and what there is no time for is left out, and counted; naming tables or traces
+//! makes all. Traces are those of `../shared/traces`
 //! beside the repository; where they are missing, networks of the zoo are planned, with the seconds of a roofline model.
 //! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. Every schedule is judged by our check and by
 //! `../shared/tools/referee.py`, where that is. Times are printed, never asserted; a schedule that a judge refuses ends the

@@ -131,7 +131,8 @@ impl Placement {
         }));
         // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last
         // use and writer, then by next use and gap.
-        let mut keyed: Vec<((u32, u8, (u32, u32), (u32, u32)), Transfer)> = Vec::new();
+        type Key = (u32, u8, (u32, u32), (u32, u32));
+        let mut keyed: Vec<(Key, Transfer)> = Vec::new();
         let mut homes = 0;
         for live in &gaps.lives {
             let count = live.gaps_each;
