@@ -1,0 +1,241 @@
+// Convolution, forward and both ways back, as sums over a register tile: a thread has TILE x TILE results, and each number
+// that it loads serves TILE products. This text stands twice in the source, with TILE as 8, and as 4 where eights would
+// leave the device idle.
+//
+// A warp's tiles form a block of `lanes` tiles of one side by 32 / lanes of the other, so that its threads share what they
+// load. Sums are made in one order, by fused multiply and add: over the taps row by row, and channels within.
+
+// Which tile a thread has: `across` of `wide` tiles of the side that lies innermost in memory, `along` of `tall` of the
+// other; `rest` counts what lies beyond (groups, taps, splits).
+typedef struct {
+    u64 along, rest;
+    unsigned across;
+} TileTILE;
+
+FUNCTION TileTILE tile_TILE(u64 t, unsigned lanes, unsigned wide, u64 tall) {
+    TileTILE tile;
+    unsigned lane = (unsigned)(t & 31), others = 32 / lanes;
+    u64 block = t >> 5, blocks = (tall + others - 1) / others;
+    unsigned blocks_across = (wide + lanes - 1) / lanes;
+    u64 line = quotient(block, blocks_across);
+    tile.across = (unsigned)(block - line * blocks_across) * lanes + lane % lanes;
+    tile.rest = line / blocks;
+    tile.along = (line - tile.rest * blocks) * others + lane / lanes;
+    return tile;
+}
+
+// y = sum over taps and channels of weight * x, + bias. Tiles: filters of a group across, output positions along.
+KERNEL(conv_forward_TILE, (const float *x, const float *weight, const float *bias, float *y, unsigned has_bias,
+                           unsigned lanes, unsigned long long positions, unsigned height, unsigned width,
+                           unsigned channels, unsigned rows, unsigned columns, unsigned filters, unsigned groups,
+                           unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
+                           unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
+    unsigned depth = channels / groups, of_group = filters / groups;
+    TileTILE tile = tile_TILE(INDEX, lanes, (of_group + TILE - 1) / TILE, (positions + TILE - 1) / TILE);
+    unsigned filter = tile.across * TILE;
+    u64 position = tile.along * TILE;
+    if (tile.rest >= groups || filter >= of_group || position >= positions) return;
+    unsigned group = (unsigned)tile.rest, aligned = depth % 4 == 0;
+    u64 image[TILE], weights = (u64)size_y * size_x * depth;
+    unsigned oy[TILE], ox[TILE];
+    UNROLL
+    for (unsigned m = 0; m < TILE; m++) {
+        u64 p = position + m < positions ? position + m : positions - 1, line = quotient(p, columns);
+        ox[m] = (unsigned)(p - line * columns) * stride_x;
+        image[m] = quotient(line, rows);
+        oy[m] = (unsigned)(line - image[m] * rows) * stride_y;
+    }
+    float sum[TILE][TILE];
+    UNROLL
+    for (unsigned m = 0; m < TILE; m++) {
+        UNROLL
+        for (unsigned n = 0; n < TILE; n++) sum[m][n] = 0.0f;
+    }
+    const float *w = weight + ((u64)group * of_group + filter) * weights;
+    for (unsigned tap = 0; tap < size_y * size_x; tap++, w += depth) {
+        unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x, any = 0, inside[TILE];
+        u64 at[TILE];
+        UNROLL
+        for (unsigned m = 0; m < TILE; m++) {
+            unsigned iy = oy[m] + ky - padding_y, ix = ox[m] + kx - padding_x;
+            inside[m] = iy < height && ix < width;
+            at[m] = ((image[m] * height + iy) * width + ix) * channels + (u64)group * depth;
+            any |= inside[m];
+        }
+        if (!any) continue;
+        for (unsigned c = 0; c < depth; c += 4) {
+            unsigned count = depth - c < 4 ? depth - c : 4;
+            float a[TILE][4], b[TILE][4];
+            UNROLL
+            for (unsigned m = 0; m < TILE; m++) fetch(x, at[m] + c, inside[m] ? count : 0, aligned, a[m]);
+            UNROLL
+            for (unsigned n = 0; n < TILE; n++)
+                fetch(w, n * weights + c, filter + n < of_group ? count : 0, aligned, b[n]);
+            UNROLL
+            for (unsigned l = 0; l < 4; l++) {
+                UNROLL
+                for (unsigned m = 0; m < TILE; m++) {
+                    UNROLL
+                    for (unsigned n = 0; n < TILE; n++) sum[m][n] = fmaf(a[m][l], b[n][l], sum[m][n]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (unsigned n = 0; n < TILE; n += 4) {
+        u64 f = (u64)group * of_group + filter + n;
+        unsigned count = there(of_group, filter + n, 4);
+        float shift[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (has_bias) fetch(bias, f, count, of_group % 4 == 0, shift);
+        UNROLL
+        for (unsigned m = 0; m < TILE; m++) {
+            if (position + m >= positions) continue;
+            float v[4];
+            UNROLL
+            for (unsigned l = 0; l < 4; l++) v[l] = has_bias ? sum[m][n + l] + shift[l] : sum[m][n + l];
+            put(y, (position + m) * filters + f, count, of_group % 4 == 0, v);
+        }
+    }
+}
+
+// dx = sum over taps and filters of weight * dy. Tiles: channels of a group across, input positions along. The columns of
+// a line are taken by their remainder of the stride: then a tile's positions mostly have the same taps.
+KERNEL(conv_backward_data_TILE, (const float *dy, const float *weight, float *dx, unsigned accumulate, unsigned lanes,
+                                 unsigned long long positions, unsigned height, unsigned width, unsigned channels,
+                                 unsigned rows, unsigned columns, unsigned filters, unsigned groups, unsigned size_y,
+                                 unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
+                                 unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
+    unsigned depth = channels / groups, of_group = filters / groups;
+    TileTILE tile = tile_TILE(INDEX, lanes, (depth + TILE - 1) / TILE, (positions + TILE - 1) / TILE);
+    unsigned channel = tile.across * TILE, taps = size_y * size_x;
+    u64 position = tile.along * TILE;
+    if (tile.rest >= groups || channel >= depth || position >= positions) return;
+    unsigned group = (unsigned)tile.rest;
+    u64 image[TILE], weights = (u64)taps * depth, to[TILE];
+    unsigned iy[TILE], ix[TILE];
+    UNROLL
+    for (unsigned m = 0; m < TILE; m++) {
+        u64 p = position + m < positions ? position + m : positions - 1, line = quotient(p, width);
+        unsigned column = (unsigned)(p - line * width), remainder = 0, of_remainder = (width - 1) / stride_x + 1;
+        while (column >= of_remainder) {
+            column -= of_remainder;
+            remainder++;
+            of_remainder = (width - 1 - remainder) / stride_x + 1;
+        }
+        ix[m] = remainder + column * stride_x;
+        image[m] = quotient(line, height);
+        iy[m] = (unsigned)(line - image[m] * height);
+        to[m] = (line * width + ix[m]) * channels + (u64)group * depth + channel;
+    }
+    float sum[TILE][TILE];
+    UNROLL
+    for (unsigned m = 0; m < TILE; m++) {
+        UNROLL
+        for (unsigned n = 0; n < TILE; n++) sum[m][n] = 0.0f;
+    }
+    for (unsigned tap = 0; tap < taps; tap++) {
+        unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x, any = 0, inside[TILE];
+        u64 at[TILE];
+        UNROLL
+        for (unsigned m = 0; m < TILE; m++) {
+            unsigned oy = covering(iy[m], ky, stride_y, padding_y, rows);
+            unsigned ox = covering(ix[m], kx, stride_x, padding_x, columns);
+            inside[m] = oy < rows && ox < columns;
+            at[m] = ((image[m] * rows + oy) * columns + ox) * filters + (u64)group * of_group;
+            any |= inside[m];
+        }
+        if (!any) continue;
+        const float *w = weight + (u64)group * of_group * weights + (u64)tap * depth + channel;
+        for (unsigned f = 0; f < of_group; f += 4) {
+            unsigned count = of_group - f < 4 ? of_group - f : 4;
+            float a[TILE][4];
+            UNROLL
+            for (unsigned m = 0; m < TILE; m++) fetch(dy, at[m] + f, inside[m] ? count : 0, of_group % 4 == 0, a[m]);
+            UNROLL
+            for (unsigned l = 0; l < 4; l++) {
+                if (l >= count) continue;
+                float b[TILE];
+                UNROLL
+                for (unsigned n = 0; n < TILE; n += 4)
+                    fetch(w, (f + l) * weights + n, there(depth, channel + n, 4), depth % 4 == 0, b + n);
+                UNROLL
+                for (unsigned m = 0; m < TILE; m++) {
+                    UNROLL
+                    for (unsigned n = 0; n < TILE; n++) sum[m][n] = fmaf(a[m][l], b[n], sum[m][n]);
+                }
+            }
+        }
+    }
+    UNROLL
+    for (unsigned m = 0; m < TILE; m++) {
+        if (position + m >= positions) continue;
+        UNROLL
+        for (unsigned n = 0; n < TILE; n += 4) {
+            unsigned count = there(depth, channel + n, 4);
+            float old[4];
+            if (accumulate) fetch(dx, to[m] + n, count, depth % 4 == 0, old);
+            float v[4];
+            UNROLL
+            for (unsigned l = 0; l < 4; l++) v[l] = accumulate ? old[l] + sum[m][n + l] : sum[m][n + l];
+            put(dx, to[m] + n, count, depth % 4 == 0, v);
+        }
+    }
+}
+
+// dweight[split] = sum over the output positions of a split of dy * x. Tiles: channels of a group across, its filters
+// along; beyond them groups, taps and splits.
+KERNEL(conv_backward_filter_TILE, (const float *x, const float *dy, float *dweight, unsigned lanes, unsigned splits,
+                                   unsigned long long positions, unsigned height, unsigned width, unsigned channels,
+                                   unsigned rows, unsigned columns, unsigned filters, unsigned groups, unsigned size_y,
+                                   unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
+                                   unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
+    unsigned depth = channels / groups, of_group = filters / groups, taps = size_y * size_x;
+    TileTILE tile = tile_TILE(INDEX, lanes, (depth + TILE - 1) / TILE, (of_group + TILE - 1) / TILE);
+    unsigned channel = tile.across * TILE, filter = (unsigned)tile.along * TILE;
+    unsigned tap = (unsigned)(tile.rest % taps), group = (unsigned)(tile.rest / taps % groups);
+    u64 split = tile.rest / taps / groups;
+    if (split >= splits || channel >= depth || filter >= of_group) return;
+    unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x;
+    u64 each = positions / splits, more = positions - each * splits;
+    u64 first = split * each + (split < more ? split : more), last = first + each + (split < more ? 1 : 0);
+    u64 line = quotient(first, columns), image = quotient(line, rows);
+    unsigned ox = (unsigned)(first - line * columns), oy = (unsigned)(line - image * rows);
+    float sum[TILE][TILE];
+    UNROLL
+    for (unsigned m = 0; m < TILE; m++) {
+        UNROLL
+        for (unsigned n = 0; n < TILE; n++) sum[m][n] = 0.0f;
+    }
+    for (u64 p = first; p < last; p++) {
+        unsigned iy = oy * stride_y + ky - padding_y, ix = ox * stride_x + kx - padding_x;
+        if (iy < height && ix < width) {
+            u64 from = p * filters + (u64)group * of_group + filter;
+            u64 at = ((image * height + iy) * width + ix) * channels + (u64)group * depth + channel;
+            float a[TILE], b[TILE];
+            UNROLL
+            for (unsigned l = 0; l < TILE; l += 4) {
+                fetch(dy, from + l, there(of_group, filter + l, 4), of_group % 4 == 0, a + l);
+                fetch(x, at + l, there(depth, channel + l, 4), depth % 4 == 0, b + l);
+            }
+            UNROLL
+            for (unsigned m = 0; m < TILE; m++) {
+                UNROLL
+                for (unsigned n = 0; n < TILE; n++) sum[m][n] = fmaf(a[m], b[n], sum[m][n]);
+            }
+        }
+        if (++ox == columns) {
+            ox = 0;
+            if (++oy == rows) {
+                oy = 0;
+                image++;
+            }
+        }
+    }
+    UNROLL
+    for (unsigned m = 0; m < TILE; m++) {
+        if (filter + m >= of_group) continue;
+        u64 to = (((split * filters + (u64)group * of_group + filter + m) * taps) + tap) * depth + channel;
+        UNROLL
+        for (unsigned n = 0; n < TILE; n += 4) put(dweight, to + n, there(depth, channel + n, 4), depth % 4 == 0, sum[m] + n);
+    }
+}

@@ -1,0 +1,115 @@
+//! The launches of convolutions: how many tiles there are, how large, and into how many splits a sum over positions falls.
+//!
+//! What it deliberately does not do: hold a formula; those are in `conv.cu`.
+
+use super::Argument::{Operand, U32, U64};
+use super::{Argument, FAN, Plan, flag, narrow, norm, window};
+use plimsoll_ir::program::{ConvShape, RowShape};
+
+/// Threads of a block: a tile of eights takes most of the registers that there are.
+const THREADS: u32 = 128;
+
+/// Threads of a warp, whose tiles form a block.
+const WARP: u64 = 32;
+
+/// With fewer threads than this, tiles of fours keep more of a device busy than eights.
+const ENOUGH: u64 = 1 << 15;
+
+/// Positions that a split of the filter gradient has at least.
+const LEAST_POSITIONS: u64 = 64;
+
+/// Floats that the splits of the filter gradient take together at most: workspace is memory that a batch cannot have.
+const SPLIT_FLOATS: u64 = 1 << 22;
+
+/// Tiles of one side times tiles of the other, in blocks of a warp, `rest` times over.
+struct Tiles {
+    /// Tiles of a warp on the side that lies innermost in memory.
+    lanes: u64,
+    threads: u64,
+}
+
+impl Tiles {
+    fn of(tile: u64, across: u64, along: u64, rest: u64) -> Tiles {
+        let (across, along) = (across.div_ceil(tile), along.div_ceil(tile));
+        let lanes = across.next_power_of_two().min(8);
+        let blocks = across.div_ceil(lanes).saturating_mul(along.div_ceil(WARP / lanes));
+        Tiles { lanes, threads: blocks.saturating_mul(rest).saturating_mul(WARP) }
+    }
+
+    /// Eights where both sides fill them and there are enough of them, else fours.
+    fn choose(across: u64, along: u64, rest: u64) -> (Tiles, bool) {
+        let eights = Tiles::of(8, across, along, rest);
+        if across > 4 && along > 4 && eights.threads >= ENOUGH {
+            (eights, true)
+        } else {
+            (Tiles::of(4, across, along, rest), false)
+        }
+    }
+}
+
+/// Positions of the whole batch.
+fn positions(shape: &ConvShape, image: [u32; 2]) -> u64 {
+    image.iter().fold(shape.batch, |n, side| n.saturating_mul(u64::from(*side)))
+}
+
+/// What all three kernels take, in their order.
+fn numbers(shape: &ConvShape, lanes_and_more: &[u64], positions: u64) -> Vec<Argument> {
+    let leading = lanes_and_more.iter().map(|n| U32(narrow(*n))).chain([U64(positions)]);
+    let ([height, width], [rows, columns]) = (shape.input, shape.output);
+    let image = [height, width, shape.in_channels, rows, columns, shape.out_channels, shape.groups];
+    leading.chain(image.map(U32)).chain(window(&shape.window)).collect()
+}
+
+/// Channels of a group of the input and of the output, and how many groups.
+fn sides(shape: &ConvShape) -> [u64; 3] {
+    let groups = shape.groups.max(1);
+    [shape.in_channels / groups, shape.out_channels / groups, groups].map(u64::from)
+}
+
+/// x, weight, \[bias\] -> y.
+pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
+    let [_, filters, groups] = sides(shape);
+    let positions = positions(shape, shape.output);
+    let (tiles, eights) = Tiles::choose(filters, positions, groups);
+    let kernel = if eights { "conv_forward_8" } else { "conv_forward_4" };
+    // Without a bias any address does: the kernel does not look.
+    let (bias, y) = if shape.bias { (2, 3) } else { (1, 2) };
+    let leading = [Operand(0), Operand(1), Operand(bias), Operand(y), flag(shape.bias)];
+    let arguments = [&leading[..], &numbers(shape, &[tiles.lanes], positions)].concat();
+    p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
+}
+
+/// dy, weight -> dx.
+pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
+    let [depth, _, groups] = sides(shape);
+    let positions = positions(shape, shape.input);
+    let (tiles, eights) = Tiles::choose(depth, positions, groups);
+    let kernel = if eights { "conv_backward_data_8" } else { "conv_backward_data_4" };
+    let leading = [Operand(0), Operand(1), Operand(2), flag(accumulate)];
+    let arguments = [&leading[..], &numbers(shape, &[tiles.lanes], positions)].concat();
+    p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
+}
+
+/// x, dy -> dweight, \[dbias\].
+pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape) {
+    let [depth, filters, groups] = sides(shape);
+    let positions = positions(shape, shape.output);
+    let taps = shape.window.size.iter().fold(groups, |n, side| n.saturating_mul(u64::from(*side)));
+    let weights = [filters, depth].iter().fold(taps, |n, side| n.saturating_mul(*side));
+    let whole = Tiles::of(8, depth, filters, taps);
+    let most = (SPLIT_FLOATS / weights.max(1)).min(positions / LEAST_POSITIONS).clamp(1, FAN);
+    let splits = (2 * ENOUGH).div_ceil(whole.threads.max(1)).clamp(1, most);
+    let (tiles, eights) = Tiles::choose(depth, filters, taps.saturating_mul(splits));
+    let kernel = if eights { "conv_backward_filter_8" } else { "conv_backward_filter_4" };
+    let parts = if splits > 1 { p.floats(splits.saturating_mul(weights)) } else { Operand(2) };
+    let leading = [Operand(0), Operand(1), parts];
+    let arguments = [&leading[..], &numbers(shape, &[tiles.lanes, splits], positions)].concat();
+    p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
+    if splits > 1 {
+        p.sum(parts, splits, weights, Operand(2));
+    }
+    if shape.bias {
+        let rows = RowShape { rows: positions, channels: u64::from(shape.out_channels) };
+        norm::channel_sums(p, &rows, Operand(1), Operand(3));
+    }
+}

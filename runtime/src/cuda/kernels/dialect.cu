@@ -1,0 +1,89 @@
+// The dialect of the kernels: the common subset of CUDA C++ and C11, so that the very text that NVRTC compiles also
+// runs on a processor, thread after thread, in tests.
+//
+// A kernel begins a line with KERNEL(name, (parameters)). Parameters are pointers, `unsigned`, `unsigned long long` and
+// `float`. There is no shared memory, no barrier, no warp intrinsic and no atomic: threads are independent, a
+// reduction is one kernel for its parts and one for their sum, and so every kernel gives the same bits in every run. At most
+// 256 threads make a block. Multiplies and adds are fused only where a kernel says `fmaf`: compilers are told not to
+// (--fmad=false, -ffp-contract=off), so that what needs no sum gives the bits of its twin on the CPU.
+//
+// On a processor, whoever launches a kernel sets BLOCK_X to THREADS before each call.
+
+#ifdef __CUDACC__
+
+#define KERNEL(name, parameters) extern "C" __global__ void __launch_bounds__(256) name parameters
+#define FUNCTION static __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+#define INFINITE __int_as_float(0x7f800000)
+#define BLOCK_X blockIdx.x
+#define BLOCK_Y blockIdx.y
+#define BLOCK_Z blockIdx.z
+#define THREAD threadIdx.x
+#define THREADS blockDim.x
+
+#else
+
+#include <math.h>
+
+#define KERNEL(name, parameters) static void name parameters
+#define FUNCTION static inline
+#define UNROLL
+#define NOT_A_NUMBER NAN
+#define INFINITE INFINITY
+
+typedef struct __attribute__((aligned(16))) {
+    float x, y, z, w;
+} float4;
+
+static _Thread_local unsigned BLOCK_X, BLOCK_Y, BLOCK_Z, THREAD, THREADS;
+
+#endif
+
+typedef unsigned long long u64;
+
+// The number of this thread among all of the launch.
+#define INDEX ((u64)BLOCK_X * THREADS + THREAD)
+
+// a / b, in 32 bits where that is enough: a division of 64 takes several times as long.
+FUNCTION u64 quotient(u64 a, unsigned b) { return (a >> 32) == 0 ? (unsigned)a / b : a / b; }
+
+// How many of `most` elements from `first` on there are.
+FUNCTION unsigned there(u64 n, u64 first, unsigned most) {
+    return first >= n ? 0 : n - first < most ? (unsigned)(n - first) : most;
+}
+
+// Four elements from `i` on, of which `count` are there; the rest is 0. `aligned` says that i is a multiple of 4.
+FUNCTION void fetch(const float *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
+    if (aligned && count == 4) {
+        float4 all = *(const float4 *)(x + i);
+        v[0] = all.x;
+        v[1] = all.y;
+        v[2] = all.z;
+        v[3] = all.w;
+    } else {
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) v[l] = l < count ? x[i + l] : 0.0f;
+    }
+}
+
+// Writes those of four elements from `i` on that are there.
+FUNCTION void put(float *y, u64 i, unsigned count, unsigned aligned, const float v[4]) {
+    if (aligned && count == 4) {
+        float4 all;
+        all.x = v[0];
+        all.y = v[1];
+        all.z = v[2];
+        all.w = v[3];
+        *(float4 *)(y + i) = all;
+    } else {
+        UNROLL
+        for (unsigned l = 0; l < 4; l++)
+            if (l < count) y[i + l] = v[l];
+    }
+}
+
+// The same where i is a multiple of 4.
+FUNCTION void load(const float *x, u64 i, unsigned count, float v[4]) { fetch(x, i, count, 1, v); }
+
+FUNCTION void store(float *y, u64 i, unsigned count, const float v[4]) { put(y, i, count, 1, v); }

@@ -1,0 +1,146 @@
+// What goes through a tensor once: ReLU with its two ways back, dropout, add, the parts of a concatenation, and the
+// update of a parameter. A thread has four elements (of a ReLU with a mask eight, a byte of the mask), and reads them
+// before it writes any, so that an operand may be another's place.
+
+KERNEL(relu_forward, (const float *x, float *y, unsigned long long n)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    float v[4];
+    load(x, i, count, v);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) v[l] = v[l] <= 0.0f ? 0.0f : v[l];
+    store(y, i, count, v);
+}
+
+KERNEL(relu_backward, (const float *y, const float *dy, float *dx, unsigned long long n, unsigned accumulate)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    float out[4], v[4], old[4];
+    load(y, i, count, out);
+    load(dy, i, count, v);
+    if (accumulate) load(dx, i, count, old);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        float gradient = out[l] > 0.0f ? v[l] : 0.0f;
+        v[l] = accumulate ? old[l] + gradient : gradient;
+    }
+    store(dx, i, count, v);
+}
+
+KERNEL(relu_mask_forward, (const float *x, float *y, unsigned char *mask, unsigned long long n)) {
+    u64 byte = INDEX;
+    unsigned bits = 0;
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        u64 i = 8 * byte + 4 * half;
+        unsigned count = there(n, i, 4);
+        float v[4];
+        load(x, i, count, v);
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            bits |= (v[l] > 0.0f ? 1u : 0u) << (4 * half + l);
+            v[l] = v[l] <= 0.0f ? 0.0f : v[l];
+        }
+        store(y, i, count, v);
+    }
+    if (8 * byte < n) mask[byte] = (unsigned char)bits;
+}
+
+KERNEL(relu_mask_backward, (const unsigned char *mask, const float *dy, float *dx, unsigned long long n, unsigned accumulate)) {
+    u64 byte = INDEX;
+    if (8 * byte >= n) return;
+    unsigned bits = mask[byte];
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        u64 i = 8 * byte + 4 * half;
+        unsigned count = there(n, i, 4);
+        float v[4], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        load(dy, i, count, v);
+        if (accumulate) load(dx, i, count, sum);
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) sum[l] += bits >> (4 * half + l) & 1 ? v[l] : 0.0f;
+        store(dx, i, count, sum);
+    }
+}
+
+KERNEL(add, (const float *a, const float *b, float *y, unsigned long long n)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    float v[4], w[4];
+    load(a, i, count, v);
+    load(b, i, count, w);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) v[l] += w[l];
+    store(y, i, count, v);
+}
+
+// Philox4x32-10: four random words for a key and a counter, which the words replace.
+FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
+    UNROLL
+    for (unsigned round = 0; round < 10; round++) {
+        u64 a = (u64)0xD2511F53u * c[0], b = (u64)0xCD9E8D57u * c[2];
+        unsigned first = (unsigned)(b >> 32) ^ c[1] ^ key_low;
+        unsigned third = (unsigned)(a >> 32) ^ c[3] ^ key_high;
+        c[0] = first;
+        c[1] = (unsigned)b;
+        c[2] = third;
+        c[3] = (unsigned)a;
+        key_low += 0x9E3779B9u;
+        key_high += 0xBB67AE85u;
+    }
+}
+
+// Forward and backward are the same map, drawn from one counter. hyper's words 3 to 5 are seed low, seed high and step.
+KERNEL(dropout, (const unsigned *hyper, const float *x, float *y, unsigned long long n, float probability, float scale,
+                 unsigned stream, unsigned accumulate)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    if (count == 0) return;
+    unsigned words[4] = {(unsigned)INDEX, (unsigned)(INDEX >> 32), hyper[5], stream};
+    philox(hyper[3], hyper[4], words);
+    float v[4], old[4];
+    load(x, i, count, v);
+    if (accumulate) load(y, i, count, old);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        float drawn = (float)(words[l] >> 8) / 16777216.0f;
+        float kept = drawn < probability ? 0.0f : v[l] * scale;
+        v[l] = accumulate ? old[l] + kept : kept;
+    }
+    store(y, i, count, v);
+}
+
+// One element of the part a thread; the whole has `total` channels.
+KERNEL(concat_part, (const float *x, float *y, unsigned long long n, unsigned channels, unsigned first, unsigned total)) {
+    u64 i = INDEX;
+    if (i >= n) return;
+    u64 row = quotient(i, channels);
+    y[row * total + first + (i - row * channels)] = x[i];
+}
+
+KERNEL(split_part, (const float *dy, float *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
+                    unsigned accumulate)) {
+    u64 i = INDEX;
+    if (i >= n) return;
+    u64 row = quotient(i, channels);
+    float v = dy[row * total + first + (i - row * channels)];
+    dx[i] = accumulate ? dx[i] + v : v;
+}
+
+// hyper's words 0 to 2 are learning rate, momentum and weight decay.
+KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float *momentum, unsigned long long n, unsigned decay)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    float rate = hyper[0], keep = hyper[1], penalty = decay ? hyper[2] : 0.0f;
+    float p[4], g[4], m[4];
+    load(parameter, i, count, p);
+    load(gradient, i, count, g);
+    load(momentum, i, count, m);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        m[l] = keep * m[l] + (g[l] + penalty * p[l]);
+        p[l] -= rate * m[l];
+    }
+    store(momentum, i, count, m);
+    store(parameter, i, count, p);
+}

@@ -1,0 +1,107 @@
+// Softmax with cross entropy, its gradient, and the metrics of an iteration.
+//
+// A row is shared by PIECES threads: piece p has the channels p, p + PIECES, ... Each of three kernels ends where the pieces
+// of a row must be joined; every piece then joins them all, in their order.
+
+#define PIECES 32
+
+// The first largest of each piece, by value and channel.
+KERNEL(softmax_largest, (const float *logits, float *values, unsigned *channels_of, unsigned long long rows,
+                         unsigned channels)) {
+    u64 row = INDEX / PIECES;
+    unsigned best = (unsigned)(INDEX % PIECES);
+    if (row >= rows) return;
+    const float *x = logits + row * channels;
+    float largest = best < channels ? x[best] : -INFINITE;
+    for (unsigned c = best + PIECES; c < channels; c += PIECES) {
+        if (x[c] > largest) {
+            largest = x[c];
+            best = c;
+        }
+    }
+    values[INDEX] = largest;
+    channels_of[INDEX] = best;
+}
+
+// probabilities = exp(logits - largest), not yet scaled; their sum by pieces; and for each row the label's logit above the
+// largest, and 1 where the label is the first of the largest, else 0. A label beyond the classes gives NaN, never a read.
+KERNEL(softmax_exponentials, (const float *logits, const int *labels, const float *values, const unsigned *channels_of,
+                              float *probabilities, double *sums, float *gaps, float *right, unsigned long long rows,
+                              unsigned channels)) {
+    u64 row = INDEX / PIECES;
+    unsigned piece = (unsigned)(INDEX % PIECES);
+    if (row >= rows) return;
+    float largest = values[row * PIECES];
+    unsigned best = channels_of[row * PIECES];
+    for (unsigned p = 1; p < PIECES && p < channels; p++) {
+        float value = values[row * PIECES + p];
+        unsigned channel = channels_of[row * PIECES + p];
+        if (value > largest || (value == largest && channel < best)) {
+            largest = value;
+            best = channel;
+        }
+    }
+    int label = labels[row];
+    double sum = 0.0;
+    for (unsigned c = piece; c < channels; c += PIECES) {
+        u64 i = row * channels + c;
+        float above = logits[i] - largest;
+        if (label >= 0 && c == (unsigned)label) gaps[row] = above;
+        float v = expf(above);
+        probabilities[i] = v;
+        sum += (double)v;
+    }
+    sums[INDEX] = sum;
+    if (piece == 0) {
+        right[row] = label >= 0 && (unsigned)label == best ? 1.0f : 0.0f;
+        if (label >= 0 && (unsigned)label >= channels) gaps[row] = NOT_A_NUMBER;
+    }
+}
+
+// Scales the probabilities to a sum of 1; of_rows = [loss, right, counted] of each row.
+KERNEL(softmax_scale, (float *probabilities, const int *labels, const double *sums, const float *gaps,
+                       const float *right, float *of_rows, unsigned long long rows, unsigned channels)) {
+    u64 row = INDEX / PIECES;
+    unsigned piece = (unsigned)(INDEX % PIECES);
+    if (row >= rows) return;
+    double sum = 0.0;
+    for (unsigned p = 0; p < PIECES; p++) sum += sums[row * PIECES + p];
+    float scale = (float)(1.0 / sum);
+    for (unsigned c = piece; c < channels; c += PIECES) probabilities[row * channels + c] *= scale;
+    if (piece == 0) {
+        unsigned counts = labels[row] >= 0;
+        of_rows[3 * row] = counts ? (float)(log(sum) - (double)gaps[row]) : 0.0f;
+        of_rows[3 * row + 1] = counts ? right[row] : 0.0f;
+        of_rows[3 * row + 2] = counts ? 1.0f : 0.0f;
+    }
+}
+
+// metrics = [mean loss, right, counted].
+KERNEL(loss_metrics, (const float *sums, float *metrics)) {
+    if (INDEX > 0) return;
+    metrics[0] = sums[0] / fmaxf(sums[2], 1.0f);
+    metrics[1] = sums[1];
+    metrics[2] = sums[2];
+}
+
+// How many of `each` labels count.
+KERNEL(count_labels, (const int *labels, float *counts, unsigned long long rows, unsigned each)) {
+    u64 first = INDEX * each;
+    if (first >= rows) return;
+    unsigned many = there(rows, first, each);
+    float count = 0.0f;
+    for (unsigned i = 0; i < many; i++) count += labels[first + i] >= 0 ? 1.0f : 0.0f;
+    counts[INDEX] = count;
+}
+
+// dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
+KERNEL(softmax_backward, (const float *probabilities, const int *labels, const float *counted, float *dlogits,
+                          unsigned long long n, unsigned channels)) {
+    u64 i = INDEX;
+    if (i >= n) return;
+    u64 row = quotient(i, channels);
+    int label = labels[row];
+    float scale = label >= 0 ? 1.0f / fmaxf(counted[0], 1.0f) : 0.0f;
+    float hot = label >= 0 && i - row * channels == (u64)label ? 1.0f : 0.0f;
+    dlogits[i] = (probabilities[i] - hot) * scale;
+}

@@ -1,0 +1,307 @@
+//! Our kernels in CUDA C, and how each [`Call`] becomes launches of them.
+//!
+//! The text ([`source`]) is compiled by NVRTC at start; it is written in a dialect (`dialect.cu`) that a C compiler takes
+//! too, so that the same text is tested where there is no GPU. What a call launches and the scratch that it needs come out
+//! of one [`Plan`], so that they cannot disagree, and follow from the call alone: the same call gives the same bits on
+//! every device of one model, whatever else runs.
+//!
+//! What it deliberately does not do: talk to a driver, hold an address, or choose by measuring. Convolutions and fully
+//! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library.
+
+mod conv;
+mod norm;
+
+use plimsoll_ir::Bytes;
+use plimsoll_ir::network::Window;
+use plimsoll_ir::program::{Call, PoolShape, RowShape, STORAGE_ALIGNMENT};
+
+/// Threads of a block; 128 of them leave each the registers that a tile of a convolution takes.
+const THREADS: u32 = 256;
+
+/// Parts that one thread sums: more would wait for one another, fewer would take more launches.
+const FAN: u64 = 64;
+
+/// Threads that fill a device: sums are cut into about so many parts.
+const PARALLEL: u64 = 1 << 17;
+
+/// Threads that share a row of a softmax; the same number stands in `loss.cu`.
+const PIECES: u64 = 32;
+
+/// All kernels, as NVRTC takes them. A C compiler takes them too.
+pub(crate) fn source() -> String {
+    let tiled = |tile: &str| include_str!("conv.cu").replace("TILE", tile);
+    [
+        include_str!("dialect.cu"),
+        include_str!("elementwise.cu"),
+        include_str!("pool.cu"),
+        include_str!("norm.cu"),
+        include_str!("loss.cu"),
+        &tiled("8"),
+        &tiled("4"),
+    ]
+    .join("\n")
+}
+
+/// One launch of one kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Grid {
+    /// Its name in [`source`].
+    pub kernel: &'static str,
+    /// Blocks along x, y and z; only x is ever more than 1.
+    pub blocks: [u32; 3],
+    /// Threads of a block, along x.
+    pub threads: u32,
+    /// In the order of the kernel's parameters.
+    pub arguments: Vec<Argument>,
+}
+
+/// What a kernel is given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Argument {
+    /// The address of the call's operand of that number.
+    Operand(usize),
+    /// The address so many bytes into the call's workspace.
+    Workspace(u64),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+}
+
+use Argument::{F32, Operand, U32, U64, Workspace};
+
+/// What computes a call: launches in order, on the compute stream.
+pub(crate) fn grids(call: &Call) -> Vec<Grid> {
+    plan(call).grids
+}
+
+/// The scratch that the launches of a call need; what it holds before is not read.
+pub(crate) fn workspace_bytes(call: &Call) -> Bytes {
+    Bytes(plan(call).scratch)
+}
+
+/// The launches of a call as they are put together, and the bytes of scratch that they use.
+#[derive(Default)]
+struct Plan {
+    grids: Vec<Grid>,
+    scratch: u64,
+}
+
+impl Plan {
+    /// Adds a launch of at least `threads` threads; none at all where there is nothing to do.
+    fn launch(&mut self, kernel: &'static str, threads: u64, arguments: Vec<Argument>) {
+        self.launch_blocks_of(THREADS, kernel, threads, arguments);
+    }
+
+    fn launch_blocks_of(&mut self, size: u32, kernel: &'static str, threads: u64, arguments: Vec<Argument>) {
+        if threads > 0 {
+            // More blocks than a driver takes are more elements than any memory holds.
+            let blocks = narrow(threads.div_ceil(u64::from(size)));
+            self.grids.push(Grid { kernel, blocks: [blocks, 1, 1], threads: size, arguments });
+        }
+    }
+
+    /// Room for so many floats.
+    fn floats(&mut self, count: u64) -> Argument {
+        let start = self.scratch;
+        let end = start.saturating_add(count.saturating_mul(4));
+        self.scratch = end.checked_next_multiple_of(STORAGE_ALIGNMENT).unwrap_or(end);
+        Workspace(start)
+    }
+
+    /// `to` = the sums of `count` parts of `width` floats each, which start at `parts`.
+    fn sum(&mut self, mut parts: Argument, mut count: u64, width: u64, to: Argument) {
+        loop {
+            let groups = count.div_ceil(FAN);
+            let sums = if groups > 1 { self.floats(groups.saturating_mul(width)) } else { to };
+            let threads = groups.saturating_mul(width);
+            let arguments = vec![parts, sums, U64(threads), U64(width), U32(narrow(count)), U32(FAN as u32)];
+            self.launch("sum_parts", threads, arguments);
+            (parts, count) = (sums, groups);
+            if groups <= 1 {
+                return;
+            }
+        }
+    }
+}
+
+/// A number as kernels take it. The largest stands for those that no memory holds.
+fn narrow(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// A window as kernels take it.
+fn window(window: &Window) -> [Argument; 8] {
+    let Window { size, stride, padding, dilation } = *window;
+    let [height, width] = size;
+    [height, width, stride[0], stride[1], padding[0], padding[1], dilation[0], dilation[1]].map(U32)
+}
+
+/// Elements of rows of channels.
+fn elements(shape: &RowShape) -> u64 {
+    shape.rows.saturating_mul(shape.channels)
+}
+
+fn plan(call: &Call) -> Plan {
+    let mut plan = Plan::default();
+    let p = &mut plan;
+    match *call {
+        Call::ConvForward { shape } => conv::forward(p, &shape),
+        Call::ConvBackwardFilter { shape } => conv::backward_filter(p, &shape),
+        Call::ConvBackwardData { shape, accumulate } => conv::backward_data(p, &shape, accumulate),
+        Call::BatchNormForward { shape, epsilon } => norm::forward(p, &shape, epsilon),
+        Call::BatchNormRunning { shape, epsilon, momentum } => norm::running(p, &shape, epsilon, momentum),
+        Call::BatchNormInference { shape, epsilon } => norm::inference(p, &shape, epsilon),
+        Call::BatchNormBackward { shape, accumulate } => norm::backward(p, &shape, accumulate),
+        Call::LrnForward { shape, size, alpha, beta, bias } => {
+            norm::lrn(p, &shape, [alpha, beta, bias], size, None);
+        }
+        Call::LrnBackward { shape, size, alpha, beta, bias, accumulate } => {
+            norm::lrn(p, &shape, [alpha, beta, bias], size, Some(accumulate));
+        }
+        Call::MaxPoolForward { .. }
+        | Call::MaxPoolBackward { .. }
+        | Call::AvgPoolForward { .. }
+        | Call::AvgPoolBackward { .. } => pooling(p, call),
+        Call::SoftmaxCrossEntropyForward { shape } => loss(p, &shape),
+        Call::SoftmaxCrossEntropyBackward { shape } => loss_backward(p, &shape),
+        _ => elementwise(p, call),
+    }
+    plan
+}
+
+/// Calls that go through a tensor once.
+fn elementwise(p: &mut Plan, call: &Call) {
+    /// `kernel` on four elements a thread.
+    fn fours(p: &mut Plan, kernel: &'static str, elements: u64, arguments: Vec<Argument>) {
+        p.launch(kernel, elements.div_ceil(4), arguments);
+    }
+    match *call {
+        Call::ReluForward { elements: n } => {
+            fours(p, "relu_forward", n, vec![Operand(0), Operand(1), U64(n)])
+        }
+        Call::ReluBackward { elements: n, accumulate } => {
+            fours(p, "relu_backward", n, vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)]);
+        }
+        Call::ReluMaskForward { elements: n } => {
+            p.launch("relu_mask_forward", n.div_ceil(8), vec![Operand(0), Operand(1), Operand(2), U64(n)]);
+        }
+        Call::ReluMaskBackward { elements: n, accumulate } => {
+            let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)];
+            p.launch("relu_mask_backward", n.div_ceil(8), arguments);
+        }
+        Call::Add { elements: n } => fours(p, "add", n, vec![Operand(0), Operand(1), Operand(2), U64(n)]),
+        Call::DropoutForward { elements: n, probability, stream } => {
+            fours(p, "dropout", n, dropout(n, probability, stream, false));
+        }
+        Call::DropoutBackward { elements: n, probability, stream, accumulate } => {
+            fours(p, "dropout", n, dropout(n, probability, stream, accumulate));
+        }
+        Call::ConcatPart { rows, channels, first, total } => {
+            let n = rows.saturating_mul(channels);
+            let part = [channels, first, total].map(|n| U32(narrow(n)));
+            p.launch("concat_part", n, [&[Operand(0), Operand(1), U64(n)], &part[..]].concat());
+        }
+        Call::SplitPart { rows, channels, first, total, accumulate } => {
+            let n = rows.saturating_mul(channels);
+            let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
+            let arguments = vec![Operand(0), Operand(1), U64(n), channels, first, total, flag(accumulate)];
+            p.launch("split_part", n, arguments);
+        }
+        Call::Sgd { elements: n, decay } => {
+            let arguments = vec![Operand(0), Operand(1), Operand(2), Operand(3), U64(n), flag(decay)];
+            fours(p, "sgd", n, arguments);
+        }
+        _ => unreachable!("every other call has an arm of its own in `plan`"),
+    }
+}
+
+fn flag(set: bool) -> Argument {
+    U32(u32::from(set))
+}
+
+fn dropout(elements: u64, probability: f32, stream: u32, accumulate: bool) -> Vec<Argument> {
+    let scale = 1.0 / (1.0 - probability);
+    vec![
+        Operand(0),
+        Operand(1),
+        Operand(2),
+        U64(elements),
+        F32(probability),
+        F32(scale),
+        U32(stream),
+        flag(accumulate),
+    ]
+}
+
+/// Pooling: a thread has one element of what is written.
+fn pooling(p: &mut Plan, call: &Call) {
+    let n = |shape: &PoolShape, image: [u32; 2]| {
+        let factors = [image[0], image[1], shape.channels].map(u64::from);
+        factors.iter().fold(shape.batch, |n, f| n.saturating_mul(*f))
+    };
+    let numbers = |shape: &PoolShape| -> Vec<Argument> {
+        let ([height, width], [rows, columns]) = (shape.input, shape.output);
+        let image = [height, width, rows, columns, shape.channels].map(U32);
+        [&image[..], &window(&shape.window)].concat()
+    };
+    let share =
+        |shape: &PoolShape| 1.0 / (shape.window.size[0] as usize * shape.window.size[1] as usize) as f32;
+    let (kernel, shape, threads, leading) = match call {
+        Call::MaxPoolForward { shape } => {
+            let n = n(shape, shape.output);
+            ("max_pool_forward", shape, n, vec![Operand(0), Operand(1), Operand(2), U64(n)])
+        }
+        Call::MaxPoolBackward { shape, accumulate } => {
+            let n = n(shape, shape.input);
+            let leading = vec![Operand(0), Operand(1), Operand(2), U64(n), flag(*accumulate)];
+            ("max_pool_backward", shape, n, leading)
+        }
+        Call::AvgPoolForward { shape } => {
+            let n = n(shape, shape.output);
+            ("avg_pool_forward", shape, n, vec![Operand(0), Operand(1), U64(n), F32(share(shape))])
+        }
+        Call::AvgPoolBackward { shape, accumulate } => {
+            let n = n(shape, shape.input);
+            let leading = vec![Operand(0), Operand(1), U64(n), F32(share(shape)), flag(*accumulate)];
+            ("avg_pool_backward", shape, n, leading)
+        }
+        _ => unreachable!("only poolings come here"),
+    };
+    p.launch(kernel, threads, [leading, numbers(shape)].concat());
+}
+
+/// Softmax with cross entropy: PIECES threads a row, which meet after the largest, after the sum, and in the metrics.
+fn loss(p: &mut Plan, shape: &RowShape) {
+    let (logits, labels, probabilities, metrics) = (Operand(0), Operand(1), Operand(2), Operand(3));
+    let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
+    let threads = shape.rows.saturating_mul(PIECES);
+    let [values, channels_of, sums] = [1, 1, 2].map(|words: u64| p.floats(threads.saturating_mul(words)));
+    let [gaps, right, of_rows] = [1, 1, 3].map(|words: u64| p.floats(shape.rows.saturating_mul(words)));
+    let total = p.floats(3);
+    p.launch("softmax_largest", threads, vec![logits, values, channels_of, rows, channels]);
+    let arguments =
+        vec![logits, labels, values, channels_of, probabilities, sums, gaps, right, rows, channels];
+    p.launch("softmax_exponentials", threads, arguments);
+    p.launch(
+        "softmax_scale",
+        threads,
+        vec![probabilities, labels, sums, gaps, right, of_rows, rows, channels],
+    );
+    p.sum(of_rows, shape.rows, 3, total);
+    p.launch("loss_metrics", 1, vec![total, metrics]);
+}
+
+fn loss_backward(p: &mut Plan, shape: &RowShape) {
+    let (probabilities, labels, dlogits) = (Operand(0), Operand(1), Operand(2));
+    let parts = shape.rows.div_ceil(FAN);
+    let counts = p.floats(parts);
+    let counted = p.floats(1);
+    p.launch("count_labels", parts, vec![labels, counts, U64(shape.rows), U32(FAN as u32)]);
+    p.sum(counts, parts, 1, counted);
+    let n = elements(shape);
+    p.launch(
+        "softmax_backward",
+        n,
+        vec![probabilities, labels, counted, dlogits, U64(n), U32(narrow(shape.channels))],
+    );
+}

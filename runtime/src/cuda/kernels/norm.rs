@@ -1,0 +1,104 @@
+//! The launches of normalisations: statistics in parts, joined as often as it takes, then one pass over the elements.
+//!
+//! What it deliberately does not do: hold a formula; those are in `norm.cu`.
+
+use super::Argument::{F32, Operand, U32, U64};
+use super::{Argument, FAN, PARALLEL, Plan, elements, flag, narrow};
+use plimsoll_ir::program::RowShape;
+
+/// Rows that a part has at least: with fewer, the parts would be a tensor of their own.
+const LEAST_ROWS: u64 = 16;
+
+/// Into how many parts a sum over rows is cut.
+fn parts(shape: &RowShape) -> u64 {
+    let most = u64::from(narrow(shape.rows.div_ceil(LEAST_ROWS))).max(1);
+    (PARALLEL / shape.channels.max(1)).clamp(1, most)
+}
+
+/// `to` = the sums of x over all rows, for each channel: the gradient of a bias.
+pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argument) {
+    let count = parts(shape);
+    let width = shape.channels;
+    let of_parts = p.floats(count.saturating_mul(width));
+    let arguments = vec![x, of_parts, U64(shape.rows), U32(narrow(width)), U32(narrow(count))];
+    p.launch("channel_parts", count.saturating_mul(width), arguments);
+    p.sum(of_parts, count, width, to);
+}
+
+/// x, gamma, beta -> y, stats.
+pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
+    let [x, gamma, beta, y, stats] = [0, 1, 2, 3, 4].map(Operand);
+    let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
+    let total = parts(shape);
+    let of = |parts: u64| parts.saturating_mul(shape.channels);
+    let mut moments = p.floats(of(2 * total));
+    p.launch("moment_parts", of(total), vec![x, moments, rows, channels, U32(narrow(total))]);
+    let (mut count, mut span) = (total, 1);
+    while count > FAN {
+        let groups = count.div_ceil(FAN);
+        let joined = p.floats(of(2 * groups));
+        let numbers = [total, span, count, FAN].map(|n| U32(narrow(n)));
+        let leading = [moments, joined, U64(of(groups)), rows, channels];
+        p.launch("moment_join", of(groups), [&leading[..], &numbers[..]].concat());
+        (moments, count, span) = (joined, groups, span * FAN);
+    }
+    let scale = p.floats(shape.channels);
+    let numbers = [total, span, count].map(|n| U32(narrow(n)));
+    let leading = [moments, gamma, stats, scale, rows, channels];
+    p.launch("batch_norm_stats", shape.channels, [&leading[..], &numbers[..], &[F32(epsilon)]].concat());
+    let n = elements(shape);
+    p.launch("batch_norm_apply", n.div_ceil(4), vec![x, stats, scale, beta, y, U64(n), channels]);
+}
+
+/// stats, running mean, running variance -> running mean, running variance.
+pub(super) fn running(p: &mut Plan, shape: &RowShape, epsilon: f32, momentum: f32) {
+    let channels = narrow(shape.channels);
+    let leading = [Operand(0), Operand(1), Operand(2), U64(shape.rows), U32(channels)];
+    let arguments = [&leading[..], &[F32(epsilon), F32(momentum)]].concat();
+    p.launch("batch_norm_running", shape.channels, arguments);
+}
+
+/// x, gamma, beta, running mean, running variance -> y.
+pub(super) fn inference(p: &mut Plan, shape: &RowShape, epsilon: f32) {
+    let n = elements(shape);
+    let operands = [0, 1, 2, 3, 4, 5].map(Operand);
+    let numbers = [U64(n), U32(narrow(shape.channels)), F32(epsilon)];
+    p.launch("batch_norm_inference", n.div_ceil(4), [&operands[..], &numbers[..]].concat());
+}
+
+/// x, dy, gamma, stats -> dx, dgamma, dbeta.
+pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
+    let [x, dy, gamma, stats, dx, dgamma, dbeta] = [0, 1, 2, 3, 4, 5, 6].map(Operand);
+    let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
+    let count = parts(shape);
+    let width = shape.channels.saturating_mul(2);
+    let of_parts = p.floats(count.saturating_mul(width));
+    let [sums, slopes] = [0, 1].map(|_| p.floats(width));
+    let threads = count.saturating_mul(shape.channels);
+    // The mean is the first half of stats.
+    p.launch("gradient_parts", threads, vec![x, dy, stats, of_parts, rows, channels, U32(narrow(count))]);
+    p.sum(of_parts, count, width, sums);
+    let arguments = vec![sums, stats, dgamma, dbeta, slopes, rows, channels];
+    p.launch("batch_norm_slopes", shape.channels, arguments);
+    let n = elements(shape);
+    let arguments = vec![x, dy, gamma, stats, slopes, dx, U64(n), channels, flag(accumulate)];
+    p.launch("batch_norm_backward", n.div_ceil(4), arguments);
+}
+
+/// x -> y; or with `accumulate`, x, dy -> dx. `numbers` are alpha, beta, bias.
+pub(super) fn lrn(p: &mut Plan, shape: &RowShape, numbers: [f32; 3], size: u32, accumulate: Option<bool>) {
+    let [alpha, beta, bias] = numbers;
+    let n = elements(shape);
+    let around = [U32(narrow(shape.channels)), U32(size / 2), F32(alpha / size as f32), F32(beta), F32(bias)];
+    match accumulate {
+        None => {
+            p.launch("lrn_forward", n, [&[Operand(0), Operand(1), U64(n)], &around[..]].concat());
+        }
+        Some(accumulate) => {
+            let factor = 2.0 * alpha * beta / size as f32;
+            let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
+            let last = [F32(factor), flag(accumulate)];
+            p.launch("lrn_backward", n, [&leading[..], &around[..], &last[..]].concat());
+        }
+    }
+}
