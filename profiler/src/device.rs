@@ -198,7 +198,7 @@ fn calibrate(device: &mut dyn Device) -> Result<Seconds, ProfileError> {
     let mut costs = Vec::new();
     for _ in 0..CALIBRATIONS {
         // Device::begin with one id for the same commands each time.
-        if device.begin(IterationId(u32::MAX)) == Begun::Enqueue {
+        if device.begin(IterationId { number: u32::MAX, timed: true }) == Begun::Enqueue {
             (0..EVENTS).for_each(|event| device.record(Stream::Compute, EventId(event)));
         }
         device.synchronise()?;

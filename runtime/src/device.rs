@@ -22,7 +22,7 @@ pub struct DeviceFacts {
     pub name: String,
     /// The machine around it: processor and operating system.
     pub system: String,
-    /// Threads that compute.
+    /// Threads that compute, or multiprocessors.
     pub threads: u32,
     /// All of its memory; none where it has no limit.
     pub memory: Option<Bytes>,
@@ -77,7 +77,12 @@ pub struct EventId(pub u32);
 
 /// Names a fixed sequence of commands: two iterations with the same id enqueue the same commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IterationId(pub u32);
+pub struct IterationId {
+    /// Tells sequences apart.
+    pub number: u32,
+    /// Whether [`Device::event_seconds`] is asked after it: time stamps cost something, and a graph has none.
+    pub timed: bool,
+}
 
 /// What the caller of [`Device::begin`] does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +202,14 @@ pub enum DeviceError {
         /// The panic's or the driver's word.
         why: String,
     },
+    /// The driver refused a call, or says that something failed earlier.
+    #[error("the driver refused {why}; {what_to_do}")]
+    Driver {
+        /// The call and the driver's words.
+        why: String,
+        /// What to do.
+        what_to_do: &'static str,
+    },
     /// A read or write, or a transfer, leaves the memory that was allocated.
     #[error("{bytes} at byte {offset} are outside the {memory} that were allocated", offset = offset.0)]
     OutOfRange {
@@ -227,7 +240,7 @@ pub trait Device: Send {
     /// Makes room for iterations of so many events and commands.
     fn reserve(&mut self, room: Room) -> Result<(), DeviceError>;
 
-    /// Starts an iteration: the zero of [`Device::event_seconds`].
+    /// Starts an iteration; where it is timed, this is the zero of [`Device::event_seconds`].
     fn begin(&mut self, iteration: IterationId) -> Begun;
 
     /// Enqueues a kernel on the compute stream.
@@ -249,7 +262,7 @@ pub trait Device: Send {
     /// Waits until all streams are idle. The first failure of the iteration comes out here.
     fn synchronise(&mut self) -> Result<(), DeviceError>;
 
-    /// When an event of the last iteration happened, since its start.
+    /// When an event of the last iteration, which was timed, happened, since its start.
     fn event_seconds(&mut self, event: EventId) -> Seconds;
 
     /// Writes to the allocation, between iterations.

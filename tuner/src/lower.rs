@@ -3,8 +3,8 @@
 //!
 //! A command must come after
 //! - what filled the bytes that it reads (a compute, or a prefetch),
-//! - for a prefetch, the offloads that put its bytes on the host; for an offload, earlier prefetches of the same bytes
-//!   and the step that last wrote them; for an in-place update, earlier offloads of the tensor,
+//! - for a prefetch, the offloads that put its bytes on the host and all earlier ones of the tensor; for an offload,
+//!   earlier prefetches of the tensor and the step that last wrote it; for an in-place update, earlier offloads of it,
 //! - what fills another copy of the bytes that it touches, where ops that run again have made several,
 //! - every command that closes a buffer in whose bytes it opens one,
 //! - what a policy's own [`Barrier`] asks for.
@@ -306,6 +306,8 @@ impl<'a> Lowering<'a> {
                 let copies = self.host[tensor.index()].iter().rev();
                 let mut copies = copies.filter(|c| c.first < bytes.end && bytes.start < c.end).peekable();
                 let version = copies.peek().map(|c| c.version).ok_or(nothing)?;
+                // Pieces of a tensor are not under way in both directions at a time.
+                after.extend(self.offloaded[tensor.index()]);
                 // All copies since a whole one: pieces may have come from several offloads.
                 for copy in copies {
                     after.push(copy.command);

@@ -92,6 +92,9 @@ pub(crate) const GIVEN: [Attempt; 11] = {
 /// How far windows are tightened where that suffices; the widest last.
 const SLACK: [f64; 2] = [0.75, 0.5];
 
+/// A pool that is no more than so many times larger than what is alive in it has no holes worth more work.
+const NO_HOLES: f64 = 1.002;
+
 /// The most looks for each attempt to settle a plan: some tenths of a second.
 const SETTLING: u64 = 20_000_000;
 
@@ -227,35 +230,44 @@ impl Task<'_> {
         Ok((realised, vec![0; margins.len()]))
     }
 
-    /// The same plan with windows as wide and a pool as small as little work finds them, if that is no slower: slack is for
-    /// times that differ from the prediction.
+    /// The same plan with the widest windows for which little work finds a pool without holes, or with those that leave the
+    /// fewest, if that is no slower: slack is for times that differ from the prediction.
     pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
         let looks = (FULL / 2 + 1_500 * self.trace.ops.len() as u64).min(SETTLING);
         let assign = |items: &Items, order: &[u32], limit: u64| {
             assign_like(&items.items, order, limit, ALIGNMENT, self.work(looks), self.request.seed)
         };
         let packings = std::mem::take(&mut fitting.packings);
+        let mut best: Option<(f64, Fitting)> = None;
         for (at, (placement, items)) in packings.iter().enumerate().rev() {
             let alive = most_alive(&items.items);
-            if self.request.limits.is_expired() || (at == 0 && alive == fitting.schedule.pool_bytes.0) {
+            let (tightest, known) = (at == 0, fitting.schedule.pool_bytes.0);
+            if self.request.limits.is_expired() {
                 break;
             }
-            let within = if at == 0 { fitting.schedule.pool_bytes.0 } else { self.pool };
+            if tightest && alive == known {
+                return Ok(fitting);
+            }
+            let within = if tightest { known } else { self.pool };
             let mut found = assign(items, &fitting.order, within);
             if found.height <= within && found.height > alive {
                 let lower = assign(items, &found.order, alive);
                 found = if lower.height < found.height { lower } else { found };
             }
+            let holes = found.height as f64 / alive.max(1) as f64;
             tracing::debug!(at, alive, height = found.height, within, "settled");
-            if found.height > within {
+            if found.height > within || best.as_ref().is_some_and(|(least, _)| holes >= *least) {
                 continue;
             }
             let Realised::Fits(settled) = self.finish(placement, items, &found)? else { continue };
             if settled.makespan.0 <= fitting.makespan.0 * (1.0 + HAIR) {
-                return Ok(settled);
+                best = Some((holes, settled));
+            }
+            if best.as_ref().is_some_and(|(least, _)| *least <= NO_HOLES) {
+                break;
             }
         }
-        Ok(fitting)
+        Ok(best.map_or(fitting, |(_, settled)| settled))
     }
 
     /// By op: by how much what is there while it runs, or while others run again for it, lies above the pool.

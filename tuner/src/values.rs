@@ -23,6 +23,9 @@ pub const NONE: u32 = u32::MAX;
 /// A value is swapped whole or a leading part of it, counted in these.
 pub const PARTS: u8 = 8;
 
+/// What takes more than this part of the pool is large.
+const LARGE: u64 = 24;
+
 /// What becomes of a value between two touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -118,6 +121,8 @@ pub struct Values {
     pub writes: Rows,
     /// By op: the ways in which it may run, the fastest first, each with less workspace than the one before.
     pub ways: Vec<Vec<OpWay>>,
+    /// In bytes: what is larger is large.
+    large: u64,
 }
 
 /// All choices about an iteration.
@@ -129,12 +134,15 @@ pub struct Decisions {
     pub parts: Vec<u8>,
     /// By op: which of its ways.
     pub ways: Vec<u8>,
+    /// Into so many chunks what is swapped of a large value is cut, so that each leaves and returns by itself; 1 where it
+    /// goes as one. At most [`PARTS`].
+    pub chunks: u8,
 }
 
 impl Values {
     /// The values of a valid trace, and what may be decided about them within a pool of so many bytes.
     pub fn new(trace: &Trace, pool: Bytes, allow: Allow) -> Values {
-        let mut values = Values::default();
+        let mut values = Values { large: pool.0 / LARGE, ..Values::default() };
         let mut readers: Vec<Vec<u32>> = Vec::new();
         let mut current = vec![NONE; trace.tensors.len()];
         for (i, op) in trace.ops.iter().enumerate() {
@@ -239,7 +247,16 @@ impl Values {
             choices: self.gaps.iter().map(choice).collect(),
             parts: vec![PARTS; self.tensor.len()],
             ways: vec![0; self.ways.len()],
+            chunks: 1,
         }
+    }
+
+    /// Where the chunks end of what is swapped of a value, counted from its first byte. The first begins there.
+    pub fn chunk_ends(&self, value: u32, decisions: &Decisions) -> impl Iterator<Item = u64> {
+        let parts = u32::from(decisions.parts[value as usize]);
+        let cut = self.bytes[value as usize] > self.large;
+        let chunks = if cut { u32::from(decisions.chunks).min(parts) } else { 1 };
+        (1..=chunks).map(move |chunk| self.part(value, (parts * chunk / chunks) as u8))
     }
 
     /// The bytes of a value that so many of its [`PARTS`] are.

@@ -89,8 +89,8 @@ pub struct Walk {
     /// Seconds of those that run ops again, in the ways decided.
     pub again_seconds: f64,
     instances: Vec<Instance>,
-    /// By move of the course: its instance.
-    of_move: Vec<u32>,
+    /// By move of the course: its instance, and the first byte of it that moves.
+    of_move: Vec<(u32, u64)>,
     /// By step: its workspace and its margin.
     beside: Vec<u64>,
     /// The steps of ops that have more than one way, and the way in which each runs.
@@ -276,10 +276,17 @@ impl Walk {
             // What was away comes back. Between two steps that follow each other nothing can leave.
             if std::mem::replace(&mut state.place, Place::Here) == Place::Away && slot > state.since + 1 {
                 let offload = !std::mem::replace(&mut state.hosted, true);
-                let bytes = values.part(z.value, decisions.parts[z.value as usize]);
                 let (after, writer) = (state.since, state.written);
-                self.course.moves.push(Move { bytes, after, before: slot, writer, offload });
-                self.of_move.push(state.instance);
+                let mut first = 0;
+                for end in values.chunk_ends(z.value, decisions) {
+                    let bytes = end - first;
+                    if bytes == 0 {
+                        continue;
+                    }
+                    self.course.moves.push(Move { bytes, after, before: slot, writer, offload });
+                    self.of_move.push((state.instance, first));
+                    first = end;
+                }
             }
         }
         slot
@@ -387,13 +394,15 @@ impl Walk {
     /// By home of the placement: the value that lies there, the how-manieth instance of it, and the how-manieth home of that.
     /// What has the same name in another walk is the same thing.
     pub fn names(&self) -> Vec<Name> {
-        let mut moves = vec![0; self.instances.len()];
-        self.of_move.iter().for_each(|instance| moves[*instance as usize] += 1);
+        let mut gaps = vec![0; self.instances.len()];
+        for (instance, _) in self.of_move.iter().filter(|(_, first)| *first == 0) {
+            gaps[*instance as usize] += 1;
+        }
         let mut ordinals = vec![0; self.states.len()];
         let mut names = Vec::new();
-        for (here, moves) in self.instances.iter().zip(moves) {
+        for (here, gaps) in self.instances.iter().zip(gaps) {
             let ordinal = &mut ordinals[here.value as usize];
-            names.extend((0..=moves).map(|home| (here.value, *ordinal, home)));
+            names.extend((0..=gaps).map(|home| (here.value, *ordinal, home)));
             *ordinal += 1;
         }
         names
@@ -418,7 +427,7 @@ impl Walk {
             alternative: way.alternative,
         }));
         let mut moves: Vec<Vec<u32>> = vec![Vec::new(); self.instances.len()];
-        for (m, instance) in self.of_move.iter().enumerate() {
+        for (m, (instance, _)) in self.of_move.iter().enumerate() {
             moves[*instance as usize].push(m as u32);
         }
         let mut placing = Placing { walk: self, values, windows, placement, keyed: Vec::new(), homes: 0 };
@@ -448,7 +457,7 @@ impl Placing<'_> {
     /// Cuts an instance into the pieces that its moves ask for.
     fn add(&mut self, here: &Instance, moves: &[u32]) {
         let whole = self.values.bytes[here.value as usize];
-        let mut cuts: Vec<u64> = moves.iter().map(|m| self.walk.course.moves[*m as usize].bytes).collect();
+        let mut cuts: Vec<u64> = moves.iter().map(|m| self.moved(*m).end).collect();
         cuts.push(whole);
         cuts.sort_unstable();
         cuts.dedup();
@@ -457,7 +466,19 @@ impl Placing<'_> {
             self.add_piece(here, first..cut, moves);
             first = cut;
         }
-        self.homes += moves.len() as u32 + 1;
+        self.homes += self.gaps(moves).count() as u32 + 1;
+    }
+
+    /// Which bytes of its instance a move takes.
+    fn moved(&self, m: u32) -> Range<u64> {
+        let (_, first) = self.walk.of_move[m as usize];
+        first..first + self.walk.course.moves[m as usize].bytes
+    }
+
+    /// The moves of an instance by gap: chunk by chunk.
+    fn gaps<'m>(&self, moves: &'m [u32]) -> impl Iterator<Item = &'m [u32]> {
+        let before = |m: u32| self.walk.course.moves[m as usize].before;
+        moves.chunk_by(move |a, b| before(*a) == before(*b))
     }
 
     fn add_piece(&mut self, here: &Instance, bytes: Range<u64>, moves: &[u32]) {
@@ -466,9 +487,10 @@ impl Placing<'_> {
         let mut home = self.homes;
         let mut begins = here.opens;
         let mut opens = if begins == 0 { Opens::Start } else { Opens::Written };
-        for &m in moves {
-            let (window, piece) = (self.windows[m as usize], self.walk.course.moves[m as usize]);
-            if piece.bytes >= bytes.end {
+        let gaps: Vec<&[u32]> = self.gaps(moves).collect();
+        for gap in gaps {
+            if let Some(&m) = gap.iter().find(|m| self.moved(**m).contains(&bytes.start)) {
+                let (window, piece) = (self.windows[m as usize], self.walk.course.moves[m as usize]);
                 let here = self.placement.residencies.len() as u32;
                 let slots = begins..window.leaves;
                 self.placement.residencies.push(Residency {
@@ -487,7 +509,8 @@ impl Placing<'_> {
                 (begins, opens) = (window.returns, Opens::Prefetched);
             }
             // Where all of it leaves, it may come back elsewhere.
-            home += u32::from(piece.bytes == whole);
+            let gone: u64 = gap.iter().map(|m| self.walk.course.moves[*m as usize].bytes).sum();
+            home += u32::from(gone == whole);
         }
         let slots = begins..here.last + 1;
         self.placement.residencies.push(Residency { tensor, bytes, home, slots, opens });

@@ -67,7 +67,7 @@ impl Memory {
     /// Exactly these bytes, zeros, 4096-aligned.
     pub(super) fn new(layout: MemoryLayout, host: &HostMemory) -> Result<Memory, DeviceError> {
         let on_host = if *host == HostMemory::Anonymous { layout.host } else { Bytes::ZERO };
-        if let Some(available) = meminfo("MemAvailable:") {
+        if let Some(available) = available_bytes() {
             let needed = Bytes(layout.device().0.saturating_add(on_host.0));
             if needed > available {
                 return Err(DeviceError::OutOfMemory { what: "device and host", needed, available });
@@ -175,6 +175,11 @@ fn fill(file: &File, bytes: Bytes) -> std::io::Result<()> {
     }
 }
 
+/// What the system could give now; none where it does not say.
+pub(crate) fn available_bytes() -> Option<Bytes> {
+    meminfo("MemAvailable:")
+}
+
 /// All memory of the machine; none where the system does not say.
 pub(super) fn machine_bytes() -> Option<Bytes> {
     meminfo("MemTotal:")
@@ -189,7 +194,7 @@ fn meminfo(key: &str) -> Option<Bytes> {
 }
 
 /// The processor's model and the operating system.
-pub(super) fn system_name() -> String {
+pub(crate) fn system_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(':'));
     let model = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim());

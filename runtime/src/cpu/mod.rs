@@ -15,6 +15,7 @@ mod memory;
 mod stream;
 
 pub use memory::HostMemory;
+pub(crate) use memory::{available_bytes, system_name};
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
@@ -78,7 +79,7 @@ impl Device for Cpu {
     fn facts(&self) -> DeviceFacts {
         DeviceFacts {
             name: "cpu".into(),
-            system: memory::system_name(),
+            system: system_name(),
             threads: self.options.threads.max(1),
             memory: memory::machine_bytes(),
         }

@@ -193,7 +193,8 @@ mod tests {
         let (mut unasked, mut early, mut taken_up) = (0, 0, 0);
         for seed in 0..300 {
             let trace = random_trace_of(1 + seed as usize % 120, seed);
-            let values = Values::new(&trace, Bytes(u64::MAX), Allow::default());
+            let values =
+                Values::new(&trace, Bytes(if seed % 3 == 0 { u64::MAX } else { 0 }), Allow::default());
             if values.gaps.is_empty() {
                 continue;
             }
@@ -201,7 +202,7 @@ mod tests {
             let margins: Vec<u64> = trace.ops.iter().map(|_| random.below(1000) as u64).collect();
             let memory = (margins, trace.memory().peak().expect("an op").1.0 * (seed % 4) / 3);
             let (mut trail, mut full, mut standing) = (Trail::default(), Walk::default(), Walk::default());
-            let mut stands = values.keep_all();
+            let mut stands = Decisions { chunks: 1 + seed as u8 % 4, ..values.keep_all() };
             let keep = of(&values, &stands, &memory);
             assert!(trail.go(keep, 0, Limit::NONE) && standing.go(keep, Limit::NONE));
             trail.accept(&values);

@@ -32,12 +32,17 @@ use search::{Judged, Search};
 /// How often the search goes on at most, where addresses leave holes.
 const RUNS: u64 = 16;
 
-/// With pieces, which rarely pay on large traces, it goes on until so many ops were looked at, but at least so often.
-const PIECE_OPS: u64 = 2000;
-const PIECE_RUNS: u64 = 4;
-
 /// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
 const COARSE: u64 = 12;
+
+/// Where one is larger than this part, pieces are cut into so many chunks, too, each of which leaves and returns by itself:
+/// it waits for room for itself only, but tangles with more.
+const VERY_COARSE: u64 = 4;
+const CHUNKS: u8 = 4;
+
+/// With pieces, which rarely pay on large traces, the search goes on until so many ops were looked at, but at least so often.
+const PIECE_OPS: u64 = 2000;
+const PIECE_RUNS: u64 = 4;
 
 /// Makespans that differ by no more than this share are equal: bytes moved decide between them.
 const SAME: f64 = 1e-6;
@@ -176,12 +181,15 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
     address(task, &values, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
     let Allow { pieces, recompute, .. } = task.request.allow;
+    let coarse = largest > task.pool / COARSE;
+    let very = largest > task.pool / VERY_COARSE;
+    let runs = (PIECE_OPS / task.trace.ops.len() as u64).clamp(PIECE_RUNS, RUNS);
     // Where ops run again, what is made whole mostly does as well as pieces.
-    let coarse = if recompute { COARSE / 3 } else { COARSE };
-    if pieces && largest > task.pool / coarse && !search.late && !candidates.settled() {
-        search.allow_pieces();
-        let runs = (PIECE_OPS / task.trace.ops.len() as u64).clamp(PIECE_RUNS, RUNS);
-        address(task, &values, &mut search, candidates, runs)?;
+    for (of_use, chunks) in [(very || (coarse && !recompute), 1), (very, CHUNKS)] {
+        if pieces && of_use && !search.late && !candidates.settled() {
+            search.allow_pieces(chunks);
+            address(task, &values, &mut search, candidates, runs)?;
+        }
     }
     Ok(search.late)
 }

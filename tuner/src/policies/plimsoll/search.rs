@@ -75,6 +75,8 @@ pub(super) struct Search<'a> {
     aim: Aim,
     /// Whether parts of values are swapped.
     pub(super) pieces: bool,
+    /// Into how many chunks they are cut on their way.
+    chunks: u8,
     /// Whether a search begins.
     fresh: bool,
     /// What a byte that does not fit costs, beside one that goes over the link.
@@ -132,6 +134,7 @@ impl<'a> Search<'a> {
             last: None,
             aim: Aim::Time,
             pieces: false,
+            chunks: 1,
             fresh: true,
             strictness: LENIENT,
             late: false,
@@ -152,7 +155,9 @@ impl<'a> Search<'a> {
             last => {
                 let seeds = seeds(self.task, self.values, self.pieces);
                 let seeds = seeds.into_iter().chain(last.map(|last| last.decisions));
-                let mut seeds: Vec<Found> = seeds.map(|seed| self.found(seed)).collect();
+                let chunks = self.chunks;
+                let mut seeds: Vec<Found> =
+                    seeds.map(|seed| self.found(Decisions { chunks, ..seed })).collect();
                 seeds.sort_by(|a, b| self.score(&a.judged).total_cmp(&self.score(&b.judged)));
                 if self.task.request.uses(Trick::Restarts) {
                     self.restart(&seeds, share)
@@ -215,8 +220,9 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// From now on parts of values are swapped, too.
-    pub fn allow_pieces(&mut self) {
+    /// From now on parts of values are swapped, too, cut into so many chunks.
+    pub fn allow_pieces(&mut self, chunks: u8) {
+        self.chunks = chunks;
         (self.pieces, self.fresh) = (true, true);
         self.moves = self.moves();
         self.margins.fill(0);
