@@ -3,11 +3,12 @@
 //! A [`plimsoll_ir::schedule::Schedule`] that was proved valid is turned once into the commands of three streams
 //! ([`Executor`]), and those are enqueued on a [`Device`] at every iteration. The [`Trainer`] feeds it batches, and
 //! saves and resumes [`Checkpoint`]s. This crate decides nothing, and allocates no device memory once an iteration has
-//! started; it is the only one of the house with `unsafe` code, all of it in `cpu/` and in the one cast of
+//! started; it is the only one of the house with `unsafe` code, all of it in `cpu/`, `cuda/` and in the one cast of
 //! [`data`].
 
 pub mod checkpoint;
 pub mod cpu;
+pub mod cuda;
 pub mod data;
 mod device;
 mod error;
@@ -21,6 +22,7 @@ mod waits;
 
 pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory};
+pub use cuda::{CudaDevice, CudaError, CudaOptions};
 pub use device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
 };

@@ -1,0 +1,261 @@
+//! Why there is no device `cuda`, split by what the user can do; and how the driver's refusals become a device's errors.
+//!
+//! Each is one message: what was looked for or asked, where, and what to do. Nothing here is a panic: a machine without
+//! CUDA is the usual case.
+
+use crate::device::DeviceError;
+use std::path::PathBuf;
+
+/// Why a device could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// A library is nowhere to be found.
+    #[error("{library} is not on this machine: looked for {files} {places}; {what_to_do}")]
+    Missing {
+        /// What it is.
+        library: &'static str,
+        /// Its file names, by comma.
+        files: String,
+        /// Where it was looked for.
+        places: String,
+        /// What to do.
+        what_to_do: &'static str,
+    },
+    /// A library is there and the system does not load it.
+    #[error("`{}` cannot be loaded: {why}; mend it, or remove its folder from where libraries are searched", path.display())]
+    Unloadable {
+        /// Which file.
+        path: PathBuf,
+        /// The system's word.
+        why: String,
+    },
+    /// A library lacks a function: it is older than what Plimsoll needs.
+    #[error("`{}` is too old: it has no `{symbol}`; {what_to_do}", path.display())]
+    TooOld {
+        /// Which file.
+        path: PathBuf,
+        /// What it lacks.
+        symbol: &'static str,
+        /// What to do.
+        what_to_do: &'static str,
+    },
+    /// `CUDA_VISIBLE_DEVICES` leaves no device.
+    #[error(
+        "CUDA_VISIBLE_DEVICES is `{value}`, which leaves no device to see; unset it, or name devices that `nvidia-smi -L` \
+         lists, such as CUDA_VISIBLE_DEVICES=0"
+    )]
+    Visible {
+        /// What it says.
+        value: String,
+    },
+    /// The driver works and sees no device.
+    #[error(
+        "the driver `{}` sees no CUDA device; `nvidia-smi -L` lists those of the machine, and a container must be given them",
+        path.display()
+    )]
+    NoDevice {
+        /// The driver.
+        path: PathBuf,
+    },
+    /// There are devices, but not this one.
+    #[error("there is no device cuda:{ordinal}: {}", range(*devices))]
+    Ordinal {
+        /// What was asked for.
+        ordinal: u32,
+        /// How many there are, at least 1.
+        devices: u32,
+    },
+    /// The driver's kernel module, its permissions or its version stand in the way.
+    #[error("the driver `{}` does not start: {refusal}; {what_to_do}", path.display())]
+    Start {
+        /// The driver.
+        path: PathBuf,
+        /// Its word.
+        refusal: Refusal,
+        /// What to do.
+        what_to_do: &'static str,
+    },
+    /// Another process has the device for itself, or it cannot be used.
+    #[error("cuda:{ordinal} cannot be used: {refusal}; {what_to_do}")]
+    Device {
+        /// Which.
+        ordinal: u32,
+        /// The driver's word.
+        refusal: Refusal,
+        /// What to do.
+        what_to_do: &'static str,
+    },
+    /// NVRTC makes no code for a device as old as this.
+    #[error(
+        "NVRTC `{}` makes code for compute capability {least} at least, and {device} has {capability}; put an older NVRTC \
+         first with PLIMSOLL_CUDA_LIBRARIES=FOLDER", path.display()
+    )]
+    Capability {
+        /// Which NVRTC.
+        path: PathBuf,
+        /// The least that it knows.
+        least: Capability,
+        /// The device's name.
+        device: String,
+        /// The device's.
+        capability: Capability,
+    },
+    /// The kernels do not compile: a bug of ours, or an NVRTC that reads them otherwise.
+    #[error("the kernels do not compile with NVRTC `{}`: {log}", path.display())]
+    Compile {
+        /// Which NVRTC.
+        path: PathBuf,
+        /// Its log, or the code that it gave.
+        log: String,
+    },
+    /// The driver does not take the compiled kernels.
+    #[error("the driver does not load the kernels: {refusal}; {what_to_do}")]
+    Load {
+        /// Its word.
+        refusal: Refusal,
+        /// What to do.
+        what_to_do: &'static str,
+    },
+    /// Any other call that the driver refused.
+    #[error("the driver refused {0}")]
+    Driver(#[from] Refusal),
+}
+
+/// A call that the driver refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {text} ({name})")]
+pub struct Refusal {
+    /// The function.
+    pub call: &'static str,
+    /// The driver's number for it.
+    pub code: u32,
+    /// Its name, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub name: String,
+    /// The driver's own words.
+    pub text: String,
+}
+
+/// A compute capability, such as 9.0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Capability {
+    /// Before the point.
+    pub major: u32,
+    /// After the point.
+    pub minor: u32,
+}
+
+impl std::fmt::Display for Capability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl From<Refusal> for DeviceError {
+    fn from(refusal: Refusal) -> DeviceError {
+        DeviceError::Driver { what_to_do: advice(refusal.code), why: refusal.to_string() }
+    }
+}
+
+fn range(devices: u32) -> String {
+    match devices {
+        1 => "the only one is cuda:0".to_owned(),
+        n => format!("they are cuda:0 to cuda:{}", n - 1),
+    }
+}
+
+/// The driver's numbers that are looked at by name (cuda.h).
+pub(super) mod code {
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
+    pub(crate) const STUB_LIBRARY: u32 = 34;
+    pub(crate) const DEVICE_UNAVAILABLE: u32 = 46;
+    pub(crate) const NO_DEVICE: u32 = 100;
+    pub(crate) const INVALID_DEVICE: u32 = 101;
+    pub(crate) const NO_BINARY_FOR_GPU: u32 = 209;
+    pub(crate) const ECC_UNCORRECTABLE: u32 = 214;
+    pub(crate) const JIT_COMPILER_NOT_FOUND: u32 = 221;
+    pub(crate) const UNSUPPORTED_PTX_VERSION: u32 = 222;
+    pub(crate) const OPERATING_SYSTEM: u32 = 304;
+    pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
+    pub(crate) const LAUNCH_TIMEOUT: u32 = 702;
+    pub(crate) const LAUNCH_FAILED: u32 = 719;
+    pub(crate) const SYSTEM_NOT_READY: u32 = 802;
+    pub(crate) const SYSTEM_DRIVER_MISMATCH: u32 = 803;
+    pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: u32 = 804;
+    pub(crate) const UNKNOWN: u32 = 999;
+}
+
+/// What to do about a refusal.
+pub(super) fn advice(number: u32) -> &'static str {
+    match number {
+        code::OUT_OF_MEMORY => "lower --budget, or end what else uses the device (`nvidia-smi` lists it)",
+        code::STUB_LIBRARY => {
+            "it is a stub for linking; take its folder out of LD_LIBRARY_PATH so that the driver's own library is found"
+        }
+        code::DEVICE_UNAVAILABLE => {
+            "another process has it for itself (`nvidia-smi` lists it); wait for it, or take another device"
+        }
+        code::NO_BINARY_FOR_GPU | code::UNSUPPORTED_PTX_VERSION => {
+            "the driver is older than NVRTC: update the driver, or put an NVRTC of the driver's own CUDA version first with \
+             PLIMSOLL_CUDA_LIBRARIES=FOLDER"
+        }
+        code::JIT_COMPILER_NOT_FOUND => {
+            "libnvidia-ptxjitcompiler.so.1 belongs to the driver and is not there; install the whole driver"
+        }
+        code::ECC_UNCORRECTABLE => {
+            "the device's memory is faulty; start again from the checkpoint on another device"
+        }
+        code::OPERATING_SYSTEM | code::UNKNOWN => {
+            "see whether `nvidia-smi` works, the module nvidia_uvm is loaded, and /dev/nvidia* may be opened"
+        }
+        code::ILLEGAL_ADDRESS | code::LAUNCH_FAILED => {
+            "a kernel failed and the device's state is lost: start again, from the checkpoint where there is one; please report it"
+        }
+        code::LAUNCH_TIMEOUT => {
+            "the device also serves a display, which ends kernels that run for seconds; lower the batch"
+        }
+        code::SYSTEM_NOT_READY => {
+            "the fabric manager or another service of the driver is not running; start it"
+        }
+        code::SYSTEM_DRIVER_MISMATCH => {
+            "the driver's library and its kernel module are of different versions; restart the machine after the update"
+        }
+        code::COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            "a compatibility libcuda is found first and this device cannot use it; take its folder out of LD_LIBRARY_PATH"
+        }
+        _ => "start again, from the checkpoint where there is one; `plimsoll doctor` shows driver and device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_says_what_where_and_what_to_do() {
+        let refusal = |code, name: &str| Refusal {
+            call: "cuInit",
+            code,
+            name: name.into(),
+            text: "no such thing".into(),
+        };
+        let check = |error: CudaError, parts: &[&str]| {
+            let text = error.to_string();
+            assert!(!text.contains('\n'), "{text}");
+            for part in parts {
+                assert!(text.contains(part), "`{part}` in: {text}");
+            }
+        };
+        check(CudaError::Visible { value: String::new() }, &["CUDA_VISIBLE_DEVICES is ``", "unset it"]);
+        check(CudaError::Ordinal { ordinal: 3, devices: 1 }, &["cuda:3", "the only one is cuda:0"]);
+        check(CudaError::Ordinal { ordinal: 3, devices: 2 }, &["cuda:0 to cuda:1"]);
+        let device = CudaError::Device {
+            ordinal: 1,
+            refusal: refusal(code::DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+            what_to_do: advice(code::DEVICE_UNAVAILABLE),
+        };
+        check(device, &["cuda:1", "CUDA_ERROR_DEVICE_UNAVAILABLE", "another process", "nvidia-smi"]);
+        let lost = DeviceError::from(refusal(code::ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"));
+        assert!(lost.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{lost}");
+        assert!(lost.to_string().contains("checkpoint"), "{lost}");
+    }
+}

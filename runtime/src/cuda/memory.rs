@@ -1,0 +1,95 @@
+//! What a device `cuda` allocates: one piece of device memory and one pinned slab of the host, each of exactly its size.
+//!
+//! The slab is a mapping of its own that is registered with the driver, rather than memory of the driver's, which would be
+//! rounded up to a power of two. What is free is asked for first on both sides, so that too little is one clear error.
+
+use super::driver::{Context, DeviceMemory, PinnedMemory};
+use super::error::{Refusal, code};
+use super::graph::Streams;
+use crate::cpu::available_bytes;
+use crate::device::{DeviceError, MemoryLayout};
+use memmap2::MmapOptions;
+use plimsoll_ir::Bytes;
+use std::sync::Arc;
+
+/// The memory of a device. It is dropped while the streams are idle.
+pub(super) struct Memory {
+    layout: MemoryLayout,
+    /// None where 0 bytes were asked for.
+    device: Option<DeviceMemory>,
+    host: Option<PinnedMemory>,
+}
+
+impl Memory {
+    /// No bytes.
+    pub(super) fn empty() -> Memory {
+        Memory { layout: MemoryLayout::default(), device: None, host: None }
+    }
+
+    /// Exactly these bytes, all zeros.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        streams: &Streams,
+        layout: MemoryLayout,
+    ) -> Result<Memory, DeviceError> {
+        let device = device_memory(context, layout.device())?;
+        let host = pinned_memory(context, layout.host)?;
+        let memory = Memory { layout, device, host };
+        if let Some(device) = &memory.device {
+            // SAFETY: the range is all of the allocation, and the stream is idle before this function returns.
+            unsafe { streams.compute().zero(device.address(), layout.device().0 as usize) }?;
+            streams.compute().synchronise()?;
+        }
+        Ok(memory)
+    }
+
+    /// What was asked for.
+    pub(super) fn layout(&self) -> MemoryLayout {
+        self.layout
+    }
+
+    /// The address of a byte of device memory.
+    pub(super) fn device(&self, offset: Bytes) -> u64 {
+        debug_assert!(offset <= self.layout.device());
+        self.device.as_ref().map_or(0, DeviceMemory::address) + offset.0
+    }
+
+    /// The address of a byte of the slab.
+    pub(super) fn host(&mut self, offset: Bytes) -> *mut u8 {
+        debug_assert!(offset <= self.layout.host);
+        let base = self.host.as_mut().map_or(std::ptr::null_mut(), PinnedMemory::base);
+        base.wrapping_add(offset.0 as usize)
+    }
+}
+
+fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMemory>, DeviceError> {
+    if bytes == Bytes::ZERO {
+        return Ok(None);
+    }
+    let available = Bytes(context.free_memory()?);
+    let short = DeviceError::OutOfMemory { what: "device", needed: bytes, available };
+    let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
+    if bytes > available {
+        return Err(short);
+    }
+    DeviceMemory::allocate(context, length).map(Some).map_err(|r| or_short(r, short))
+}
+
+fn pinned_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<PinnedMemory>, DeviceError> {
+    if bytes == Bytes::ZERO {
+        return Ok(None);
+    }
+    let available = available_bytes().unwrap_or(Bytes(u64::MAX));
+    let short = DeviceError::OutOfMemory { what: "pinned host", needed: bytes, available };
+    let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
+    if bytes > available {
+        return Err(short);
+    }
+    let map = MmapOptions::new().len(length).populate().map_anon().map_err(|_| short.clone())?;
+    PinnedMemory::pin(context, map).map(Some).map_err(|r| or_short(r, short))
+}
+
+/// A refusal for want of memory is told in bytes.
+fn or_short(refusal: Refusal, short: DeviceError) -> DeviceError {
+    if refusal.code == code::OUT_OF_MEMORY { short } else { refusal.into() }
+}

@@ -1,0 +1,288 @@
+//! Where CUDA's libraries lie, asked library by library before the first use of each.
+//!
+//! The order: the folders that the caller names, then those of `PLIMSOLL_CUDA_LIBRARIES`, then what the system's loader
+//! finds by name (`LD_LIBRARY_PATH`, its cache), then the usual folders: toolkits, drivers of containers, and the packages
+//! `nvidia/*/lib` of the Python installations that are at hand. A library is loaded by its path and never unloaded; that
+//! it lacks is an error with one message, since the bindings' own loader would panic.
+//!
+//! What it deliberately does not do: link anything, run anything, or look through the whole disk.
+
+use super::error::CudaError;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The variable with a list of folders, separated by colons, that are searched before all others.
+pub const LIBRARIES_VARIABLE: &str = "PLIMSOLL_CUDA_LIBRARIES";
+
+/// A library that the device needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// What it is, in words.
+    pub(super) library: &'static str,
+    /// Its file names, the best first.
+    pub(super) files: &'static [&'static str],
+    /// A function that it has in all versions.
+    pub(super) probe: &'static CStr,
+    /// What to do where it is missing, or too old.
+    pub(super) what_to_do: &'static str,
+}
+
+/// The driver.
+pub(super) const DRIVER: Wanted = Wanted {
+    library: "the CUDA driver",
+    files: &["libcuda.so.1"],
+    probe: c"cuInit",
+    what_to_do: "install NVIDIA's driver of version 535 or later, or choose --device cpu",
+};
+
+/// The compiler of the kernels.
+pub(super) const NVRTC: Wanted = Wanted {
+    library: "NVRTC, the compiler of the kernels,",
+    files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    probe: c"nvrtcVersion",
+    what_to_do: "install it with `pip install nvidia-cuda-nvrtc` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES",
+};
+
+/// The folders in which libraries are looked for.
+#[derive(Clone, Debug)]
+pub(super) struct Search {
+    /// Before the system's loader.
+    first: Vec<PathBuf>,
+    /// Whether the system's loader is asked.
+    loader: bool,
+    /// After it.
+    usual: Vec<PathBuf>,
+}
+
+/// A library that was loaded. It stays loaded until the process ends: what a driver started cannot be taken back.
+pub(super) struct Found {
+    library: Library,
+    path: PathBuf,
+}
+
+impl Search {
+    /// As the environment says, after the folders that the caller names.
+    pub(super) fn new(named: &[PathBuf]) -> Search {
+        let listed = std::env::var_os(LIBRARIES_VARIABLE).unwrap_or_default();
+        let listed = std::env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty());
+        Search { first: named.iter().cloned().chain(listed).collect(), loader: true, usual: usual_folders() }
+    }
+
+    /// Loads a library from the first place that has it.
+    pub(super) fn load(&self, wanted: &Wanted) -> Result<Found, CudaError> {
+        for folder in &self.first {
+            for file in wanted.files {
+                if let Some(found) = load_file(&folder.join(file), wanted)? {
+                    return Ok(found);
+                }
+            }
+        }
+        for file in wanted.files.iter().filter(|_| self.loader) {
+            if let Ok(library) = dlopen(OsStr::new(file)) {
+                let path = path_of(&library, wanted).unwrap_or_else(|| PathBuf::from(file));
+                return Ok(Found { library, path });
+            }
+        }
+        for folder in &self.usual {
+            for file in wanted.files {
+                if let Some(found) = load_file(&folder.join(file), wanted)? {
+                    return Ok(found);
+                }
+            }
+        }
+        Err(self.missing(wanted))
+    }
+
+    fn missing(&self, wanted: &Wanted) -> CudaError {
+        let shown = |folders: &[PathBuf]| {
+            folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let mut places = Vec::new();
+        if !self.first.is_empty() {
+            places.push(format!("in {}", shown(&self.first)));
+        }
+        if self.loader {
+            places.push("by the system's loader (LD_LIBRARY_PATH and its cache)".to_owned());
+        }
+        if !self.usual.is_empty() {
+            places.push(format!("in {}", shown(&self.usual)));
+        }
+        CudaError::Missing {
+            library: wanted.library,
+            files: wanted.files.join(", "),
+            places: places.join(", then "),
+            what_to_do: wanted.what_to_do,
+        }
+    }
+}
+
+impl Found {
+    /// The address of a function, or the error that it is too old.
+    pub(super) fn symbol(
+        &self,
+        name: &'static str,
+        what_to_do: &'static str,
+    ) -> Result<*mut c_void, CudaError> {
+        // SAFETY: the symbol is taken as an address only; who calls it gives it its type.
+        match unsafe { self.library.get::<*mut c_void>(name.as_bytes()) } {
+            Ok(symbol) => Ok(symbol.into_raw()),
+            Err(_) => Err(CudaError::TooOld { path: self.path.clone(), symbol: name, what_to_do }),
+        }
+    }
+
+    /// Keeps it loaded for good; gives its path.
+    pub(super) fn leak(self) -> PathBuf {
+        std::mem::forget(self.library);
+        self.path
+    }
+}
+
+fn dlopen(name: &OsStr) -> Result<Library, libloading::Error> {
+    // SAFETY: NVIDIA's libraries may be loaded at any time; their initialisers touch nothing of ours.
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+}
+
+/// Loads a file; none where there is no such file.
+fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, CudaError> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let unloadable = |why: String| CudaError::Unloadable { path: path.to_owned(), why };
+    let library = dlopen(path.as_os_str()).map_err(|e| unloadable(e.to_string()))?;
+    let found = Found { library, path: path.to_owned() };
+    found.symbol(wanted.probe.to_str().expect("a C name"), wanted.what_to_do)?;
+    Ok(Some(found))
+}
+
+/// The file that a library was loaded from, as the loader tells by one of its functions.
+fn path_of(library: &Library, wanted: &Wanted) -> Option<PathBuf> {
+    // SAFETY: the symbol is taken as an address only.
+    let address = unsafe { library.get::<*mut c_void>(wanted.probe.to_bytes_with_nul()) }.ok()?.into_raw();
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: `info` has room for what is written, and `dladdr` writes all of it where it does not return 0.
+    let name = unsafe {
+        (libc::dladdr(address, info.as_mut_ptr()) != 0)
+            .then(|| info.assume_init().dli_fname)
+            .filter(|n| !n.is_null())?
+    };
+    // SAFETY: a name that `dladdr` gives is a C string that lives as long as the library, which the caller holds.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+}
+
+/// Folders in which drivers, toolkits and Python packages put these libraries, those that exist.
+fn usual_folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        folders.extend(std::env::var_os(variable).map(|root| Path::new(&root).join("lib64")));
+    }
+    // Windows' subsystem for Linux, containers, and the toolkit.
+    folders
+        .extend(["/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/local/cuda/lib64"].map(PathBuf::from));
+    for packages in python_packages() {
+        for package in entries(&packages.join("nvidia")) {
+            folders.push(package.join("lib"));
+        }
+    }
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+/// The `site-packages` and `dist-packages` of the Python installations that the environment names, each once.
+fn python_packages() -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = Vec::new();
+    for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+        prefixes.extend(std::env::var_os(variable).map(PathBuf::from));
+    }
+    // The prefix of `python3` on the path, and of what it is a link to.
+    for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
+        let python = folder.join("python3");
+        if python.is_file() {
+            prefixes.extend(folder.parent().map(Path::to_owned));
+            let real = python.canonicalize().ok();
+            prefixes
+                .extend(real.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned));
+        }
+    }
+    prefixes.extend(std::env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
+    prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for prefix in prefixes {
+        let pythons = entries(&prefix.join("lib"));
+        let pythons =
+            pythons.iter().filter(|p| p.file_name().is_some_and(|n| n.as_bytes().starts_with(b"python3")));
+        for packages in pythons.flat_map(|p| [p.join("site-packages"), p.join("dist-packages")]) {
+            if packages.is_dir() && !found.contains(&packages) {
+                found.push(packages);
+            }
+        }
+    }
+    found
+}
+
+/// What lies in a folder, by name; nothing where it cannot be read.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let read = std::fs::read_dir(folder).into_iter().flatten();
+    let mut found: Vec<PathBuf> = read.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(folder: &Path) -> Search {
+        Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
+    }
+
+    fn refused(search: &Search, wanted: &Wanted) -> CudaError {
+        search.load(wanted).err().expect("there is no such library")
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_the_folders_and_what_to_do() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = refused(&only(folder.path()), &DRIVER);
+        assert!(matches!(error, CudaError::Missing { .. }), "{error:?}");
+        let text = error.to_string();
+        let shown = folder.path().display().to_string();
+        for part in ["the CUDA driver", "libcuda.so.1", shown.as_str(), "install"] {
+            assert!(text.contains(part), "`{part}` in: {text}");
+        }
+        let everywhere = Search { loader: true, ..only(folder.path()) };
+        let unknown = Wanted { files: &["libplimsoll-no-such.so.9"], ..DRIVER };
+        assert!(refused(&everywhere, &unknown).to_string().contains("LD_LIBRARY_PATH"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("libcuda.so.1");
+        std::fs::write(&path, "no library").expect("a file");
+        let error = refused(&only(folder.path()), &DRIVER);
+        assert!(matches!(&error, CudaError::Unloadable { path: found, .. } if *found == path), "{error:?}");
+    }
+
+    #[test]
+    fn a_library_without_a_function_is_too_old() {
+        // Any library will do: the machine's own C library has no cuInit.
+        let folder = tempfile::tempdir().expect("a folder");
+        let libc = Wanted { files: &["libc.so.6"], probe: c"malloc", ..DRIVER };
+        let system = Search { first: Vec::new(), loader: true, usual: Vec::new() };
+        let found = system.load(&libc).expect("every Linux has it");
+        assert!(found.path.is_absolute(), "{}", found.path.display());
+        std::os::unix::fs::symlink(&found.path, folder.path().join("libcuda.so.1")).expect("a link");
+        let error = refused(&only(folder.path()), &DRIVER);
+        assert!(matches!(error, CudaError::TooOld { symbol: "cuInit", .. }), "{error:?}");
+    }
+
+    #[test]
+    fn named_folders_come_first() {
+        let search = Search::new(&[PathBuf::from("/named")]);
+        assert_eq!(search.first.first(), Some(&PathBuf::from("/named")));
+        assert!(search.loader);
+    }
+}
