@@ -1,6 +1,9 @@
-//! Runs one call on poisoned memory between guards, and compares what it wrote.
+//! Runs one call on poisoned memory between guards, on the CPU's kernels and on the text of the CUDA ones, and compares
+//! what they wrote.
 //!
 //! What it deliberately does not do: know what a call computes; that is in `reference`.
+
+use crate::text::{Order, text};
 
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::Call;
@@ -8,7 +11,8 @@ use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
 
 /// Bytes before and after each operand and the workspace that nobody may touch.
 const GUARD: usize = 256;
-const GUARD_BYTE: u8 = 0xA5;
+/// Four of these are a number so large that it shows where it is read.
+const GUARD_BYTE: u8 = 0xFE;
 /// Four of these are a NaN: what is read before it is written shows.
 const POISON: u8 = 0xFF;
 
@@ -102,8 +106,57 @@ impl Memory {
     }
 }
 
+/// Who computes.
+#[derive(Clone, Copy, Debug)]
+enum Kernels {
+    /// The CPU's, on so many threads.
+    Cpu(u32),
+    /// The text of the CUDA ones, in an order of threads.
+    Text(Order),
+}
+
+impl Kernels {
+    fn workspace_bytes(self, call: &Call) -> u64 {
+        match self {
+            Kernels::Cpu(threads) => workspace_bytes(call, threads).0,
+            Kernels::Text(_) => text().expect("only where it is").workspace_bytes(call),
+        }
+    }
+
+    /// # Safety
+    /// As `plimsoll_runtime::cpu::kernels::run`.
+    unsafe fn run(self, call: &Call, operands: &[*mut u8], workspace: *mut u8) {
+        match self {
+            Kernels::Cpu(threads) => {
+                let pool = Threads::new(threads).expect("a few threads start");
+                // SAFETY: passed on.
+                unsafe { run(call, operands, workspace, &pool) }
+            }
+            // SAFETY: passed on.
+            Kernels::Text(order) => unsafe {
+                text().expect("only where it is").run(call, operands, workspace, order);
+            },
+        }
+    }
+}
+
+/// Whether the text gives the bits that the CPU's kernels give: wherever the formula leaves no order of sums open.
+fn exact(call: &Call) -> bool {
+    !matches!(
+        call,
+        Call::ConvForward { .. }
+            | Call::ConvBackwardFilter { .. }
+            | Call::ConvBackwardData { .. }
+            | Call::BatchNormForward { .. }
+            | Call::BatchNormBackward { .. }
+            | Call::LrnForward { .. }
+            | Call::LrnBackward { .. }
+            | Call::SoftmaxCrossEntropyForward { .. }
+    )
+}
+
 /// Runs a call, and gives what each operand holds then. Panics where a guard or an input changed.
-pub fn execute(call: &Call, args: &[Arg], threads: u32) -> Vec<Vec<u8>> {
+fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
     let mut memories: Vec<Memory> = args
         .iter()
         .map(|arg| match arg {
@@ -112,34 +165,56 @@ pub fn execute(call: &Call, args: &[Arg], threads: u32) -> Vec<Vec<u8>> {
             Arg::Same(_) => Memory::new(0, None),
         })
         .collect();
-    let mut workspace = Memory::new(workspace_bytes(call, threads).0 as usize, None);
+    let mut workspace = Memory::new(kernels.workspace_bytes(call) as usize, None);
     let owner = |i: usize| if let Arg::Same(j) = args[i] { j } else { i };
     let mut pointer = |i: usize| {
         let memory = &mut memories[owner(i)];
         memory.store[memory.start..].as_mut_ptr()
     };
     let operands: Vec<*mut u8> = (0..args.len()).map(&mut pointer).collect();
-    let pool = Threads::new(threads).expect("a few threads start");
     // SAFETY: the operands are as large as the tests' shapes say, aligned and alive; guards find mistakes.
-    unsafe { run(call, &operands, workspace.store[workspace.start..].as_mut_ptr(), &pool) };
-    workspace.assert_guarded(&format!("workspace of {call:?} on {threads} threads"));
+    unsafe { kernels.run(call, &operands, workspace.store[workspace.start..].as_mut_ptr()) };
+    workspace.assert_guarded(&format!("workspace of {call:?} on {kernels:?}"));
     for (i, (memory, arg)) in memories.iter().zip(args).enumerate() {
-        memory.assert_guarded(&format!("operand {i} of {call:?}"));
+        memory.assert_guarded(&format!("operand {i} of {call:?} on {kernels:?}"));
         let shared = args.iter().any(|a| matches!(a, Arg::Same(j) if *j == i));
         if let Arg::In(bytes) = arg {
-            assert!(shared || memory.bytes() == bytes, "{call:?} changed its input {i}");
+            assert!(shared || memory.bytes() == bytes, "{call:?} on {kernels:?} changed its input {i}");
         }
     }
     (0..args.len()).map(|i| memories[owner(i)].bytes().to_vec()).collect()
 }
 
-/// Runs a call on one thread, demands the same bits of 2 and 3, and gives what the operands hold.
-pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
-    let one = execute(call, args, 1);
+/// Runs a call on the CPU's kernels, of which any number of threads gives the same bits, and on the text of the CUDA
+/// ones, where any order of threads does; gives what the operands hold, of each. The first is the CPU's.
+pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<Vec<Vec<u8>>> {
+    let cpu = execute(call, args, Kernels::Cpu(1));
     for threads in [2, 3] {
-        assert!(execute(call, args, threads) == one, "{call:?} on {threads} threads differs");
+        assert!(execute(call, args, Kernels::Cpu(threads)) == cpu, "{call:?} on {threads} threads differs");
     }
-    one
+    if text().is_none() {
+        return vec![cpu];
+    }
+    let [up, down] =
+        [Order::Ascending, Order::Descending].map(|order| execute(call, args, Kernels::Text(order)));
+    assert!(up == down, "the text of {call:?} depends on the order of its threads");
+    if exact(call) {
+        for (i, (cpu, text)) in cpu.iter().zip(&up).enumerate() {
+            assert!(cpu == text, "operand {i} of {call:?}: {}", first_difference(cpu, text));
+        }
+    }
+    vec![cpu, up]
+}
+
+fn first_difference(cpu: &[u8], text: &[u8]) -> String {
+    let at = cpu.iter().zip(text).position(|(a, b)| a != b).unwrap_or(0);
+    let word = |bytes: &[u8]| floats(&bytes[at / 4 * 4..]).first().copied();
+    format!("from byte {at} on, the CPU's {:?}, the text's {:?}", word(cpu), word(text))
+}
+
+/// The CPU's outcome, which the text's was compared with.
+pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
+    outcomes(call, args).swap_remove(0)
 }
 
 /// Demands that floats agree with f64 ones: to 1e-5 of the largest, and to 1e-6 where all are small.
@@ -154,9 +229,14 @@ pub fn assert_close(what: &str, got: &[f32], expected: &[f64]) {
 
 /// Runs a call and compares operands, given by number, with what the reference says.
 pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
-    let got = outcome(call, args);
-    for (operand, expected) in expected {
-        assert_close(&format!("operand {operand} of {call:?}"), &floats(&got[*operand]), expected);
+    for (by, got) in ["the CPU", "the text"].iter().zip(outcomes(call, args)) {
+        for (operand, expected) in expected {
+            assert_close(
+                &format!("operand {operand} of {call:?} by {by}"),
+                &floats(&got[*operand]),
+                expected,
+            );
+        }
     }
 }
 
@@ -172,13 +252,13 @@ pub fn check_accumulate(call: impl Fn(bool) -> Call, args: &[Arg], written: usiz
 
 /// Demands that writing operand `written` over operand `read` changes no bit of any output.
 pub fn check_in_place(call: &Call, args: &[Arg], read: usize, written: usize) {
-    let apart = outcome(call, args);
-    let mut together = args.to_vec();
-    together[written] = Arg::Same(read);
-    let together = outcome(call, &together);
-    for (i, arg) in args.iter().enumerate() {
-        if matches!(arg, Arg::Out(_)) {
-            assert!(apart[i] == together[i], "{call:?} differs in place, in operand {i}");
+    let mut over = args.to_vec();
+    over[written] = Arg::Same(read);
+    for (apart, together) in outcomes(call, args).iter().zip(outcomes(call, &over)) {
+        for (i, arg) in args.iter().enumerate() {
+            if matches!(arg, Arg::Out(_)) {
+                assert!(apart[i] == together[i], "{call:?} differs in place, in operand {i}");
+            }
         }
     }
 }

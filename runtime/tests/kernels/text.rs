@@ -1,0 +1,161 @@
+//! The text of the CUDA kernels, compiled by the machine's C compiler and run here: thread after thread of block after
+//! block, in ascending and in descending order, on the operands and workspace that a device would be given.
+//!
+//! So what every call launches, with which arguments, and what the kernels then compute is tested where there is no GPU.
+//! What it cannot show: a GPU's own rounding of `expf`, `logf` and `powf`, and threads that run at the same time.
+//!
+//! What it deliberately does not do: imitate a driver; the stand-in library does.
+
+// The seam is not public: the kernels are the device's own. Their text is the same wherever it is compiled.
+#[path = "../../src/cuda/kernels/mod.rs"]
+mod kernels;
+
+use kernels::{Argument, Grid};
+use plimsoll_ir::program::Call;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::fmt::Write;
+use std::io::ErrorKind;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Runs all threads of a launch: blocks, threads of a block, whether backwards, where the arguments lie.
+type Launcher = unsafe extern "C" fn(u32, u32, u32, *const *const c_void);
+
+/// In which order threads run. They are independent of one another, so it never shows.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    Ascending,
+    Descending,
+}
+
+/// The compiled kernels, by name: the types of their parameters, and what launches them.
+pub struct Text {
+    kernels: HashMap<String, (Vec<String>, Launcher)>,
+}
+
+/// The kernels' names and the types of their parameters, as they stand in the text.
+pub fn signatures(source: &str) -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    for piece in source.split("\nKERNEL(").skip(1) {
+        let (name, rest) = piece.split_once(", (").expect("a kernel has a name, then its parameters");
+        let (parameters, _) = rest.split_once("))").expect("parameters end");
+        let kind = |parameter: &str| {
+            let parameter = parameter.split_whitespace().collect::<Vec<_>>().join(" ");
+            let name =
+                parameter.rfind(|c: char| !c.is_alphanumeric() && c != '_').expect("a type and a name");
+            parameter[..=name].trim().to_owned()
+        };
+        all.push((name.to_owned(), parameters.split(',').map(kind).collect()));
+    }
+    all
+}
+
+/// The source, with a function for each kernel that launches it.
+fn with_launchers() -> String {
+    let mut text = kernels::source();
+    for (name, types) in signatures(&text.clone()) {
+        let arguments: Vec<String> =
+            types.iter().enumerate().map(|(i, kind)| format!("*({kind} const *)arguments[{i}]")).collect();
+        write!(
+            text,
+            "\nvoid launch_{name}(unsigned blocks, unsigned threads, unsigned backwards, void *const *arguments) {{
+    THREADS = threads;
+    u64 all = (u64)blocks * threads;
+    for (u64 i = 0; i < all; i++) {{
+        u64 t = backwards ? all - 1 - i : i;
+        BLOCK_X = (unsigned)(t / threads);
+        THREAD = (unsigned)(t % threads);
+        {name}({});
+    }}
+}}
+",
+            arguments.join(", ")
+        )
+        .expect("a string takes all");
+    }
+    text
+}
+
+/// The kernels, compiled once for all tests; none, with a word, where there is no C compiler.
+pub fn text() -> Option<&'static Text> {
+    static TEXT: OnceLock<Option<Text>> = OnceLock::new();
+    TEXT.get_or_init(compile).as_ref()
+}
+
+fn compile() -> Option<Text> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (source, library) = (folder.path().join("kernels.c"), folder.path().join("kernels.so"));
+    let text = with_launchers();
+    std::fs::write(&source, &text).expect("the folder takes a file");
+    let flags = ["-std=c11", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared"];
+    let said = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&library).arg("-lm").output();
+    let said = match said {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: the text of the CUDA kernels is not run, as there is no C compiler `cc`");
+            return None;
+        }
+        said => said.expect("cc starts"),
+    };
+    assert!(said.status.success(), "cc: {}", String::from_utf8_lossy(&said.stderr));
+    // SAFETY: our own text, which has no initialisers. It stays loaded for as long as the process lives.
+    let library: &'static libloading::Library =
+        Box::leak(Box::new(unsafe { libloading::Library::new(&library) }.expect("the library loads")));
+    let kernels = signatures(&text).into_iter().map(|(name, types)| {
+        // SAFETY: this is the type with which the launchers are written above.
+        let launcher = unsafe { library.get::<Launcher>(format!("launch_{name}").as_bytes()) };
+        let launcher = *launcher.expect("every kernel has its launcher");
+        (name, (types, launcher))
+    });
+    Some(Text { kernels: kernels.collect() })
+}
+
+impl Text {
+    /// The scratch that a call needs.
+    pub fn workspace_bytes(&self, call: &Call) -> u64 {
+        kernels::workspace_bytes(call).0
+    }
+
+    /// Computes a call.
+    ///
+    /// # Safety
+    /// As `plimsoll_runtime::cpu::kernels::run`.
+    pub unsafe fn run(&self, call: &Call, operands: &[*mut u8], workspace: *mut u8, order: Order) {
+        for grid in kernels::grids(call) {
+            // SAFETY: passed on.
+            unsafe { self.launch(&grid, operands, workspace, order) };
+        }
+    }
+
+    /// One launch.
+    ///
+    /// # Safety
+    /// As [`Text::run`].
+    unsafe fn launch(&self, grid: &Grid, operands: &[*mut u8], workspace: *mut u8, order: Order) {
+        let (types, launcher) =
+            self.kernels.get(grid.kernel).unwrap_or_else(|| panic!("there is no kernel {}", grid.kernel));
+        assert_eq!(types.len(), grid.arguments.len(), "arguments of {}", grid.kernel);
+        assert!(grid.blocks[0] > 0 && grid.blocks[1..] == [1, 1] && (1..=256).contains(&grid.threads));
+        // Eight bytes each; the shorter types lie in the first of them.
+        let mut values = Vec::new();
+        for (kind, argument) in types.iter().zip(&grid.arguments) {
+            let (bytes, fits) = match *argument {
+                Argument::Operand(i) => ((operands[i] as u64).to_le_bytes(), kind.ends_with('*')),
+                Argument::Workspace(at) => {
+                    assert_eq!(at % 256, 0, "scratch of {}", grid.kernel);
+                    let address = workspace.wrapping_add(at as usize);
+                    ((address as u64).to_le_bytes(), kind.ends_with('*'))
+                }
+                Argument::U32(n) => (u64::from(n).to_le_bytes(), kind == "unsigned"),
+                Argument::U64(n) => (n.to_le_bytes(), kind == "unsigned long long"),
+                Argument::F32(v) => (u64::from(v.to_bits()).to_le_bytes(), kind == "float"),
+            };
+            assert!(fits, "{} takes a `{kind}` where it is given {argument:?}", grid.kernel);
+            values.push(bytes);
+        }
+        let addresses: Vec<*const c_void> = values.iter().map(|v| v.as_ptr().cast()).collect();
+        let backwards = u32::from(matches!(order, Order::Descending));
+        // SAFETY: the arguments have the kernel's types; the caller's promise for what they point at.
+        unsafe { launcher(grid.blocks[0], grid.threads, backwards, addresses.as_ptr()) };
+    }
+}
