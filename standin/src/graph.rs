@@ -1,0 +1,124 @@
+//! What was captured: work with the work that it depends on, and how it runs again.
+//!
+//! Replaying keeps the edges of the graph and no other order: what one stream captured has edges one after the other
+//! and runs on a thread of its own, as late as that stream is.
+
+use crate::stream::{Moment, Work};
+use crate::{delays, status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+/// One piece of captured work.
+pub struct Node {
+    work: Work,
+    /// Earlier nodes that must have ended.
+    after: BTreeSet<usize>,
+    /// The number of the stream that captured it.
+    stream: u32,
+}
+
+/// A finished capture.
+pub struct Graph {
+    nodes: Vec<Node>,
+}
+
+impl Graph {
+    /// Runs all of it.
+    pub fn run(&self) {
+        let ended: Vec<Moment> = self.nodes.iter().map(|_| Moment::default()).collect();
+        let mut lanes: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            lanes.entry(node.stream).or_default().push(at);
+        }
+        std::thread::scope(|scope| {
+            for (stream, lane) in lanes {
+                let ended = &ended;
+                scope.spawn(move || {
+                    for at in lane {
+                        let Node { work, after, .. } = &self.nodes[at];
+                        after.iter().for_each(|before| ended[*before].wait());
+                        delays::pause(stream);
+                        if status::sticky().is_ok() {
+                            work.run();
+                        }
+                        ended[at].happen();
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// A capture that goes on: which streams take part, and after which nodes each of them is.
+pub struct Capture {
+    /// The handle of the stream that it began on.
+    pub origin: usize,
+    /// The thread that began it.
+    pub thread: ThreadId,
+    /// Which calls it forbids.
+    pub mode: Mode,
+    /// An error broke it: it can only be ended.
+    pub broken: bool,
+    nodes: Vec<Node>,
+    /// By the handle of the stream.
+    tails: BTreeMap<usize, BTreeSet<usize>>,
+}
+
+/// Where calls that a capture cannot hold are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// On every thread.
+    Global,
+    /// On the thread that captures.
+    ThreadLocal,
+    /// Nowhere.
+    Relaxed,
+}
+
+impl Capture {
+    /// One that has just begun.
+    pub fn new(origin: usize, mode: Mode) -> Capture {
+        let thread = std::thread::current().id();
+        let tails = BTreeMap::from([(origin, BTreeSet::new())]);
+        Capture { origin, thread, mode, broken: false, nodes: Vec::new(), tails }
+    }
+
+    /// Whether a stream takes part.
+    pub fn holds(&self, stream: usize) -> bool {
+        self.tails.contains_key(&stream)
+    }
+
+    /// The nodes that a stream is after.
+    pub fn tail(&self, stream: usize) -> BTreeSet<usize> {
+        self.tails.get(&stream).cloned().unwrap_or_default()
+    }
+
+    /// A stream, that takes part from now on, goes on after these nodes too.
+    pub fn join(&mut self, stream: usize, after: &BTreeSet<usize>) {
+        self.tails.entry(stream).or_default().extend(after);
+    }
+
+    /// Adds work of a stream that takes part.
+    pub fn push(&mut self, stream: usize, number: u32, work: Work) {
+        let after = self.tails.insert(stream, BTreeSet::from([self.nodes.len()])).unwrap_or_default();
+        self.nodes.push(Node { work, after, stream: number });
+    }
+
+    /// Whether the stream that it began on is after everything that was captured.
+    pub fn is_joined(&self) -> bool {
+        let mut reached = vec![false; self.nodes.len()];
+        let mut open: Vec<usize> = self.tail(self.origin).into_iter().collect();
+        while let Some(at) = open.pop() {
+            if !std::mem::replace(&mut reached[at], true) {
+                open.extend(&self.nodes[at].after);
+            }
+        }
+        reached.into_iter().all(|reached| reached)
+    }
+
+    /// What was captured.
+    pub fn end(self) -> Arc<Graph> {
+        Arc::new(Graph { nodes: self.nodes })
+    }
+}

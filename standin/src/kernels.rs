@@ -1,0 +1,243 @@
+//! Kernels: the device's own text, compiled by the machine's C compiler, and run thread after thread.
+//!
+//! The text is written in what CUDA C++ and C11 have in common (`dialect.cu` of the device says how): a kernel begins
+//! a line with `KERNEL(name, (parameters))`. Behind the text comes a function for each kernel that takes the
+//! arguments as words, and calls it for every thread of every block. What was compiled is kept by its text in a folder for
+//! temporary files, so that a second process does not compile it again.
+//!
+//! It does not run blocks at the same time, and cannot: what is within a kernel is not what a schedule can get wrong.
+
+use crate::memory;
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// What a parameter is, as far as passing it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A device address.
+    Pointer,
+    /// 8 bytes.
+    Wide,
+    /// 4 bytes.
+    Narrow,
+}
+
+impl Kind {
+    /// Reads an argument.
+    ///
+    /// # Safety
+    /// `at` points at a value of this kind.
+    pub unsafe fn read(self, at: *const u8) -> u64 {
+        // SAFETY: as the caller promises; nothing is said of its alignment.
+        unsafe {
+            match self {
+                Kind::Pointer | Kind::Wide => at.cast::<u64>().read_unaligned(),
+                Kind::Narrow => u64::from(at.cast::<u32>().read_unaligned()),
+            }
+        }
+    }
+}
+
+/// A kernel as the text declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Declared {
+    name: String,
+    /// The type and the kind of each parameter.
+    parameters: Vec<(String, Kind)>,
+}
+
+/// Runs all threads of a launch: arguments, blocks, threads of a block.
+type Run = unsafe extern "C" fn(*const u64, *const u32, u32);
+
+/// A kernel that can be launched.
+pub struct Function {
+    name: String,
+    run: Run,
+    /// Of its parameters.
+    pub kinds: Vec<Kind>,
+    /// The most threads that a block of it may have.
+    pub threads_max: u32,
+}
+
+/// A launch with its arguments as they were when it was enqueued.
+pub struct Launch {
+    pub function: Arc<Function>,
+    pub blocks: [u32; 3],
+    pub threads: u32,
+    pub arguments: Vec<u64>,
+}
+
+impl Launch {
+    /// Runs it; an error where an argument points at nothing.
+    pub fn run(&self) -> Result<(), String> {
+        let Function { name, run, kinds, .. } = &*self.function;
+        let mut words = self.arguments.clone();
+        for (at, (word, kind)) in words.iter_mut().zip(kinds).enumerate() {
+            if *kind == Kind::Pointer && *word != 0 {
+                let storage = memory::device(*word, 0)
+                    .map_err(|_| format!("argument {at} of `{name}`, {word:#x}, is not in live memory"))?;
+                *word = storage as u64;
+            }
+        }
+        // SAFETY: the function was made for these parameters, there is a word for each, and every pointer leads into a
+        // live allocation. That the kernel stays in it is for the kernel, as on a device.
+        unsafe { run(words.as_ptr(), self.blocks.as_ptr(), self.threads) };
+        Ok(())
+    }
+}
+
+/// The kernels of a text, compiled. The error is what is wrong with the text, in the compiler's words.
+pub fn load(text: &str) -> Result<Vec<(String, Arc<Function>)>, String> {
+    let declared = declared(text)?;
+    let library = compile(text)?;
+    let path =
+        CString::new(library.into_os_string().into_encoded_bytes()).map_err(|error| error.to_string())?;
+    // SAFETY: the library has no initialisers; it stays loaded for as long as the process lives.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(format!("{path:?} was compiled and cannot be loaded"));
+    }
+    let threads_max = bound(text);
+    let mut functions = Vec::new();
+    for Declared { name, parameters } in declared {
+        let symbol = CString::new(format!("standin_{name}")).map_err(|error| error.to_string())?;
+        // SAFETY: the handle was just opened.
+        let at = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
+        if at.is_null() {
+            return Err(format!("`{name}` was compiled and is not there"));
+        }
+        // SAFETY: the symbol is a function of this type: its text was written by `launchers`.
+        let run = unsafe { std::mem::transmute::<*mut libc::c_void, Run>(at) };
+        let kinds = parameters.into_iter().map(|(_, kind)| kind).collect();
+        functions.push((name.clone(), Arc::new(Function { name, run, kinds, threads_max })));
+    }
+    Ok(functions)
+}
+
+/// The most threads of a block: what the text says to the real compiler, or what every device can do.
+fn bound(text: &str) -> u32 {
+    let said = text.split_once("__launch_bounds__(").and_then(|(_, rest)| rest.split_once(')'));
+    said.and_then(|(number, _)| number.trim().parse().ok()).unwrap_or(1024)
+}
+
+/// Every kernel that a text declares.
+fn declared(text: &str) -> Result<Vec<Declared>, String> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("KERNEL(") {
+        if at > 0 && text.as_bytes()[at - 1] != b'\n' {
+            continue;
+        }
+        let rest = &text[at + "KERNEL(".len()..];
+        let whole = rest.split_once(',').and_then(|(name, rest)| {
+            let (parameters, _) = rest.trim_start().strip_prefix('(')?.split_once(')')?;
+            Some((name.trim().to_owned(), parameters))
+        });
+        let Some((name, parameters)) = whole else {
+            return Err(format!(
+                "no KERNEL(name, (parameters)): {}",
+                rest.lines().next().unwrap_or_default()
+            ));
+        };
+        let parameters = parameters.split(',').map(str::trim).filter(|p| !p.is_empty()).map(parameter);
+        let parameters = parameters.collect::<Result<_, _>>().map_err(|why| format!("`{name}`: {why}"))?;
+        found.push(Declared { name, parameters });
+    }
+    Ok(found)
+}
+
+/// The type of a parameter and its kind.
+fn parameter(text: &str) -> Result<(String, Kind), String> {
+    let name = text.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_');
+    let of = name.replace("RESTRICT", "").split_whitespace().collect::<Vec<_>>().join(" ");
+    let kind = match of.as_str() {
+        pointer if pointer.ends_with('*') => Kind::Pointer,
+        "u64" | "unsigned long long" => Kind::Wide,
+        "unsigned" | "float" => Kind::Narrow,
+        _ => return Err(format!("`{text}` is no pointer, unsigned, unsigned long long or float")),
+    };
+    Ok((of, kind))
+}
+
+/// The text of the functions that call the kernels.
+fn launchers(declared: &[Declared]) -> String {
+    let mut text = String::new();
+    for Declared { name, parameters } in declared {
+        let argument = |(at, (of, _)): (usize, &(String, Kind))| format!("*({of} const *)&a[{at}]");
+        let arguments: Vec<String> = parameters.iter().enumerate().map(argument).collect();
+        let arguments = arguments.join(", ");
+        let _ = write!(
+            text,
+            "\nvoid standin_{name}(const unsigned long long *a, const unsigned *blocks, unsigned threads) {{\n\
+             \x20   THREADS = threads;\n\
+             \x20   for (unsigned z = 0; z < blocks[2]; z++)\n\
+             \x20   for (unsigned y = 0; y < blocks[1]; y++)\n\
+             \x20   for (unsigned x = 0; x < blocks[0]; x++)\n\
+             \x20   for (unsigned t = 0; t < threads; t++) {{\n\
+             \x20       BLOCK_X = x; BLOCK_Y = y; BLOCK_Z = z; THREAD = t;\n\
+             \x20       {name}({arguments});\n\
+             \x20   }}\n}}\n"
+        );
+    }
+    text
+}
+
+/// Compiles a text with its launchers; gives the library's path.
+fn compile(text: &str) -> Result<PathBuf, String> {
+    let whole = format!("{text}\n{}", launchers(&declared(text)?));
+    let mut hasher = DefaultHasher::new();
+    whole.hash(&mut hasher);
+    let name = format!("plimsoll-standin-{:016x}", hasher.finish());
+    let folder = std::env::var_os("PLIMSOLL_STANDIN_CACHE").map_or_else(std::env::temp_dir, PathBuf::from);
+    let library = folder.join(format!("{name}.so"));
+    if !library.exists() {
+        // Another process may compile the same: each writes its own and the last rename wins.
+        let own = folder.join(format!("{name}-{}", std::process::id()));
+        build(&whole, &own, &library)?;
+    }
+    Ok(library)
+}
+
+fn build(text: &str, own: &Path, library: &Path) -> Result<(), String> {
+    let (source, made) = (own.with_extension("c"), own.with_extension("so"));
+    std::fs::write(&source, text).map_err(|error| format!("{}: {error}", source.display()))?;
+    let flags = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"];
+    let output = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&made).arg("-lm").output();
+    let output = output.map_err(|error| format!("cc: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let _ = std::fs::remove_file(&source);
+    std::fs::rename(&made, library).map_err(|error| format!("{}: {error}", library.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_from_the_text() {
+        let text = "#define KERNEL(name, parameters) static void name parameters\n\
+                    KERNEL(add, (const float *RESTRICT a, unsigned char *b, u64 n,\n  unsigned m, float s)) {}\n\
+                    KERNEL(none, ()) {}\n";
+        let found = declared(text).expect("both are well formed");
+        let names: Vec<&str> = found.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["add", "none"]);
+        let kinds: Vec<Kind> = found[0].parameters.iter().map(|(_, kind)| *kind).collect();
+        use Kind::{Narrow, Pointer, Wide};
+        assert_eq!(kinds, [Pointer, Pointer, Wide, Narrow, Narrow]);
+        assert_eq!(found[0].parameters[0].0, "const float *");
+        let wrong = declared("\nKERNEL(bad, (double x)) {}").expect_err("a double is not passed");
+        assert!(wrong.contains("`bad`") && wrong.contains("double x"), "{wrong}");
+        assert!(declared("KERNEL(bad)").is_err());
+    }
+
+    #[test]
+    fn the_bound_of_the_text_holds() {
+        assert_eq!(bound("__launch_bounds__(256)"), 256);
+        assert_eq!(bound(""), 1024);
+    }
+}

@@ -1,0 +1,32 @@
+//! A stand-in of the CUDA driver and of NVRTC, for tests on machines without a GPU.
+//!
+//! The device `cuda` loads this library where it would load `libcuda.so.1` and `libnvrtc.so`, and does not know the
+//! difference. Memory is host memory at addresses that the host cannot use; streams are threads with queues, as late as a
+//! seed says; events, captures and graphs order them by the driver's rules and by nothing else; kernels are the device's
+//! own text, compiled by the machine's C compiler. So a wait that is missing shows as other bits, and a call that breaks
+//! a rule as the error that the driver gives.
+//!
+//! Every call is counted by name, and any one call can be left out (`control.rs`), which is how a test plants the fault
+//! of a device that forgets it.
+//!
+//! What it deliberately does not do: take the time that a GPU takes, check what a kernel does within its allocations,
+//! or offer a call that the device does not make. Like the driver's interface it trusts the pointers that its callers
+//! give it for results.
+
+mod control;
+mod delays;
+mod driver;
+mod graph;
+mod kernels;
+mod memory;
+mod nvrtc;
+mod state;
+mod status;
+mod stream;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A mutex here guards plain values that are whole at every moment, so a panic elsewhere spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,147 @@
+//! NVRTC: takes a text, has the C compiler say whether it compiles, and hands the text itself on as the PTX.
+
+use crate::{control, kernels, lock};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
+
+const SUCCESS: u32 = 0;
+const INVALID_INPUT: u32 = 3;
+const INVALID_PROGRAM: u32 = 4;
+const INVALID_OPTION: u32 = 5;
+const COMPILATION: u32 = 6;
+
+/// A text, and what the compiler said.
+struct Program {
+    text: CString,
+    log: CString,
+}
+
+static PROGRAMS: Mutex<BTreeMap<usize, Program>> = Mutex::new(BTreeMap::new());
+
+/// A place for a result, where the caller gives one.
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
+/// Defines the calls, each counted.
+macro_rules! calls {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($argument: $type),*) -> u32 {
+            if !control::enter(stringify!($name)) {
+                return SUCCESS;
+            }
+            let call = move || -> Result<(), u32> { $body };
+            call().err().unwrap_or(SUCCESS)
+        }
+    )*};
+}
+
+fn put<T>(place: Place<T>, value: T) -> Result<(), u32> {
+    place.ok_or(INVALID_INPUT)?.write(value);
+    Ok(())
+}
+
+/// Something of a program.
+fn of<T>(program: usize, get: impl FnOnce(&mut Program) -> T) -> Result<T, u32> {
+    lock(&PROGRAMS).get_mut(&program).map(get).ok_or(INVALID_PROGRAM)
+}
+
+/// Copies a text with the zero at its end to where there is room for it.
+fn copy_out(text: &CStr, room: *mut c_char) -> Result<(), u32> {
+    if room.is_null() {
+        return Err(INVALID_INPUT);
+    }
+    // SAFETY: the caller asked for the size first and gives so much room, as the interface asks.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), room, text.to_bytes_with_nul().len()) };
+    Ok(())
+}
+
+calls! {
+    fn nvrtcVersion(major: Place<c_int>, minor: Place<c_int>) {
+        put(major, 13)?;
+        put(minor, 0)
+    }
+
+    fn nvrtcGetNumSupportedArchs(count: Place<c_int>) {
+        put(count, ARCHITECTURES.len() as c_int)
+    }
+
+    fn nvrtcGetSupportedArchs(room: *mut c_int) {
+        if room.is_null() {
+            return Err(INVALID_INPUT);
+        }
+        // SAFETY: the caller asked for their number first and gives so much room.
+        unsafe { std::ptr::copy_nonoverlapping(ARCHITECTURES.as_ptr(), room, ARCHITECTURES.len()) };
+        Ok(())
+    }
+
+    fn nvrtcCreateProgram(
+        program: Place<usize>, text: *const c_char, _name: *const c_char, headers: c_int,
+        _texts: *const *const c_char, _names: *const *const c_char,
+    ) {
+        if text.is_null() || headers != 0 {
+            return Err(INVALID_INPUT);
+        }
+        // SAFETY: the caller gives a text that ends with a zero.
+        let text = unsafe { CStr::from_ptr(text) }.to_owned();
+        let mut programs = lock(&PROGRAMS);
+        let handle = programs.keys().last().map_or(1, |last| last + 1);
+        programs.insert(handle, Program { text, log: CString::default() });
+        put(program, handle)
+    }
+
+    fn nvrtcCompileProgram(program: usize, count: c_int, options: *const *const c_char) {
+        for at in 0..usize::try_from(count).map_err(|_| INVALID_INPUT)? {
+            // SAFETY: the caller gives so many options, each of which ends with a zero.
+            let option = unsafe { CStr::from_ptr(*options.add(at)) };
+            if !option.to_bytes().starts_with(b"-") {
+                return Err(INVALID_OPTION);
+            }
+        }
+        let text = of(program, |program| program.text.clone())?;
+        let outcome = kernels::load(&text.to_string_lossy());
+        let log = outcome.as_ref().err().cloned().unwrap_or_default().replace('\0', " ");
+        of(program, |program| program.log = CString::new(log).unwrap_or_default())?;
+        outcome.map(|_| ()).map_err(|_| COMPILATION)
+    }
+
+    fn nvrtcGetPTXSize(program: usize, size: Place<usize>) {
+        put(size, of(program, |program| program.text.as_bytes_with_nul().len())?)
+    }
+
+    fn nvrtcGetPTX(program: usize, room: *mut c_char) {
+        of(program, |program| copy_out(&program.text, room))?
+    }
+
+    fn nvrtcGetProgramLogSize(program: usize, size: Place<usize>) {
+        put(size, of(program, |program| program.log.as_bytes_with_nul().len())?)
+    }
+
+    fn nvrtcGetProgramLog(program: usize, room: *mut c_char) {
+        of(program, |program| copy_out(&program.log, room))?
+    }
+
+    fn nvrtcDestroyProgram(program: Place<usize>) {
+        // SAFETY: the caller gives the place that `nvrtcCreateProgram` wrote.
+        let handle = unsafe { program.ok_or(INVALID_PROGRAM)?.assume_init_read() };
+        lock(&PROGRAMS).remove(&handle).map(|_| ()).ok_or(INVALID_PROGRAM)
+    }
+}
+
+/// The compute capabilities that a real one of this version makes code for, times 10.
+const ARCHITECTURES: [c_int; 5] = [75, 80, 86, 90, 100];
+
+/// What a code means.
+#[unsafe(no_mangle)]
+extern "C" fn nvrtcGetErrorString(code: u32) -> *const c_char {
+    let text = match code {
+        SUCCESS => c"NVRTC_SUCCESS",
+        INVALID_INPUT => c"NVRTC_ERROR_INVALID_INPUT",
+        INVALID_PROGRAM => c"NVRTC_ERROR_INVALID_PROGRAM",
+        INVALID_OPTION => c"NVRTC_ERROR_INVALID_OPTION",
+        COMPILATION => c"NVRTC_ERROR_COMPILATION",
+        _ => c"NVRTC_ERROR unknown",
+    };
+    text.as_ptr()
+}

@@ -1,0 +1,264 @@
+//! What handles stand for, and the rules of streams, events and captures.
+//!
+//! A handle is a number that is never given out twice, so a dead one is refused. Calls that wait let go of the state
+//! first: streams go on, and other threads may call.
+
+use crate::graph::{Capture, Graph, Mode};
+use crate::kernels::Function;
+use crate::lock;
+use crate::status::{self, Outcome, Status};
+use crate::stream::{Moment, Stream, Work};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+
+/// Everything that has a handle, and the captures that go on.
+#[derive(Default)]
+pub struct State {
+    last_handle: usize,
+    started: u32,
+    pub streams: BTreeMap<usize, Arc<Stream>>,
+    pub events: BTreeMap<usize, Event>,
+    /// The kernels of each module, by name.
+    pub modules: BTreeMap<usize, BTreeMap<String, Arc<Function>>>,
+    pub functions: BTreeMap<usize, Arc<Function>>,
+    captures: Vec<(usize, Capture)>,
+    pub graphs: BTreeMap<usize, Arc<Graph>>,
+    /// Graphs that can be launched.
+    pub executables: BTreeMap<usize, Arc<Graph>>,
+}
+
+/// An event, and what was recorded in it last.
+pub struct Event {
+    /// Whether it can tell times.
+    pub timed: bool,
+    pub last: Recorded,
+}
+
+/// What an event stands for.
+#[derive(Clone)]
+pub enum Recorded {
+    /// Nothing yet.
+    Never,
+    /// A moment in a stream.
+    Moment(Arc<Moment>),
+    /// Nodes of a capture.
+    Captured {
+        /// Its handle.
+        capture: usize,
+        /// Which.
+        after: BTreeSet<usize>,
+    },
+}
+
+/// The default stream's handle, and the one by which it can be named explicitly.
+const DEFAULT: [usize; 2] = [0, 1];
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+
+/// The state of this process.
+pub fn state() -> MutexGuard<'static, State> {
+    lock(&STATE)
+}
+
+impl State {
+    /// A new handle; small numbers mean something to the driver.
+    pub fn handle(&mut self) -> usize {
+        self.last_handle = self.last_handle.max(0xff) + 1;
+        self.last_handle
+    }
+
+    /// Makes a stream.
+    pub fn start_stream(&mut self, blocking: bool) -> usize {
+        let (handle, number) = (self.handle(), self.started);
+        self.started += 1;
+        self.streams.insert(handle, Stream::start(number, blocking));
+        handle
+    }
+
+    /// A stream by its handle.
+    pub fn stream(&mut self, handle: usize) -> Outcome<Arc<Stream>> {
+        if DEFAULT.contains(&handle) {
+            let made = self.streams.entry(DEFAULT[0]).or_insert_with(|| Stream::start(u32::MAX, true));
+            return Ok(Arc::clone(made));
+        }
+        self.streams.get(&handle).cloned().ok_or(status::INVALID_HANDLE)
+    }
+
+    /// Whether a handle names the default stream.
+    pub fn is_default(handle: usize) -> bool {
+        DEFAULT.contains(&handle)
+    }
+
+    /// The capture that a stream takes part in.
+    pub fn capture_of(&mut self, stream: usize) -> Option<(usize, &mut Capture)> {
+        let found = self.captures.iter_mut().find(|(_, capture)| capture.holds(stream));
+        found.map(|(handle, capture)| (*handle, capture))
+    }
+
+    /// A call that no capture may see happens: those that forbid it are broken by it.
+    pub fn refuse_in_captures(&mut self) -> Outcome {
+        let here = std::thread::current().id();
+        let forbids = |capture: &Capture| match capture.mode {
+            Mode::Global => true,
+            Mode::ThreadLocal => capture.thread == here,
+            Mode::Relaxed => false,
+        };
+        self.break_captures(forbids, status::CAPTURE_UNSUPPORTED)
+    }
+
+    fn break_captures(&mut self, which: impl Fn(&Capture) -> bool, status: Status) -> Outcome {
+        let mut outcome = Ok(());
+        for (_, capture) in self.captures.iter_mut().filter(|(_, capture)| which(capture)) {
+            capture.broken = true;
+            outcome = Err(status);
+        }
+        outcome
+    }
+
+    /// A stream is asked how far it is, which it cannot say while it captures.
+    pub fn refuse_capturing(&mut self, stream: usize) -> Outcome {
+        match self.capture_of(stream) {
+            Some((_, capture)) => {
+                capture.broken = true;
+                Err(status::CAPTURE_UNSUPPORTED)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives work to a stream, or to the capture that it takes part in. The default stream does its work after that of
+    /// all blocking streams.
+    pub fn enqueue(&mut self, handle: usize, work: Work) -> Outcome {
+        let stream = self.stream(handle)?;
+        if let Some((_, capture)) = self.capture_of(handle) {
+            if capture.broken {
+                return Err(status::CAPTURE_INVALIDATED);
+            }
+            capture.push(handle, stream.number, work);
+            return Ok(());
+        }
+        if Self::is_default(handle) {
+            let blocking: Vec<usize> =
+                self.streams.iter().filter(|(_, s)| s.blocking).map(|(handle, _)| *handle).collect();
+            let waits = |capture: &Capture| blocking.iter().any(|stream| capture.holds(*stream));
+            self.break_captures(waits, status::CAPTURE_IMPLICIT)?;
+            for other in blocking.iter().filter(|other| !Self::is_default(**other)) {
+                self.streams[other].wait_until_idle();
+            }
+        }
+        stream.push(work);
+        Ok(())
+    }
+
+    /// Records an event.
+    pub fn record(&mut self, event: usize, stream: usize) -> Outcome {
+        if !self.events.contains_key(&event) {
+            return Err(status::INVALID_HANDLE);
+        }
+        let last = if let Some((capture, held)) = self.capture_of(stream) {
+            if held.broken {
+                return Err(status::CAPTURE_INVALIDATED);
+            }
+            Recorded::Captured { capture, after: held.tail(stream) }
+        } else {
+            let moment = Arc::new(Moment::default());
+            self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
+            Recorded::Moment(moment)
+        };
+        self.events.get_mut(&event).expect("it was looked up").last = last;
+        Ok(())
+    }
+
+    /// Makes a stream wait for what an event stands for now. Waiting for an event of a capture brings the stream into it.
+    pub fn wait(&mut self, stream: usize, event: usize) -> Outcome {
+        self.stream(stream)?;
+        let last = self.events.get(&event).ok_or(status::INVALID_HANDLE)?.last.clone();
+        let own = self.capture_of(stream).map(|(capture, held)| (capture, held.broken));
+        if own.is_some_and(|(_, broken)| broken) {
+            return Err(status::CAPTURE_INVALIDATED);
+        }
+        match last {
+            Recorded::Never => Ok(()),
+            Recorded::Moment(_) if own.is_some() => {
+                self.break_captures(|held| held.holds(stream), status::CAPTURE_ISOLATION)
+            }
+            Recorded::Moment(moment) => self.enqueue(stream, Work::Wait(moment)),
+            Recorded::Captured { capture, after } => {
+                let Some(at) = self.captures.iter().position(|(handle, _)| *handle == capture) else {
+                    return Err(status::CAPTURED_EVENT);
+                };
+                if own.is_some_and(|(own, _)| own != capture) {
+                    self.captures[at].1.broken = true;
+                    return self.break_captures(|held| held.holds(stream), status::CAPTURE_MERGE);
+                }
+                if Self::is_default(stream) {
+                    self.captures[at].1.broken = true;
+                    return Err(status::CAPTURE_IMPLICIT);
+                }
+                self.captures[at].1.join(stream, &after);
+                Ok(())
+            }
+        }
+    }
+
+    /// The moment that an event stands for; none where it never was recorded.
+    pub fn moment(&mut self, event: usize) -> Outcome<Option<Arc<Moment>>> {
+        match &self.events.get(&event).ok_or(status::INVALID_HANDLE)?.last {
+            Recorded::Never => Ok(None),
+            Recorded::Moment(moment) => Ok(Some(Arc::clone(moment))),
+            Recorded::Captured { capture, .. } => {
+                let capture = *capture;
+                self.captures.iter_mut().filter(|(at, _)| *at == capture).for_each(|(_, c)| c.broken = true);
+                Err(status::CAPTURED_EVENT)
+            }
+        }
+    }
+
+    /// Begins a capture.
+    pub fn begin_capture(&mut self, stream: usize, mode: Mode) -> Outcome {
+        self.stream(stream)?;
+        if Self::is_default(stream) {
+            return Err(status::CAPTURE_UNSUPPORTED);
+        }
+        if self.capture_of(stream).is_some() {
+            return Err(status::ILLEGAL_STATE);
+        }
+        let handle = self.handle();
+        self.captures.push((handle, Capture::new(stream, mode)));
+        Ok(())
+    }
+
+    /// Ends a capture where it began.
+    pub fn end_capture(&mut self, stream: usize) -> Outcome<Arc<Graph>> {
+        let at = self.captures.iter().position(|(_, capture)| capture.holds(stream));
+        let at = at.ok_or(status::ILLEGAL_STATE)?;
+        let capture = &mut self.captures[at].1;
+        if capture.origin != stream {
+            capture.broken = true;
+            return Err(status::CAPTURE_UNMATCHED);
+        }
+        if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
+            capture.broken = true;
+            return Err(status::CAPTURE_WRONG_THREAD);
+        }
+        let (_, capture) = self.captures.remove(at);
+        if capture.broken {
+            return Err(status::CAPTURE_INVALIDATED);
+        }
+        if !capture.is_joined() {
+            return Err(status::CAPTURE_UNJOINED);
+        }
+        Ok(capture.end())
+    }
+
+    /// All streams, to be waited for without the state.
+    pub fn all_streams(&self) -> Vec<Arc<Stream>> {
+        self.streams.values().cloned().collect()
+    }
+}
+
+/// Waits until every stream has done everything.
+pub fn wait_for_all() {
+    let streams = state().all_streams();
+    streams.iter().for_each(|stream| stream.wait_until_idle());
+}
