@@ -6,7 +6,7 @@
 
 mod support;
 
-use plimsoll::runtime::HostMemory;
+use plimsoll::args::HostPlace;
 use plimsoll::study::Study;
 use plimsoll::task::Setup;
 use plimsoll::tuner::Policy;
@@ -29,7 +29,7 @@ fn main() {
     let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 15) } else { (&[("resnet20", 8, 24)], 3) };
     let mut offs = Vec::new();
     for (number, (network, side, largest)) in cases.iter().filter(|case| wanted(case.0)).enumerate() {
-        let setup = Setup { threads: 1, link: None, host: HostMemory::Anonymous };
+        let setup = Setup::cpu(Some(1), None, &HostPlace::Memory);
         let task = task(network, *side, setup);
         if number == 0 {
             println!("{}\n", machine(&task));

@@ -6,9 +6,9 @@
 #[path = "support/subject.rs"]
 mod subject;
 
+use plimsoll::args::HostPlace;
 use plimsoll::ir::schedule::Link;
 use plimsoll::ir::{Bytes, BytesPerSecond};
-use plimsoll::runtime::HostMemory;
 use plimsoll::task::Setup;
 use plimsoll::tuner::Policy;
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn main() {
     let network = given.first().map_or("resnet20", String::as_str);
     let (side, batch) = (number(1, 8), u64::from(number(2, 4)));
     let (threads, steps) = (number(3, 1), u64::from(number(4, 2)));
-    let task = task(network, side, Setup { threads, link: None, host: HostMemory::Anonymous });
+    let task = task(network, side, Setup::cpu(Some(threads), None, &HostPlace::Memory));
     let trace = task.trace(batch).expect("the network lowers");
     let link = Link::symmetric(BytesPerSecond(1e10));
     let keep = task.plan(&trace, Policy::Keep, Bytes(1 << 60), link).expect("everything fits 2^60 bytes");

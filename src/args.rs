@@ -158,19 +158,50 @@ impl FromStr for HostPlace {
     }
 }
 
+/// What trains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU, by its number from 0.
+    Cuda(u32),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<DeviceChoice, String> {
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(DeviceChoice::Cpu),
+            None if text == "cuda" => Ok(DeviceChoice::Cuda(0)),
+            Some(("cuda", number)) => number
+                .parse()
+                .map(DeviceChoice::Cuda)
+                .map_err(|_| format!("`{number}` is no number of a device")),
+            _ => Err("a device is `cpu`, `cuda` or `cuda:N`".into()),
+        }
+    }
+}
+
 /// The device and how it is set up.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
-    /// Compute threads; by default all cores but one, which is left to the two transfer streams
+    /// What trains: cpu; or cuda or cuda:N, an NVIDIA GPU (new: so far tested without one)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceChoice,
+    /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
+    #[arg(long)]
+    pub no_graph: bool,
+    /// Compute threads of the CPU; by default all cores but one, which is left to the two transfer streams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Pace the link between device and host to this rate each way, such as 12GB/s; by default as fast as it goes
+    /// With cpu: pace the link between device and host to this rate each way, such as 12GB/s; by default as fast as it goes
     #[arg(long, value_name = "RATE")]
     pub link: Option<BytesPerSecond>,
     /// With a paced link: whether both ways can be busy at once
     #[arg(long, value_enum, default_value_t)]
     pub duplex: DuplexArg,
-    /// Where swapped tensors go: memory, or file:PATH
+    /// Where swapped tensors go: memory, or with cpu file:PATH
     #[arg(long, value_name = "PLACE", default_value = "memory")]
     pub host: HostPlace,
 }
@@ -199,7 +230,7 @@ pub struct StudyArgs {
 /// The budget and what limits the search.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the machine's memory; by default what keeping
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what keeping
     /// everything takes at a batch of 16, as if the device were just that small
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
@@ -302,7 +333,7 @@ pub struct ProfileArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the machine's memory; by default what keeping
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what keeping
     /// everything takes at a batch of 16, as if the device were just that small
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
@@ -443,7 +474,13 @@ pub struct RunArgs {
     pub config: PathBuf,
     #[command(flatten)]
     pub data: DataArgs,
-    /// Where swapped tensors go: memory, or file:PATH
+    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
+    /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
+    #[arg(long)]
+    pub no_graph: bool,
+    /// Where swapped tensors go: memory, or with cpu file:PATH
     #[arg(long, value_name = "PLACE", default_value = "memory")]
     pub host: HostPlace,
     #[command(flatten)]

@@ -3,22 +3,23 @@
 //! Lowering, planning and loading are one call each here, with failures turned into the command line's. What is measured
 //! or chosen lives in the verbs.
 
-use crate::args::{DataArgs, DataSource, DeviceArgs, DuplexArg, HostPlace, NetworkArgs};
+use crate::args::{DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, NetworkArgs};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::verbs::plan::no_plan;
 use plimsoll_ir::network::{Network, NetworkSpec, Shape};
-use plimsoll_ir::program::Program;
+use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
-use plimsoll_runtime::cpu::kernels::workspace_bytes;
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, Device, DeviceError, Executor, HostMemory, Loaded, MemoryLayout, RuntimeError,
+    Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, Executor, HostMemory, Loaded,
+    MemoryLayout, RuntimeError,
 };
+use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Tricks, plan};
 
@@ -29,37 +30,83 @@ pub const UNBUDGETED_BATCH: u64 = 16;
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
 
-/// How the device is set up.
+/// Which device, and how it is set up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setup {
-    /// Compute threads.
-    pub threads: u32,
-    /// The pace of the link; none for as fast as it goes.
-    pub link: Option<Link>,
-    /// Where the host side lies.
-    pub host: HostMemory,
+pub enum Setup {
+    /// The processor.
+    Cpu(CpuOptions),
+    /// An NVIDIA GPU.
+    Cuda(CudaOptions),
 }
 
 impl Setup {
     /// As the options say.
-    pub fn new(args: &DeviceArgs) -> Setup {
+    pub fn new(args: &DeviceArgs) -> Result<Setup, Failure> {
         let duplex: DuplexArg = args.duplex;
-        Setup {
-            threads: args.threads.unwrap_or_else(default_threads),
-            link: args.link.map(|rate| Link { duplex: duplex.into(), ..Link::symmetric(rate) }),
-            host: host_memory(&args.host),
+        let link = args.link.map(|rate| Link { duplex: duplex.into(), ..Link::symmetric(rate) });
+        match args.device {
+            DeviceChoice::Cpu if args.no_graph => Err(only("--no-graph", "cuda")),
+            DeviceChoice::Cpu => Ok(Setup::cpu(args.threads, link, &args.host)),
+            DeviceChoice::Cuda(_) if args.threads.is_some() => Err(only("--threads", "cpu")),
+            DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
+            DeviceChoice::Cuda(ordinal) => Setup::cuda(ordinal, !args.no_graph, &args.host),
+        }
+    }
+
+    /// The processor with so many threads, by default all cores but one.
+    pub fn cpu(threads: Option<u32>, link: Option<Link>, host: &HostPlace) -> Setup {
+        let (threads, host) = (threads.unwrap_or_else(default_threads), host_memory(host));
+        Setup::Cpu(CpuOptions { threads, link, host, ..CpuOptions::default() })
+    }
+
+    /// A GPU, with or without graphs; what is offloaded goes to pinned memory, and no file can be pinned.
+    pub fn cuda(ordinal: u32, graphs: bool, host: &HostPlace) -> Result<Setup, Failure> {
+        match host {
+            HostPlace::File(_) => Err(only("--host file:PATH", "cpu")),
+            HostPlace::Memory => {
+                let options = CudaOptions { ordinal, graphs, ..CudaOptions::default() };
+                // A GPU that cannot be used is said before anything is planned for it.
+                drop(CudaDevice::open(&options)?);
+                Ok(Setup::Cuda(options))
+            }
+        }
+    }
+
+    /// Threads of the processor that compute; 1 where a GPU does.
+    pub fn threads(&self) -> u32 {
+        if let Setup::Cpu(options) = self { options.threads.max(1) } else { 1 }
+    }
+
+    /// The pace of the link; none for as fast as it goes.
+    pub fn link(&self) -> Option<Link> {
+        if let Setup::Cpu(options) = self { options.link } else { None }
+    }
+
+    /// The scratch that the device needs for a call.
+    pub fn workspace_bytes(&self, call: &Call) -> Bytes {
+        match self {
+            Setup::Cpu(_) => cpu::kernels::workspace_bytes(call, self.threads()),
+            Setup::Cuda(_) => cuda::workspace_bytes(call),
         }
     }
 
     /// The device, with nothing allocated.
-    pub fn device(&self) -> Box<dyn Device> {
-        let Setup { threads, link, host } = self.clone();
-        Box::new(Cpu::new(CpuOptions { threads, link, host, ..CpuOptions::default() }))
+    pub fn device(&self) -> Result<Box<dyn Device>, Failure> {
+        Ok(match self {
+            Setup::Cpu(options) => Box::new(Cpu::new(options.clone())),
+            Setup::Cuda(options) => Box::new(CudaDevice::open(options)?),
+        })
     }
 }
 
+/// An option that another device has.
+fn only(option: &str, device: &str) -> Failure {
+    Failure::usage(format_args!("{option} is for --device {device}"))
+        .help("leave it out, or choose that device")
+}
+
 /// Where the host side lies.
-pub fn host_memory(place: &HostPlace) -> HostMemory {
+fn host_memory(place: &HostPlace) -> HostMemory {
     match place {
         HostPlace::Memory => HostMemory::Anonymous,
         HostPlace::File(path) => HostMemory::File(path.clone()),
@@ -115,8 +162,7 @@ impl Task {
 
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Failure> {
-        let threads = self.setup.threads;
-        let workspace = |call: &_| workspace_bytes(call, threads);
+        let workspace = |call: &Call| self.setup.workspace_bytes(call);
         let options = LowerOptions { mode, relu: ReluStorage::Auto, workspace: &workspace };
         Ok(lower(&self.network, batch, &options)?)
     }
@@ -126,9 +172,9 @@ impl Task {
         Ok(self.program(batch, Mode::Train)?.trace)
     }
 
-    /// The budget in bytes: what is given (a share is one of the machine's memory), or [`UNBUDGETED_BATCH`]'s.
+    /// The budget in bytes: what is given (a share is one of the device's memory), or [`UNBUDGETED_BATCH`]'s.
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Failure> {
-        let machine = self.setup.device().facts().memory.unwrap_or(Bytes(u64::MAX >> 2));
+        let machine = self.setup.device()?.facts().memory.unwrap_or(Bytes(u64::MAX >> 2));
         if let Some(size) = given {
             return Ok(size.of(machine));
         }
@@ -138,7 +184,7 @@ impl Task {
 
     /// The largest batch, up to `limit`, at which a policy finds a plan; none where it finds none for one sample.
     pub fn largest_batch(&self, policy: Policy, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
-        let link = self.setup.link.unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
+        let link = self.setup.link().unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
         let least = self.smallest_batch();
         let found = largest(limit, &mut |batch: u64| {
             // One position of one sample has no variance; a batch of two tells whether the network can be trained.
@@ -215,7 +261,7 @@ impl Task {
     pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Failure> {
         let layouts = programs.iter().map(|(program, schedule)| MemoryLayout::of(program, schedule));
         let layout = layouts.fold(MemoryLayout::default(), MemoryLayout::union);
-        let mut executor = Executor::new(self.setup.device(), layout)?;
+        let mut executor = Executor::new(self.setup.device()?, layout)?;
         let loaded = programs.iter().map(|(p, s)| executor.load(p, s)).collect::<Result<Vec<_>, _>>()?;
         Ok((executor, loaded))
     }
@@ -267,6 +313,12 @@ impl From<PlanError> for Failure {
             PlanError::Lowering { .. } | PlanError::Invalid { .. } => Exit::Internal,
         };
         Failure::new(exit, error)
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Failure {
+        Failure::new(Exit::Device, error)
     }
 }
 

@@ -321,14 +321,14 @@ impl Tuner<'_> {
             epoch_seconds: candidate.epoch,
             peak_bytes: candidate.peak,
         };
-        let facts = task.setup.device().facts();
+        let facts = task.setup.device()?.facts();
         Ok(Config {
             kind: ConfigKind,
             network: task.network.spec.clone(),
             device: facts.name,
-            threads: task.setup.threads,
+            threads: task.setup.threads(),
             link: model.link(),
-            paced: task.setup.link,
+            paced: task.setup.link(),
             budget_bytes: request.budget,
             batch,
             policy: Policy::Plimsoll.to_string(),

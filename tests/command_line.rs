@@ -340,3 +340,47 @@ fn a_trace_goes_to_standard_output_whatever_that_is_and_through_links() {
         assert!(through.contains("\"batch\": 8"));
     }
 }
+
+#[test]
+fn a_machine_without_cuda_is_told_so_in_one_message() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    match plimsoll::runtime::cuda::survey() {
+        Err(plimsoll::runtime::CudaError::Missing { .. }) => {}
+        other => return println!("skipped: this machine has a CUDA driver: {other:?}"),
+    }
+    for verb in ["auto", "profile", "tune", "verify"] {
+        let command = format!("{verb} --device cuda");
+        check(
+            folder,
+            &command,
+            4,
+            &["the CUDA driver is not on this machine", "libcuda.so.1", "--device cpu"],
+        );
+        let output = plimsoll(folder, &command);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{command} says more than one thing:\n{stderr}");
+        assert!(output.stdout.is_empty(), "{command} printed a result");
+    }
+    assert_eq!(fs::read_dir(folder).expect("a folder").count(), 0, "nothing is left behind");
+    let doctor = plimsoll(folder, "doctor --format json");
+    let value: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON on stdout");
+    let said = value["cuda"]["cuda"].as_str().expect("a line on CUDA");
+    assert!(said.contains("libcuda.so.1"), "{said}");
+}
+
+#[test]
+fn options_of_another_device_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    for (options, says) in [
+        ("--device gpu", "a device is `cpu`, `cuda` or `cuda:N`"),
+        ("--device cuda:x", "`x` is no number of a device"),
+        ("--device cuda --threads 2", "--threads is for --device cpu"),
+        ("--device cuda --link 12GB/s", "--link is for --device cpu"),
+        ("--device cuda --host file:h", "--host file:PATH is for --device cpu"),
+        ("--no-graph", "--no-graph is for --device cuda"),
+    ] {
+        check(folder, &format!("verify {options}"), 2, &[says]);
+    }
+}

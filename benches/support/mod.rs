@@ -56,7 +56,7 @@ pub fn budget(task: &Task, batch: u64, share: f64) -> Bytes {
 
 /// Processor, threads and commit, for the head of a table.
 pub fn machine(task: &Task) -> String {
-    let facts = task.setup.device().facts();
+    let facts = task.setup.device().expect("the processor is always there").facts();
     format!(
         "{}, {} compute thread(s), plimsoll {}",
         facts.system,

@@ -130,9 +130,11 @@ impl Executor {
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
         let builder = Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident };
-        let plain = Enqueued { id: IterationId { number: self.loaded, timed: false }, steps: builder.steps(false) };
+        let plain =
+            Enqueued { id: IterationId { number: self.loaded, timed: false }, steps: builder.steps(false) };
         self.check_launches(program, &plain)?;
-        let timed = Enqueued { id: IterationId { number: self.loaded, timed: true }, steps: builder.steps(true) };
+        let timed =
+            Enqueued { id: IterationId { number: self.loaded, timed: true }, steps: builder.steps(true) };
         self.loaded += 1;
         let room = plain.room().union(timed.room()).union(self.room);
         if room != self.room {

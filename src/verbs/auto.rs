@@ -16,7 +16,7 @@ use plimsoll_ir::schedule::Schedule;
 
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let budget = task.budget(args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let limit = request.limit(&task)?;
@@ -59,8 +59,9 @@ fn earlier(
     let wanted = (request.rule(), request.rate.base_batch, request.rate.base_rate);
     let same = config.network == task.network.spec
         && config.budget_bytes == request.budget
-        && config.threads == task.setup.threads
-        && config.paced == task.setup.link
+        && config.device == task.setup.device()?.facts().name
+        && config.threads == task.setup.threads()
+        && config.paced == task.setup.link()
         && (request.min_batch..=request.limit(task)?).contains(&config.batch)
         && (rate.rule, rate.base_batch, rate.base_rate) == wanted;
     if !same {

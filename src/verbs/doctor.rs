@@ -1,11 +1,12 @@
 //! `doctor`: what this machine offers, and what is missing.
 
-use crate::args::{DeviceArgs, DoctorArgs, DuplexArg, HostPlace};
+use crate::args::{DoctorArgs, HostPlace};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::task::Setup;
 use plimsoll_ir::{Bytes, BytesPerSecond};
-use plimsoll_runtime::DeviceError;
+use plimsoll_runtime::cuda::{Survey, survey};
+use plimsoll_runtime::{CudaError, DeviceError};
 use std::time::Instant;
 
 /// Bytes of one copy; larger than the caches of most machines.
@@ -16,9 +17,7 @@ const COPIES: usize = 5;
 
 /// Runs the verb.
 pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
-    let device =
-        DeviceArgs { threads: args.threads, link: None, duplex: DuplexArg::Full, host: HostPlace::Memory };
-    let facts = Setup::new(&device).device().facts();
+    let facts = Setup::cpu(args.threads, None, &HostPlace::Memory).device()?.facts();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let machine = Table::facts(
         "machine",
@@ -46,7 +45,50 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
             "training works, several times slower than on newer processors".into(),
         ]);
     }
-    Ok([machine].into_iter().chain((!advice.rows.is_empty()).then_some(advice)).collect())
+    let mut tables = vec![machine];
+    tables.extend(cuda(survey()));
+    tables.extend((!advice.rows.is_empty()).then_some(advice));
+    Ok(tables)
+}
+
+/// What there is of CUDA; a machine without it is told so in one line.
+fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
+    let survey = match survey {
+        Ok(survey) => survey,
+        Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", error.to_string().into())])],
+    };
+    let version = |(major, minor)| format!("{major}.{minor}");
+    let compiler = match survey.compiler {
+        Ok((path, number)) => format!("{}, in {}", version(number), path.display()),
+        Err(error) => error.to_string(),
+    };
+    let libraries = vec![
+        ("cuda_version", "CUDA of the driver", version(survey.version).into()),
+        ("driver_library", "driver's library", survey.driver.display().to_string().into()),
+        ("nvrtc", "NVRTC", compiler.into()),
+    ];
+    let mut devices = Table::new(
+        "cuda_devices",
+        &[
+            ("device", "device"),
+            ("name", "name"),
+            ("capability", "compute capability"),
+            ("multiprocessors", "multiprocessors"),
+            ("memory_bytes", "memory"),
+            ("bus", "bus"),
+        ],
+    );
+    for (ordinal, gpu) in survey.devices.into_iter().enumerate() {
+        devices.rows.push(vec![
+            format!("cuda:{ordinal}").into(),
+            gpu.name.into(),
+            gpu.capability.to_string().into(),
+            u64::from(gpu.multiprocessors).into(),
+            gpu.memory.into(),
+            gpu.bus.into(),
+        ]);
+    }
+    vec![Table::facts("cuda", libraries), devices]
 }
 
 /// Version and, where the build knew it, commit.

@@ -25,7 +25,7 @@ pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
 /// Runs the verb.
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let budget = task.budget(args.budget)?;
     let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
     if args.study.fresh {
@@ -50,13 +50,13 @@ pub fn measure(
         task.plan(&task.trace(task.smallest_batch())?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
         return Err(Failure::new(Exit::NoPlan, "no batch fits the budget").help("raise --budget"));
     };
-    let device = task.setup.device();
+    let device = task.setup.device()?;
     let mut batches: Vec<u64> =
         fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
     batches.dedup();
     let request = ProfileRequest {
         network: task.network.spec.clone(),
-        machine: machine(&*device, task.setup.link, &version()),
+        machine: machine(&*device, task.setup.link(), &version()),
         budget,
         batches,
         effort: Effort::default(),

@@ -1,11 +1,11 @@
 //! `run`: trains what was tuned, and shows what it took beside what was predicted.
 
-use crate::args::{DeviceArgs, DuplexArg, HostPlace, NetworkArgs, RunArgs};
+use crate::args::{DeviceChoice, NetworkArgs, RunArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::output::{Cell, Table};
 use crate::study::Study;
-use crate::task::{Setup, Task, host_memory, open_data};
+use crate::task::{Setup, Task, open_data};
 use crate::training::{Trained, train};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
@@ -24,8 +24,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         classes: Some(spec.classes),
     };
     let data = open_data(&args.data.data, &network)?;
-    let setup = Setup { host: host_memory(&args.host), ..setup_of(&config) };
-    let task = Task::of_spec(spec, data, setup)?;
+    let task = Task::of_spec(spec, data, setup_of(&config, args)?)?;
     if args.fresh {
         study.forget(&[study.checkpoint()])?;
     }
@@ -33,12 +32,17 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     Ok(vec![table(&task, &config, &trained)])
 }
 
-/// The device as the config was tuned for it.
-fn setup_of(config: &Config) -> Setup {
-    let place = HostPlace::Memory;
-    let device =
-        DeviceArgs { threads: Some(config.threads), link: None, duplex: DuplexArg::Full, host: place };
-    Setup { link: config.paced, ..Setup::new(&device) }
+/// The device as the config was tuned for it: its kernels' scratch is part of the schedule.
+fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
+    let on_cpu = config.device.starts_with("cpu");
+    match args.device.unwrap_or(if on_cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) }) {
+        DeviceChoice::Cpu if on_cpu && !args.no_graph => {
+            Ok(Setup::cpu(Some(config.threads), config.paced, &args.host))
+        }
+        DeviceChoice::Cuda(ordinal) if !on_cpu => Setup::cuda(ordinal, !args.no_graph, &args.host),
+        _ => Err(Failure::usage(format_args!("the config was tuned on `{}`", config.device))
+            .help("leave --device and --no-graph out, or tune again with --device")),
+    }
 }
 
 fn table(task: &Task, config: &Config, trained: &Trained) -> Table {

@@ -6,20 +6,21 @@ use crate::files;
 use crate::output::{self, Table};
 use crate::verbs::networks::network;
 use plimsoll_ir::profile::Profile;
+use plimsoll_ir::program::Call;
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
-use plimsoll_runtime::cpu::kernels::workspace_bytes;
+use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::model::Model;
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let network = network(&args.name, &args.shape)?;
     let profile: Option<Profile> = args.profile.as_deref().map(files::read).transpose()?;
-    let threads = profile.as_ref().map_or(1, |p| p.machine.threads);
-    let options = LowerOptions {
-        mode: Mode::Train,
-        relu: args.relu.into(),
-        workspace: &|call| workspace_bytes(call, threads),
+    let machine = profile.as_ref().map(|p| &p.machine);
+    let workspace = |call: &Call| match machine {
+        Some(gpu) if !gpu.device.starts_with("cpu") => cuda::workspace_bytes(call),
+        _ => cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads)),
     };
+    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), workspace: &workspace };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     if let Some(profile) = profile {
         let model = Model::fit(&profile).map_err(Failure::usage)?;

@@ -14,7 +14,7 @@ use plimsoll_ir::profile::Profile;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let budget = task.budget(args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let limit = request.limit(&task)?;

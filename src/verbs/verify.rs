@@ -20,14 +20,14 @@ const RATE: f64 = 0.01;
 
 /// Runs the verb.
 pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    let task = Task::new(&args.network, &args.data, Setup::new(&args.device))?;
+    let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let policy = parse_policy(&args.policy)?;
     let trace = task.trace(args.batch)?;
     let memory = trace.memory();
     let bytes = |of: Option<(plimsoll_ir::OpId, Bytes)>| of.map_or(Bytes::ZERO, |(_, bytes)| bytes);
     let (peak, floor) = (bytes(memory.peak()), bytes(memory.floor()));
     let budget = args.budget.map_or(Bytes((floor.0 + peak.0) / 2), |size| size.of(peak));
-    let link = task.setup.link.unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
+    let link = task.setup.link().unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
     let plan = task.plan(&trace, policy, budget, link)?;
     let keep = task.plan(&trace, Policy::Keep, Bytes(u64::MAX >> 2), link)?;
     let bar = progress::bar("verify", 2 * args.iterations, quiet);
@@ -49,7 +49,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
             ("batch", "batch", args.batch.into()),
             ("policy", "policy", policy.to_string().into()),
             ("iterations", "iterations", args.iterations.into()),
-            ("threads", "compute threads", u64::from(task.setup.threads).into()),
+            ("threads", "compute threads", u64::from(task.setup.threads()).into()),
             ("regions", "regions compared", (kept.names().count() as u64).into()),
             (
                 "keep_bytes",
