@@ -1,6 +1,7 @@
 // Convolution, forward and both ways back, as sums over a register tile: a thread has TILE x TILE results, and each number
-// that it loads serves TILE products. This text stands twice in the source, with TILE as 8, and as 4 where eights would
-// leave the device idle.
+// that it loads serves TILE products. This text stands twice in the source: with TILE as 8, where channels of a group come in
+// fours (FETCH and PUT then move four numbers or none), and as 4 for all other shapes, and where eights would leave the
+// device idle.
 //
 // A warp's tiles form a block of `lanes` tiles of one side by 32 / lanes of the other, so that its threads share what they
 // load. Sums are made in one order, by fused multiply and add: over the taps row by row, and channels within.
@@ -36,14 +37,17 @@ KERNEL(conv_forward_TILE, (const float *x, const float *weight, const float *bia
     u64 position = tile.along * TILE;
     if (tile.rest >= groups || filter >= of_group || position >= positions) return;
     unsigned group = (unsigned)tile.rest, aligned = depth % 4 == 0;
-    u64 image[TILE], weights = (u64)size_y * size_x * depth;
-    unsigned oy[TILE], ox[TILE];
+    // Where a window begins, of which the first taps may lie in the padding; sums that go below 0 come back.
+    u64 origin[TILE], weights = (u64)size_y * size_x * depth;
+    unsigned top[TILE], left[TILE];
     UNROLL
     for (unsigned m = 0; m < TILE; m++) {
         u64 p = position + m < positions ? position + m : positions - 1, line = quotient(p, columns);
-        ox[m] = (unsigned)(p - line * columns) * stride_x;
-        image[m] = quotient(line, rows);
-        oy[m] = (unsigned)(line - image[m] * rows) * stride_y;
+        u64 image = quotient(line, rows);
+        left[m] = (unsigned)(p - line * columns) * stride_x - padding_x;
+        top[m] = (unsigned)(line - image * rows) * stride_y - padding_y;
+        u64 down = image * height + (u64)(long long)(int)top[m];
+        origin[m] = (down * width + (u64)(long long)(int)left[m]) * channels + (u64)group * depth;
     }
     float sum[TILE][TILE];
     UNROLL
@@ -52,31 +56,29 @@ KERNEL(conv_forward_TILE, (const float *x, const float *weight, const float *bia
         for (unsigned n = 0; n < TILE; n++) sum[m][n] = 0.0f;
     }
     const float *w = weight + ((u64)group * of_group + filter) * weights;
+    ROLLED
     for (unsigned tap = 0; tap < size_y * size_x; tap++, w += depth) {
-        unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x, any = 0, inside[TILE];
-        u64 at[TILE];
+        unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x, inside = 0;
+        u64 moved = ((u64)ky * width + kx) * channels;
         UNROLL
-        for (unsigned m = 0; m < TILE; m++) {
-            unsigned iy = oy[m] + ky - padding_y, ix = ox[m] + kx - padding_x;
-            inside[m] = iy < height && ix < width;
-            at[m] = ((image[m] * height + iy) * width + ix) * channels + (u64)group * depth;
-            any |= inside[m];
-        }
-        if (!any) continue;
+        for (unsigned m = 0; m < TILE; m++)
+            inside |= (top[m] + ky < height && left[m] + kx < width ? 1u : 0u) << m;
+        if (inside == 0) continue;
+        ROLLED
         for (unsigned c = 0; c < depth; c += 4) {
             unsigned count = depth - c < 4 ? depth - c : 4;
-            float a[TILE][4], b[TILE][4];
+            float a[TILE][4];
             UNROLL
-            for (unsigned m = 0; m < TILE; m++) fetch(x, at[m] + c, inside[m] ? count : 0, aligned, a[m]);
+            for (unsigned m = 0; m < TILE; m++)
+                FETCH(x, origin[m] + moved + c, inside >> m & 1 ? count : 0, aligned, a[m]);
             UNROLL
-            for (unsigned n = 0; n < TILE; n++)
-                fetch(w, n * weights + c, filter + n < of_group ? count : 0, aligned, b[n]);
-            UNROLL
-            for (unsigned l = 0; l < 4; l++) {
+            for (unsigned n = 0; n < TILE; n++) {
+                float b[4];
+                FETCH(w, n * weights + c, filter + n < of_group ? count : 0, aligned, b);
                 UNROLL
-                for (unsigned m = 0; m < TILE; m++) {
+                for (unsigned l = 0; l < 4; l++) {
                     UNROLL
-                    for (unsigned n = 0; n < TILE; n++) sum[m][n] = fmaf(a[m][l], b[n][l], sum[m][n]);
+                    for (unsigned m = 0; m < TILE; m++) sum[m][n] = fmaf(a[m][l], b[l], sum[m][n]);
                 }
             }
         }
@@ -86,14 +88,14 @@ KERNEL(conv_forward_TILE, (const float *x, const float *weight, const float *bia
         u64 f = (u64)group * of_group + filter + n;
         unsigned count = there(of_group, filter + n, 4);
         float shift[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (has_bias) fetch(bias, f, count, of_group % 4 == 0, shift);
+        if (has_bias) FETCH(bias, f, count, of_group % 4 == 0, shift);
         UNROLL
         for (unsigned m = 0; m < TILE; m++) {
             if (position + m >= positions) continue;
             float v[4];
             UNROLL
             for (unsigned l = 0; l < 4; l++) v[l] = has_bias ? sum[m][n + l] + shift[l] : sum[m][n + l];
-            put(y, (position + m) * filters + f, count, of_group % 4 == 0, v);
+            PUT(y, (position + m) * filters + f, count, of_group % 4 == 0, v);
         }
     }
 }
@@ -111,8 +113,8 @@ KERNEL(conv_backward_data_TILE, (const float *dy, const float *weight, float *dx
     u64 position = tile.along * TILE;
     if (tile.rest >= groups || channel >= depth || position >= positions) return;
     unsigned group = (unsigned)tile.rest;
-    u64 image[TILE], weights = (u64)taps * depth, to[TILE];
-    unsigned iy[TILE], ix[TILE];
+    u64 weights = (u64)taps * depth;
+    unsigned image[TILE], iy[TILE], ix[TILE];
     UNROLL
     for (unsigned m = 0; m < TILE; m++) {
         u64 p = position + m < positions ? position + m : positions - 1, line = quotient(p, width);
@@ -123,9 +125,8 @@ KERNEL(conv_backward_data_TILE, (const float *dy, const float *weight, float *dx
             of_remainder = (width - 1 - remainder) / stride_x + 1;
         }
         ix[m] = remainder + column * stride_x;
-        image[m] = quotient(line, height);
-        iy[m] = (unsigned)(line - image[m] * height);
-        to[m] = (line * width + ix[m]) * channels + (u64)group * depth + channel;
+        image[m] = (unsigned)quotient(line, height);
+        iy[m] = (unsigned)(line - (u64)image[m] * height);
     }
     float sum[TILE][TILE];
     UNROLL
@@ -133,31 +134,33 @@ KERNEL(conv_backward_data_TILE, (const float *dy, const float *weight, float *dx
         UNROLL
         for (unsigned n = 0; n < TILE; n++) sum[m][n] = 0.0f;
     }
+    ROLLED
     for (unsigned tap = 0; tap < taps; tap++) {
-        unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x, any = 0, inside[TILE];
+        unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x, inside = 0;
         u64 at[TILE];
         UNROLL
         for (unsigned m = 0; m < TILE; m++) {
             unsigned oy = covering(iy[m], ky, stride_y, padding_y, rows);
             unsigned ox = covering(ix[m], kx, stride_x, padding_x, columns);
-            inside[m] = oy < rows && ox < columns;
-            at[m] = ((image[m] * rows + oy) * columns + ox) * filters + (u64)group * of_group;
-            any |= inside[m];
+            inside |= (oy < rows && ox < columns ? 1u : 0u) << m;
+            at[m] = (((u64)image[m] * rows + oy) * columns + ox) * filters + (u64)group * of_group;
         }
-        if (!any) continue;
+        if (inside == 0) continue;
         const float *w = weight + (u64)group * of_group * weights + (u64)tap * depth + channel;
+        ROLLED
         for (unsigned f = 0; f < of_group; f += 4) {
             unsigned count = of_group - f < 4 ? of_group - f : 4;
             float a[TILE][4];
             UNROLL
-            for (unsigned m = 0; m < TILE; m++) fetch(dy, at[m] + f, inside[m] ? count : 0, of_group % 4 == 0, a[m]);
+            for (unsigned m = 0; m < TILE; m++)
+                FETCH(dy, at[m] + f, inside >> m & 1 ? count : 0, of_group % 4 == 0, a[m]);
             UNROLL
             for (unsigned l = 0; l < 4; l++) {
                 if (l >= count) continue;
                 float b[TILE];
                 UNROLL
                 for (unsigned n = 0; n < TILE; n += 4)
-                    fetch(w, (f + l) * weights + n, there(depth, channel + n, 4), depth % 4 == 0, b + n);
+                    FETCH(w, (f + l) * weights + n, there(depth, channel + n, 4), depth % 4 == 0, b + n);
                 UNROLL
                 for (unsigned m = 0; m < TILE; m++) {
                     UNROLL
@@ -169,15 +172,15 @@ KERNEL(conv_backward_data_TILE, (const float *dy, const float *weight, float *dx
     UNROLL
     for (unsigned m = 0; m < TILE; m++) {
         if (position + m >= positions) continue;
+        u64 to = (((u64)image[m] * height + iy[m]) * width + ix[m]) * channels + (u64)group * depth + channel;
         UNROLL
         for (unsigned n = 0; n < TILE; n += 4) {
             unsigned count = there(depth, channel + n, 4);
-            float old[4];
-            if (accumulate) fetch(dx, to[m] + n, count, depth % 4 == 0, old);
-            float v[4];
+            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (accumulate) FETCH(dx, to + n, count, depth % 4 == 0, v);
             UNROLL
-            for (unsigned l = 0; l < 4; l++) v[l] = accumulate ? old[l] + sum[m][n + l] : sum[m][n + l];
-            put(dx, to[m] + n, count, depth % 4 == 0, v);
+            for (unsigned l = 0; l < 4; l++) v[l] = accumulate ? v[l] + sum[m][n + l] : sum[m][n + l];
+            PUT(dx, to + n, count, depth % 4 == 0, v);
         }
     }
 }
@@ -214,8 +217,8 @@ KERNEL(conv_backward_filter_TILE, (const float *x, const float *dy, float *dweig
             float a[TILE], b[TILE];
             UNROLL
             for (unsigned l = 0; l < TILE; l += 4) {
-                fetch(dy, from + l, there(of_group, filter + l, 4), of_group % 4 == 0, a + l);
-                fetch(x, at + l, there(depth, channel + l, 4), depth % 4 == 0, b + l);
+                FETCH(dy, from + l, there(of_group, filter + l, 4), of_group % 4 == 0, a + l);
+                FETCH(x, at + l, there(depth, channel + l, 4), depth % 4 == 0, b + l);
             }
             UNROLL
             for (unsigned m = 0; m < TILE; m++) {
@@ -236,6 +239,6 @@ KERNEL(conv_backward_filter_TILE, (const float *x, const float *dy, float *dweig
         if (filter + m >= of_group) continue;
         u64 to = (((split * filters + (u64)group * of_group + filter + m) * taps) + tap) * depth + channel;
         UNROLL
-        for (unsigned n = 0; n < TILE; n += 4) put(dweight, to + n, there(depth, channel + n, 4), depth % 4 == 0, sum[m] + n);
+        for (unsigned n = 0; n < TILE; n += 4) PUT(dweight, to + n, there(depth, channel + n, 4), depth % 4 == 0, sum[m] + n);
     }
 }

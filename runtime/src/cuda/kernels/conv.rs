@@ -12,8 +12,9 @@ const THREADS: u32 = 128;
 /// Threads of a warp, whose tiles form a block.
 const WARP: u64 = 32;
 
-/// With fewer threads than this, tiles of fours keep more of a device busy than eights.
-const ENOUGH: u64 = 1 << 15;
+/// With fewer threads than this, tiles of fours keep more of a device busy than eights. In tests it is small, so that
+/// shapes that a test can afford come both ways.
+const ENOUGH: u64 = if cfg!(test) { 1 << 7 } else { 1 << 15 };
 
 /// Positions that a split of the filter gradient has at least.
 const LEAST_POSITIONS: u64 = 64;
@@ -36,13 +37,17 @@ impl Tiles {
         Tiles { lanes, threads: blocks.saturating_mul(rest).saturating_mul(WARP) }
     }
 
-    /// Eights where both sides fill them and there are enough of them, else fours.
-    fn choose(across: u64, along: u64, rest: u64) -> (Tiles, bool) {
+    /// Eights where channels of a group come in fours and there are enough tiles, else fours.
+    fn choose(shape: &ConvShape, across: u64, along: u64, rest: u64) -> (Tiles, bool) {
+        let [depth, filters, _] = sides(shape);
         let eights = Tiles::of(8, across, along, rest);
-        if across > 4 && along > 4 && eights.threads >= ENOUGH {
+        let fours = Tiles::of(4, across, along, rest);
+        let whole = depth % 4 == 0 && filters % 4 == 0;
+        // A side of at most 4 leaves half of each eight idle.
+        if whole && across > 4 && along > 4 && eights.threads >= ENOUGH {
             (eights, true)
         } else {
-            (Tiles::of(4, across, along, rest), false)
+            (fours, false)
         }
     }
 }
@@ -70,7 +75,7 @@ fn sides(shape: &ConvShape) -> [u64; 3] {
 pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
     let [_, filters, groups] = sides(shape);
     let positions = positions(shape, shape.output);
-    let (tiles, eights) = Tiles::choose(filters, positions, groups);
+    let (tiles, eights) = Tiles::choose(shape, filters, positions, groups);
     let kernel = if eights { "conv_forward_8" } else { "conv_forward_4" };
     // Without a bias any address does: the kernel does not look.
     let (bias, y) = if shape.bias { (2, 3) } else { (1, 2) };
@@ -83,7 +88,7 @@ pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
 pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let [depth, _, groups] = sides(shape);
     let positions = positions(shape, shape.input);
-    let (tiles, eights) = Tiles::choose(depth, positions, groups);
+    let (tiles, eights) = Tiles::choose(shape, depth, positions, groups);
     let kernel = if eights { "conv_backward_data_8" } else { "conv_backward_data_4" };
     let leading = [Operand(0), Operand(1), Operand(2), flag(accumulate)];
     let arguments = [&leading[..], &numbers(shape, &[tiles.lanes], positions)].concat();
@@ -99,7 +104,7 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape) {
     let whole = Tiles::of(8, depth, filters, taps);
     let most = (SPLIT_FLOATS / weights.max(1)).min(positions / LEAST_POSITIONS).clamp(1, FAN);
     let splits = (2 * ENOUGH).div_ceil(whole.threads.max(1)).clamp(1, most);
-    let (tiles, eights) = Tiles::choose(depth, filters, taps.saturating_mul(splits));
+    let (tiles, eights) = Tiles::choose(shape, depth, filters, taps.saturating_mul(splits));
     let kernel = if eights { "conv_backward_filter_8" } else { "conv_backward_filter_4" };
     let parts = if splits > 1 { p.floats(splits.saturating_mul(weights)) } else { Operand(2) };
     let leading = [Operand(0), Operand(1), parts];

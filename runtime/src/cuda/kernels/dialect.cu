@@ -14,6 +14,7 @@
 #define KERNEL(name, parameters) extern "C" __global__ void __launch_bounds__(256) name parameters
 #define FUNCTION static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define INFINITE __int_as_float(0x7f800000)
 #define BLOCK_X blockIdx.x
@@ -29,6 +30,7 @@
 #define KERNEL(name, parameters) static void name parameters
 #define FUNCTION static inline
 #define UNROLL
+#define ROLLED
 #define NOT_A_NUMBER NAN
 #define INFINITE INFINITY
 
@@ -81,6 +83,23 @@ FUNCTION void put(float *y, u64 i, unsigned count, unsigned aligned, const float
         for (unsigned l = 0; l < 4; l++)
             if (l < count) y[i + l] = v[l];
     }
+}
+
+// The same where i is a multiple of 4, and either all four are there or none is.
+FUNCTION void fetch_all(const float *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
+    (void)aligned;
+    float4 all;
+    all.x = all.y = all.z = all.w = 0.0f;
+    if (count != 0) all = *(const float4 *)(x + i);
+    v[0] = all.x;
+    v[1] = all.y;
+    v[2] = all.z;
+    v[3] = all.w;
+}
+
+FUNCTION void put_all(float *y, u64 i, unsigned count, unsigned aligned, const float v[4]) {
+    if (count != 0) put(y, i, 4, 1, v);
+    (void)aligned;
 }
 
 // The same where i is a multiple of 4.

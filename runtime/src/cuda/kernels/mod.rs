@@ -29,15 +29,18 @@ const PIECES: u64 = 32;
 
 /// All kernels, as NVRTC takes them. A C compiler takes them too.
 pub(crate) fn source() -> String {
-    let tiled = |tile: &str| include_str!("conv.cu").replace("TILE", tile);
+    let conv = include_str!("conv.cu");
+    let tiled = |tile: &str, fetch: &str, put: &str| {
+        conv.replace("TILE", tile).replace("FETCH", fetch).replace("PUT", put)
+    };
     [
         include_str!("dialect.cu"),
         include_str!("elementwise.cu"),
         include_str!("pool.cu"),
         include_str!("norm.cu"),
         include_str!("loss.cu"),
-        &tiled("8"),
-        &tiled("4"),
+        &tiled("8", "fetch_all", "put_all"),
+        &tiled("4", "fetch", "put"),
     ]
     .join("\n")
 }
