@@ -5,6 +5,7 @@
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
 mod harness;
+mod nvrtc;
 mod reference;
 mod text;
 

@@ -8,7 +8,7 @@
 
 // The seam is not public: the kernels are the device's own. Their text is the same wherever it is compiled.
 #[path = "../../src/cuda/kernels/mod.rs"]
-mod kernels;
+pub mod kernels;
 
 use kernels::{Argument, Grid};
 use plimsoll_ir::program::Call;

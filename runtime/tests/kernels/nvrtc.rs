@@ -1,0 +1,181 @@
+//! The CUDA kernels through NVIDIA's own compiler, where `fetch_cuda_compiler.sh` has put it into the target folder: to
+//! PTX, and to machine code for sm_80 and sm_90. No GPU is needed.
+//!
+//! What it shows beyond compiling: that each kernel has the parameters that its launches give it, and that none keeps
+//! registers in memory.
+//!
+//! What it deliberately does not do: fetch anything, or run what was compiled.
+
+use crate::text::{kernels, signatures};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::ptr::{null, null_mut};
+
+/// The oldest architecture that is compiled for; newer devices compile its PTX further.
+const VIRTUAL: &str = "compute_80";
+const REAL: [&str; 2] = ["sm_80", "sm_90"];
+
+/// Where the script puts the compiler; none, with a word, where it has not.
+fn fetched() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it lies in the target folder");
+    let folder = target.join("cuda-compiler");
+    if folder.join("packages").exists() {
+        return Some(folder);
+    }
+    eprintln!("skipped: no CUDA compiler; fetch it with `sh runtime/tests/fetch_cuda_compiler.sh`");
+    None
+}
+
+type Program = *mut c_void;
+
+/// NVRTC, loaded.
+struct Nvrtc {
+    library: Library,
+}
+
+impl Nvrtc {
+    fn load(folder: &Path) -> Nvrtc {
+        let open = |name: &str| {
+            // SAFETY: NVIDIA's libraries may be loaded at any time.
+            unsafe { Library::open(Some(folder.join(name)), RTLD_NOW | RTLD_GLOBAL) }.expect("NVRTC loads")
+        };
+        // NVRTC asks for it by name alone, and does not look beside itself.
+        std::mem::forget(open("libnvrtc-builtins.so.13.0"));
+        Nvrtc { library: open("libnvrtc.so.13") }
+    }
+
+    /// Calls a function that gives a status.
+    fn call<F: Copy>(&self, name: &str, with: impl FnOnce(F) -> c_int) -> c_int {
+        // SAFETY: `F` is the function's type, as each caller writes it from NVRTC's header.
+        with(*unsafe { self.library.get::<F>(name.as_bytes()) }.expect("NVRTC has its functions"))
+    }
+
+    /// What `nvrtcGet<what>` and `nvrtcGet<what>Size` give.
+    fn get(&self, what: &str, program: Program) -> Vec<u8> {
+        type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
+        type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+        let mut size = 0;
+        // SAFETY: a live program, and a number to write to.
+        let status = self.call::<Size>(&format!("nvrtcGet{what}Size"), |f| unsafe { f(program, &mut size) });
+        assert_eq!(status, 0, "{what}");
+        let mut bytes = vec![0u8; size];
+        // SAFETY: a live program, and as many bytes as it asked for.
+        let status = self
+            .call::<Get>(&format!("nvrtcGet{what}"), |f| unsafe { f(program, bytes.as_mut_ptr().cast()) });
+        assert_eq!(status, 0, "{what}");
+        bytes
+    }
+
+    /// Compiles a source, as the device does; PTX for a virtual architecture, machine code for a real one. `Err` is the
+    /// compiler's log.
+    fn compile(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
+        type Create = unsafe extern "C" fn(
+            *mut Program,
+            *const c_char,
+            *const c_char,
+            c_int,
+            *const *const c_char,
+            *const *const c_char,
+        ) -> c_int;
+        type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int;
+        let text = |s: &str| CString::new(s).expect("no zero in it");
+        let source = text(source);
+        let mut program = null_mut();
+        let status = self.call::<Create>("nvrtcCreateProgram", |f| {
+            // SAFETY: a source that ends in a zero; no name and no headers.
+            unsafe { f(&mut program, source.as_ptr(), null(), 0, null(), null()) }
+        });
+        assert_eq!(status, 0);
+        let options = [text(&format!("--gpu-architecture={architecture}")), text("--fmad=false")];
+        let addresses = options.each_ref().map(|option| option.as_ptr());
+        // SAFETY: a live program, and two options.
+        let status =
+            self.call::<Compile>("nvrtcCompileProgram", |f| unsafe { f(program, 2, addresses.as_ptr()) });
+        if status != 0 {
+            return Err(String::from_utf8_lossy(&self.get("ProgramLog", program)).into_owned());
+        }
+        Ok(self.get(if architecture.starts_with("sm_") { "CUBIN" } else { "PTX" }, program))
+    }
+}
+
+fn ptxas(folder: &Path, ptx: &[u8], architecture: &str) -> Output {
+    let scratch = tempfile::tempdir().expect("a temporary folder");
+    let [from, to] = ["kernels.ptx", "kernels.cubin"].map(|name| scratch.path().join(name));
+    std::fs::write(&from, ptx).expect("the folder takes a file");
+    let architecture = format!("-arch={architecture}");
+    Command::new(folder.join("ptxas"))
+        .args(["-v", &architecture])
+        .arg(from)
+        .arg("-o")
+        .arg(to)
+        .output()
+        .expect("ptxas starts")
+}
+
+/// The kernels of a PTX text with the types of their parameters, such as `u64`.
+fn entries(ptx: &str) -> Vec<(String, Vec<String>)> {
+    let of = |entry: &str| {
+        let (name, rest) = entry.split_once('(').expect("an entry has parameters");
+        let (parameters, _) = rest.split_once(')').expect("they end");
+        let kind = |p: &str| p.split_whitespace().nth(1).expect("a type").trim_start_matches('.').to_owned();
+        (name.trim().to_owned(), parameters.split(',').map(kind).collect())
+    };
+    ptx.split(".visible .entry ").skip(1).map(of).collect()
+}
+
+#[test]
+fn the_kernels_compile_for_every_architecture() {
+    let Some(folder) = fetched() else { return };
+    let nvrtc = Nvrtc::load(&folder);
+    let source = kernels::source();
+    let ptx = nvrtc.compile(&source, VIRTUAL).unwrap_or_else(|log| panic!("{log}"));
+    let ptx = ptx.strip_suffix(&[0]).expect("a text that ends in a zero");
+
+    let in_ptx = |kind: &str| match kind {
+        "unsigned" => "u32".to_owned(),
+        "float" => "f32".to_owned(),
+        pointer_or_long => {
+            assert!(
+                pointer_or_long.ends_with('*') || pointer_or_long == "unsigned long long",
+                "{pointer_or_long}"
+            );
+            "u64".to_owned()
+        }
+    };
+    let mut written: Vec<(String, Vec<String>)> = signatures(&source)
+        .into_iter()
+        .map(|(name, types)| (name, types.iter().map(|kind| in_ptx(kind)).collect()))
+        .collect();
+    let mut compiled = entries(&String::from_utf8_lossy(ptx));
+    written.sort();
+    compiled.sort();
+    assert_eq!(compiled, written);
+
+    for architecture in REAL {
+        let code = nvrtc.compile(&source, architecture).unwrap_or_else(|log| panic!("{log}"));
+        assert!(code.starts_with(b"\x7fELF"), "machine code for {architecture}");
+        let output = ptxas(&folder, ptx, architecture);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let spills: Vec<&str> = said.lines().filter(|line| line.contains("spill")).collect();
+        assert_eq!(spills.len(), written.len(), "{said}");
+        assert!(
+            spills.iter().all(|line| line.contains(" 0 bytes spill stores, 0 bytes spill loads")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_that_is_wrong_does_not_compile() {
+    let Some(folder) = fetched() else { return };
+    let nvrtc = Nvrtc::load(&folder);
+    let wrong = kernels::source() + "\nKERNEL(wrong, (float *x)) { x = 1.0f; }\n";
+    let log = nvrtc.compile(&wrong, VIRTUAL).expect_err("an address is no number");
+    assert!(log.contains("float"), "{log}");
+    let output =
+        ptxas(&folder, b".version 8.0\n.target sm_80\n.address_size 64\n.entry f() { nonsense; }\n", "sm_80");
+    assert!(!output.status.success());
+}
