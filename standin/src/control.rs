@@ -1,10 +1,11 @@
-//! What a test asks of the stand-in besides the driver's calls: how late streams are, how often each call was made, and
-//! which call is left out.
+//! What a test asks of the stand-in besides the driver's calls: how late streams are, how often each call was made, which
+//! call is left out, and whether all is done.
 //!
 //! A call that is left out does nothing and says that all is well: what a device that forgot to make it would see.
 
 use crate::delays;
 use crate::lock;
+use crate::state::state;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::sync::Mutex;
@@ -71,4 +72,11 @@ extern "C" fn plimsoll_standin_leave_out(name: *const c_char, after: u64) {
     // SAFETY: the test gives a text that ends with a zero, or null.
     let name = unsafe { words(name) };
     *lock(&LEFT_OUT) = (!name.is_empty()).then_some((name, after));
+}
+
+/// How many streams have something left to do.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_busy() -> usize {
+    let streams = state().all_streams();
+    streams.iter().filter(|stream| !stream.is_idle()).count()
 }

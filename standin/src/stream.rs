@@ -183,6 +183,12 @@ impl Stream {
         self.changed.notify_all();
     }
 
+    /// Whether it has done everything.
+    pub fn is_idle(&self) -> bool {
+        let queue = lock(&self.queue);
+        queue.works.is_empty() && !queue.busy
+    }
+
     /// Until it has done everything.
     pub fn wait_until_idle(&self) {
         let mut queue = lock(&self.queue);

@@ -1,0 +1,186 @@
+//! A device that forgets or confuses one command of every iteration.
+//!
+//! The commands that it is given are right; it stands between the executor and the real device, which knows nothing of
+//! it. A transfer cannot be made here, so a wrong one is another of the same iteration.
+
+use plimsoll_ir::program::Call;
+use plimsoll_ir::schedule::Stream;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_runtime::{
+    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// What goes wrong; numbers count from 0 within an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// This wait for what is to be read is not enqueued.
+    DroppedWait(usize),
+    /// This wait for the end of those who still use a place is not enqueued.
+    EarlyFree(usize),
+    /// This transfer goes to the place of another one of its stream, of the same length.
+    WrongOffset(usize),
+    /// This prefetch goes the other way.
+    WrongDirection(usize),
+}
+
+/// A wait is for data, or for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Data,
+    Place,
+}
+
+/// What one stream waits for on another: offloads read places, and write only to the host.
+fn reason(waiting: Stream, on: Stream) -> Reason {
+    match (waiting, on) {
+        (Stream::Compute, Stream::Prefetch) | (Stream::Offload, _) | (Stream::Prefetch, Stream::Offload) => {
+            Reason::Data
+        }
+        _ => Reason::Place,
+    }
+}
+
+/// How often the fault was planted, to be read from outside.
+pub type Planted = Arc<Mutex<usize>>;
+
+/// The device.
+pub struct Faulty<D> {
+    inner: D,
+    fault: Fault,
+    planted: Planted,
+    /// Looked at after each iteration: streams that are not done although the device says so.
+    busy: Box<dyn Fn() -> usize + Send>,
+    recorded: HashMap<EventId, Stream>,
+    waits: [usize; 2],
+    transfers: Vec<Transfer>,
+    /// Those of the first iteration.
+    known: Vec<Transfer>,
+}
+
+impl<D: Device> Faulty<D> {
+    /// Stands before a device.
+    pub fn new(inner: D, fault: Fault, planted: &Planted, busy: impl Fn() -> usize + Send + 'static) -> Self {
+        Faulty {
+            inner,
+            fault,
+            planted: Arc::clone(planted),
+            busy: Box::new(busy),
+            recorded: HashMap::new(),
+            waits: [0; 2],
+            transfers: Vec::new(),
+            known: Vec::new(),
+        }
+    }
+
+    fn plant(&self) {
+        *self.planted.lock().expect("nobody panics with it") += 1;
+    }
+
+    /// The transfer that takes the place of one.
+    fn instead(&self, at: usize, right: Transfer) -> Option<Transfer> {
+        let others = self.known.iter().copied();
+        match self.fault {
+            Fault::WrongOffset(n) if n == at => {
+                let fits = |t: &Transfer| t.stream() == right.stream() && t.bytes() == right.bytes();
+                others.filter(fits).find(|t| t.device() != right.device() && t.host() != right.host())
+            }
+            Fault::WrongDirection(n) if n == at && right.stream() == Stream::Prefetch => {
+                let fits = |t: &Transfer| t.host() == right.host() && t.bytes() == right.bytes();
+                others.filter(fits).find(|t| t.stream() == Stream::Offload)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<D: Device> Device for Faulty<D> {
+    fn facts(&self) -> DeviceFacts {
+        self.inner.facts()
+    }
+
+    fn workspace_bytes(&self, call: &Call) -> Bytes {
+        self.inner.workspace_bytes(call)
+    }
+
+    fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError> {
+        self.inner.allocate(memory)
+    }
+
+    fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
+        self.inner.reserve(room)
+    }
+
+    fn begin(&mut self, iteration: IterationId) -> Begun {
+        self.waits = [0; 2];
+        if self.known.is_empty() {
+            self.known = std::mem::take(&mut self.transfers);
+        }
+        self.transfers.clear();
+        self.inner.begin(iteration)
+    }
+
+    fn compute(&mut self, launch: &Arc<Launch>) {
+        self.inner.compute(launch);
+    }
+
+    fn copy(&mut self, transfer: Transfer) {
+        let wrong = self.instead(self.transfers.len(), transfer);
+        self.transfers.push(transfer);
+        if wrong.is_some() {
+            self.plant();
+        }
+        self.inner.copy(wrong.unwrap_or(transfer));
+    }
+
+    fn record(&mut self, stream: Stream, event: EventId) {
+        self.recorded.insert(event, stream);
+        self.inner.record(stream, event);
+    }
+
+    fn wait(&mut self, stream: Stream, event: EventId) {
+        let reason = reason(stream, self.recorded[&event]);
+        let number = self.waits[reason as usize];
+        self.waits[reason as usize] += 1;
+        let dropped = match self.fault {
+            Fault::DroppedWait(n) => reason == Reason::Data && n == number,
+            Fault::EarlyFree(n) => reason == Reason::Place && n == number,
+            _ => false,
+        };
+        if dropped {
+            self.plant();
+        } else {
+            self.inner.wait(stream, event);
+        }
+    }
+
+    fn submit(&mut self) {
+        self.inner.submit();
+    }
+
+    fn synchronise(&mut self) -> Result<(), DeviceError> {
+        self.inner.synchronise()?;
+        let busy = (self.busy)();
+        if busy > 0 {
+            let (stream, what) = (Stream::Compute, "the end of an iteration".to_owned());
+            let why = format!("{busy} streams still run after it");
+            return Err(DeviceError::Failed { stream, what, why });
+        }
+        Ok(())
+    }
+
+    fn event_seconds(&mut self, event: EventId) -> Seconds {
+        self.inner.event_seconds(event)
+    }
+
+    fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        self.inner.write(offset, data)
+    }
+
+    fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read(offset, data)
+    }
+}

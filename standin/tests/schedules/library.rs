@@ -1,0 +1,114 @@
+//! The stand-in as the device finds it, a library in a folder, and the words that a test has with it.
+
+use plimsoll_runtime::{CudaDevice, CudaOptions};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The loaded library. It counts and delays for the whole process, so a test holds it alone.
+pub struct StandIn {
+    folder: tempfile::TempDir,
+    handle: *mut c_void,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl StandIn {
+    /// None, with a word, where there is no C compiler.
+    pub fn open() -> Option<StandIn> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::process::Command::new("cc").arg("--version").output().is_err() {
+            println!("skipped: no C compiler `cc` is on this machine");
+            return None;
+        }
+        let built = built();
+        let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+        for name in ["libcuda.so.1", "libnvrtc.so.13"] {
+            std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
+        }
+        let path = CString::new(built.into_os_string().into_encoded_bytes()).expect("no zero in a path");
+        // SAFETY: the library has no initialisers, and is never unloaded.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{path:?} cannot be loaded");
+        Some(StandIn { folder, handle, _alone: alone })
+    }
+
+    /// The device `cuda`, as anybody opens it.
+    pub fn device(&self, graphs: bool) -> CudaDevice {
+        let folder = self.folder.path().to_owned();
+        let cache = Some(folder.join("cache"));
+        let options = CudaOptions { graphs, libraries: vec![folder], cache, ..CudaOptions::default() };
+        CudaDevice::open(&options).expect("the stand-in takes part in everything")
+    }
+
+    fn symbol(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the library is loaded.
+        let at = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        assert!(!at.is_null(), "the stand-in has {name:?}");
+        at
+    }
+
+    /// From now on streams are as late as this seed makes them; 0 for prompt.
+    pub fn delays(&self, seed: u64) {
+        let at = self.symbol(c"plimsoll_standin_delays");
+        // SAFETY: it has this type.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(seed) }
+    }
+
+    /// How often each call was made so far.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        let at = self.symbol(c"plimsoll_standin_counts");
+        // SAFETY: it has this type.
+        let counts =
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*mut u8, usize) -> usize>(at) };
+        let mut text = vec![0; 1 << 16];
+        let length = counts(text.as_mut_ptr(), text.len());
+        assert!(length <= text.len());
+        let text = String::from_utf8_lossy(&text[..length]).into_owned();
+        let line = |line: &str| {
+            let (name, count) = line.rsplit_once(' ').expect("a name and a count");
+            (name.to_owned(), count.parse().expect("a number"))
+        };
+        text.lines().map(line).collect()
+    }
+
+    /// The calls that something makes.
+    pub fn calls_of(&self, act: impl FnOnce()) -> BTreeMap<String, u64> {
+        let before = self.counts();
+        act();
+        let mut after = self.counts();
+        after.iter_mut().for_each(|(name, count)| *count -= before.get(name).unwrap_or(&0));
+        after.retain(|_, count| *count > 0);
+        after
+    }
+
+    /// Leaves out the call of this name that comes after so many others of it.
+    pub fn leave_out(&self, name: &CStr, after: u64) {
+        let at = self.symbol(c"plimsoll_standin_leave_out");
+        // SAFETY: it has this type.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, u64)>(at)(name.as_ptr(), after) }
+    }
+
+    /// Asks how many streams have something left to do.
+    pub fn busy(&self) -> impl Fn() -> usize + Send + 'static {
+        let at = self.symbol(c"plimsoll_standin_busy");
+        // SAFETY: it has this type, and the library is never unloaded.
+        let busy = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> usize>(at) };
+        move || busy()
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        self.delays(0);
+        self.leave_out(c"", 0);
+    }
+}
+
+/// The library that was built with this test, beside it.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a file");
+    let built = test.parent().map(|folder| folder.join("libplimsoll_standin.so"));
+    built.filter(|path: &PathBuf| Path::is_file(path)).expect("cargo builds the library beside its tests")
+}

@@ -1,0 +1,177 @@
+//! Whole training iterations on the device `cuda` as it is, with the stand-in for its driver: every schedule gives the bits of
+//! keeping everything, with graphs and without, however late a stream is; and a device with a fault does not.
+
+mod faulty;
+mod library;
+#[path = "../../../runtime/tests/support/mod.rs"]
+mod support;
+
+use faulty::{Fault, Faulty, Planted};
+use library::StandIn;
+use plimsoll_ir::network::Network;
+use plimsoll_ir::program::Program;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::testing::random_schedule;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
+use plimsoll_runtime::cuda::workspace_bytes;
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer,
+};
+use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use std::collections::BTreeMap;
+use support::{advance, everything, keep, naive, zoo};
+
+const BATCH: u64 = 4;
+const ITERATIONS: u64 = 5;
+
+/// One training iteration with the scratch that either device needs.
+fn program(network: &Network) -> Program {
+    let cpu = Cpu::new(CpuOptions::default());
+    let workspace = |call: &_| workspace_bytes(call).max(cpu.workspace_bytes(call));
+    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &workspace };
+    let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
+    for op in &mut program.trace.ops {
+        op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
+    }
+    program
+}
+
+/// The schedule of a policy at the tightest of some budgets that it fits.
+fn planned(program: &Program, policy: Policy) -> Schedule {
+    let memory = program.trace.memory();
+    let (_, peak) = memory.peak().expect("there are ops");
+    let (_, floor) = memory.floor().expect("there are ops");
+    let fits = |share: f64| {
+        let request = PlanRequest {
+            budget: Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64),
+            link: Link::symmetric(BytesPerSecond(5e9)),
+            policy,
+            allow: Allow::default(),
+            limits: Limits { evaluations: Some(200), ..Limits::default() },
+            seed: 1,
+            without: Tricks::NONE,
+        };
+        match plan(&program.trace, &request).expect("a sound trace") {
+            Outcome::Planned(plan) => Some(plan.schedule),
+            Outcome::Infeasible(_) => None,
+        }
+    };
+    [0.2, 0.4, 0.7, 1.0, 1.3].into_iter().find_map(fits).expect("a policy that has a plan for it")
+}
+
+/// What a device has after some iterations.
+fn train(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    device: impl Device + 'static,
+) -> Result<Checkpoint, RuntimeError> {
+    let mut executor = Executor::new(Box::new(device), MemoryLayout::of(program, schedule))?;
+    let loaded = executor.load(program, schedule)?;
+    let mut trainer = Trainer::new(executor, loaded, None, support::plan(network, BATCH))?;
+    advance(&mut trainer, ITERATIONS)?;
+    trainer.checkpoint()
+}
+
+/// Every number of a checkpoint, by region.
+fn numbers(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<f32>> {
+    let region = |name: &str| checkpoint.region(name).expect("it has its regions");
+    checkpoint.names().map(|name| (name.to_owned(), region(name))).collect()
+}
+
+fn bits(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<u32>> {
+    let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect();
+    numbers(checkpoint).into_iter().map(|(name, numbers)| (name, bits(numbers))).collect()
+}
+
+fn check(network: &Network, schedules: &[(String, Schedule)], seeds: &[u64]) {
+    let Some(library) = StandIn::open() else { return };
+    let program = program(network);
+    let kept = train(network, &program, &keep(&program.trace), library.device(false)).expect("it trains");
+    let on_cpu = train(network, &program, &keep(&program.trace), Cpu::new(CpuOptions::default()));
+    let on_cpu = numbers(&on_cpu.expect("it trains"));
+    for (name, found) in numbers(&kept) {
+        let far = found.iter().zip(&on_cpu[&name]).filter(|(a, b)| !((*a - *b).abs() < 1e-3)).count();
+        assert_eq!(far, 0, "`{name}` is not what the device cpu computes");
+    }
+    let kept = bits(&kept);
+    for (name, schedule) in schedules {
+        for graphs in [false, true] {
+            for seed in seeds {
+                library.delays(*seed);
+                let device = Faulty::new(library.device(graphs), Fault::None, &Planted::default(), library.busy());
+                let found = train(network, &program, schedule, device).expect("it trains");
+                for (region, bits) in bits(&found) {
+                    assert!(bits == kept[&region], "`{region}` differs: {name}, graphs {graphs}, delays {seed}");
+                }
+            }
+        }
+    }
+}
+
+fn schedules(network: &Network, policies: &[Policy], random: u64) -> Vec<(String, Schedule)> {
+    let program = program(network);
+    let plans = policies.iter().map(|policy| (policy.to_string(), planned(&program, *policy)));
+    let random = (0..random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
+    let own = [("keep", keep(&program.trace)), ("naive", naive(&program.trace))];
+    own.map(|(name, schedule)| (name.to_owned(), schedule)).into_iter().chain(plans).chain(random).collect()
+}
+
+#[test]
+fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
+    let network = everything();
+    check(&network, &schedules(&network, &[Policy::Plimsoll, Policy::SuperNeurons], 3), &[0, 1, 2, 3]);
+}
+
+#[test]
+fn resnet20_trains_to_the_same_bits() {
+    let network = zoo("resnet20");
+    check(&network, &schedules(&network, &[Policy::Plimsoll], 0), &[1]);
+}
+
+/// How a run of a faulty device shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Shown {
+    /// It does not.
+    Not,
+    /// Other bits than those of keeping everything.
+    OtherBits,
+    /// An error.
+    Refused,
+}
+
+#[test]
+fn explore() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&network);
+    let kept = bits(&train(&network, &program, &keep(&program.trace), library.device(false)).expect("it trains"));
+    let all: Vec<(&str, Schedule)> = vec![("naive", naive(&program.trace)), ("plimsoll", planned(&program, Policy::Plimsoll)), ("random", random_schedule(&program.trace, 1))];
+    for (name, schedule) in &all {
+        for graphs in [false, true] {
+            for (what, make) in [("wait", Fault::DroppedWait as fn(usize) -> Fault), ("free", Fault::EarlyFree), ("offset", Fault::WrongOffset), ("direction", Fault::WrongDirection)] {
+                let mut line = String::new();
+                for n in 0..40 {
+                    let mut shown = Vec::new();
+                    let mut hits = 0;
+                    for seed in 1..=3 {
+                        library.delays(seed);
+                        let planted = Planted::default();
+                        let device = Faulty::new(library.device(graphs), make(n), &planted, library.busy());
+                        shown.push(match train(&network, &program, schedule, device) {
+                            Err(_) => Shown::Refused,
+                            Ok(found) if bits(&found) != kept => Shown::OtherBits,
+                            Ok(_) => Shown::Not,
+                        });
+                        hits += *planted.lock().expect("ok");
+                        if hits == 0 { break; }
+                    }
+                    if hits == 0 { line.push('-'); continue; }
+                    line.push(match shown.iter().max() { Some(Shown::Not) => '.', Some(Shown::OtherBits) => 'x', _ => 'E' });
+                }
+                println!("{name} graphs {graphs} {what}: {line}");
+            }
+        }
+    }
+}
