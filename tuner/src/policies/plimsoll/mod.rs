@@ -35,9 +35,10 @@ const RUNS: u64 = 16;
 /// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
 const COARSE: u64 = 12;
 
-/// Where one is larger than this part, pieces are cut into so many chunks, too, each of which leaves and returns by itself:
-/// it waits for room for itself only, but tangles with more.
+/// Where one is larger than this part, and there are not many ops to choose among instead, pieces are cut into so many chunks,
+/// too, each of which leaves and returns by itself: it waits for room for itself only, but tangles with more.
 const VERY_COARSE: u64 = 4;
+const FEW_OPS: u64 = 250;
 const CHUNKS: u8 = 4;
 
 /// With pieces, which rarely pay on large traces, the search goes on until so many ops were looked at, but at least so often.
@@ -181,9 +182,10 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
     address(task, &values, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
     let Allow { pieces, recompute, .. } = task.request.allow;
-    let coarse = largest > task.pool / COARSE;
-    let very = largest > task.pool / VERY_COARSE;
-    let runs = (PIECE_OPS / task.trace.ops.len() as u64).clamp(PIECE_RUNS, RUNS);
+    let (ops, pool) = (task.trace.ops.len() as u64, task.pool);
+    let coarse = largest > pool / COARSE;
+    let very = largest > pool / VERY_COARSE && ops <= FEW_OPS;
+    let runs = (PIECE_OPS / ops).clamp(PIECE_RUNS, RUNS);
     // Where ops run again, what is made whole mostly does as well as pieces.
     for (of_use, chunks) in [(very || (coarse && !recompute), 1), (very, CHUNKS)] {
         if pieces && of_use && !search.late && !candidates.settled() {
