@@ -6,6 +6,7 @@
 
 mod harness;
 mod nvrtc;
+mod random;
 mod reference;
 mod text;
 
@@ -87,32 +88,36 @@ fn large_conv_shapes() -> Vec<ConvShape> {
 #[test]
 fn convolutions() {
     for (i, s) in conv_shapes().into_iter().chain(large_conv_shapes()).enumerate() {
-        let n = reference::conv_sizes(&s);
-        let random = &mut Random::new(i as u32);
-        let [x, w, b, dy] = [n.x, n.weight, n.out, n.y].map(|n| random.floats(n));
-        let [wx, ww, wdy] = [&x, &w, &dy].map(|v| wide(v));
-
-        let mut args = vec![input(&x), input(&w)];
-        args.extend(s.bias.then(|| input(&b)));
-        args.push(output(n.y));
-        check(
-            &Call::ConvForward { shape: s },
-            &args,
-            &[(args.len() - 1, &reference::conv(&s, &wx, &ww, &wide(&b)))],
-        );
-
-        let [dx, dw, db] = reference::conv_gradient(&s, &wx, &ww, &wdy);
-        let mut args = vec![input(&x), input(&dy), output(n.weight)];
-        args.extend(s.bias.then(|| output(n.out)));
-        let mut expected: Vec<(usize, &[f64])> = vec![(2, &dw)];
-        if s.bias {
-            expected.push((3, &db));
-        }
-        check(&Call::ConvBackwardFilter { shape: s }, &args, &expected);
-
-        let args = [input(&dy), input(&w), output(n.x)];
-        check_accumulate(|accumulate| Call::ConvBackwardData { shape: s, accumulate }, &args, 2, &dx);
+        convolution(s, i as u32);
     }
+}
+
+fn convolution(s: ConvShape, seed: u32) {
+    let n = reference::conv_sizes(&s);
+    let random = &mut Random::new(seed);
+    let [x, w, b, dy] = [n.x, n.weight, n.out, n.y].map(|n| random.floats(n));
+    let [wx, ww, wdy] = [&x, &w, &dy].map(|v| wide(v));
+
+    let mut args = vec![input(&x), input(&w)];
+    args.extend(s.bias.then(|| input(&b)));
+    args.push(output(n.y));
+    check(
+        &Call::ConvForward { shape: s },
+        &args,
+        &[(args.len() - 1, &reference::conv(&s, &wx, &ww, &wide(&b)))],
+    );
+
+    let [dx, dw, db] = reference::conv_gradient(&s, &wx, &ww, &wdy);
+    let mut args = vec![input(&x), input(&dy), output(n.weight)];
+    args.extend(s.bias.then(|| output(n.out)));
+    let mut expected: Vec<(usize, &[f64])> = vec![(2, &dw)];
+    if s.bias {
+        expected.push((3, &db));
+    }
+    check(&Call::ConvBackwardFilter { shape: s }, &args, &expected);
+
+    let args = [input(&dy), input(&w), output(n.x)];
+    check_accumulate(|accumulate| Call::ConvBackwardData { shape: s, accumulate }, &args, 2, &dx);
 }
 
 #[test]
@@ -137,65 +142,73 @@ fn batch_norm() {
     for (i, (rows, channels)) in
         [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64)].into_iter().enumerate()
     {
-        let shape = RowShape { rows: rows as u64, channels: channels as u64 };
-        let random = &mut Random::new(i as u32);
-        // Far from 0, so that a variance by the difference of squares would show.
-        let x: Vec<f32> = random.floats(rows * channels).iter().map(|x| x + 3.0).collect();
-        let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
-        let dy = random.floats(rows * channels);
-        let (wx, wgamma, wbeta, wdy) = (wide(&x), wide(&gamma), wide(&beta), wide(&dy));
-        let e = f64::from(EPSILON);
-
-        let [y, mean, inverse] = reference::batch_norm(channels, e, &wx, &wgamma, &wbeta);
-        let stats = [mean, inverse].concat();
-        let forward = Call::BatchNormForward { shape, epsilon: EPSILON };
-        let args = [input(&x), input(&gamma), input(&beta), output(x.len()), output(2 * channels)];
-        check(&forward, &args, &[(3, &y), (4, &stats)]);
-
-        let stats: Vec<f32> = stats.iter().map(|s| *s as f32).collect();
-        let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &wx, &wgamma, &wdy);
-        let inputs = [input(&x), input(&dy), input(&gamma), input(&stats)];
-        let args = [&inputs[..], &[output(x.len()), output(channels), output(channels)]].concat();
-        let backward = |accumulate| Call::BatchNormBackward { shape, accumulate };
-        check(&backward(false), &args, &[(5, &dgamma), (6, &dbeta)]);
-        check_accumulate(backward, &args, 4, &dx);
-        check_in_place(&backward(false), &args, 1, 4);
+        batch_norm_of(rows, channels, i as u32);
     }
+}
+
+fn batch_norm_of(rows: usize, channels: usize, seed: u32) {
+    let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+    let random = &mut Random::new(seed);
+    // Far from 0, so that a variance by the difference of squares would show.
+    let x: Vec<f32> = random.floats(rows * channels).iter().map(|x| x + 3.0).collect();
+    let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
+    let dy = random.floats(rows * channels);
+    let (wx, wgamma, wbeta, wdy) = (wide(&x), wide(&gamma), wide(&beta), wide(&dy));
+    let e = f64::from(EPSILON);
+
+    let [y, mean, inverse] = reference::batch_norm(channels, e, &wx, &wgamma, &wbeta);
+    let stats = [mean, inverse].concat();
+    let forward = Call::BatchNormForward { shape, epsilon: EPSILON };
+    let args = [input(&x), input(&gamma), input(&beta), output(x.len()), output(2 * channels)];
+    check(&forward, &args, &[(3, &y), (4, &stats)]);
+
+    let stats: Vec<f32> = stats.iter().map(|s| *s as f32).collect();
+    let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &wx, &wgamma, &wdy);
+    let inputs = [input(&x), input(&dy), input(&gamma), input(&stats)];
+    let args = [&inputs[..], &[output(x.len()), output(channels), output(channels)]].concat();
+    let backward = |accumulate| Call::BatchNormBackward { shape, accumulate };
+    check(&backward(false), &args, &[(5, &dgamma), (6, &dbeta)]);
+    check_accumulate(backward, &args, 4, &dx);
+    check_in_place(&backward(false), &args, 1, 4);
 }
 
 #[test]
 fn batch_norm_running_and_inference() {
-    for (rows, channels) in [(1u64, 1usize), (5, 3), (40, 33)] {
-        let shape = RowShape { rows, channels: channels as u64 };
-        let random = &mut Random::new(rows as u32);
-        let mean = random.floats(channels);
-        let variance: Vec<f32> = (0..channels).map(|_| 0.1 + random.unit()).collect();
-        let inverse: Vec<f32> = variance.iter().map(|v| 1.0 / (v + EPSILON).sqrt()).collect();
-        let old = [0, 1].map(|_| random.floats(channels));
-        let unbias = rows as f64 / (rows as f64 - 1.0).max(1.0);
-        let moved = |old: &[f32], now: &[f32], factor: f64| -> Vec<f64> {
-            old.iter().zip(now).map(|(o, n)| f64::from(*o) * 0.9 + 0.1 * factor * f64::from(*n)).collect()
-        };
-        let running = Call::BatchNormRunning { shape, epsilon: EPSILON, momentum: 0.1 };
-        let stats = input(&[mean.clone(), inverse].concat());
-        let args = [stats, updated(&old[0]), updated(&old[1])];
-        let expected = [moved(&old[0], &mean, 1.0), moved(&old[1], &variance, unbias)];
-        check(&running, &args, &[(1, &expected[0]), (2, &expected[1])]);
-
-        let x = random.floats(rows as usize * channels);
-        let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
-        let y: Vec<f64> = (0..x.len())
-            .map(|i| {
-                let at = |v: &[f32]| f64::from(v[i % channels]);
-                let scale = at(&gamma) / (at(&variance) + f64::from(EPSILON)).sqrt();
-                (f64::from(x[i]) - at(&mean)) * scale + at(&beta)
-            })
-            .collect();
-        let inference = Call::BatchNormInference { shape, epsilon: EPSILON };
-        let args = [input(&x), input(&gamma), input(&beta), input(&mean), input(&variance), output(x.len())];
-        check(&inference, &args, &[(5, &y)]);
-        check_in_place(&inference, &args, 0, 5);
+    for (rows, channels) in [(1, 1), (5, 3), (40, 33)] {
+        batch_norm_after_training_of(rows, channels, rows as u32);
     }
+}
+
+fn batch_norm_after_training_of(rows: u64, channels: usize, seed: u32) {
+    let shape = RowShape { rows, channels: channels as u64 };
+    let random = &mut Random::new(seed);
+    let mean = random.floats(channels);
+    let variance: Vec<f32> = (0..channels).map(|_| 0.1 + random.unit()).collect();
+    let inverse: Vec<f32> = variance.iter().map(|v| 1.0 / (v + EPSILON).sqrt()).collect();
+    let old = [0, 1].map(|_| random.floats(channels));
+    let unbias = rows as f64 / (rows as f64 - 1.0).max(1.0);
+    let moved = |old: &[f32], now: &[f32], factor: f64| -> Vec<f64> {
+        old.iter().zip(now).map(|(o, n)| f64::from(*o) * 0.9 + 0.1 * factor * f64::from(*n)).collect()
+    };
+    let running = Call::BatchNormRunning { shape, epsilon: EPSILON, momentum: 0.1 };
+    let stats = input(&[mean.clone(), inverse].concat());
+    let args = [stats, updated(&old[0]), updated(&old[1])];
+    let expected = [moved(&old[0], &mean, 1.0), moved(&old[1], &variance, unbias)];
+    check(&running, &args, &[(1, &expected[0]), (2, &expected[1])]);
+
+    let x = random.floats(rows as usize * channels);
+    let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
+    let y: Vec<f64> = (0..x.len())
+        .map(|i| {
+            let at = |v: &[f32]| f64::from(v[i % channels]);
+            let scale = at(&gamma) / (at(&variance) + f64::from(EPSILON)).sqrt();
+            (f64::from(x[i]) - at(&mean)) * scale + at(&beta)
+        })
+        .collect();
+    let inference = Call::BatchNormInference { shape, epsilon: EPSILON };
+    let args = [input(&x), input(&gamma), input(&beta), input(&mean), input(&variance), output(x.len())];
+    check(&inference, &args, &[(5, &y)]);
+    check_in_place(&inference, &args, 0, 5);
 }
 
 #[test]
@@ -222,41 +235,44 @@ const LENGTHS: [usize; 8] = [1, 3, 8, 15, 17, 64, 1001, 40_003];
 #[test]
 fn relu_add_and_their_gradients() {
     for n in LENGTHS {
-        let elements = n as u64;
-        let random = &mut Random::new(n as u32 % 1000);
-        let mut x = random.floats(n);
-        x[n / 2] = 0.0;
-        let dy = random.floats(n);
-        let y: Vec<f32> = x.iter().map(|x| x.max(0.0)).collect();
-        let dx: Vec<f64> =
-            x.iter().zip(&dy).map(|(x, d)| if *x > 0.0 { f64::from(*d) } else { 0.0 }).collect();
-
-        let forward = Call::ReluForward { elements };
-        check(&forward, &[input(&x), output(n)], &[(1, &wide(&y))]);
-        check_in_place(&forward, &[input(&x), output(n)], 0, 1);
-        let backward = |accumulate| Call::ReluBackward { elements, accumulate };
-        let args = [input(&y), input(&dy), output(n)];
-        check_accumulate(backward, &args, 2, &dx);
-        check_in_place(&backward(false), &args, 1, 2);
-
-        let forward = Call::ReluMaskForward { elements };
-        let args = [input(&x), output(n), Arg::Out(n.div_ceil(8))];
-        check(&forward, &args, &[(1, &wide(&y))]);
-        check_in_place(&forward, &args, 0, 1);
-        let mask = outcome(&forward, &args).remove(2);
-        for (i, x) in x.iter().enumerate() {
-            assert_eq!(mask[i / 8] >> (i % 8) & 1 == 1, *x > 0.0, "bit {i} of {n}");
-        }
-        let backward = |accumulate| Call::ReluMaskBackward { elements, accumulate };
-        let args = [Arg::In(mask), input(&dy), output(n)];
-        check_accumulate(backward, &args, 2, &dx);
-        check_in_place(&backward(false), &args, 1, 2);
-
-        let sum: Vec<f64> = x.iter().zip(&dy).map(|(a, b)| f64::from(*a) + f64::from(*b)).collect();
-        let args = [input(&x), input(&dy), output(n)];
-        check(&Call::Add { elements }, &args, &[(2, &sum)]);
-        check_in_place(&Call::Add { elements }, &args, 0, 2);
+        relu_and_add_of(n, n as u32 % 1000);
     }
+}
+
+fn relu_and_add_of(n: usize, seed: u32) {
+    let elements = n as u64;
+    let random = &mut Random::new(seed);
+    let mut x = random.floats(n);
+    x[n / 2] = 0.0;
+    let dy = random.floats(n);
+    let y: Vec<f32> = x.iter().map(|x| x.max(0.0)).collect();
+    let dx: Vec<f64> = x.iter().zip(&dy).map(|(x, d)| if *x > 0.0 { f64::from(*d) } else { 0.0 }).collect();
+
+    let forward = Call::ReluForward { elements };
+    check(&forward, &[input(&x), output(n)], &[(1, &wide(&y))]);
+    check_in_place(&forward, &[input(&x), output(n)], 0, 1);
+    let backward = |accumulate| Call::ReluBackward { elements, accumulate };
+    let args = [input(&y), input(&dy), output(n)];
+    check_accumulate(backward, &args, 2, &dx);
+    check_in_place(&backward(false), &args, 1, 2);
+
+    let forward = Call::ReluMaskForward { elements };
+    let args = [input(&x), output(n), Arg::Out(n.div_ceil(8))];
+    check(&forward, &args, &[(1, &wide(&y))]);
+    check_in_place(&forward, &args, 0, 1);
+    let mask = outcome(&forward, &args).remove(2);
+    for (i, x) in x.iter().enumerate() {
+        assert_eq!(mask[i / 8] >> (i % 8) & 1 == 1, *x > 0.0, "bit {i} of {n}");
+    }
+    let backward = |accumulate| Call::ReluMaskBackward { elements, accumulate };
+    let args = [Arg::In(mask), input(&dy), output(n)];
+    check_accumulate(backward, &args, 2, &dx);
+    check_in_place(&backward(false), &args, 1, 2);
+
+    let sum: Vec<f64> = x.iter().zip(&dy).map(|(a, b)| f64::from(*a) + f64::from(*b)).collect();
+    let args = [input(&x), input(&dy), output(n)];
+    check(&Call::Add { elements }, &args, &[(2, &sum)]);
+    check_in_place(&Call::Add { elements }, &args, 0, 2);
 }
 
 #[test]
@@ -271,45 +287,53 @@ fn a_number_that_is_none_stays_none() {
 
 #[test]
 fn dropout() {
-    let hyper =
-        Hyper { learning_rate: 0.0, momentum: 0.0, weight_decay: 0.0, seed_low: 5, seed_high: 6, step: 7 };
-    let hyper = Arg::In(hyper.to_bytes().to_vec());
     for n in LENGTHS {
-        let x = Random::new(1).floats(n);
-        let (elements, probability, stream) = (n as u64, 0.3, 4);
-        let y: Vec<f64> = (0..n)
-            .map(|i| {
-                let word = philox4x32(6 << 32 | 5, [(i / 4) as u32, 0, 7, stream])[i % 4];
-                if unit_f32(word) < probability { 0.0 } else { f64::from(x[i]) / (1.0 - 0.3) }
-            })
-            .collect();
-        let args = [hyper.clone(), input(&x), output(n)];
-        let forward = Call::DropoutForward { elements, probability, stream };
-        check(&forward, &args, &[(2, &y)]);
-        check_in_place(&forward, &args, 1, 2);
-        let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, accumulate };
-        check_accumulate(backward, &args, 2, &y);
-        check_in_place(&backward(false), &args, 1, 2);
+        dropout_of(n, 0.3, [5, 6, 7, 4]);
     }
+}
+
+fn dropout_of(n: usize, probability: f32, [seed_low, seed_high, step, stream]: [u32; 4]) {
+    let hyper = Hyper { learning_rate: 0.0, momentum: 0.0, weight_decay: 0.0, seed_low, seed_high, step };
+    let hyper = Arg::In(hyper.to_bytes().to_vec());
+    let x = Random::new(1).floats(n);
+    let elements = n as u64;
+    let seed = u64::from(seed_high) << 32 | u64::from(seed_low);
+    let y: Vec<f64> = (0..n)
+        .map(|i| {
+            let word = philox4x32(seed, [(i / 4) as u32, 0, step, stream])[i % 4];
+            let kept = f64::from(x[i]) / (1.0 - f64::from(probability));
+            if unit_f32(word) < probability { 0.0 } else { kept }
+        })
+        .collect();
+    let args = [hyper, input(&x), output(n)];
+    let forward = Call::DropoutForward { elements, probability, stream };
+    check(&forward, &args, &[(2, &y)]);
+    check_in_place(&forward, &args, 1, 2);
+    let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, accumulate };
+    check_accumulate(backward, &args, 2, &y);
+    check_in_place(&backward(false), &args, 1, 2);
 }
 
 #[test]
 fn parts_of_a_concatenation() {
     for (rows, channels, first, total) in [(1, 1, 0, 1), (5, 3, 2, 7), (700, 40, 8, 64)] {
-        let random = &mut Random::new(3);
-        let (part, whole) = (random.floats(rows * channels), random.floats(rows * total));
-        let inside = |i: usize| (first..first + channels).contains(&(i % total));
-        let of_part = |i: usize| i / total * channels + i % total - first;
-        let joined: Vec<f64> = (0..whole.len())
-            .map(|i| f64::from(if inside(i) { part[of_part(i)] } else { whole[i] }))
-            .collect();
-        let [r, c, f, t] = [rows, channels, first, total].map(|n| n as u64);
-        let call = Call::ConcatPart { rows: r, channels: c, first: f, total: t };
-        check(&call, &[input(&part), updated(&whole)], &[(1, &joined)]);
-        let taken: Vec<f64> = (0..whole.len()).filter(|i| inside(*i)).map(|i| f64::from(whole[i])).collect();
-        let split = |accumulate| Call::SplitPart { rows: r, channels: c, first: f, total: t, accumulate };
-        check_accumulate(split, &[input(&whole), output(part.len())], 1, &taken);
+        part_of(rows, [first, channels, total], 3);
     }
+}
+
+fn part_of(rows: usize, [first, channels, total]: [usize; 3], seed: u32) {
+    let random = &mut Random::new(seed);
+    let (part, whole) = (random.floats(rows * channels), random.floats(rows * total));
+    let inside = |i: usize| (first..first + channels).contains(&(i % total));
+    let of_part = |i: usize| i / total * channels + i % total - first;
+    let joined: Vec<f64> =
+        (0..whole.len()).map(|i| f64::from(if inside(i) { part[of_part(i)] } else { whole[i] })).collect();
+    let [r, c, f, t] = [rows, channels, first, total].map(|n| n as u64);
+    let call = Call::ConcatPart { rows: r, channels: c, first: f, total: t };
+    check(&call, &[input(&part), updated(&whole)], &[(1, &joined)]);
+    let taken: Vec<f64> = (0..whole.len()).filter(|i| inside(*i)).map(|i| f64::from(whole[i])).collect();
+    let split = |accumulate| Call::SplitPart { rows: r, channels: c, first: f, total: t, accumulate };
+    check_accumulate(split, &[input(&whole), output(part.len())], 1, &taken);
 }
 
 fn pool_shapes() -> Vec<PoolShape> {
@@ -332,54 +356,62 @@ fn pool_shapes() -> Vec<PoolShape> {
 #[test]
 fn pooling() {
     for (i, s) in pool_shapes().into_iter().enumerate() {
-        let random = &mut Random::new(i as u32);
-        let pixels = |p: [u32; 2]| s.batch as usize * (p[0] * p[1] * s.channels) as usize;
-        let (nx, ny) = (pixels(s.input), pixels(s.output));
-        // Few different values, so that there are ties.
-        let x: Vec<f32> = (0..nx).map(|_| random.below(5) as f32 - 2.0).collect();
-        let dy = random.floats(ny);
-        let (y, places) = reference::max_pool(&s, &wide(&x));
-        let args = [input(&x), output(ny), Arg::Out(ny)];
-        check(&Call::MaxPoolForward { shape: s }, &args, &[(1, &y)]);
-        assert_eq!(outcome(&Call::MaxPoolForward { shape: s }, &args)[2], places, "{s:?}");
-        let dx = reference::max_pool_gradient(&s, &wide(&x), &wide(&dy));
-        let args = [Arg::In(places), input(&dy), output(nx)];
-        check_accumulate(|accumulate| Call::MaxPoolBackward { shape: s, accumulate }, &args, 2, &dx);
-
-        let y = reference::avg_pool(&s, &wide(&x));
-        check(&Call::AvgPoolForward { shape: s }, &[input(&x), output(ny)], &[(1, &y)]);
-        let dx = reference::avg_pool_gradient(&s, &wide(&dy));
-        let args = [input(&dy), output(nx)];
-        check_accumulate(|accumulate| Call::AvgPoolBackward { shape: s, accumulate }, &args, 1, &dx);
-
-        // No ties here: a tie has no derivative.
-        let x = wide(&random.floats(nx));
-        let dx = reference::max_pool_gradient(&s, &x, &wide(&dy));
-        reference::assert_gradient("max", &x, &wide(&dy), &dx, |x| reference::max_pool(&s, x).0);
-        let dx = reference::avg_pool_gradient(&s, &wide(&dy));
-        reference::assert_gradient("avg", &x, &wide(&dy), &dx, |x| reference::avg_pool(&s, x));
+        pooling_of(s, i as u32);
     }
+}
+
+fn pooling_of(s: PoolShape, seed: u32) {
+    let random = &mut Random::new(seed);
+    let pixels = |p: [u32; 2]| s.batch as usize * (p[0] * p[1] * s.channels) as usize;
+    let (nx, ny) = (pixels(s.input), pixels(s.output));
+    // Few different values, so that there are ties.
+    let x: Vec<f32> = (0..nx).map(|_| random.below(5) as f32 - 2.0).collect();
+    let dy = random.floats(ny);
+    let (y, places) = reference::max_pool(&s, &wide(&x));
+    let args = [input(&x), output(ny), Arg::Out(ny)];
+    check(&Call::MaxPoolForward { shape: s }, &args, &[(1, &y)]);
+    assert_eq!(outcome(&Call::MaxPoolForward { shape: s }, &args)[2], places, "{s:?}");
+    let dx = reference::max_pool_gradient(&s, &wide(&x), &wide(&dy));
+    let args = [Arg::In(places), input(&dy), output(nx)];
+    check_accumulate(|accumulate| Call::MaxPoolBackward { shape: s, accumulate }, &args, 2, &dx);
+
+    let y = reference::avg_pool(&s, &wide(&x));
+    check(&Call::AvgPoolForward { shape: s }, &[input(&x), output(ny)], &[(1, &y)]);
+    let dx = reference::avg_pool_gradient(&s, &wide(&dy));
+    let args = [input(&dy), output(nx)];
+    check_accumulate(|accumulate| Call::AvgPoolBackward { shape: s, accumulate }, &args, 1, &dx);
+
+    // No ties here: a tie has no derivative.
+    let x = wide(&random.floats(nx));
+    let dx = reference::max_pool_gradient(&s, &x, &wide(&dy));
+    reference::assert_gradient("max", &x, &wide(&dy), &dx, |x| reference::max_pool(&s, x).0);
+    let dx = reference::avg_pool_gradient(&s, &wide(&dy));
+    reference::assert_gradient("avg", &x, &wide(&dy), &dx, |x| reference::avg_pool(&s, x));
 }
 
 #[test]
 fn local_response_normalisation() {
     for (rows, channels, size, beta) in [(1, 1, 5, 0.75), (3, 4, 5, 0.75), (5, 16, 3, 0.5), (400, 7, 1, 0.75)]
     {
-        let random = &mut Random::new(channels as u32);
-        let [x, dy] = [0, 1].map(|_| random.floats(rows * channels));
-        let (alpha, bias) = (0.5, 2.0);
-        let shape = RowShape { rows: rows as u64, channels: channels as u64 };
-        let numbers = (size, f64::from(alpha), f64::from(beta), f64::from(bias));
-        let y = reference::lrn(channels, numbers, &wide(&x));
-        let forward = Call::LrnForward { shape, size, alpha, beta, bias };
-        check(&forward, &[input(&x), output(x.len())], &[(1, &y)]);
-        let dx = reference::lrn_gradient(channels, numbers, &wide(&x), &wide(&dy));
-        let backward = |accumulate| Call::LrnBackward { shape, size, alpha, beta, bias, accumulate };
-        check_accumulate(backward, &[input(&x), input(&dy), output(x.len())], 2, &dx);
-        if rows < 100 {
-            let f = |x: &[f64]| reference::lrn(channels, numbers, x);
-            reference::assert_gradient("lrn", &wide(&x), &wide(&dy), &dx, f);
-        }
+        local_response_normalisation_of(rows, channels, size, beta, channels as u32);
+    }
+}
+
+fn local_response_normalisation_of(rows: usize, channels: usize, size: u32, beta: f32, seed: u32) {
+    let random = &mut Random::new(seed);
+    let [x, dy] = [0, 1].map(|_| random.floats(rows * channels));
+    let (alpha, bias) = (0.5, 2.0);
+    let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+    let numbers = (size, f64::from(alpha), f64::from(beta), f64::from(bias));
+    let y = reference::lrn(channels, numbers, &wide(&x));
+    let forward = Call::LrnForward { shape, size, alpha, beta, bias };
+    check(&forward, &[input(&x), output(x.len())], &[(1, &y)]);
+    let dx = reference::lrn_gradient(channels, numbers, &wide(&x), &wide(&dy));
+    let backward = |accumulate| Call::LrnBackward { shape, size, alpha, beta, bias, accumulate };
+    check_accumulate(backward, &[input(&x), input(&dy), output(x.len())], 2, &dx);
+    if rows < 100 {
+        let f = |x: &[f64]| reference::lrn(channels, numbers, x);
+        reference::assert_gradient("lrn", &wide(&x), &wide(&dy), &dx, f);
     }
 }
 
@@ -392,28 +424,31 @@ fn softmax_cross_entropy() {
         (17, (0..70).map(|i| i % 18 - 1).collect()),
     ];
     for (channels, of_samples) in cases {
-        let rows = of_samples.len();
-        let shape = RowShape { rows: rows as u64, channels: channels as u64 };
-        let random = &mut Random::new(rows as u32);
-        let mut logits: Vec<f32> = random.floats(rows * channels).iter().map(|v| 8.0 * v).collect();
-        // A tie for the largest: the first class counts as the answer.
-        logits[..channels.min(2)].fill(9.0);
-        let (probabilities, metrics) =
-            reference::softmax_cross_entropy(channels, &wide(&logits), &of_samples);
-        let forward = Call::SoftmaxCrossEntropyForward { shape };
-        let args = [input(&logits), labels(&of_samples), output(logits.len()), output(3)];
-        check(&forward, &args, &[(2, &probabilities), (3, &metrics)]);
-        check_in_place(&forward, &args, 0, 2);
-
-        let gradient = reference::softmax_cross_entropy_gradient(channels, &probabilities, &of_samples);
-        let narrow: Vec<f32> = probabilities.iter().map(|p| *p as f32).collect();
-        let backward = Call::SoftmaxCrossEntropyBackward { shape };
-        let args = [input(&narrow), labels(&of_samples), output(logits.len())];
-        check(&backward, &args, &[(2, &gradient)]);
-        check_in_place(&backward, &args, 0, 2);
-        let loss = |x: &[f64]| vec![reference::softmax_cross_entropy(channels, x, &of_samples).1[0]];
-        reference::assert_gradient("loss", &wide(&logits), &[1.0], &gradient, loss);
+        softmax_cross_entropy_of(channels, &of_samples, of_samples.len() as u32);
     }
+}
+
+fn softmax_cross_entropy_of(channels: usize, of_samples: &[i32], seed: u32) {
+    let rows = of_samples.len();
+    let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+    let random = &mut Random::new(seed);
+    let mut logits: Vec<f32> = random.floats(rows * channels).iter().map(|v| 8.0 * v).collect();
+    // A tie for the largest: the first class counts as the answer.
+    logits[..channels.min(2)].fill(9.0);
+    let (probabilities, metrics) = reference::softmax_cross_entropy(channels, &wide(&logits), of_samples);
+    let forward = Call::SoftmaxCrossEntropyForward { shape };
+    let args = [input(&logits), labels(of_samples), output(logits.len()), output(3)];
+    check(&forward, &args, &[(2, &probabilities), (3, &metrics)]);
+    check_in_place(&forward, &args, 0, 2);
+
+    let gradient = reference::softmax_cross_entropy_gradient(channels, &probabilities, of_samples);
+    let narrow: Vec<f32> = probabilities.iter().map(|p| *p as f32).collect();
+    let backward = Call::SoftmaxCrossEntropyBackward { shape };
+    let args = [input(&narrow), labels(of_samples), output(logits.len())];
+    check(&backward, &args, &[(2, &gradient)]);
+    check_in_place(&backward, &args, 0, 2);
+    let loss = |x: &[f64]| vec![reference::softmax_cross_entropy(channels, x, of_samples).1[0]];
+    reference::assert_gradient("loss", &wide(&logits), &[1.0], &gradient, loss);
 }
 
 #[test]
@@ -428,22 +463,26 @@ fn huge_logits_stay_finite() {
 
 #[test]
 fn stochastic_gradient_descent() {
+    for n in LENGTHS {
+        descent_of(n, 11);
+    }
+}
+
+fn descent_of(n: usize, seed: u32) {
     let hyper =
         Hyper { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.01, seed_low: 0, seed_high: 0, step: 0 };
-    for n in LENGTHS {
-        let random = &mut Random::new(11);
-        let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
-        for decay in [false, true] {
-            let moved: Vec<f64> = (0..n)
-                .map(|i| {
-                    let penalty = if decay { 0.01 * f64::from(p[i]) } else { 0.0 };
-                    0.9 * f64::from(m[i]) + f64::from(g[i]) + penalty
-                })
-                .collect();
-            let stepped: Vec<f64> = p.iter().zip(&moved).map(|(p, m)| f64::from(*p) - 0.1 * m).collect();
-            let call = Call::Sgd { elements: n as u64, decay };
-            let args = [Arg::In(hyper.to_bytes().to_vec()), updated(&p), input(&g), updated(&m)];
-            check(&call, &args, &[(1, &stepped), (3, &moved)]);
-        }
+    let random = &mut Random::new(seed);
+    let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
+    for decay in [false, true] {
+        let moved: Vec<f64> = (0..n)
+            .map(|i| {
+                let penalty = if decay { 0.01 * f64::from(p[i]) } else { 0.0 };
+                0.9 * f64::from(m[i]) + f64::from(g[i]) + penalty
+            })
+            .collect();
+        let stepped: Vec<f64> = p.iter().zip(&moved).map(|(p, m)| f64::from(*p) - 0.1 * m).collect();
+        let call = Call::Sgd { elements: n as u64, decay };
+        let args = [Arg::In(hyper.to_bytes().to_vec()), updated(&p), input(&g), updated(&m)];
+        check(&call, &args, &[(1, &stepped), (3, &moved)]);
     }
 }
