@@ -11,8 +11,9 @@
 pub mod kernels;
 
 use kernels::{Argument, Grid};
-use plimsoll_ir::program::Call;
-use std::collections::HashMap;
+use plimsoll_ir::network::Window;
+use plimsoll_ir::program::{Call, ConvShape, PoolShape, RowShape};
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -157,5 +158,86 @@ impl Text {
         let backwards = u32::from(matches!(order, Order::Descending));
         // SAFETY: the arguments have the kernel's types; the caller's promise for what they point at.
         unsafe { launcher(grid.blocks[0], grid.threads, backwards, addresses.as_ptr()) };
+    }
+}
+
+/// A call of each kind, small; convolutions for tiles of either size.
+fn calls() -> Vec<Call> {
+    let window = Window::square(3, 1, 1);
+    let conv = |input: [u32; 2], channels: u32| ConvShape {
+        batch: 2,
+        input,
+        in_channels: channels,
+        output: input,
+        out_channels: channels,
+        window,
+        groups: 1,
+        bias: true,
+    };
+    let pool = PoolShape { batch: 2, input: [4, 4], output: [4, 4], channels: 3, window };
+    let (rows, long) = (RowShape { rows: 9, channels: 5 }, RowShape { rows: 9000, channels: 5 });
+    let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
+    let accumulate = false;
+    let mut all: Vec<Call> = [conv([3, 3], 3), conv([64, 64], 32)]
+        .into_iter()
+        .flat_map(|shape| {
+            [
+                Call::ConvForward { shape },
+                Call::ConvBackwardFilter { shape },
+                Call::ConvBackwardData { shape, accumulate },
+            ]
+        })
+        .collect();
+    all.extend([
+        Call::BatchNormForward { shape: long, epsilon },
+        Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1 },
+        Call::BatchNormInference { shape: rows, epsilon },
+        Call::BatchNormBackward { shape: rows, accumulate },
+        Call::ReluForward { elements },
+        Call::ReluBackward { elements, accumulate },
+        Call::ReluMaskForward { elements },
+        Call::ReluMaskBackward { elements, accumulate },
+        Call::MaxPoolForward { shape: pool },
+        Call::MaxPoolBackward { shape: pool, accumulate },
+        Call::AvgPoolForward { shape: pool },
+        Call::AvgPoolBackward { shape: pool, accumulate },
+        Call::DropoutForward { elements, probability: 0.5, stream: 1 },
+        Call::DropoutBackward { elements, probability: 0.5, stream: 1, accumulate },
+        Call::Add { elements },
+        Call::ConcatPart { rows: 4, channels: 3, first: 1, total: 5 },
+        Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
+        Call::LrnForward { shape: rows, size, alpha, beta, bias },
+        Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
+        Call::SoftmaxCrossEntropyForward { shape: rows },
+        Call::SoftmaxCrossEntropyBackward { shape: rows },
+        Call::Sgd { elements, decay: true },
+    ]);
+    all
+}
+
+/// No kernel is left over, and every call has its launches.
+#[test]
+fn every_kernel_serves_a_call_and_every_call_has_kernels() {
+    let launched = calls().into_iter().map(|call| {
+        let grids = kernels::grids(&call);
+        assert!(!grids.is_empty(), "{call:?}");
+        grids.iter().map(|grid| grid.kernel.to_owned()).collect::<BTreeSet<_>>()
+    });
+    let launched: BTreeSet<String> = launched.flatten().collect();
+    let written: BTreeSet<String> =
+        signatures(&kernels::source()).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(launched, written);
+}
+
+/// A call of impossible size neither overflows nor asks for little.
+#[test]
+fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
+    let shape = RowShape { rows: u64::MAX, channels: u64::MAX };
+    for call in [
+        Call::BatchNormForward { shape, epsilon: 0.1 },
+        Call::BatchNormBackward { shape, accumulate: false },
+        Call::SoftmaxCrossEntropyForward { shape },
+    ] {
+        assert!(kernels::workspace_bytes(&call).0 > 1 << 60, "{call:?}");
     }
 }

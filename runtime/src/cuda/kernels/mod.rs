@@ -180,7 +180,7 @@ fn elementwise(p: &mut Plan, call: &Call) {
     }
     match *call {
         Call::ReluForward { elements: n } => {
-            fours(p, "relu_forward", n, vec![Operand(0), Operand(1), U64(n)])
+            fours(p, "relu_forward", n, vec![Operand(0), Operand(1), U64(n)]);
         }
         Call::ReluBackward { elements: n, accumulate } => {
             fours(p, "relu_backward", n, vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)]);
