@@ -6,7 +6,7 @@
 
 use super::driver::{Context, Module};
 use super::error::{Capability, CudaError, Refusal, advice};
-use super::presence::{NVRTC, Search};
+use super::presence::{NVRTC, NVRTC_12, Search};
 use super::table::CompilerFunctions;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,10 +25,11 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// Finds and loads it.
-    pub(super) fn load(search: &Search) -> Result<Compiler, CudaError> {
-        let found = search.load(&NVRTC)?;
-        let functions = CompilerFunctions::of(&found, &NVRTC)?;
+    /// Finds and loads the one for a driver of this version of CUDA.
+    pub(super) fn load(search: &Search, driver: (u32, u32)) -> Result<Compiler, CudaError> {
+        let wanted = if driver.0 < 13 { NVRTC_12 } else { NVRTC };
+        let found = search.load(&wanted)?;
+        let functions = CompilerFunctions::of(&found, &wanted)?;
         let mut compiler = Compiler { functions, path: found.leak(), version: (0, 0) };
         let (mut major, mut minor): (c_int, c_int) = (0, 0);
         // SAFETY: the call writes two numbers.
@@ -147,7 +148,7 @@ impl Compiler {
             match Module::load(context, &ptx) {
                 Ok(module) => return Ok(module),
                 Err(refusal) => {
-                    tracing::debug!("compiling the kernels anew, as those kept are refused: {refusal}")
+                    tracing::debug!("compiling the kernels anew, as those kept are refused: {refusal}");
                 }
             }
         }
@@ -157,10 +158,10 @@ impl Compiler {
             CudaError::Load { refusal, what_to_do }
         };
         let module = Module::load(context, &ptx).map_err(refused)?;
-        if let Some(file) = file {
-            if let Err(error) = keep(&file, &ptx) {
-                tracing::debug!("the compiled kernels are not kept in {}: {error}", file.display());
-            }
+        if let Some(file) = file
+            && let Err(error) = keep(&file, &ptx)
+        {
+            tracing::debug!("the compiled kernels are not kept in {}: {error}", file.display());
         }
         Ok(module)
     }

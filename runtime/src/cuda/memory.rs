@@ -6,6 +6,7 @@
 use super::driver::{Context, DeviceMemory, PinnedMemory};
 use super::error::{Refusal, code};
 use super::graph::Streams;
+use super::numa;
 use crate::cpu::available_bytes;
 use crate::device::{DeviceError, MemoryLayout};
 use memmap2::MmapOptions;
@@ -26,14 +27,15 @@ impl Memory {
         Memory { layout: MemoryLayout::default(), device: None, host: None }
     }
 
-    /// Exactly these bytes, all zeros.
+    /// Exactly these bytes, all zeros; the slab on a memory node of the host where one is named.
     pub(super) fn new(
         context: &Arc<Context>,
         streams: &Streams,
         layout: MemoryLayout,
+        node: Option<u32>,
     ) -> Result<Memory, DeviceError> {
         let device = device_memory(context, layout.device())?;
-        let host = pinned_memory(context, layout.host)?;
+        let host = pinned_memory(context, layout.host, node)?;
         let memory = Memory { layout, device, host };
         if let Some(device) = &memory.device {
             // SAFETY: the range is all of the allocation, and the stream is idle before this function returns.
@@ -75,7 +77,11 @@ fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMe
     DeviceMemory::allocate(context, length).map(Some).map_err(|r| or_short(r, short))
 }
 
-fn pinned_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<PinnedMemory>, DeviceError> {
+fn pinned_memory(
+    context: &Arc<Context>,
+    bytes: Bytes,
+    node: Option<u32>,
+) -> Result<Option<PinnedMemory>, DeviceError> {
     if bytes == Bytes::ZERO {
         return Ok(None);
     }
@@ -85,7 +91,11 @@ fn pinned_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<PinnedMe
     if bytes > available {
         return Err(short);
     }
-    let map = MmapOptions::new().len(length).populate().map_anon().map_err(|_| short.clone())?;
+    // Its pages come when it is pinned, all at once, and from the node that it is bound to by then.
+    let mut map = MmapOptions::new().len(length).map_anon().map_err(|_| short.clone())?;
+    if let Some(node) = node {
+        numa::prefer(&mut map, node);
+    }
     PinnedMemory::pin(context, map).map(Some).map_err(|r| or_short(r, short))
 }
 

@@ -14,6 +14,7 @@ mod error;
 mod graph;
 mod kernels;
 mod memory;
+mod numa;
 mod presence;
 mod table;
 
@@ -76,8 +77,9 @@ pub fn survey() -> Result<Survey, CudaError> {
     let search = Search::new(&[]);
     let driver = Driver::start(&search)?;
     let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
-    let compiler = Compiler::load(&search).map(|c| (c.path().to_owned(), c.version()));
-    Ok(Survey { driver: driver.path().to_owned(), version: driver.version()?, devices, compiler })
+    let version = driver.version()?;
+    let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
+    Ok(Survey { driver: driver.path().to_owned(), version, devices, compiler })
 }
 
 /// The scratch that the device `cuda` needs for a call; asks no device.
@@ -90,6 +92,8 @@ pub fn workspace_bytes(call: &Call) -> Bytes {
 /// Fields are dropped in their order: what names memory, then memory, then the context that all are in.
 pub struct CudaDevice {
     facts: DeviceFacts,
+    /// The host's memory node beside the device, where there are several.
+    node: Option<u32>,
     iterations: Iterations,
     /// Without time stamps, for iterations that are not timed.
     plain: Vec<Event>,
@@ -123,13 +127,13 @@ impl CudaDevice {
         let search = Search::new(&options.libraries);
         let driver = Driver::start(&search)?;
         let gpu = driver.facts(options.ordinal)?;
-        let (major, minor) = driver.version()?;
-        let compiler = Compiler::load(&search)?;
+        let version = driver.version()?;
+        let compiler = Compiler::load(&search, version)?;
         let context = Context::retain(driver, options.ordinal)?;
         let cache = options.cache.clone().or_else(user_cache);
         let device = (gpu.name.as_str(), gpu.capability);
         let module = compiler.module(&context, &kernels::source(), device, cache.as_deref())?;
-        let system = format!("{}, CUDA driver {major}.{minor}", crate::cpu::system_name());
+        let system = format!("{}, CUDA driver {}.{}", crate::cpu::system_name(), version.0, version.1);
         Ok(CudaDevice {
             facts: DeviceFacts {
                 name: gpu.name,
@@ -137,6 +141,7 @@ impl CudaDevice {
                 threads: gpu.multiprocessors,
                 memory: Some(gpu.memory),
             },
+            node: numa::node_of(&gpu.bus),
             iterations: Iterations::new(options.graphs),
             plain: Vec::new(),
             timed: Vec::new(),
@@ -181,7 +186,7 @@ impl CudaDevice {
             // operands and the scratch that a call spans lie in the allocation, which lives as long as the streams are
             // busy, and a checked schedule orders who touches them.
             unsafe { self.streams.compute().launch(function, blocks, threads, &mut arguments) }
-                .map_err(|refusal| failed(launch.call().name(), &refusal))?;
+                .map_err(|refusal| refused(launch.call().name(), &refusal))?;
         }
         Ok(())
     }
@@ -222,9 +227,12 @@ impl CudaDevice {
     }
 }
 
-/// A kernel that was refused when it was enqueued.
-fn failed(what: &str, refusal: &Refusal) -> DeviceError {
-    DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why: refusal.to_string() }
+/// A launch that was refused: for itself, or for something that failed before it.
+fn refused(what: &str, refusal: &Refusal) -> DeviceError {
+    DeviceError::Driver {
+        why: format!("{refusal}, launching `{what}`"),
+        what_to_do: error::advice(refusal.code),
+    }
 }
 
 impl Drop for CudaDevice {
@@ -247,7 +255,7 @@ impl Device for CudaDevice {
         self.quiesce();
         self.iterations.forget();
         self.memory = Memory::empty();
-        self.memory = Memory::new(&self.context, &self.streams, layout)?;
+        self.memory = Memory::new(&self.context, &self.streams, layout, self.node)?;
         Ok(())
     }
 

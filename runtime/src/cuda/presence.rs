@@ -37,13 +37,17 @@ pub(super) const DRIVER: Wanted = Wanted {
     what_to_do: "install NVIDIA's driver of version 535 or later, or choose --device cpu",
 };
 
-/// The compiler of the kernels.
+/// The compiler of the kernels, for a driver of CUDA 13 or later.
 pub(super) const NVRTC: Wanted = Wanted {
     library: "NVRTC, the compiler of the kernels,",
     files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
     probe: c"nvrtcVersion",
     what_to_do: "install it with `pip install nvidia-cuda-nvrtc` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES",
 };
+
+/// The compiler for a driver of CUDA 12, which does not take what a later one makes.
+pub(super) const NVRTC_12: Wanted =
+    Wanted { files: &["libnvrtc.so.12", "libnvrtc.so", "libnvrtc.so.13"], ..NVRTC };
 
 /// The folders in which libraries are looked for.
 #[derive(Clone, Debug)]
