@@ -225,6 +225,33 @@ mod tests {
         assert_eq!(newest(&known, capability(70)), Err(capability(75)));
     }
 
+    /// NVIDIA's own NVRTC, where `runtime/tests/fetch_cuda_compiler.sh` has put it.
+    fn fetched() -> Option<Compiler> {
+        let program = std::env::current_exe().expect("a test has a file");
+        let folder = program.ancestors().nth(3).expect("it lies in the target folder").join("cuda-compiler");
+        if !folder.join("packages").exists() {
+            println!("skipped: no CUDA compiler; fetch it with `sh runtime/tests/fetch_cuda_compiler.sh`");
+            return None;
+        }
+        Some(Compiler::load(&Search::only(&folder), (13, 0)).expect("it loads"))
+    }
+
+    #[test]
+    fn the_real_compiler_takes_the_kernels_and_says_what_it_does_not_take() {
+        let Some(compiler) = fetched() else { return };
+        assert_eq!(compiler.version(), (13, 0));
+        let architecture = compiler.architecture("a device", capability(90)).expect("it is not too old");
+        assert_eq!(architecture, capability(90));
+        let ptx =
+            compiler.compile(&super::super::kernels::source(), architecture).expect("the kernels compile");
+        let ptx = ptx.to_str().expect("PTX is text");
+        assert!(ptx.contains(".target sm_90") && ptx.contains(".visible .entry sgd("), "{}", &ptx[..400]);
+        let error = compiler.compile("no kernel at all", architecture).expect_err("that is no C");
+        assert!(matches!(&error, CudaError::Compile { log, .. } if log.contains("plimsoll.cu")), "{error}");
+        let old = compiler.architecture("an old device", capability(50)).expect_err("NVRTC 13 begins at 7.5");
+        assert!(old.to_string().contains("an old device has 5.0"), "{old}");
+    }
+
     #[test]
     fn what_is_kept_is_found_whole() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -172,6 +172,7 @@ pub(super) mod code {
     pub(crate) const INVALID_DEVICE: u32 = 101;
     pub(crate) const NO_BINARY_FOR_GPU: u32 = 209;
     pub(crate) const ECC_UNCORRECTABLE: u32 = 214;
+    pub(crate) const INVALID_PTX: u32 = 218;
     pub(crate) const JIT_COMPILER_NOT_FOUND: u32 = 221;
     pub(crate) const UNSUPPORTED_PTX_VERSION: u32 = 222;
     pub(crate) const OPERATING_SYSTEM: u32 = 304;
@@ -194,8 +195,8 @@ pub(super) fn advice(number: u32) -> &'static str {
         code::DEVICE_UNAVAILABLE => {
             "another process has it for itself (`nvidia-smi` lists it); wait for it, or take another device"
         }
-        code::NO_BINARY_FOR_GPU | code::UNSUPPORTED_PTX_VERSION => {
-            "the driver is older than NVRTC: update the driver, or put an NVRTC of the driver's own CUDA version first with \
+        code::NO_BINARY_FOR_GPU | code::INVALID_PTX | code::UNSUPPORTED_PTX_VERSION => {
+            "most likely the driver is older than NVRTC: update the driver, or put an NVRTC of the driver's own CUDA version first with \
              PLIMSOLL_CUDA_LIBRARIES=FOLDER"
         }
         code::JIT_COMPILER_NOT_FOUND => {

@@ -23,6 +23,8 @@ pub(super) struct Wanted {
     pub(super) library: &'static str,
     /// Its file names, the best first.
     pub(super) files: &'static [&'static str],
+    /// How the names of files beside it begin that it loads by name alone, and would not find.
+    pub(super) beside: Option<&'static str>,
     /// A function that it has in all versions.
     pub(super) probe: &'static CStr,
     /// What to do where it is missing, or too old.
@@ -33,6 +35,7 @@ pub(super) struct Wanted {
 pub(super) const DRIVER: Wanted = Wanted {
     library: "the CUDA driver",
     files: &["libcuda.so.1"],
+    beside: None,
     probe: c"cuInit",
     what_to_do: "install NVIDIA's driver of version 535 or later, or choose --device cpu",
 };
@@ -41,6 +44,7 @@ pub(super) const DRIVER: Wanted = Wanted {
 pub(super) const NVRTC: Wanted = Wanted {
     library: "NVRTC, the compiler of the kernels,",
     files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    beside: Some("libnvrtc-builtins.so."),
     probe: c"nvrtcVersion",
     what_to_do: "install it with `pip install nvidia-cuda-nvrtc` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES",
 };
@@ -72,6 +76,12 @@ impl Search {
         let listed = std::env::var_os(LIBRARIES_VARIABLE).unwrap_or_default();
         let listed = std::env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty());
         Search { first: named.iter().cloned().chain(listed).collect(), loader: true, usual: usual_folders() }
+    }
+
+    /// In one folder and nowhere else.
+    #[cfg(test)]
+    pub(super) fn only(folder: &Path) -> Search {
+        Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
     }
 
     /// Loads a library from the first place that has it.
@@ -155,9 +165,25 @@ fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, CudaError> {
     }
     let unloadable = |why: String| CudaError::Unloadable { path: path.to_owned(), why };
     let library = dlopen(path.as_os_str()).map_err(|e| unloadable(e.to_string()))?;
+    if let (Some(start), Some(folder)) = (wanted.beside, path.parent()) {
+        load_beside(folder, start);
+    }
     let found = Found { library, path: path.to_owned() };
     found.symbol(wanted.probe.to_str().expect("a C name"), wanted.what_to_do)?;
     Ok(Some(found))
+}
+
+/// Loads what lies beside a library for it, for good: the loader then knows it by its name. Where that fails the library
+/// says so itself, when it needs it.
+fn load_beside(folder: &Path, start: &str) {
+    let named =
+        |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(start.as_bytes()));
+    for path in entries(folder).iter().filter(named) {
+        match dlopen(path.as_os_str()) {
+            Ok(library) => std::mem::forget(library),
+            Err(error) => tracing::debug!("beside it: {error}"),
+        }
+    }
 }
 
 /// The file that a library was loaded from, as the loader tells by one of its functions.
@@ -238,10 +264,6 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    fn only(folder: &Path) -> Search {
-        Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
-    }
-
     fn refused(search: &Search, wanted: &Wanted) -> CudaError {
         search.load(wanted).err().expect("there is no such library")
     }
@@ -249,14 +271,14 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_with_the_folders_and_what_to_do() {
         let folder = tempfile::tempdir().expect("a folder");
-        let error = refused(&only(folder.path()), &DRIVER);
+        let error = refused(&Search::only(folder.path()), &DRIVER);
         assert!(matches!(error, CudaError::Missing { .. }), "{error:?}");
         let text = error.to_string();
         let shown = folder.path().display().to_string();
         for part in ["the CUDA driver", "libcuda.so.1", shown.as_str(), "install"] {
             assert!(text.contains(part), "`{part}` in: {text}");
         }
-        let everywhere = Search { loader: true, ..only(folder.path()) };
+        let everywhere = Search { loader: true, ..Search::only(folder.path()) };
         let unknown = Wanted { files: &["libplimsoll-no-such.so.9"], ..DRIVER };
         assert!(refused(&everywhere, &unknown).to_string().contains("LD_LIBRARY_PATH"));
     }
@@ -266,7 +288,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("libcuda.so.1");
         std::fs::write(&path, "no library").expect("a file");
-        let error = refused(&only(folder.path()), &DRIVER);
+        let error = refused(&Search::only(folder.path()), &DRIVER);
         assert!(matches!(&error, CudaError::Unloadable { path: found, .. } if *found == path), "{error:?}");
     }
 
@@ -279,7 +301,7 @@ mod tests {
         let found = system.load(&libc).expect("every Linux has it");
         assert!(found.path.is_absolute(), "{}", found.path.display());
         std::os::unix::fs::symlink(&found.path, folder.path().join("libcuda.so.1")).expect("a link");
-        let error = refused(&only(folder.path()), &DRIVER);
+        let error = refused(&Search::only(folder.path()), &DRIVER);
         assert!(matches!(error, CudaError::TooOld { symbol: "cuInit", .. }), "{error:?}");
     }
 
