@@ -78,31 +78,67 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
 }
 
-/// Aligned memory with a guard on either side.
+/// Aligned memory with guards: bytes on either side that must stay as they are, and behind those so many bytes that stop the
+/// process where they are touched, even for reading. As tensors are, it is followed by what it lacks to a multiple of 256.
 struct Memory {
-    store: Vec<u8>,
+    map: *mut u8,
+    bytes: usize,
     start: usize,
     len: usize,
 }
 
+/// Bytes that may not be touched at all; a multiple of every page.
+const FORBIDDEN: usize = 1 << 18;
+
 impl Memory {
     fn new(len: usize, content: Option<&[u8]>) -> Memory {
-        let mut store = vec![GUARD_BYTE; len + 2 * GUARD + 256];
-        let start = GUARD + (256 - (store.as_ptr() as usize + GUARD) % 256) % 256;
+        let open = (GUARD + len.next_multiple_of(256)).next_multiple_of(FORBIDDEN);
+        let (bytes, start) = (open + FORBIDDEN, open - len.next_multiple_of(256));
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, of which this value is the only owner.
+        let map = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, private, -1, 0) };
+        assert_ne!(map, libc::MAP_FAILED, "{bytes} bytes");
+        let map = map.cast::<u8>();
+        // SAFETY: the end of the mapping above, from a page's start.
+        assert_eq!(unsafe { libc::mprotect(map.add(open).cast(), FORBIDDEN, libc::PROT_NONE) }, 0);
+        let mut memory = Memory { map, bytes, start, len };
+        memory.open()[start - GUARD..].fill(GUARD_BYTE);
+        let own = &mut memory.open()[start..start + len];
         match content {
-            Some(content) => store[start..start + len].copy_from_slice(content),
-            None => store[start..start + len].fill(POISON),
+            Some(content) => own.copy_from_slice(content),
+            None => own.fill(POISON),
         }
-        Memory { store, start, len }
+        memory
     }
 
-    fn bytes(&self) -> &[u8] {
-        &self.store[self.start..self.start + self.len]
+    /// All that may be touched.
+    fn open(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping up to what is forbidden, which this value owns.
+        unsafe { std::slice::from_raw_parts_mut(self.map, self.bytes - FORBIDDEN) }
     }
 
-    fn assert_guarded(&self, what: &str) {
-        let (before, after) = (&self.store[..self.start], &self.store[self.start + self.len..]);
-        assert!(before.iter().chain(after).all(|b| *b == GUARD_BYTE), "{what} was overrun");
+    fn pointer(&mut self) -> *mut u8 {
+        self.map.wrapping_add(self.start)
+    }
+
+    fn bytes(&mut self) -> &[u8] {
+        let own = self.start..self.start + self.len;
+        &self.open()[own]
+    }
+
+    fn assert_guarded(&mut self, what: &str) {
+        let (start, end) = (self.start, self.start + self.len);
+        let open = self.open();
+        let guarded = open[start - GUARD..start].iter().chain(&open[end..]).all(|b| *b == GUARD_BYTE);
+        assert!(guarded, "{what} was overrun");
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, which nobody else has.
+        unsafe { libc::munmap(self.map.cast(), self.bytes) };
     }
 }
 
@@ -167,15 +203,11 @@ fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
         .collect();
     let mut workspace = Memory::new(kernels.workspace_bytes(call) as usize, None);
     let owner = |i: usize| if let Arg::Same(j) = args[i] { j } else { i };
-    let mut pointer = |i: usize| {
-        let memory = &mut memories[owner(i)];
-        memory.store[memory.start..].as_mut_ptr()
-    };
-    let operands: Vec<*mut u8> = (0..args.len()).map(&mut pointer).collect();
+    let operands: Vec<*mut u8> = (0..args.len()).map(|i| memories[owner(i)].pointer()).collect();
     // SAFETY: the operands are as large as the tests' shapes say, aligned and alive; guards find mistakes.
-    unsafe { kernels.run(call, &operands, workspace.store[workspace.start..].as_mut_ptr()) };
+    unsafe { kernels.run(call, &operands, workspace.pointer()) };
     workspace.assert_guarded(&format!("workspace of {call:?} on {kernels:?}"));
-    for (i, (memory, arg)) in memories.iter().zip(args).enumerate() {
+    for (i, (memory, arg)) in memories.iter_mut().zip(args).enumerate() {
         memory.assert_guarded(&format!("operand {i} of {call:?} on {kernels:?}"));
         let shared = args.iter().any(|a| matches!(a, Arg::Same(j) if *j == i));
         if let Arg::In(bytes) = arg {

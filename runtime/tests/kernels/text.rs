@@ -89,7 +89,8 @@ fn compile() -> Option<Text> {
     let (source, library) = (folder.path().join("kernels.c"), folder.path().join("kernels.so"));
     let text = with_launchers();
     std::fs::write(&source, &text).expect("the folder takes a file");
-    let flags = ["-std=c11", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared"];
+    let flags =
+        ["-std=c11", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared"];
     let said = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&library).arg("-lm").output();
     let said = match said {
         Err(error) if error.kind() == ErrorKind::NotFound => {
