@@ -171,9 +171,7 @@ impl Transfer {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DeviceError {
     /// Less memory is there than was asked for.
-    #[error(
-        "{needed} of {what} memory are needed and the machine has {available}; lower the budget or the batch"
-    )]
+    #[error("{needed} of {what} memory are needed and {available} are there; lower the budget or the batch")]
     OutOfMemory {
         /// `device` or `host`.
         what: &'static str,

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::task::Setup;
 use plimsoll_ir::{Bytes, BytesPerSecond};
-use plimsoll_runtime::cuda::{Survey, survey};
+use plimsoll_runtime::cuda::{Health, Survey, survey};
 use plimsoll_runtime::{CudaError, DeviceError};
 use std::time::Instant;
 
@@ -63,6 +63,7 @@ fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
         Err(error) => error.to_string(),
     };
     let libraries = vec![
+        ("driver_version", "driver", survey.driver_version.into()),
         ("cuda_version", "CUDA of the driver", version(survey.version).into()),
         ("driver_library", "driver's library", survey.driver.display().to_string().into()),
         ("nvrtc", "NVRTC", compiler.into()),
@@ -75,20 +76,62 @@ fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
             ("capability", "compute capability"),
             ("multiprocessors", "multiprocessors"),
             ("memory_bytes", "memory"),
+            ("free_bytes", "free"),
             ("bus", "bus"),
         ],
     );
-    for (ordinal, gpu) in survey.devices.into_iter().enumerate() {
+    let mut state = Table::new(
+        "cuda_state",
+        &[
+            ("device", "device"),
+            ("pcie", "PCIe now"),
+            ("pcie_best", "at best"),
+            ("clock_mhz", "MHz now"),
+            ("clock_best_mhz", "at best"),
+            ("power_limit_watts", "watts at most"),
+            ("celsius", "°C"),
+            ("slowed", "slowed by"),
+            ("processes", "others on it"),
+        ],
+    );
+    for (ordinal, (gpu, health)) in survey.devices.into_iter().enumerate() {
+        if health != Health::default() {
+            state.rows.push(state_of(ordinal, &health));
+        }
         devices.rows.push(vec![
             format!("cuda:{ordinal}").into(),
             gpu.name.into(),
             gpu.capability.to_string().into(),
             u64::from(gpu.multiprocessors).into(),
             gpu.memory.into(),
+            health.free.into(),
             gpu.bus.into(),
         ]);
     }
-    vec![Table::facts("cuda", libraries), devices]
+    let mut tables = vec![Table::facts("cuda", libraries), devices];
+    tables.extend((!state.rows.is_empty()).then_some(state));
+    tables
+}
+
+/// How a device is now, as a row.
+fn state_of(ordinal: usize, health: &Health) -> Vec<Cell> {
+    let link = |link: Option<(u32, u32)>| link.map(|(generation, lanes)| format!("{generation}.0 x{lanes}"));
+    let number = |of: Option<u32>| of.map(u64::from);
+    let process = |(pid, held): &(u32, Option<Bytes>)| match held {
+        Some(held) => format!("{pid} ({held})"),
+        None => pid.to_string(),
+    };
+    vec![
+        format!("cuda:{ordinal}").into(),
+        link(health.link).into(),
+        link(health.best_link).into(),
+        number(health.clock.map(|(now, _)| now)).into(),
+        number(health.clock.map(|(_, best)| best)).into(),
+        health.power_limit.map_or(Cell::None, |watts| Cell::Number(watts, 0)),
+        number(health.temperature).into(),
+        health.slowed.join(", ").into(),
+        health.processes.iter().map(process).collect::<Vec<_>>().join(", ").into(),
+    ]
 }
 
 /// Version and, where the build knew it, commit.

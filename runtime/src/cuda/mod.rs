@@ -12,6 +12,7 @@ mod compile;
 mod driver;
 mod error;
 mod graph;
+mod health;
 mod kernels;
 mod memory;
 mod numa;
@@ -20,6 +21,7 @@ mod table;
 
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Refusal};
+pub use health::Health;
 pub use presence::LIBRARIES_VARIABLE;
 
 use crate::device::{
@@ -60,14 +62,16 @@ impl Default for CudaOptions {
 }
 
 /// What a machine has of CUDA.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Survey {
     /// The driver's file.
     pub driver: PathBuf,
     /// The version of CUDA that it is made for.
     pub version: (u32, u32),
-    /// The devices, in the driver's order.
-    pub devices: Vec<GpuFacts>,
+    /// The driver's own version, such as `580.65.06`, where NVML tells.
+    pub driver_version: Option<String>,
+    /// The devices, in the driver's order, and how each is now.
+    pub devices: Vec<(GpuFacts, Health)>,
     /// NVRTC's file and version, or why there is none.
     pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
 }
@@ -77,9 +81,12 @@ pub fn survey() -> Result<Survey, CudaError> {
     let search = Search::new(&[]);
     let driver = Driver::start(&search)?;
     let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
+    let buses: Vec<&str> = devices.iter().map(|gpu| gpu.bus.as_str()).collect();
+    let (driver_version, health) = health::look(&buses);
+    let devices = devices.into_iter().zip(health).collect();
     let version = driver.version()?;
     let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
-    Ok(Survey { driver: driver.path().to_owned(), version, devices, compiler })
+    Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler })
 }
 
 /// The scratch that the device `cuda` needs for a call; asks no device.
