@@ -23,6 +23,14 @@ FUNCTION unsigned covering(unsigned input, unsigned offset, unsigned stride, uns
     return input + padding >= offset && output * stride == reach && output < outputs ? output : 0xffffffffu;
 }
 
+// The first tap that may cover an input, and the step from one to the next, where taps stand close: the others fall between
+// windows.
+FUNCTION unsigned first_tap(unsigned input, unsigned stride, unsigned padding, unsigned dilation) {
+    return dilation == 1 ? (input + padding) % stride : 0;
+}
+
+FUNCTION unsigned tap_step(unsigned stride, unsigned dilation) { return dilation == 1 ? stride : 1; }
+
 // A window all in the padding gives minus infinity; NaN counts as larger than all.
 KERNEL(max_pool_forward, (const float *x, float *y, unsigned char *places, unsigned long long n, unsigned height,
                           unsigned width, unsigned rows, unsigned columns, unsigned channels, unsigned size_y,
@@ -59,10 +67,12 @@ KERNEL(max_pool_backward, (const unsigned char *places, const float *dy, float *
     if (i >= n) return;
     Place p = place(i, height, width, channels);
     float sum = accumulate ? dx[i] : 0.0f;
-    for (unsigned ky = 0; ky < size_y; ky++) {
+    unsigned from = first_tap(p.column, stride_x, padding_x, dilation_x), step_x = tap_step(stride_x, dilation_x);
+    unsigned ky = first_tap(p.row, stride_y, padding_y, dilation_y), step_y = tap_step(stride_y, dilation_y);
+    for (; ky < size_y; ky += step_y) {
         unsigned oy = covering(p.row, ky * dilation_y, stride_y, padding_y, rows);
         if (oy >= rows) continue;
-        for (unsigned kx = 0; kx < size_x; kx++) {
+        for (unsigned kx = from; kx < size_x; kx += step_x) {
             unsigned ox = covering(p.column, kx * dilation_x, stride_x, padding_x, columns);
             if (ox >= columns) continue;
             u64 o = ((p.image * rows + oy) * columns + ox) * channels + p.channel;
@@ -100,10 +110,12 @@ KERNEL(avg_pool_backward, (const float *dy, float *dx, unsigned long long n, flo
     if (i >= n) return;
     Place p = place(i, height, width, channels);
     float sum = accumulate ? dx[i] : 0.0f;
-    for (unsigned ky = 0; ky < size_y; ky++) {
+    unsigned from = first_tap(p.column, stride_x, padding_x, dilation_x), step_x = tap_step(stride_x, dilation_x);
+    unsigned ky = first_tap(p.row, stride_y, padding_y, dilation_y), step_y = tap_step(stride_y, dilation_y);
+    for (; ky < size_y; ky += step_y) {
         unsigned oy = covering(p.row, ky * dilation_y, stride_y, padding_y, rows);
         if (oy >= rows) continue;
-        for (unsigned kx = 0; kx < size_x; kx++) {
+        for (unsigned kx = from; kx < size_x; kx += step_x) {
             unsigned ox = covering(p.column, kx * dilation_x, stride_x, padding_x, columns);
             if (ox < columns) sum += dy[((p.image * rows + oy) * columns + ox) * channels + p.channel] * share;
         }
