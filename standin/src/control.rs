@@ -1,35 +1,37 @@
-//! What a test asks of the stand-in besides the driver's calls: how late streams are, how often each call was made, which
-//! call is left out, and whether all is done.
+//! What a test asks of the stand-in besides the driver's calls: how late streams are, how often each call was made, what
+//! one call answers without being made, and whether all is done.
 //!
-//! A call that is left out does nothing and says that all is well: what a device that forgot to make it would see.
+//! A call that is not made and says that all is well is what a device that forgot to make it would see; one that says
+//! something else, what a driver that refuses it.
 
-use crate::delays;
-use crate::lock;
 use crate::state::state;
+use crate::{delays, lock, turns};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::sync::Mutex;
 
 static COUNTS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// The name of a call and how many of it still go through before the one that is left out.
-static LEFT_OUT: Mutex<Option<(String, u64)>> = Mutex::new(None);
+/// The call that is answered without being made.
+struct Answer {
+    name: String,
+    /// How many of its name are still made before it.
+    after: u64,
+    code: u32,
+}
 
-/// Notes a call; whether it is to be made.
-pub fn enter(name: &'static str) -> bool {
+static ANSWER: Mutex<Option<Answer>> = Mutex::new(None);
+
+/// Counts a call; what it answers if it is not to be made.
+pub fn enter(name: &'static str) -> Option<u32> {
     note(name);
-    let mut left_out = lock(&LEFT_OUT);
-    match &mut *left_out {
-        Some((forgotten, 0)) if forgotten == name => {
-            *left_out = None;
-            false
-        }
-        Some((forgotten, remaining)) if forgotten == name => {
-            *remaining -= 1;
-            true
-        }
-        _ => true,
+    let mut planted = lock(&ANSWER);
+    let answer = planted.as_mut().filter(|answer| answer.name == name)?;
+    if answer.after > 0 {
+        answer.after -= 1;
+        return None;
     }
+    planted.take().map(|answer| answer.code)
 }
 
 /// Counts something that happened.
@@ -55,6 +57,13 @@ extern "C" fn plimsoll_standin_delays(seed: u64) {
     delays::seed(seed);
 }
 
+/// From now on, while all streams are idle, streams take turns in one of the orders 1 to 6; 0 for streams that run by
+/// themselves.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_order(order: u32) {
+    turns::choose(order);
+}
+
 /// Writes a line `name count` for each call made so far, or as much of it as there is room for; gives the length of all.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_counts(text: *mut u8, room: usize) -> usize {
@@ -66,12 +75,12 @@ extern "C" fn plimsoll_standin_counts(text: *mut u8, room: usize) -> usize {
     lines.len()
 }
 
-/// Leaves out the call of this name that comes after so many others of it; null takes it back.
+/// The call of this name that comes after so many others of it is not made and gives this code; no name takes it back.
 #[unsafe(no_mangle)]
-extern "C" fn plimsoll_standin_leave_out(name: *const c_char, after: u64) {
+extern "C" fn plimsoll_standin_answer(name: *const c_char, after: u64, code: u32) {
     // SAFETY: the test gives a text that ends with a zero, or null.
     let name = unsafe { words(name) };
-    *lock(&LEFT_OUT) = (!name.is_empty()).then_some((name, after));
+    *lock(&ANSWER) = (!name.is_empty()).then_some(Answer { name, after, code });
 }
 
 /// How many streams have something left to do.

@@ -1,6 +1,6 @@
 //! The driver's calls, as many of them as the device makes, with the names and the signatures of `cuda.h`.
 //!
-//! Each is counted, may be left out ([`control`]), looks at what every call looks at (was `cuInit` called, is a context
+//! Each is counted, may be answered without being made ([`control`]), looks at what every call looks at (was `cuInit` called, is a context
 //! current on this thread, did something fail before), and hands its arguments on. Handles are numbers here: C passes
 //! both the same way.
 #![allow(non_snake_case, reason = "the names are the driver's")]
@@ -8,10 +8,10 @@
 use crate::graph::Mode;
 use crate::kernels::{self, Launch};
 use crate::memory::{self, Host};
-use crate::state::{Event, Recorded, State, state, wait_for_all};
+use crate::state::{Event, Recorded, State, end_context, state, wait_for_all};
 use crate::status::{self, Outcome, sticky};
 use crate::stream::{Copy, Way, Work};
-use crate::{control, lock};
+use crate::{control, lock, turns};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -21,6 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A place for a result, where the caller gives one.
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
+/// The only flags that a stream may have here.
+const NON_BLOCKING: c_uint = 1;
 
 /// The primary context's handle.
 const CONTEXT: usize = 0xc0;
@@ -40,8 +43,8 @@ macro_rules! calls {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $type),*) -> u32 {
-            if !control::enter(stringify!($name)) {
-                return 0;
+            if let Some(code) = control::enter(stringify!($name)) {
+                return code;
             }
             let call = move || -> Outcome { $body };
             call().err().map_or(0, |status| status.0)
@@ -109,7 +112,7 @@ fn copy(way: Way, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
     let queue = state.stream(stream)?;
     state.enqueue(stream, Work::Copy(copy))?;
     drop(state);
-    queue.wait_until_idle();
+    turns::finish(&queue);
     sticky()
 }
 
@@ -200,8 +203,7 @@ calls! {
         let mut holders = lock(&HOLDERS);
         *holders = holders.checked_sub(1).ok_or(status::INVALID_CONTEXT)?;
         if *holders == 0 {
-            wait_for_all();
-            status::forgive();
+            end_context();
         }
         Ok(())
     }
@@ -273,12 +275,11 @@ calls! {
 calls! {
     fn cuStreamCreate(stream: Place<usize>, flags: c_uint) {
         here()?;
-        let blocking = match flags {
-            0 => true,
-            1 => false,
-            _ => return Err(status::INVALID_VALUE),
-        };
-        put(stream, state().start_stream(blocking))
+        // With any other flags a stream has an order with the default stream, which is not kept here.
+        if flags != NON_BLOCKING {
+            return Err(status::INVALID_VALUE);
+        }
+        put(stream, state().start_stream())
     }
 
     fn cuStreamDestroy_v2(stream: usize) {
@@ -299,7 +300,7 @@ calls! {
             state.refuse_capturing(stream)?;
             state.stream(stream)?
         };
-        queue.wait_until_idle();
+        turns::finish(&queue);
         sticky()
     }
 

@@ -4,14 +4,15 @@
 //! and runs on a thread of its own, as late as that stream is.
 
 use crate::stream::{Moment, Work};
-use crate::{delays, status};
+use crate::{delays, status, turns};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 /// One piece of captured work.
 pub struct Node {
-    work: Work,
+    /// None for the fork of a stream, which has to be joined as work has.
+    work: Option<Work>,
     /// Earlier nodes that must have ended.
     after: BTreeSet<usize>,
     /// The number of the stream that captured it.
@@ -26,6 +27,27 @@ pub struct Graph {
 impl Graph {
     /// Runs all of it.
     pub fn run(&self) {
+        if turns::on() { self.run_by_turns() } else { self.run_by_itself() }
+    }
+
+    fn run_by_turns(&self) {
+        let mut open: Vec<usize> = (0..self.nodes.len()).collect();
+        let mut ended = vec![false; open.len()];
+        // Of the nodes that can go on, that of the most eager stream; captured first, where there are several.
+        let next = |open: &[usize], ended: &[bool]| {
+            let ready = (0..open.len()).filter(|at| self.nodes[open[*at]].after.iter().all(|n| ended[*n]));
+            ready.min_by_key(|at| turns::rank(self.nodes[open[*at]].stream))
+        };
+        while let Some(at) = next(&open, &ended) {
+            let at = open.remove(at);
+            if let Some(work) = &self.nodes[at].work {
+                work.run();
+            }
+            ended[at] = true;
+        }
+    }
+
+    fn run_by_itself(&self) {
         let ended: Vec<Moment> = self.nodes.iter().map(|_| Moment::default()).collect();
         let mut lanes: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -38,8 +60,8 @@ impl Graph {
                     for at in lane {
                         let Node { work, after, .. } = &self.nodes[at];
                         after.iter().for_each(|before| ended[*before].wait());
-                        delays::pause(stream);
-                        if status::sticky().is_ok() {
+                        if let Some(work) = work.as_ref().filter(|_| status::sticky().is_ok()) {
+                            delays::pause(stream);
                             work.run();
                         }
                         ended[at].happen();
@@ -94,13 +116,22 @@ impl Capture {
         self.tails.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// A stream, that takes part from now on, goes on after these nodes too.
-    pub fn join(&mut self, stream: usize, after: &BTreeSet<usize>) {
+    /// A stream goes on after these nodes too. One that takes part from now on forks here. The driver's documentation asks
+    /// that every fork is joined; this holds it to the word, whether the stream does anything or not.
+    pub fn join(&mut self, stream: usize, number: u32, after: &BTreeSet<usize>) {
+        let forks = !self.holds(stream);
         self.tails.entry(stream).or_default().extend(after);
+        if forks {
+            self.add(stream, number, None);
+        }
     }
 
     /// Adds work of a stream that takes part.
     pub fn push(&mut self, stream: usize, number: u32, work: Work) {
+        self.add(stream, number, Some(work));
+    }
+
+    fn add(&mut self, stream: usize, number: u32, work: Option<Work>) {
         let after = self.tails.insert(stream, BTreeSet::from([self.nodes.len()])).unwrap_or_default();
         self.nodes.push(Node { work, after, stream: number });
     }

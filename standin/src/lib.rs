@@ -2,12 +2,12 @@
 //!
 //! The device `cuda` loads this library where it would load `libcuda.so.1` and `libnvrtc.so`, and does not know the
 //! difference. Memory is host memory at addresses that the host cannot use; streams are threads with queues, as late as a
-//! seed says; events, captures and graphs order them by the driver's rules and by nothing else; kernels are the device's
+//! seed says, or take turns in the order that is worst for a schedule with a fault; events, captures and graphs order them by the driver's rules and by nothing else; kernels are the device's
 //! own text, compiled by the machine's C compiler. So a wait that is missing shows as other bits, and a call that breaks
 //! a rule as the error that the driver gives.
 //!
-//! Every call is counted by name, and any one call can be left out (`control.rs`), which is how a test plants the fault
-//! of a device that forgets it.
+//! Every call is counted by name, and any one call can be answered without being made (`control.rs`), which is how a test
+//! plants the fault of a device that forgets it, or of a driver that refuses it.
 //!
 //! What it deliberately does not do: take the time that a GPU takes, check what a kernel does within its allocations,
 //! or offer a call that the device does not make. Like the driver's interface it trusts the pointers that its callers
@@ -23,6 +23,7 @@ mod nvrtc;
 mod state;
 mod status;
 mod stream;
+mod turns;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -87,11 +87,23 @@ pub fn allocate(bytes: u64) -> Outcome<u64> {
 /// Gives device memory back; the device is idle.
 pub fn free(address: u64) -> Outcome {
     let bytes = lock(&LIVE).device.remove(&address).ok_or(status::INVALID_VALUE)?;
+    unmap(address, bytes);
+    Ok(())
+}
+
+/// Gives everything back, and unlocks what is page-locked; the device is idle.
+pub fn free_all() {
+    let mut live = lock(&LIVE);
+    live.host.clear();
+    std::mem::take(&mut live.device).into_iter().for_each(|(address, bytes)| unmap(address, bytes));
+}
+
+/// Unmaps an allocation that is no longer live.
+fn unmap(address: u64, bytes: u64) {
     let mapped = (address - DEVICE) / PAGE * PAGE;
     // SAFETY: the mapping was made by `allocate` with this length, starts at this page because an allocation lies in
     // its first page, and is forgotten now.
     unsafe { libc::munmap(mapped as *mut _, pages(bytes) as usize) };
-    Ok(())
 }
 
 /// Page-locks the caller's memory.

@@ -28,8 +28,8 @@ macro_rules! calls {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $type),*) -> u32 {
-            if !control::enter(stringify!($name)) {
-                return SUCCESS;
+            if let Some(code) = control::enter(stringify!($name)) {
+                return code;
             }
             let call = move || -> Result<(), u32> { $body };
             call().err().unwrap_or(SUCCESS)

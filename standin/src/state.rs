@@ -5,9 +5,9 @@
 
 use crate::graph::{Capture, Graph, Mode};
 use crate::kernels::Function;
-use crate::lock;
 use crate::status::{self, Outcome, Status};
 use crate::stream::{Moment, Stream, Work};
+use crate::{lock, memory, turns};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
@@ -68,17 +68,17 @@ impl State {
     }
 
     /// Makes a stream.
-    pub fn start_stream(&mut self, blocking: bool) -> usize {
+    pub fn start_stream(&mut self) -> usize {
         let (handle, number) = (self.handle(), self.started);
         self.started += 1;
-        self.streams.insert(handle, Stream::start(number, blocking));
+        self.streams.insert(handle, Stream::start(number));
         handle
     }
 
     /// A stream by its handle.
     pub fn stream(&mut self, handle: usize) -> Outcome<Arc<Stream>> {
         if DEFAULT.contains(&handle) {
-            let made = self.streams.entry(DEFAULT[0]).or_insert_with(|| Stream::start(u32::MAX, true));
+            let made = self.streams.entry(DEFAULT[0]).or_insert_with(|| Stream::start(u32::MAX));
             return Ok(Arc::clone(made));
         }
         self.streams.get(&handle).cloned().ok_or(status::INVALID_HANDLE)
@@ -126,8 +126,7 @@ impl State {
         }
     }
 
-    /// Gives work to a stream, or to the capture that it takes part in. The default stream does its work after that of
-    /// all blocking streams.
+    /// Gives work to a stream, or to the capture that it takes part in.
     pub fn enqueue(&mut self, handle: usize, work: Work) -> Outcome {
         let stream = self.stream(handle)?;
         if let Some((_, capture)) = self.capture_of(handle) {
@@ -136,15 +135,6 @@ impl State {
             }
             capture.push(handle, stream.number, work);
             return Ok(());
-        }
-        if Self::is_default(handle) {
-            let blocking: Vec<usize> =
-                self.streams.iter().filter(|(_, s)| s.blocking).map(|(handle, _)| *handle).collect();
-            let waits = |capture: &Capture| blocking.iter().any(|stream| capture.holds(*stream));
-            self.break_captures(waits, status::CAPTURE_IMPLICIT)?;
-            for other in blocking.iter().filter(|other| !Self::is_default(**other)) {
-                self.streams[other].wait_until_idle();
-            }
         }
         stream.push(work);
         Ok(())
@@ -171,7 +161,7 @@ impl State {
 
     /// Makes a stream wait for what an event stands for now. Waiting for an event of a capture brings the stream into it.
     pub fn wait(&mut self, stream: usize, event: usize) -> Outcome {
-        self.stream(stream)?;
+        let number = self.stream(stream)?.number;
         let last = self.events.get(&event).ok_or(status::INVALID_HANDLE)?.last.clone();
         let own = self.capture_of(stream).map(|(capture, held)| (capture, held.broken));
         if own.is_some_and(|(_, broken)| broken) {
@@ -195,7 +185,7 @@ impl State {
                     self.captures[at].1.broken = true;
                     return Err(status::CAPTURE_IMPLICIT);
                 }
-                self.captures[at].1.join(stream, &after);
+                self.captures[at].1.join(stream, number, &after);
                 Ok(())
             }
         }
@@ -260,5 +250,15 @@ impl State {
 /// Waits until every stream has done everything.
 pub fn wait_for_all() {
     let streams = state().all_streams();
-    streams.iter().for_each(|stream| stream.wait_until_idle());
+    streams.iter().for_each(|stream| turns::finish(stream));
+}
+
+/// Ends everything that lives in a context, with what it still has to do. Handles are not given out again.
+pub fn end_context() {
+    wait_for_all();
+    let mut state = state();
+    state.streams.values().for_each(|stream| stream.close());
+    *state = State { last_handle: state.last_handle, started: state.started, ..State::default() };
+    memory::free_all();
+    status::forgive();
 }

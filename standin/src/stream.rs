@@ -7,7 +7,7 @@ use crate::graph::Graph;
 use crate::kernels::Launch;
 use crate::memory::{self, Host};
 use crate::status::{self, Outcome};
-use crate::{delays, lock};
+use crate::{delays, lock, turns};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -133,8 +133,6 @@ impl Moment {
 pub struct Stream {
     /// In the order in which streams were made, from 0; the default stream is `u32::MAX`.
     pub number: u32,
-    /// Whether the default stream waits for it.
-    pub blocking: bool,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -148,8 +146,8 @@ struct Queue {
 
 impl Stream {
     /// Starts its thread.
-    pub fn start(number: u32, blocking: bool) -> Arc<Stream> {
-        let stream = Arc::new(Stream { number, blocking, queue: Mutex::default(), changed: Condvar::new() });
+    pub fn start(number: u32) -> Arc<Stream> {
+        let stream = Arc::new(Stream { number, queue: Mutex::default(), changed: Condvar::new() });
         let own = Arc::clone(&stream);
         std::thread::spawn(move || own.work());
         stream
@@ -162,7 +160,7 @@ impl Stream {
                 queue.busy = false;
                 self.changed.notify_all();
                 loop {
-                    if let Some(work) = queue.works.pop_front() {
+                    if let Some(work) = (!turns::on()).then(|| queue.works.pop_front()).flatten() {
                         queue.busy = true;
                         break work;
                     }
@@ -174,6 +172,15 @@ impl Stream {
             };
             delays::pause(self.number);
             work.run();
+        }
+    }
+
+    /// Takes out the next work, if it can be done at once; for whoever does it in the stream's place.
+    pub fn take_ready(&self) -> Option<Work> {
+        let mut queue = lock(&self.queue);
+        match queue.works.front() {
+            Some(Work::Wait(moment)) if moment.at().is_none() => None,
+            _ => queue.works.pop_front(),
         }
     }
 

@@ -66,7 +66,7 @@ unsafe extern "C" {
     safe fn nvrtcGetPTXSize(program: usize, size: &mut usize) -> u32;
     safe fn nvrtcDestroyProgram(program: &mut usize) -> u32;
     safe fn plimsoll_standin_delays(seed: u64);
-    safe fn plimsoll_standin_leave_out(name: *const c_char, after: u64);
+    safe fn plimsoll_standin_answer(name: *const c_char, after: u64, code: u32);
 }
 
 const TEXT: &CStr = c"
@@ -126,7 +126,7 @@ fn machine() -> Option<Machine> {
 impl Drop for Machine {
     fn drop(&mut self) {
         plimsoll_standin_delays(0);
-        plimsoll_standin_leave_out(null(), 0);
+        plimsoll_standin_answer(null(), 0, 0);
         // A failed context refuses to give anything back; the one that follows begins anew.
         let _ = cuMemFree_v2(self.device);
         let _ = cuMemHostUnregister(self.host.as_ptr());
@@ -229,7 +229,7 @@ fn a_wait_that_is_left_out_shows() {
             m.reset();
             good(cuMemsetD8Async(m.device, 0, BYTES, m.streams[0]));
             good(cuStreamSynchronize(m.streams[0]));
-            plimsoll_standin_leave_out(c"cuStreamWaitEvent".as_ptr(), wait);
+            plimsoll_standin_answer(c"cuStreamWaitEvent".as_ptr(), wait, 0);
             m.across_streams(events);
             good(cuStreamSynchronize(m.streams[0]));
             wrong += u32::from(!m.holds(1));
@@ -287,37 +287,24 @@ fn check_capture(
     events.iter().for_each(|event| good(cuEventDestroy_v2(*event)));
 }
 
+/// Takes the second stream into the capture of the first.
+fn fork(m: &Machine, events: [usize; 3]) -> u32 {
+    good(m.bring(m.streams[0]));
+    good(cuEventRecord(events[0], m.streams[0]));
+    cuStreamWaitEvent(m.streams[1], events[0], 0)
+}
+
 #[test]
-fn captures_end_as_the_driver_ends_them() {
+fn captures_end_where_they_began_with_all_that_was_joined() {
     let Some(mut m) = machine() else { return };
     let m = &mut m;
-    let fork = |m: &Machine, events: [usize; 3]| {
-        good(m.bring(m.streams[0]));
-        good(cuEventRecord(events[0], m.streams[0]));
-        good(cuStreamWaitEvent(m.streams[1], events[0], 0));
-    };
-    // A stream that does nothing needs no join; one that does, does.
-    check_capture(
-        m,
-        |m, e| {
-            fork(m, e);
-            0
-        },
-        0,
-        0,
-    );
-    check_capture(
-        m,
-        |m, e| {
-            fork(m, e);
-            m.run(m.streams[1])
-        },
-        0,
-        904,
-    );
+    // A stream needs a join, whether it does anything or not.
+    check_capture(m, |m, _| m.run(m.streams[0]), 0, 0);
+    check_capture(m, |m, e| fork(m, e), 0, 904);
+    check_capture(m, |m, e| fork(m, e).max(m.run(m.streams[1])), 0, 904);
     // An event that is recorded before the last work joins what is before it only.
     let too_early = |m: &mut Machine, e: [usize; 3]| {
-        fork(m, e);
+        good(fork(m, e));
         good(m.run(m.streams[1]));
         good(cuEventRecord(e[1], m.streams[1]));
         good(m.run(m.streams[1]));
@@ -325,35 +312,17 @@ fn captures_end_as_the_driver_ends_them() {
     };
     check_capture(m, too_early, 0, 904);
     // The capture does not end elsewhere.
-    check_capture(
-        m,
-        |m, e| {
-            fork(m, e);
-            cuStreamEndCapture(m.streams[1], &mut 0)
-        },
-        903,
-        901,
-    );
+    check_capture(m, |m, e| fork(m, e).max(cuStreamEndCapture(m.streams[1], &mut 0)), 903, 901);
+}
+
+#[test]
+fn captures_refuse_what_they_cannot_hold() {
+    let Some(mut m) = machine() else { return };
+    let m = &mut m;
     // Nobody waits for what does not run.
     check_capture(m, |m, _| cuStreamSynchronize(m.streams[0]), 900, 901);
-    check_capture(
-        m,
-        |m, e| {
-            fork(m, e);
-            cuStreamSynchronize(m.streams[1])
-        },
-        900,
-        901,
-    );
-    check_capture(
-        m,
-        |m, e| {
-            fork(m, e);
-            cuEventElapsedTime(&mut 0.0, e[0], e[0])
-        },
-        907,
-        901,
-    );
+    check_capture(m, |m, e| fork(m, e).max(cuStreamSynchronize(m.streams[1])), 900, 901);
+    check_capture(m, |m, e| fork(m, e).max(cuEventElapsedTime(&mut 0.0, e[0], e[0])), 907, 901);
     // No memory comes or goes, and after that nothing can be captured.
     check_capture(m, |_, _| cuMemAlloc_v2(&mut 0, 256), 900, 901);
     check_capture(
@@ -377,15 +346,7 @@ fn captures_end_as_the_driver_ends_them() {
     // An event that was never recorded is nothing to wait for.
     check_capture(m, |m, e| cuStreamWaitEvent(m.streams[0], e[2], 0), 0, 0);
     // The default stream takes no part.
-    check_capture(
-        m,
-        |m, e| {
-            fork(m, e);
-            cuStreamWaitEvent(0, e[0], 0)
-        },
-        906,
-        901,
-    );
+    check_capture(m, |m, e| fork(m, e).max(cuStreamWaitEvent(0, e[0], 0)), 906, 901);
     // Two captures do not become one.
     let merge = |m: &mut Machine, e: [usize; 3]| {
         good(cuStreamBeginCapture_v2(m.streams[2], 1));

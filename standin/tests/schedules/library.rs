@@ -1,6 +1,6 @@
 //! The stand-in as the device finds it, a library in a folder, and the words that a test has with it.
 
-use plimsoll_runtime::{CudaDevice, CudaOptions};
+use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -34,12 +34,28 @@ impl StandIn {
         Some(StandIn { folder, handle, _alone: alone })
     }
 
-    /// The device `cuda`, as anybody opens it.
-    pub fn device(&self, graphs: bool) -> CudaDevice {
+    /// Where the device keeps its compiled kernels.
+    #[allow(dead_code, reason = "not every test looks there")]
+    pub fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    /// Where the device finds it.
+    #[allow(dead_code, reason = "as above")]
+    pub fn folders(&self) -> Vec<PathBuf> {
+        vec![self.folder.path().to_owned()]
+    }
+
+    /// Opens the device `cuda` as anybody does.
+    pub fn open_device(&self, graphs: bool) -> Result<CudaDevice, CudaError> {
         let folder = self.folder.path().to_owned();
         let cache = Some(folder.join("cache"));
-        let options = CudaOptions { graphs, libraries: vec![folder], cache, ..CudaOptions::default() };
-        CudaDevice::open(&options).expect("the stand-in takes part in everything")
+        CudaDevice::open(&CudaOptions { graphs, libraries: vec![folder], cache, ..CudaOptions::default() })
+    }
+
+    /// The device `cuda`.
+    pub fn device(&self, graphs: bool) -> CudaDevice {
+        self.open_device(graphs).expect("nothing stands in the way")
     }
 
     fn symbol(&self, name: &CStr) -> *mut c_void {
@@ -54,6 +70,13 @@ impl StandIn {
         let at = self.symbol(c"plimsoll_standin_delays");
         // SAFETY: it has this type.
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(seed) }
+    }
+
+    /// From now on streams take turns in one of the orders 1 to 6; 0 for streams that run by themselves.
+    pub fn order(&self, order: u32) {
+        let at = self.symbol(c"plimsoll_standin_order");
+        // SAFETY: it has this type.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u32)>(at)(order) }
     }
 
     /// How often each call was made so far.
@@ -83,11 +106,13 @@ impl StandIn {
         after
     }
 
-    /// Leaves out the call of this name that comes after so many others of it.
-    pub fn leave_out(&self, name: &CStr, after: u64) {
-        let at = self.symbol(c"plimsoll_standin_leave_out");
+    /// The call of this name that comes after so many others of it is not made and gives this code.
+    pub fn answer(&self, name: &CStr, after: u64, code: u32) {
+        let at = self.symbol(c"plimsoll_standin_answer");
         // SAFETY: it has this type.
-        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, u64)>(at)(name.as_ptr(), after) }
+        let answer =
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, u64, u32)>(at) };
+        answer(name.as_ptr(), after, code);
     }
 
     /// Asks how many streams have something left to do.
@@ -102,7 +127,8 @@ impl StandIn {
 impl Drop for StandIn {
     fn drop(&mut self) {
         self.delays(0);
-        self.leave_out(c"", 0);
+        self.order(0);
+        self.answer(c"", 0, 0);
     }
 }
 

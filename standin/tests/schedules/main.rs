@@ -1,6 +1,8 @@
 //! Whole training iterations on the device `cuda` as it is, with the stand-in for its driver: every schedule gives the bits of
 //! keeping everything, with graphs and without, however late a stream is; and a device with a fault does not.
 
+mod calls;
+mod faults;
 mod faulty;
 mod library;
 #[path = "../../../runtime/tests/support/mod.rs"]
@@ -15,9 +17,7 @@ use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::cuda::workspace_bytes;
-use plimsoll_runtime::{
-    Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer,
-};
+use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 use std::collections::BTreeMap;
 use support::{advance, everything, keep, naive, zoo};
@@ -85,7 +85,27 @@ fn bits(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<u32>> {
     numbers(checkpoint).into_iter().map(|(name, numbers)| (name, bits(numbers))).collect()
 }
 
-fn check(network: &Network, schedules: &[(String, Schedule)], seeds: &[u64]) {
+/// How streams run.
+#[derive(Clone, Copy, Debug)]
+enum Late {
+    /// By themselves, as late as a seed makes them.
+    Delays(u64),
+    /// By turns, in an order.
+    Order(u32),
+}
+
+impl Late {
+    fn set(self, library: &StandIn) {
+        let (seed, order) = match self {
+            Late::Delays(seed) => (seed, 0),
+            Late::Order(order) => (0, order),
+        };
+        library.delays(seed);
+        library.order(order);
+    }
+}
+
+fn check(network: &Network, schedules: &[(String, Schedule)], lates: &[Late]) {
     let Some(library) = StandIn::open() else { return };
     let program = program(network);
     let kept = train(network, &program, &keep(&program.trace), library.device(false)).expect("it trains");
@@ -98,12 +118,13 @@ fn check(network: &Network, schedules: &[(String, Schedule)], seeds: &[u64]) {
     let kept = bits(&kept);
     for (name, schedule) in schedules {
         for graphs in [false, true] {
-            for seed in seeds {
-                library.delays(*seed);
-                let device = Faulty::new(library.device(graphs), Fault::None, &Planted::default(), library.busy());
+            for late in lates {
+                late.set(&library);
+                let device =
+                    Faulty::new(library.device(graphs), Fault::None, &Planted::default(), library.busy());
                 let found = train(network, &program, schedule, device).expect("it trains");
                 for (region, bits) in bits(&found) {
-                    assert!(bits == kept[&region], "`{region}` differs: {name}, graphs {graphs}, delays {seed}");
+                    assert!(bits == kept[&region], "`{region}` differs: {name}, graphs {graphs}, {late:?}");
                 }
             }
         }
@@ -121,57 +142,12 @@ fn schedules(network: &Network, policies: &[Policy], random: u64) -> Vec<(String
 #[test]
 fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
     let network = everything();
-    check(&network, &schedules(&network, &[Policy::Plimsoll, Policy::SuperNeurons], 3), &[0, 1, 2, 3]);
+    let lates: Vec<Late> = (0..=3).map(Late::Delays).chain((1..=6).map(Late::Order)).collect();
+    check(&network, &schedules(&network, &[Policy::Plimsoll, Policy::SuperNeurons], 3), &lates);
 }
 
 #[test]
 fn resnet20_trains_to_the_same_bits() {
     let network = zoo("resnet20");
-    check(&network, &schedules(&network, &[Policy::Plimsoll], 0), &[1]);
-}
-
-/// How a run of a faulty device shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shown {
-    /// It does not.
-    Not,
-    /// Other bits than those of keeping everything.
-    OtherBits,
-    /// An error.
-    Refused,
-}
-
-#[test]
-fn explore() {
-    let Some(library) = StandIn::open() else { return };
-    let network = everything();
-    let program = program(&network);
-    let kept = bits(&train(&network, &program, &keep(&program.trace), library.device(false)).expect("it trains"));
-    let all: Vec<(&str, Schedule)> = vec![("naive", naive(&program.trace)), ("plimsoll", planned(&program, Policy::Plimsoll)), ("random", random_schedule(&program.trace, 1))];
-    for (name, schedule) in &all {
-        for graphs in [false, true] {
-            for (what, make) in [("wait", Fault::DroppedWait as fn(usize) -> Fault), ("free", Fault::EarlyFree), ("offset", Fault::WrongOffset), ("direction", Fault::WrongDirection)] {
-                let mut line = String::new();
-                for n in 0..40 {
-                    let mut shown = Vec::new();
-                    let mut hits = 0;
-                    for seed in 1..=3 {
-                        library.delays(seed);
-                        let planted = Planted::default();
-                        let device = Faulty::new(library.device(graphs), make(n), &planted, library.busy());
-                        shown.push(match train(&network, &program, schedule, device) {
-                            Err(_) => Shown::Refused,
-                            Ok(found) if bits(&found) != kept => Shown::OtherBits,
-                            Ok(_) => Shown::Not,
-                        });
-                        hits += *planted.lock().expect("ok");
-                        if hits == 0 { break; }
-                    }
-                    if hits == 0 { line.push('-'); continue; }
-                    line.push(match shown.iter().max() { Some(Shown::Not) => '.', Some(Shown::OtherBits) => 'x', _ => 'E' });
-                }
-                println!("{name} graphs {graphs} {what}: {line}");
-            }
-        }
-    }
+    check(&network, &schedules(&network, &[Policy::Plimsoll], 0), &[Late::Delays(1), Late::Order(6)]);
 }

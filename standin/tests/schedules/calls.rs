@@ -1,0 +1,135 @@
+//! Which calls an iteration makes: nothing is allocated, nothing waits but the end, and the default stream is not used;
+//! and what the device says when a call is refused.
+
+use super::library::StandIn;
+use super::program;
+use crate::support::{everything, naive};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Stream;
+use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+fn expected(calls: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+#[test]
+fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
+    let Some(library) = StandIn::open() else { return };
+    let program = program(&everything());
+    let schedule = naive(&program.trace);
+    let on = |stream| schedule.commands.iter().filter(|c| c.stream() == stream).count() as u64;
+    for graphs in [false, true] {
+        let device = Box::new(library.device(graphs));
+        let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let first = library.calls_of(|| executor.run(&loaded).expect("the first iteration"));
+        let mut iteration = || library.calls_of(|| executor.run(&loaded).expect("a later iteration"));
+        let second = iteration();
+        let third = iteration();
+        let fourth = iteration();
+        assert_eq!(third, fourth, "graphs {graphs}");
+        if graphs {
+            // The second run is captured, and launched from then on.
+            let captured = ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"];
+            captured.iter().for_each(|name| assert_eq!(second.get(*name), Some(&1), "{name}"));
+            let replayed = expected(&[
+                ("cuCtxSetCurrent", third["cuCtxSetCurrent"]),
+                ("cuGraphLaunch", 1),
+                ("cuStreamSynchronize", 1),
+            ]);
+            assert_eq!(third, replayed);
+        } else {
+            assert_eq!(second, third);
+        }
+        // One by one, the first time functions are looked up besides.
+        let one_by_one = if graphs { first } else { third };
+        let mut rest = one_by_one.clone();
+        rest.retain(|name, _| !["cuCtxSetCurrent", "cuModuleGetFunction"].contains(&name.as_str()));
+        let joins_and_forks = 2;
+        assert!(rest["cuLaunchKernel"] >= on(Stream::Compute));
+        assert!(
+            rest["cuStreamWaitEvent"] > 2 * joins_and_forks && rest["cuEventRecord"] > 1 + joins_and_forks
+        );
+        let told = expected(&[
+            ("cuLaunchKernel", rest["cuLaunchKernel"]),
+            ("cuStreamWaitEvent", rest["cuStreamWaitEvent"]),
+            ("cuEventRecord", rest["cuEventRecord"]),
+            ("cuMemcpyDtoHAsync_v2", on(Stream::Offload)),
+            ("cuMemcpyHtoDAsync_v2", on(Stream::Prefetch)),
+            ("cuStreamSynchronize", 1),
+        ]);
+        assert_eq!(rest, told);
+    }
+}
+
+#[test]
+fn a_timed_iteration_tells_when_each_command_ran() {
+    let Some(library) = StandIn::open() else { return };
+    let program = program(&everything());
+    let schedule = naive(&program.trace);
+    let device = Box::new(library.device(true));
+    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    library.delays(1);
+    for _ in 0..3 {
+        let timeline = executor.run_timed(&loaded).expect("a timed iteration");
+        for (at, command) in schedule.commands.iter().enumerate() {
+            let span = &timeline.spans[at];
+            assert!(0.0 <= span.start.0 && span.start <= span.end, "command {at}: {span:?}");
+            for wait in command.waits() {
+                let before = timeline.spans[wait.index()].end;
+                assert!(before <= span.start, "command {at} starts at {:?}, before {before:?}", span.start);
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_not_there_is_said_before_anything_runs() {
+    let Some(library) = StandIn::open() else { return };
+    let pool = Bytes(1 << 40);
+    let layout = MemoryLayout { resident: Bytes(0), pool, host: Bytes(0) };
+    match Executor::new(Box::new(library.device(true)), layout) {
+        Err(RuntimeError::Device(DeviceError::OutOfMemory { what: "device", needed, available })) => {
+            assert!(needed == pool && Bytes::ZERO < available && available < pool, "{available}");
+        }
+        other => panic!("{:?}", other.map(|_| "allocated")),
+    }
+}
+
+/// A refusal of a call comes out as one message that names it, and the device can be dropped.
+#[test]
+fn a_refused_call_is_one_message() {
+    let Some(library) = StandIn::open() else { return };
+    let program = program(&everything());
+    let schedule = naive(&program.trace);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let check = |call: &CStr, after: u64, code: u32, parts: &[&str]| {
+        library.answer(call, after, code);
+        let outcome = library.open_device(true).map_err(|error| error.to_string()).and_then(|device| {
+            let run = || {
+                let mut executor = Executor::new(Box::new(device), layout)?;
+                let loaded = executor.load(&program, &schedule)?;
+                (0..4).try_for_each(|_| executor.run(&loaded))
+            };
+            run().map_err(|error: RuntimeError| error.to_string())
+        });
+        let message = outcome.expect_err("the call was refused");
+        println!("{call:?} gives {code}: {message}");
+        for part in parts {
+            assert!(message.contains(part), "`{part}` in: {message}");
+        }
+    };
+    check(c"cuInit", 0, 100, &["CUDA"]);
+    check(c"cuDevicePrimaryCtxRetain", 0, 2, &["cuda:0", "CUDA_ERROR_OUT_OF_MEMORY", "--budget"]);
+    check(c"cuModuleLoadData", 0, 400, &["kernels", "CUDA_ERROR_INVALID_HANDLE"]);
+    check(c"cuMemAlloc_v2", 0, 2, &["device memory"]);
+    check(c"cuMemHostRegister_v2", 0, 2, &["host"]);
+    check(c"cuLaunchKernel", 7, 700, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+    check(c"cuMemcpyDtoHAsync_v2", 3, 1, &["cuMemcpyDtoHAsync", "CUDA_ERROR_INVALID_VALUE"]);
+    check(c"cuStreamEndCapture", 0, 904, &["CUDA_ERROR_STREAM_CAPTURE_UNJOINED"]);
+    check(c"cuGraphLaunch", 1, 700, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+    check(c"cuStreamSynchronize", 3, 700, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+}

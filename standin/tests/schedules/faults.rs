@@ -1,0 +1,122 @@
+//! A device with one fault gives other bits or an error, with graphs and without.
+//!
+//! A wait that is missing shows only when the stream that should have been waited for is late, so each fault runs under
+//! all orders in which streams can take turns; the data of every tensor is its own and new in every iteration. Some faults of some schedules harm nothing (a wait that another one implies in all but name, a transfer of
+//! what nobody reads any more), so of each kind a share must show, and it is printed.
+
+use super::faulty::{Fault, Faulty, Planted};
+use super::library::StandIn;
+use super::{bits, planned, program, train};
+use crate::support::{everything, keep, naive};
+use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use plimsoll_ir::{Bytes, CommandId};
+use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
+use plimsoll_tuner::Policy;
+use std::ops::Range;
+
+/// Plants a fault by each of these numbers; at least `share` of those that could be planted must show.
+fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Policy>, share: f64) {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&network);
+    let kept = train(&network, &program, &keep(&program.trace), library.device(false)).expect("it trains");
+    let kept = bits(&kept);
+    let schedule = policy.map_or_else(|| naive(&program.trace), |policy| planned(&program, policy));
+    for graphs in [false, true] {
+        let (mut there, mut shown, mut hidden) = (0, 0, Vec::new());
+        for fault in numbers.clone().map(&of) {
+            let planted = Planted::default();
+            let shows = (1..=6).any(|order| {
+                library.order(order);
+                let device = Faulty::new(library.device(graphs), fault, &planted, library.busy());
+                train(&network, &program, &schedule, device).map_or(true, |found| bits(&found) != kept)
+            });
+            if *planted.lock().expect("nobody panics with it") > 0 {
+                there += 1;
+                shown += u32::from(shows);
+                hidden.extend((!shows).then_some(fault));
+            } else {
+                assert!(!shows, "{fault:?} was not planted and something went wrong");
+            }
+        }
+        println!("{:?}: {shown} of {there} show, graphs {graphs}; not {hidden:?}", of(0));
+        assert!(there > 0, "none of them could be planted");
+        assert!(f64::from(shown) >= share * f64::from(there), "only {shown} of {there} show: {hidden:?}");
+    }
+}
+
+#[test]
+fn a_dropped_wait_shows() {
+    check(Fault::DroppedWait, 0..12, None, 1.0);
+    check(Fault::DroppedWait, 0..20, Some(Policy::Plimsoll), 0.7);
+}
+
+#[test]
+fn an_early_free_shows() {
+    check(Fault::EarlyFree, 0..1, None, 1.0);
+    check(Fault::EarlyFree, 0..12, Some(Policy::Plimsoll), 0.5);
+}
+
+#[test]
+fn a_wrong_offset_shows() {
+    check(Fault::WrongOffset, 0..12, None, 1.0);
+    check(Fault::WrongOffset, 0..12, Some(Policy::Plimsoll), 0.7);
+}
+
+#[test]
+fn a_copy_in_the_wrong_direction_shows() {
+    check(Fault::WrongDirection, 0..16, None, 0.8);
+    check(Fault::WrongDirection, 0..16, Some(Policy::Plimsoll), 0.5);
+}
+
+/// Everything stays, and at the end one tensor goes to the host besides: the only one to wait for it is the join.
+fn with_a_last_offload(schedule: &mut Schedule) {
+    let last = CommandId::new(schedule.commands.len() - 1);
+    let own = CommandId::new(schedule.commands.len());
+    let holder =
+        schedule.buffers.iter_mut().filter(|b| b.opens.is_some() && b.closes.iter().all(|c| *c <= last));
+    let (tensor, buffer) = holder
+        .filter_map(|b| match b.holds {
+            plimsoll_ir::schedule::Holds::Tensor { tensor, .. } => Some((tensor, b)),
+            plimsoll_ir::schedule::Holds::Workspace { .. } => None,
+        })
+        .next()
+        .expect("some tensor is computed");
+    buffer.closes.push(own);
+    schedule.commands.push(Command::Offload { tensor, first_byte: None, bytes: None, waits: vec![last] });
+}
+
+#[test]
+fn a_stream_that_is_never_joined_shows() {
+    let Some(library) = StandIn::open() else { return };
+    let program = program(&everything());
+    let mut schedule = keep(&program.trace);
+    with_a_last_offload(&mut schedule);
+    let layout = MemoryLayout::of(&program, &schedule);
+    assert!(layout.host > Bytes::ZERO);
+    for graphs in [false, true] {
+        let device = Faulty::new(library.device(graphs), Fault::None, &Planted::default(), library.busy());
+        let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        // The last two waits of an iteration join offload and prefetch.
+        let calls = library.calls_of(|| executor.run(&loaded).expect("the first iteration"));
+        let join = calls["cuStreamWaitEvent"] - 2;
+        // The stream that is late is one of three.
+        let shows = (1..=3).find_map(|seed| {
+            library.delays(seed);
+            library.answer(c"cuStreamWaitEvent", join, 0);
+            executor.run(&loaded).err()
+        });
+        library.delays(0);
+        let Some(RuntimeError::Device(error)) = shows else { panic!("nothing shows, graphs {graphs}") };
+        if graphs {
+            assert!(error.to_string().contains("CUDA_ERROR_STREAM_CAPTURE_UNJOINED"), "{error}");
+        } else {
+            let offload_runs = matches!(&error, DeviceError::Failed { why, .. } if why.contains("still run"));
+            assert!(offload_runs, "{error}");
+        }
+        // What was wrong was one iteration; the device goes on.
+        (0..3).for_each(|_| executor.run(&loaded).expect("a later iteration"));
+    }
+    assert_eq!(schedule.commands.last().map(Command::stream), Some(Stream::Offload));
+}
