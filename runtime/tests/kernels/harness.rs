@@ -1,16 +1,17 @@
-//! Runs one call on poisoned memory between guards, on the CPU's kernels and on the text of the CUDA ones, and compares
-//! what they wrote.
+//! Runs one call on poisoned memory between guards, on the CPU's kernels, on the text of the CUDA ones, and on a
+//! device where there is one, and compares what they wrote.
 //!
 //! What it deliberately does not do: know what a call computes; that is in `reference`.
 
-use crate::text::{Order, text};
+use crate::device::device;
+use crate::text::{Order, kernels, text};
 
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::Call;
 use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
 
 /// Bytes before and after each operand and the workspace that nobody may touch.
-const GUARD: usize = 256;
+pub const GUARD: usize = 256;
 /// Four of these are a number so large that it shows where it is read.
 const GUARD_BYTE: u8 = 0xFE;
 /// Four of these are a NaN: what is read before it is written shows.
@@ -78,6 +79,13 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
 }
 
+/// Where an operand lies.
+#[derive(Clone, Copy)]
+pub struct Span {
+    pub at: *mut u8,
+    pub len: usize,
+}
+
 /// Aligned memory with guards: bytes on either side that must stay as they are, and behind those so many bytes that stop the
 /// process where they are touched, even for reading. As tensors are, it is followed by what it lacks to a multiple of 256.
 struct Memory {
@@ -118,8 +126,8 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.map, self.bytes - FORBIDDEN) }
     }
 
-    fn pointer(&mut self) -> *mut u8 {
-        self.map.wrapping_add(self.start)
+    fn span(&mut self) -> Span {
+        Span { at: self.map.wrapping_add(self.start), len: self.len }
     }
 
     fn bytes(&mut self) -> &[u8] {
@@ -149,34 +157,43 @@ enum Kernels {
     Cpu(u32),
     /// The text of the CUDA ones, in an order of threads.
     Text(Order),
+    /// The CUDA ones, on a device.
+    Device,
 }
 
 impl Kernels {
     fn workspace_bytes(self, call: &Call) -> u64 {
         match self {
             Kernels::Cpu(threads) => workspace_bytes(call, threads).0,
-            Kernels::Text(_) => text().expect("only where it is").workspace_bytes(call),
+            Kernels::Text(_) | Kernels::Device => kernels::workspace_bytes(call).0,
         }
     }
 
     /// # Safety
-    /// As `plimsoll_runtime::cpu::kernels::run`.
-    unsafe fn run(self, call: &Call, operands: &[*mut u8], workspace: *mut u8) {
+    /// As `plimsoll_runtime::cpu::kernels::run`, with guards around operands and workspace.
+    unsafe fn run(self, call: &Call, operands: &[Span], workspace: Span) {
+        let addresses: Vec<*mut u8> = operands.iter().map(|span| span.at).collect();
         match self {
             Kernels::Cpu(threads) => {
                 let pool = Threads::new(threads).expect("a few threads start");
                 // SAFETY: passed on.
-                unsafe { run(call, operands, workspace, &pool) }
+                unsafe { run(call, &addresses, workspace.at, &pool) }
             }
-            // SAFETY: passed on.
-            Kernels::Text(order) => unsafe {
-                text().expect("only where it is").run(call, operands, workspace, order);
-            },
+            Kernels::Text(order) => {
+                let text = text().expect("only where it is");
+                // SAFETY: passed on.
+                unsafe { text.run(call, &addresses, workspace.at, order) };
+            }
+            Kernels::Device => {
+                let device = device().expect("only where it is");
+                // SAFETY: passed on.
+                unsafe { device.run(call, operands, workspace) };
+            }
         }
     }
 }
 
-/// Whether the text gives the bits that the CPU's kernels give: wherever the formula leaves no order of sums open.
+/// Whether CUDA's kernels give the bits that the CPU's give: wherever the formula leaves no order of sums open.
 fn exact(call: &Call) -> bool {
     !matches!(
         call,
@@ -203,9 +220,9 @@ fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
         .collect();
     let mut workspace = Memory::new(kernels.workspace_bytes(call) as usize, None);
     let owner = |i: usize| if let Arg::Same(j) = args[i] { j } else { i };
-    let operands: Vec<*mut u8> = (0..args.len()).map(|i| memories[owner(i)].pointer()).collect();
+    let operands: Vec<Span> = (0..args.len()).map(|i| memories[owner(i)].span()).collect();
     // SAFETY: the operands are as large as the tests' shapes say, aligned and alive; guards find mistakes.
-    unsafe { kernels.run(call, &operands, workspace.pointer()) };
+    unsafe { kernels.run(call, &operands, workspace.span()) };
     workspace.assert_guarded(&format!("workspace of {call:?} on {kernels:?}"));
     for (i, (memory, arg)) in memories.iter_mut().zip(args).enumerate() {
         memory.assert_guarded(&format!("operand {i} of {call:?} on {kernels:?}"));
@@ -217,36 +234,42 @@ fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
     (0..args.len()).map(|i| memories[owner(i)].bytes().to_vec()).collect()
 }
 
-/// Runs a call on the CPU's kernels, of which any number of threads gives the same bits, and on the text of the CUDA
-/// ones, where any order of threads does; gives what the operands hold, of each. The first is the CPU's.
-pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<Vec<Vec<u8>>> {
-    let cpu = execute(call, args, Kernels::Cpu(1));
-    for threads in [2, 3] {
-        assert!(execute(call, args, Kernels::Cpu(threads)) == cpu, "{call:?} on {threads} threads differs");
+/// Runs a call on the CPU's kernels, of which any number of threads gives the same bits, on the text of the CUDA ones,
+/// where any order of threads does, and on a device, where any run does; gives who computed, and what the operands hold
+/// then. The first is the CPU.
+pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let mut who = vec![("the CPU", vec![Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)])];
+    if text().is_some() {
+        who.push(("the text", vec![Kernels::Text(Order::Ascending), Kernels::Text(Order::Descending)]));
     }
-    if text().is_none() {
-        return vec![cpu];
+    if device().is_some() {
+        who.push(("the device", vec![Kernels::Device; 2]));
     }
-    let [up, down] =
-        [Order::Ascending, Order::Descending].map(|order| execute(call, args, Kernels::Text(order)));
-    assert!(up == down, "the text of {call:?} depends on the order of its threads");
-    if exact(call) {
-        for (i, (cpu, text)) in cpu.iter().zip(&up).enumerate() {
-            assert!(cpu == text, "operand {i} of {call:?}: {}", first_difference(cpu, text));
+    let mut outcomes: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
+    for (name, ways) in who {
+        let first = execute(call, args, ways[0]);
+        for way in &ways[1..] {
+            assert!(execute(call, args, *way) == first, "{call:?} on {way:?} and on {:?} differ", ways[0]);
         }
+        if let Some((_, cpu)) = outcomes.first().filter(|_| exact(call)) {
+            for (i, (cpu, first)) in cpu.iter().zip(&first).enumerate() {
+                assert!(cpu == first, "operand {i} of {call:?} by {name}: {}", first_difference(cpu, first));
+            }
+        }
+        outcomes.push((name, first));
     }
-    vec![cpu, up]
+    outcomes
 }
 
-fn first_difference(cpu: &[u8], text: &[u8]) -> String {
-    let at = cpu.iter().zip(text).position(|(a, b)| a != b).unwrap_or(0);
+fn first_difference(cpu: &[u8], other: &[u8]) -> String {
+    let at = cpu.iter().zip(other).position(|(a, b)| a != b).unwrap_or(0);
     let word = |bytes: &[u8]| floats(&bytes[at / 4 * 4..]).first().copied();
-    format!("from byte {at} on, the CPU's {:?}, the text's {:?}", word(cpu), word(text))
+    format!("from byte {at} on {:?} instead of the CPU's {:?}", word(other), word(cpu))
 }
 
-/// The CPU's outcome, which the text's was compared with.
+/// The CPU's outcome.
 pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
-    outcomes(call, args).swap_remove(0)
+    outcomes(call, args).swap_remove(0).1
 }
 
 /// Demands that floats agree with f64 ones: to 1e-5 of the largest, and to 1e-6 where all are small.
@@ -261,7 +284,7 @@ pub fn assert_close(what: &str, got: &[f32], expected: &[f64]) {
 
 /// Runs a call and compares operands, given by number, with what the reference says.
 pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
-    for (by, got) in ["the CPU", "the text"].iter().zip(outcomes(call, args)) {
+    for (by, got) in outcomes(call, args) {
         for (operand, expected) in expected {
             assert_close(
                 &format!("operand {operand} of {call:?} by {by}"),
@@ -286,10 +309,10 @@ pub fn check_accumulate(call: impl Fn(bool) -> Call, args: &[Arg], written: usiz
 pub fn check_in_place(call: &Call, args: &[Arg], read: usize, written: usize) {
     let mut over = args.to_vec();
     over[written] = Arg::Same(read);
-    for (apart, together) in outcomes(call, args).iter().zip(outcomes(call, &over)) {
+    for ((by, apart), (_, together)) in outcomes(call, args).into_iter().zip(outcomes(call, &over)) {
         for (i, arg) in args.iter().enumerate() {
             if matches!(arg, Arg::Out(_)) {
-                assert!(apart[i] == together[i], "{call:?} differs in place, in operand {i}");
+                assert!(apart[i] == together[i], "{call:?} by {by} differs in place, in operand {i}");
             }
         }
     }

@@ -4,6 +4,7 @@
 //!
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
+mod device;
 mod harness;
 mod nvrtc;
 mod random;
@@ -278,7 +279,7 @@ fn relu_and_add_of(n: usize, seed: u32) {
 #[test]
 fn a_number_that_is_none_stays_none() {
     let x = [f32::NAN, 1.0, -1.0, -0.0, f32::INFINITY];
-    for got in outcomes(&Call::ReluForward { elements: 5 }, &[input(&x), output(5)]) {
+    for (_, got) in outcomes(&Call::ReluForward { elements: 5 }, &[input(&x), output(5)]) {
         let y = floats(&got[1]);
         assert!(y[0].is_nan());
         assert_eq!(y[1..], [1.0, 0.0, 0.0, f32::INFINITY]);
@@ -469,7 +470,7 @@ fn softmax_cross_entropy_of(channels: usize, of_samples: &[i32], seed: u32) {
 fn huge_logits_stay_finite() {
     let shape = RowShape { rows: 1, channels: 3 };
     let args = [input(&[1e4, -1e4, 0.0]), labels(&[1]), output(3), output(3)];
-    for got in outcomes(&Call::SoftmaxCrossEntropyForward { shape }, &args) {
+    for (_, got) in outcomes(&Call::SoftmaxCrossEntropyForward { shape }, &args) {
         assert_eq!(floats(&got[2]), [1.0, 0.0, 0.0]);
         assert_eq!(floats(&got[3]), [2e4, 0.0, 1.0]);
     }

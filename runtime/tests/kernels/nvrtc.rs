@@ -14,11 +14,11 @@ use std::process::{Command, Output};
 use std::ptr::{null, null_mut};
 
 /// The oldest architecture that is compiled for; newer devices compile its PTX further.
-const VIRTUAL: &str = "compute_80";
+pub const VIRTUAL: &str = "compute_80";
 const REAL: [&str; 2] = ["sm_80", "sm_90"];
 
 /// Where the script puts the compiler; none, with a word, where it has not.
-fn fetched() -> Option<PathBuf> {
+pub fn fetched() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it lies in the target folder");
     let folder = target.join("cuda-compiler");
     if folder.join("packages").exists() {
@@ -31,12 +31,16 @@ fn fetched() -> Option<PathBuf> {
 type Program = *mut c_void;
 
 /// NVRTC, loaded.
-struct Nvrtc {
+pub struct Nvrtc {
     library: Library,
 }
 
 impl Nvrtc {
-    fn load(folder: &Path) -> Nvrtc {
+    pub fn of(library: Library) -> Nvrtc {
+        Nvrtc { library }
+    }
+
+    pub fn load(folder: &Path) -> Nvrtc {
         let open = |name: &str| {
             // SAFETY: NVIDIA's libraries may be loaded at any time.
             unsafe { Library::open(Some(folder.join(name)), RTLD_NOW | RTLD_GLOBAL) }.expect("NVRTC loads")
@@ -70,7 +74,7 @@ impl Nvrtc {
 
     /// Compiles a source, as the device does; PTX for a virtual architecture, machine code for a real one. `Err` is the
     /// compiler's log.
-    fn compile(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
+    pub fn compile(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         type Create = unsafe extern "C" fn(
             *mut Program,
             *const c_char,

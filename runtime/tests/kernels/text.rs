@@ -113,11 +113,6 @@ fn compile() -> Option<Text> {
 }
 
 impl Text {
-    /// The scratch that a call needs.
-    pub fn workspace_bytes(&self, call: &Call) -> u64 {
-        kernels::workspace_bytes(call).0
-    }
-
     /// Computes a call.
     ///
     /// # Safety

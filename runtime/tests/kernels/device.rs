@@ -1,0 +1,172 @@
+//! The CUDA kernels on a device, through the driver's own functions: a GPU, or the stand-in library where
+//! `PLIMSOLL_CUDA_LIBRARIES` names its folder. Skipped, with a word, where there is neither.
+//!
+//! Operands are copied there and back with the guards around them, so that what a kernel does beside them is seen here too.
+//!
+//! What it deliberately does not do: use the device of the runtime, whose schedules have tests of their own.
+
+use crate::harness::{GUARD, Span};
+use crate::nvrtc::{self, Nvrtc};
+use crate::text::kernels::{self, Argument, Grid};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use plimsoll_ir::program::Call;
+use std::collections::HashMap;
+use std::ffi::{CString, OsString, c_char, c_int, c_uint, c_void};
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+type Address = u64;
+type Handle = *mut c_void;
+
+/// A device with the kernels on it, for one test at a time.
+pub struct Device {
+    driver: Library,
+    context: Handle,
+    stream: Handle,
+    functions: HashMap<String, Handle>,
+}
+
+// SAFETY: the driver's handles are names, which any thread may use; the mutex below lets in one at a time.
+unsafe impl Send for Device {}
+
+/// The folders that the environment names, and then the loader's own.
+fn open(file: &str) -> Option<Library> {
+    let folders = std::env::var_os("PLIMSOLL_CUDA_LIBRARIES").unwrap_or_default();
+    let named = std::env::split_paths(&folders).map(|folder| folder.join(file)).filter(|path| path.is_file());
+    let all = named.map(PathBuf::into_os_string).chain([OsString::from(file)]);
+    // SAFETY: NVIDIA's libraries and the stand-in may be loaded at any time.
+    all.into_iter().find_map(|path| unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.ok())
+}
+
+/// The device, started once for all tests; none, with a word, where there is none.
+pub fn device() -> Option<MutexGuard<'static, Device>> {
+    static DEVICE: OnceLock<Option<Mutex<Device>>> = OnceLock::new();
+    let started = DEVICE.get_or_init(|| match Device::start() {
+        Ok(device) => Some(Mutex::new(device)),
+        Err(why) => {
+            eprintln!("skipped: the CUDA kernels are not run on a device, as {why}");
+            None
+        }
+    });
+    // What a failed test left there does not matter to the next.
+    started.as_ref().map(|device| device.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Calls a function of the driver by its name and the types of its parameters, and demands that it succeeds.
+macro_rules! driver {
+    ($library:expr, $name:ident($($argument:expr => $kind:ty),*)) => {{
+        type Function = unsafe extern "C" fn($($kind),*) -> c_int;
+        // SAFETY: the parameters are those of the driver's documentation, and what they point at is alive.
+        let status = unsafe {
+            let function = $library.get::<Function>(stringify!($name).as_bytes());
+            (function.expect("every driver has it"))($($argument),*)
+        };
+        assert_eq!(status, 0, "{}", stringify!($name));
+    }};
+}
+
+impl Device {
+    /// `Err` says what is not there.
+    fn start() -> Result<Device, String> {
+        let driver = open("libcuda.so.1").ok_or("there is no driver")?;
+        // SAFETY: the function's type, as the driver documents it.
+        let status = unsafe {
+            let init = driver.get::<unsafe extern "C" fn(c_uint) -> c_int>(b"cuInit");
+            (init.map_err(|error| error.to_string())?)(0)
+        };
+        if status != 0 {
+            return Err(format!("the driver does not start ({status})"));
+        }
+        let named = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].into_iter().find_map(open);
+        let nvrtc = match (named, nvrtc::fetched()) {
+            (Some(library), _) => Nvrtc::of(library),
+            (None, Some(folder)) => Nvrtc::load(&folder),
+            (None, None) => return Err("there is no NVRTC".to_owned()),
+        };
+        let (mut context, mut stream, mut module, mut ordinal) = (null_mut(), null_mut(), null_mut(), 0);
+        driver!(driver, cuDeviceGet(&mut ordinal => *mut c_int, 0 => c_int));
+        driver!(driver, cuDevicePrimaryCtxRetain(&mut context => *mut Handle, ordinal => c_int));
+        driver!(driver, cuCtxSetCurrent(context => Handle));
+        driver!(driver, cuStreamCreate(&mut stream => *mut Handle, 1 => c_uint));
+        let mut capability = [0; 2];
+        // Major and minor.
+        for (number, attribute) in capability.iter_mut().zip([75, 76]) {
+            driver!(driver, cuDeviceGetAttribute(number => *mut c_int, attribute => c_int, ordinal => c_int));
+        }
+        let [major, minor] = capability;
+        let old = format!("compute_{major}{minor}");
+        let architecture = if major < 8 { &*old } else { nvrtc::VIRTUAL };
+        let ptx = nvrtc.compile(&kernels::source(), architecture)?;
+        driver!(driver, cuModuleLoadData(&mut module => *mut Handle, ptx.as_ptr() => *const u8));
+        let mut functions = HashMap::new();
+        for (name, _) in crate::text::signatures(&kernels::source()) {
+            let symbol = CString::new(name.clone()).expect("a name");
+            let mut function = null_mut();
+            driver!(driver, cuModuleGetFunction(&mut function => *mut Handle, module => Handle,
+                    symbol.as_ptr() => *const c_char));
+            functions.insert(name, function);
+        }
+        Ok(Device { driver, context, stream, functions })
+    }
+
+    /// Computes a call on operands that lie on the host with their guards, and writes back what the device has then.
+    ///
+    /// # Safety
+    /// As `plimsoll_runtime::cpu::kernels::run`; before each span there are [`GUARD`] bytes, and after it what it lacks to a
+    /// multiple of 256.
+    pub unsafe fn run(&self, call: &Call, operands: &[Span], workspace: Span) {
+        driver!(self.driver, cuCtxSetCurrent(self.context => Handle));
+        // Operands in place are one span.
+        let mut spans: Vec<Span> = Vec::new();
+        for span in operands.iter().chain([&workspace]) {
+            if !spans.iter().any(|other| other.at == span.at) {
+                spans.push(*span);
+            }
+        }
+        let room = |span: &Span| GUARD + span.len.next_multiple_of(256);
+        let mut base: Address = 0;
+        let bytes: usize = spans.iter().map(room).sum();
+        driver!(self.driver, cuMemAlloc_v2(&mut base => *mut Address, bytes => usize));
+        let mut starts = HashMap::new();
+        let mut next = base;
+        for span in &spans {
+            let from = span.at.wrapping_sub(GUARD);
+            driver!(self.driver, cuMemcpyHtoDAsync_v2(next => Address, from.cast() => *const c_void,
+                    room(span) => usize, self.stream => Handle));
+            starts.insert(span.at, next + GUARD as Address);
+            next += room(span) as Address;
+        }
+        for grid in kernels::grids(call) {
+            self.launch(
+                &grid,
+                &operands.iter().map(|s| starts[&s.at]).collect::<Vec<_>>(),
+                starts[&workspace.at],
+            );
+        }
+        for span in &spans {
+            let (to, from) = (span.at.wrapping_sub(GUARD), starts[&span.at] - GUARD as Address);
+            driver!(self.driver, cuMemcpyDtoHAsync_v2(to.cast() => *mut c_void, from => Address,
+                    room(span) => usize, self.stream => Handle));
+        }
+        driver!(self.driver, cuStreamSynchronize(self.stream => Handle));
+        driver!(self.driver, cuMemFree_v2(base => Address));
+    }
+
+    fn launch(&self, grid: &Grid, operands: &[Address], workspace: Address) {
+        let value = |argument: &Argument| match *argument {
+            Argument::Operand(i) => operands[i],
+            Argument::Workspace(at) => workspace + at,
+            Argument::U32(n) => u64::from(n),
+            Argument::U64(n) => n,
+            Argument::F32(v) => u64::from(v.to_bits()),
+        };
+        let mut values: Vec<u64> = grid.arguments.iter().map(value).collect();
+        let mut addresses: Vec<*mut c_void> =
+            values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
+        let [x, y, z] = grid.blocks;
+        driver!(self.driver, cuLaunchKernel(self.functions[grid.kernel] => Handle, x => c_uint, y => c_uint,
+                z => c_uint, grid.threads => c_uint, 1 => c_uint, 1 => c_uint, 0 => c_uint,
+                self.stream => Handle, addresses.as_mut_ptr() => *mut *mut c_void, null_mut() => *mut *mut c_void));
+    }
+}
