@@ -39,7 +39,7 @@ fn delay(seed: u64, stream: u32, command: u64) -> Duration {
 }
 
 /// Mixes the bits of a number (the finaliser of SplitMix64).
-fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

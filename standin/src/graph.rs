@@ -42,6 +42,7 @@ impl Graph {
             let at = open.remove(at);
             if let Some(work) = &self.nodes[at].work {
                 work.run();
+                turns::step();
             }
             ended[at] = true;
         }

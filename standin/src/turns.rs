@@ -1,33 +1,51 @@
 //! The other way to run streams: one piece of work at a time, always of the most eager stream that can go on.
 //!
-//! Which stream is how eager is one of six orders. Nothing runs before the host waits, and then only until what it waits for
-//! is done: every stream is as far ahead of the less eager ones as waits let it, and those as far behind. So a wait
-//! that is missing shows without luck, and the same calls give the same order of work each time.
+//! Which stream is how eager is one of six orders, or is drawn anew every few steps from a seed. Nothing runs before the host
+//! waits, and then only until what it waits for is done. Under a fixed order every stream is as far ahead of the less eager
+//! ones as waits let it, and those as far behind; a fault that shows only in between needs the drawn ones. Either way a
+//! missing wait shows without luck in timing, and the same calls give the same order of work each time.
 
+use crate::delays::mix;
 use crate::state::state;
 use crate::status;
 use crate::stream::Stream;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// By the order's number less 1, how late each of three streams is served.
-const ORDERS: [[u32; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+/// The fixed orders, from number 1: how late each of three streams is served.
+const FIXED: [[u64; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-static ORDER: AtomicU32 = AtomicU32::new(0);
+static ORDER: AtomicU64 = AtomicU64::new(0);
 
-/// From now on, while all streams are idle: 1 to 6 for an order, anything else for streams that run by themselves.
-pub fn choose(order: u32) {
+/// The pieces of work since the order was chosen.
+static STEPS: AtomicU64 = AtomicU64::new(0);
+
+/// From now on, while all streams are idle: 1 to 6 for a fixed order, a larger number as the seed of drawn ones, 0 for
+/// streams that run by themselves.
+pub fn choose(order: u64) {
     ORDER.store(order, Ordering::SeqCst);
+    STEPS.store(0, Ordering::SeqCst);
 }
 
 /// Whether streams take turns.
 pub fn on() -> bool {
-    (1..=ORDERS.len() as u32).contains(&ORDER.load(Ordering::SeqCst))
+    ORDER.load(Ordering::SeqCst) > 0
 }
 
-/// How late a stream is served.
-pub fn rank(stream: u32) -> u32 {
-    let order = ORDERS.get(ORDER.load(Ordering::SeqCst) as usize - 1);
-    order.map_or(0, |order| order[stream as usize % order.len()])
+/// A piece of work was done.
+pub fn step() {
+    STEPS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// How late a stream is served now.
+pub fn rank(stream: u32) -> u64 {
+    let order = ORDER.load(Ordering::SeqCst);
+    match FIXED.get((order as usize).wrapping_sub(1)) {
+        Some(fixed) => fixed[stream as usize % fixed.len()],
+        None => {
+            let streak = 1 + mix(order) % 12;
+            mix(mix(order ^ (STEPS.load(Ordering::SeqCst) / streak) << 32) ^ u64::from(stream))
+        }
+    }
 }
 
 /// Waits until a stream has done everything.
@@ -36,11 +54,12 @@ pub fn finish(stream: &Stream) {
         return stream.wait_until_idle();
     }
     let mut streams = state().all_streams();
-    streams.sort_by_key(|stream| rank(stream.number));
     while !stream.is_idle() {
+        streams.sort_by_key(|stream| rank(stream.number));
         let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else {
             return status::fail(status::LAUNCH_TIMEOUT, "streams wait for what nobody does");
         };
         work.run();
+        step();
     }
 }

@@ -1,7 +1,7 @@
 //! A device with one fault gives other bits or an error, with graphs and without.
 //!
 //! A wait that is missing shows only when the stream that should have been waited for is late, so each fault runs under
-//! all orders in which streams can take turns; the data of every tensor is its own and new in every iteration. Some faults of some schedules harm nothing (a wait that another one implies in all but name, a transfer of
+//! orders in which streams take turns, as many as it needs of [`ORDERS`]; the data of every tensor is its own and new in every iteration. Some faults of some schedules harm nothing (a wait that another one implies in all but name, a transfer of
 //! what nobody reads any more), so of each kind a share must show, and it is printed.
 
 use super::faulty::{Fault, Faulty, Planted};
@@ -13,6 +13,9 @@ use plimsoll_ir::{Bytes, CommandId};
 use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
 use plimsoll_tuner::Policy;
 use std::ops::Range;
+
+/// The six fixed orders, and drawn ones.
+const ORDERS: u64 = 30;
 
 /// Plants a fault by each of these numbers; at least `share` of those that could be planted must show.
 fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Policy>, share: f64) {
@@ -26,7 +29,7 @@ fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Poli
         let (mut there, mut shown, mut hidden) = (0, 0, Vec::new());
         for fault in numbers.clone().map(&of) {
             let planted = Planted::default();
-            let shows = (1..=6).any(|order| {
+            let shows = (1..=ORDERS).any(|order| {
                 library.order(order);
                 let device = Faulty::new(library.device(graphs), fault, &planted, library.busy());
                 train(&network, &program, &schedule, device).map_or(true, |found| bits(&found) != kept)

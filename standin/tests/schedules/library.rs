@@ -72,11 +72,12 @@ impl StandIn {
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(seed) }
     }
 
-    /// From now on streams take turns in one of the orders 1 to 6; 0 for streams that run by themselves.
-    pub fn order(&self, order: u32) {
+    /// From now on streams take turns: in one of the fixed orders 1 to 6, or in those drawn with a larger number as the seed;
+    /// 0 for streams that run by themselves.
+    pub fn order(&self, order: u64) {
         let at = self.symbol(c"plimsoll_standin_order");
         // SAFETY: it has this type.
-        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u32)>(at)(order) }
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(order) }
     }
 
     /// How often each call was made so far.
