@@ -333,6 +333,8 @@ impl From<RuntimeError> for Failure {
             | RuntimeError::Checkpoint { .. }
             | RuntimeError::Diverged { .. } => Exit::Usage,
         };
-        Failure::new(exit, error)
+        let full = matches!(&error, RuntimeError::Device(DeviceError::OutOfMemory { what: "device", .. }));
+        let failure = Failure::new(exit, error);
+        if full { failure.help("`plimsoll doctor` shows what else is on a GPU") } else { failure }
     }
 }
