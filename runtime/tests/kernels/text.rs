@@ -157,7 +157,7 @@ impl Text {
     }
 }
 
-/// A call of each kind, small; convolutions for tiles of either size.
+/// A call of each kind, small; convolutions for tiles of each kind.
 fn calls() -> Vec<Call> {
     let window = Window::square(3, 1, 1);
     let conv = |input: [u32; 2], channels: u32| ConvShape {
@@ -174,7 +174,7 @@ fn calls() -> Vec<Call> {
     let (rows, long) = (RowShape { rows: 9, channels: 5 }, RowShape { rows: 9000, channels: 5 });
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let accumulate = false;
-    let mut all: Vec<Call> = [conv([3, 3], 3), conv([64, 64], 32)]
+    let mut all: Vec<Call> = [conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)]
         .into_iter()
         .flat_map(|shape| {
             [

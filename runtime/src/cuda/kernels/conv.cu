@@ -1,7 +1,6 @@
 // Convolution, forward and both ways back, as sums over a register tile: a thread has TILE x TILE results, and each number
-// that it loads serves TILE products. This text stands twice in the source: with TILE as 8, where channels of a group come in
-// fours (FETCH and PUT then move four numbers or none), and as 4 for all other shapes, and where eights would leave the
-// device idle.
+// that it loads serves TILE products. This text stands in the source once for each KIND of tile: 8 and 4 where channels of a
+// group come in fours, so that FETCH and PUT move four numbers or none; and `any`, of four too, for all other shapes.
 //
 // A warp's tiles form a block of `lanes` tiles of one side by 32 / lanes of the other, so that its threads share what they
 // load. Sums are made in one order, by fused multiply and add: over the taps row by row, and channels within.
@@ -11,10 +10,10 @@
 typedef struct {
     u64 along, rest;
     unsigned across;
-} TileTILE;
+} TileKIND;
 
-FUNCTION TileTILE tile_TILE(u64 t, unsigned lanes, unsigned wide, u64 tall) {
-    TileTILE tile;
+FUNCTION TileKIND tile_KIND(u64 t, unsigned lanes, unsigned wide, u64 tall) {
+    TileKIND tile;
     unsigned lane = (unsigned)(t & 31), others = 32 / lanes;
     u64 block = t >> 5, blocks = (tall + others - 1) / others;
     unsigned blocks_across = (wide + lanes - 1) / lanes;
@@ -26,13 +25,13 @@ FUNCTION TileTILE tile_TILE(u64 t, unsigned lanes, unsigned wide, u64 tall) {
 }
 
 // y = sum over taps and channels of weight * x, + bias. Tiles: filters of a group across, output positions along.
-KERNEL(conv_forward_TILE, (const float *x, const float *weight, const float *bias, float *y, unsigned has_bias,
+KERNEL(conv_forward_KIND, (const float *x, const float *weight, const float *bias, float *y, unsigned has_bias,
                            unsigned lanes, unsigned long long positions, unsigned height, unsigned width,
                            unsigned channels, unsigned rows, unsigned columns, unsigned filters, unsigned groups,
                            unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
                            unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
     unsigned depth = channels / groups, of_group = filters / groups;
-    TileTILE tile = tile_TILE(INDEX, lanes, (of_group + TILE - 1) / TILE, (positions + TILE - 1) / TILE);
+    TileKIND tile = tile_KIND(INDEX, lanes, (of_group + TILE - 1) / TILE, (positions + TILE - 1) / TILE);
     unsigned filter = tile.across * TILE;
     u64 position = tile.along * TILE;
     if (tile.rest >= groups || filter >= of_group || position >= positions) return;
@@ -102,13 +101,13 @@ KERNEL(conv_forward_TILE, (const float *x, const float *weight, const float *bia
 
 // dx = sum over taps and filters of weight * dy. Tiles: channels of a group across, input positions along. The columns of
 // a line are taken by their remainder of the stride: then a tile's positions mostly have the same taps.
-KERNEL(conv_backward_data_TILE, (const float *dy, const float *weight, float *dx, unsigned accumulate, unsigned lanes,
+KERNEL(conv_backward_data_KIND, (const float *dy, const float *weight, float *dx, unsigned accumulate, unsigned lanes,
                                  unsigned long long positions, unsigned height, unsigned width, unsigned channels,
                                  unsigned rows, unsigned columns, unsigned filters, unsigned groups, unsigned size_y,
                                  unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
                                  unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
     unsigned depth = channels / groups, of_group = filters / groups;
-    TileTILE tile = tile_TILE(INDEX, lanes, (depth + TILE - 1) / TILE, (positions + TILE - 1) / TILE);
+    TileKIND tile = tile_KIND(INDEX, lanes, (depth + TILE - 1) / TILE, (positions + TILE - 1) / TILE);
     unsigned channel = tile.across * TILE, taps = size_y * size_x;
     u64 position = tile.along * TILE;
     if (tile.rest >= groups || channel >= depth || position >= positions) return;
@@ -187,13 +186,13 @@ KERNEL(conv_backward_data_TILE, (const float *dy, const float *weight, float *dx
 
 // dweight[split] = sum over the output positions of a split of dy * x. Tiles: channels of a group across, its filters
 // along; beyond them groups, taps and splits.
-KERNEL(conv_backward_filter_TILE, (const float *x, const float *dy, float *dweight, unsigned lanes, unsigned splits,
+KERNEL(conv_backward_filter_KIND, (const float *x, const float *dy, float *dweight, unsigned lanes, unsigned splits,
                                    unsigned long long positions, unsigned height, unsigned width, unsigned channels,
                                    unsigned rows, unsigned columns, unsigned filters, unsigned groups, unsigned size_y,
                                    unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
                                    unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
     unsigned depth = channels / groups, of_group = filters / groups, taps = size_y * size_x;
-    TileTILE tile = tile_TILE(INDEX, lanes, (depth + TILE - 1) / TILE, (of_group + TILE - 1) / TILE);
+    TileKIND tile = tile_KIND(INDEX, lanes, (depth + TILE - 1) / TILE, (of_group + TILE - 1) / TILE);
     unsigned channel = tile.across * TILE, filter = (unsigned)tile.along * TILE;
     unsigned tap = (unsigned)(tile.rest % taps), group = (unsigned)(tile.rest / taps % groups);
     u64 split = tile.rest / taps / groups;

@@ -37,18 +37,21 @@ impl Tiles {
         Tiles { lanes, threads: blocks.saturating_mul(rest).saturating_mul(WARP) }
     }
 
-    /// Eights where channels of a group come in fours and there are enough tiles, else fours.
-    fn choose(shape: &ConvShape, across: u64, along: u64, rest: u64) -> (Tiles, bool) {
+    /// Where channels of a group come in fours, eights if there are enough tiles, else fours; of `kernels`, for tiles of
+    /// eight, of four and of any shape, the one to take.
+    fn choose(
+        shape: &ConvShape,
+        [across, along, rest]: [u64; 3],
+        kernels: [&'static str; 3],
+    ) -> (Tiles, &'static str) {
         let [depth, filters, _] = sides(shape);
-        let eights = Tiles::of(8, across, along, rest);
-        let fours = Tiles::of(4, across, along, rest);
-        let whole = depth % 4 == 0 && filters % 4 == 0;
-        // A side of at most 4 leaves half of each eight idle.
-        if whole && across > 4 && along > 4 && eights.threads >= ENOUGH {
-            (eights, true)
-        } else {
-            (fours, false)
+        let [eights, fours] = [8, 4].map(|tile| Tiles::of(tile, across, along, rest));
+        if depth % 4 != 0 || filters % 4 != 0 {
+            return (fours, kernels[2]);
         }
+        // A side of at most 4 leaves half of each eight idle.
+        let fills = across > 4 && along > 4 && eights.threads >= ENOUGH;
+        if fills { (eights, kernels[0]) } else { (fours, kernels[1]) }
     }
 }
 
@@ -75,8 +78,8 @@ fn sides(shape: &ConvShape) -> [u64; 3] {
 pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
     let [_, filters, groups] = sides(shape);
     let positions = positions(shape, shape.output);
-    let (tiles, eights) = Tiles::choose(shape, filters, positions, groups);
-    let kernel = if eights { "conv_forward_8" } else { "conv_forward_4" };
+    let kernels = ["conv_forward_8", "conv_forward_4", "conv_forward_any"];
+    let (tiles, kernel) = Tiles::choose(shape, [filters, positions, groups], kernels);
     // Without a bias any address does: the kernel does not look.
     let (bias, y) = if shape.bias { (2, 3) } else { (1, 2) };
     let leading = [Operand(0), Operand(1), Operand(bias), Operand(y), flag(shape.bias)];
@@ -88,8 +91,8 @@ pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
 pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let [depth, _, groups] = sides(shape);
     let positions = positions(shape, shape.input);
-    let (tiles, eights) = Tiles::choose(shape, depth, positions, groups);
-    let kernel = if eights { "conv_backward_data_8" } else { "conv_backward_data_4" };
+    let kernels = ["conv_backward_data_8", "conv_backward_data_4", "conv_backward_data_any"];
+    let (tiles, kernel) = Tiles::choose(shape, [depth, positions, groups], kernels);
     let leading = [Operand(0), Operand(1), Operand(2), flag(accumulate)];
     let arguments = [&leading[..], &numbers(shape, &[tiles.lanes], positions)].concat();
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
@@ -104,8 +107,8 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape) {
     let whole = Tiles::of(8, depth, filters, taps);
     let most = (SPLIT_FLOATS / weights.max(1)).min(positions / LEAST_POSITIONS).clamp(1, FAN);
     let splits = (2 * ENOUGH).div_ceil(whole.threads.max(1)).clamp(1, most);
-    let (tiles, eights) = Tiles::choose(shape, depth, filters, taps.saturating_mul(splits));
-    let kernel = if eights { "conv_backward_filter_8" } else { "conv_backward_filter_4" };
+    let kernels = ["conv_backward_filter_8", "conv_backward_filter_4", "conv_backward_filter_any"];
+    let (tiles, kernel) = Tiles::choose(shape, [depth, filters, taps.saturating_mul(splits)], kernels);
     let parts = if splits > 1 { p.floats(splits.saturating_mul(weights)) } else { Operand(2) };
     let leading = [Operand(0), Operand(1), parts];
     let arguments = [&leading[..], &numbers(shape, &[tiles.lanes, splits], positions)].concat();

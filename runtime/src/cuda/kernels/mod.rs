@@ -30,8 +30,8 @@ const PIECES: u64 = 32;
 /// All kernels, as NVRTC takes them. A C compiler takes them too.
 pub(crate) fn source() -> String {
     let conv = include_str!("conv.cu");
-    let tiled = |tile: &str, fetch: &str, put: &str| {
-        conv.replace("TILE", tile).replace("FETCH", fetch).replace("PUT", put)
+    let tiled = |kind: &str, tile: &str, fetch: &str, put: &str| {
+        conv.replace("KIND", kind).replace("TILE", tile).replace("FETCH", fetch).replace("PUT", put)
     };
     [
         include_str!("dialect.cu"),
@@ -39,8 +39,9 @@ pub(crate) fn source() -> String {
         include_str!("pool.cu"),
         include_str!("norm.cu"),
         include_str!("loss.cu"),
-        &tiled("8", "fetch_all", "put_all"),
-        &tiled("4", "fetch", "put"),
+        &tiled("8", "8", "fetch_all", "put_all"),
+        &tiled("4", "4", "fetch_all", "put_all"),
+        &tiled("any", "4", "fetch", "put"),
     ]
     .join("\n")
 }
