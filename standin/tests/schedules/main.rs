@@ -25,10 +25,9 @@ use support::{advance, everything, keep, naive, zoo};
 const BATCH: u64 = 4;
 const ITERATIONS: u64 = 5;
 
-/// One training iteration with the scratch that either device needs.
+/// One training iteration with the scratch that the device `cuda` needs, and no byte more.
 fn program(network: &Network) -> Program {
-    let cpu = Cpu::new(CpuOptions::default());
-    let workspace = |call: &_| workspace_bytes(call).max(cpu.workspace_bytes(call));
+    let workspace = |call: &_| workspace_bytes(call);
     let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &workspace };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
     for op in &mut program.trace.ops {
@@ -109,7 +108,8 @@ fn check(network: &Network, schedules: &[(String, Schedule)], lates: &[Late]) {
     let Some(library) = StandIn::open() else { return };
     let program = program(network);
     let kept = train(network, &program, &keep(&program.trace), library.device(false)).expect("it trains");
-    let on_cpu = train(network, &program, &keep(&program.trace), Cpu::new(CpuOptions::default()));
+    let its_own = support::training(network, BATCH);
+    let on_cpu = train(network, &its_own, &keep(&its_own.trace), Cpu::new(CpuOptions::default()));
     let on_cpu = numbers(&on_cpu.expect("it trains"));
     for (name, found) in numbers(&kept) {
         let far = found.iter().zip(&on_cpu[&name]).filter(|(a, b)| !((*a - *b).abs() < 1e-3)).count();
