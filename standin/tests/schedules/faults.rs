@@ -25,7 +25,10 @@ fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Poli
     let program = program(&network);
     let kept = train(&network, &program, &keep(&program.trace), library.device(false)).expect("it trains");
     let kept = bits(&kept);
-    let schedule = policy.map_or_else(|| naive(&program.trace), |policy| planned(&program, policy));
+    let schedule = match policy {
+        Some(policy) => planned(&program, policy).expect("it has a plan for it"),
+        None => naive(&program.trace),
+    };
     for graphs in [false, true] {
         let (mut there, mut shown, mut hidden) = (0, 0, Vec::new());
         for fault in numbers.clone().map(&of) {

@@ -36,8 +36,8 @@ fn program(network: &Network) -> Program {
     program
 }
 
-/// The schedule of a policy at the tightest of some budgets that it fits.
-fn planned(program: &Program, policy: Policy) -> Schedule {
+/// The schedule of a policy at the tightest of some budgets that it fits; none where it has no plan for the network.
+fn planned(program: &Program, policy: Policy) -> Option<Schedule> {
     let memory = program.trace.memory();
     let (_, peak) = memory.peak().expect("there are ops");
     let (_, floor) = memory.floor().expect("there are ops");
@@ -56,7 +56,7 @@ fn planned(program: &Program, policy: Policy) -> Schedule {
             Outcome::Infeasible(_) => None,
         }
     };
-    [0.2, 0.4, 0.7, 1.0, 1.3].into_iter().find_map(fits).expect("a policy that has a plan for it")
+    [0.2, 0.4, 0.7, 1.0, 1.3].into_iter().find_map(fits)
 }
 
 /// What a device has after some iterations.
@@ -104,7 +104,7 @@ impl Late {
     }
 }
 
-fn check(network: &Network, schedules: &[(String, Schedule)], lates: &[Late]) {
+fn check(network: &Network, schedules: &[(String, Schedule)]) {
     let Some(library) = StandIn::open() else { return };
     let program = program(network);
     let kept = train(network, &program, &keep(&program.trace), library.device(false)).expect("it trains");
@@ -116,9 +116,9 @@ fn check(network: &Network, schedules: &[(String, Schedule)], lates: &[Late]) {
         assert_eq!(far, 0, "`{name}` is not what the device cpu computes");
     }
     let kept = bits(&kept);
-    for (name, schedule) in schedules {
+    for (n, (name, schedule)) in (0..).zip(schedules) {
         for graphs in [false, true] {
-            for late in lates {
+            for late in [Late::Delays(n % 4), Late::Order(1 + n % 6), Late::Order(7 + n)] {
                 late.set(&library);
                 let device =
                     Faulty::new(library.device(graphs), Fault::None, &Planted::default(), library.busy());
@@ -133,7 +133,9 @@ fn check(network: &Network, schedules: &[(String, Schedule)], lates: &[Late]) {
 
 fn schedules(network: &Network, policies: &[Policy], random: u64) -> Vec<(String, Schedule)> {
     let program = program(network);
-    let plans = policies.iter().map(|policy| (policy.to_string(), planned(&program, *policy)));
+    let plan_of = |policy: &Policy| Some((policy.to_string(), planned(&program, *policy)?));
+    let plans: Vec<_> = policies.iter().filter_map(plan_of).collect();
+    assert!(plans.len() >= policies.len() / 2, "most policies have a plan for it");
     let random = (0..random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
     let own = [("keep", keep(&program.trace)), ("naive", naive(&program.trace))];
     own.map(|(name, schedule)| (name.to_owned(), schedule)).into_iter().chain(plans).chain(random).collect()
@@ -142,12 +144,11 @@ fn schedules(network: &Network, policies: &[Policy], random: u64) -> Vec<(String
 #[test]
 fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
     let network = everything();
-    let lates: Vec<Late> = (0..=3).map(Late::Delays).chain((1..=10).map(Late::Order)).collect();
-    check(&network, &schedules(&network, &[Policy::Plimsoll, Policy::SuperNeurons], 3), &lates);
+    check(&network, &schedules(&network, &Policy::ALL, 6));
 }
 
 #[test]
 fn resnet20_trains_to_the_same_bits() {
     let network = zoo("resnet20");
-    check(&network, &schedules(&network, &[Policy::Plimsoll], 0), &[Late::Delays(1), Late::Order(6)]);
+    check(&network, &schedules(&network, &[Policy::Plimsoll], 0));
 }
