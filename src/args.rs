@@ -230,8 +230,9 @@ pub struct StudyArgs {
 /// The budget and what limits the search.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what keeping
-    /// everything takes at a batch of 16, as if the device were just that small
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with
+    /// cpu, what keeping everything takes at a batch of 16, as if the device were just that small; with cuda, what is free
+    /// less 512 MiB, in steps of 256 MiB
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried
@@ -333,8 +334,9 @@ pub struct ProfileArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what keeping
-    /// everything takes at a batch of 16, as if the device were just that small
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with
+    /// cpu, what keeping everything takes at a batch of 16, as if the device were just that small; with cuda, what is free
+    /// less 512 MiB, in steps of 256 MiB
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// No batch larger than this

@@ -27,6 +27,13 @@ use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Polic
 /// small for the batch of 32 that people start with.
 pub const UNBUDGETED_BATCH: u64 = 16;
 
+/// What a budget without a number leaves free on a GPU: for graphs, and for what others take meanwhile.
+pub const GPU_MARGIN: Bytes = Bytes(512 << 20);
+
+/// A budget without a number is a multiple of this on a GPU, so that a second run finds the same although a little more or
+/// less is free.
+const GPU_STEP: u64 = 256 << 20;
+
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
 
@@ -172,8 +179,15 @@ impl Task {
         Ok(self.program(batch, Mode::Train)?.trace)
     }
 
-    /// The budget in bytes: what is given (a share is one of the device's memory), or [`UNBUDGETED_BATCH`]'s.
+    /// The budget in bytes: what is given (a share is one of the device's memory), or [`UNBUDGETED_BATCH`]'s, or on a GPU what
+    /// is free, less [`GPU_MARGIN`].
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Failure> {
+        if given.is_none()
+            && let Setup::Cuda(options) = &self.setup
+        {
+            let free = CudaDevice::open(options)?.free_memory().map_err(RuntimeError::from)?;
+            return Ok(unbudgeted(free));
+        }
         let machine = self.setup.device()?.facts().memory.unwrap_or(Bytes(u64::MAX >> 2));
         if let Some(size) = given {
             return Ok(size.of(machine));
@@ -272,6 +286,12 @@ impl Task {
     }
 }
 
+/// The budget of a GPU with so much free memory.
+fn unbudgeted(free: Bytes) -> Bytes {
+    let left = free.saturating_sub(GPU_MARGIN);
+    Bytes(left.0 / GPU_STEP * GPU_STEP)
+}
+
 /// Reads or makes the data.
 pub fn open_data(source: &DataSource, network: &NetworkArgs) -> Result<Split, Failure> {
     Ok(match source {
@@ -336,5 +356,20 @@ impl From<RuntimeError> for Failure {
         let full = matches!(&error, RuntimeError::Device(DeviceError::OutOfMemory { what: "device", .. }));
         let failure = Failure::new(exit, error);
         if full { failure.help("`plimsoll doctor` shows what else is on a GPU") } else { failure }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_without_a_budget_keeps_a_margin_and_a_round_number() {
+        let check = |free: u64, expected: u64| assert_eq!(unbudgeted(Bytes(free)), Bytes(expected), "{free}");
+        check(139 << 30, (139 << 30) - (512 << 20));
+        check((139 << 30) + 12345, (139 << 30) - (512 << 20));
+        check((139 << 30) - 12345, (139 << 30) - (768 << 20));
+        check(600 << 20, 0);
+        check(0, 0);
     }
 }

@@ -47,7 +47,9 @@ fn count(calls: &BTreeMap<String, u64>, name: &str) -> u64 {
 fn memory_is_one_piece_of_each_kind_and_holds_zeros() {
     let Some(library) = StandIn::open() else { return };
     let mut device = library.device(true);
+    let free = device.free_memory().expect("it is known");
     let calls = library.calls_of(|| device.allocate(layout(1000, 24, 7)).expect("it is small"));
+    assert!(device.free_memory().expect("it is known") < free);
     assert_eq!((count(&calls, "cuMemAlloc_v2"), count(&calls, "cuMemHostRegister_v2")), (1, 1), "{calls:?}");
     let mut held = [1u8; 1024];
     device.read(Bytes(0), &mut held).expect("it is inside");

@@ -162,6 +162,12 @@ impl CudaDevice {
         })
     }
 
+    /// Device memory that nobody holds now; of what it holds itself, only contexts and kernels before [`Device::allocate`].
+    pub fn free_memory(&self) -> Result<Bytes, DeviceError> {
+        self.context.enter()?;
+        Ok(Bytes(self.context.free_memory()?))
+    }
+
     /// Does something unless the iteration has failed, and keeps its failure.
     fn attempt<T>(&mut self, act: impl FnOnce(&mut CudaDevice) -> Result<T, DeviceError>) -> Option<T> {
         if self.now.failure.is_some() {
