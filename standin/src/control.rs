@@ -57,7 +57,7 @@ extern "C" fn plimsoll_standin_delays(seed: u64) {
     delays::seed(seed);
 }
 
-/// From now on, while all streams are idle, streams take turns: in one of the fixed orders 1 to 6, or in those drawn with a
+/// From now on streams take turns: in one of the fixed orders 1 to 6, or in those drawn with a
 /// larger number as the seed; 0 for streams that run by themselves.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_order(order: u64) {

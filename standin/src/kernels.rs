@@ -2,15 +2,17 @@
 //!
 //! The text is written in what CUDA C++ and C11 have in common (`dialect.cu` of the device says how): a kernel begins
 //! a line with `KERNEL(name, (parameters))`. Behind the text comes a function for each kernel that takes the
-//! arguments as words, and calls it for every thread of every block. What was compiled is kept by its text in a folder for
-//! temporary files, so that a second process does not compile it again.
+//! arguments as words, and calls it for every thread of every block. What was compiled is kept by its text in a folder
+//! beside the stand-in's own file, so that a second process does not compile it again.
 //!
 //! It does not run blocks at the same time, and cannot: what is within a kernel is not what a schedule can get wrong.
 
 use crate::memory;
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -190,8 +192,9 @@ fn compile(text: &str) -> Result<PathBuf, String> {
     let whole = format!("{text}\n{}", launchers(&declared(text)?));
     let mut hasher = DefaultHasher::new();
     whole.hash(&mut hasher);
-    let name = format!("plimsoll-standin-{:016x}", hasher.finish());
-    let folder = std::env::var_os("PLIMSOLL_STANDIN_CACHE").map_or_else(std::env::temp_dir, PathBuf::from);
+    let name = format!("{:016x}", hasher.finish());
+    let folder = own_folder()?.join("standin-kernels");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let library = folder.join(format!("{name}.so"));
     if !library.exists() {
         // Another process may compile the same: each writes its own and the last rename wins.
@@ -201,16 +204,32 @@ fn compile(text: &str) -> Result<PathBuf, String> {
     Ok(library)
 }
 
+/// The folder of the file that this code was loaded from: the stand-in, or a test that it is linked to.
+fn own_folder() -> Result<PathBuf, String> {
+    let mut found = MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: `found` has room for what is written, all of which is written where the call does not give 0; the name ends
+    // with a zero and lives as long as this code is loaded.
+    let name = unsafe {
+        if libc::dladdr(own_folder as *const libc::c_void, found.as_mut_ptr()) == 0 {
+            return Err("the loader does not know the stand-in's file".into());
+        }
+        CStr::from_ptr(found.assume_init().dli_fname)
+    };
+    let path = Path::new(OsStr::from_bytes(name.to_bytes()));
+    // A linked test is named as it was started, which may be without a folder.
+    Ok(path.parent().filter(|folder| folder.is_dir()).map_or_else(std::env::temp_dir, Path::to_owned))
+}
+
 fn build(text: &str, own: &Path, library: &Path) -> Result<(), String> {
     let (source, made) = (own.with_extension("c"), own.with_extension("so"));
     std::fs::write(&source, text).map_err(|error| format!("{}: {error}", source.display()))?;
     let flags = ["-std=gnu11", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"];
     let output = Command::new("cc").args(flags).arg(&source).arg("-o").arg(&made).arg("-lm").output();
     let output = output.map_err(|error| format!("cc: {error}"))?;
+    let _ = std::fs::remove_file(&source);
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    let _ = std::fs::remove_file(&source);
     std::fs::rename(&made, library).map_err(|error| format!("{}: {error}", library.display()))
 }
 

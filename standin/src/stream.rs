@@ -175,6 +175,12 @@ impl Stream {
         }
     }
 
+    /// Has its thread look again.
+    pub fn wake(&self) {
+        let _queue = lock(&self.queue);
+        self.changed.notify_all();
+    }
+
     /// Takes out the next work, if it can be done at once; for whoever does it in the stream's place.
     pub fn take_ready(&self) -> Option<Work> {
         let mut queue = lock(&self.queue);

@@ -19,11 +19,12 @@ static ORDER: AtomicU64 = AtomicU64::new(0);
 /// The pieces of work since the order was chosen.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// From now on, while all streams are idle: 1 to 6 for a fixed order, a larger number as the seed of drawn ones, 0 for
-/// streams that run by themselves.
+/// From now on: 1 to 6 for a fixed order, a larger number as the seed of drawn ones, 0 for streams that run by themselves.
 pub fn choose(order: u64) {
     ORDER.store(order, Ordering::SeqCst);
     STEPS.store(0, Ordering::SeqCst);
+    // What is left over is theirs again, where they run by themselves.
+    state().all_streams().iter().for_each(|stream| stream.wake());
 }
 
 /// Whether streams take turns.
