@@ -69,6 +69,8 @@ tricks! {
     Plimsoll: Cutoff "cutoff" "stop timing decisions that are certainly not taken";
     Plimsoll: Lighten "lighten" "where time cannot be better, keep what need not be moved";
     Plimsoll: Margins "margins" "leave bytes free just at the ops where addresses did not fit, not everywhere";
+    Plimsoll: Anew "anew" "begin again from the seeds where leaving bytes free led far astray";
+    Plimsoll: Spare "spare" "leave bytes free everywhere where nothing else had addresses";
     Plimsoll: Packing "packing" "look for addresses from the order on that was best for the last plan";
     Plimsoll: Policies "policies" "take another policy's plan where that is better";
     Optimal: Dominance "dominance" "drop states for which a better one stands";

@@ -32,6 +32,14 @@ use search::{Judged, Search};
 /// How often the search goes on at most, where addresses leave holes.
 const RUNS: u64 = 16;
 
+/// Where leaving bytes free made what is found so many times slower than it was, the search begins anew, so often at most: it
+/// lost its way rather than its room.
+const LOST: f64 = 1.03;
+const ANEW: u64 = 2;
+
+/// Where still nothing as fast as that has addresses, such parts of the pool are left free at every op, one after the other.
+const SPARE: [u64; 5] = [50, 25, 16, 11, 8];
+
 /// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
 const COARSE: u64 = 12;
 
@@ -204,40 +212,86 @@ fn address(
     candidates: &mut Candidates,
     runs: u64,
 ) -> Result<(), PlanError> {
-    let mut packing = Packing::default();
+    let mut tries = Tries { task, values, packing: Packing::default(), lowest: f64::INFINITY };
     // What did not fit last, and how often the search came back with it.
     let mut missed: Option<Decisions> = None;
-    let mut repeats = 0u32;
+    let (mut repeats, mut anew) = (0u32, 0);
     for run in 0..runs {
-        let found = search.run();
-        let Judged { cost, again, .. } = found.judged;
-        tracing::debug!(run, seconds = cost.seconds, again, overflow = cost.overflow, "searched");
-        let wanted = cost.overflow == 0 && candidates.want(&cost);
-        if !task.request.uses(Trick::Packing) {
-            packing = Packing::default();
+        let (cost, tried) = tries.next(search, candidates)?;
+        if cost.seconds > tries.lowest * LOST && anew < ANEW && task.request.uses(Trick::Anew) {
+            anew += 1;
+            search.begin_anew();
         }
-        if wanted {
-            let looks = 1_000_000 + 6_000 * task.trace.ops.len() as u64;
-            let margins = search.margins().to_vec();
-            let (realised, excess) =
-                task.realise_decisions(values, &found.decisions, &margins, looks, &mut packing)?;
-            let fits = matches!(realised, Realised::Fits(_));
-            candidates.offer(realised);
-            if !fits {
-                let same = missed.as_ref() == Some(&found.decisions);
-                repeats = if same { repeats + 1 } else { 0 };
-                missed = Some(found.decisions);
-                let share = f64::from(1 << (2 * repeats)) / (4 - 4 * run / runs).max(1) as f64;
-                search.widen(&excess, share);
-                continue;
-            }
+        if let Tried::Misses { decisions, excess } = tried {
+            repeats = if missed.as_ref() == Some(&decisions) { repeats + 1 } else { 0 };
+            missed = Some(decisions);
+            let share = f64::from(1 << (2 * repeats)) / (4 - 4 * run / runs).max(1) as f64;
+            search.widen(&excess, share);
+        } else if candidates.settled() || (!search.narrow() && cost.overflow == 0) {
+            // What fits with nothing left free is as good as it gets.
+            return Ok(());
         }
-        // What fits with nothing left free is as good as it gets.
-        if search.late || candidates.settled() || (!search.narrow() && cost.overflow == 0) {
-            break;
+        if search.late {
+            return Ok(());
         }
     }
+    if !task.request.uses(Trick::Spare) {
+        return Ok(());
+    }
+    for part in SPARE {
+        if candidates.fastest() <= tries.lowest * LOST || search.late {
+            break;
+        }
+        search.leave(task.pool / part);
+        tries.next(search, candidates)?;
+    }
     Ok(())
+}
+
+/// Runs of the search whose results are given addresses.
+struct Tries<'a> {
+    task: &'a Task<'a>,
+    values: &'a Values,
+    packing: Packing,
+    /// The least seconds of what was found, addresses or not.
+    lowest: f64,
+}
+
+/// What became of what was found.
+enum Tried {
+    /// It has addresses, or nobody wants it.
+    Done,
+    /// It has none; by op, it has so many bytes too many.
+    Misses { decisions: Decisions, excess: Vec<u64> },
+}
+
+impl Tries<'_> {
+    fn next(
+        &mut self,
+        search: &mut Search<'_>,
+        candidates: &mut Candidates,
+    ) -> Result<(Cost, Tried), PlanError> {
+        let found = search.run();
+        let Judged { cost, again, .. } = found.judged;
+        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, "searched");
+        if cost.overflow == 0 {
+            self.lowest = self.lowest.min(cost.seconds);
+        }
+        if cost.overflow > 0 || !candidates.want(&cost) {
+            return Ok((cost, Tried::Done));
+        }
+        if !self.task.request.uses(Trick::Packing) {
+            self.packing = Packing::default();
+        }
+        let looks = 1_000_000 + 6_000 * self.task.trace.ops.len() as u64;
+        let margins = search.margins().to_vec();
+        let decisions = found.decisions;
+        let (realised, excess) =
+            self.task.realise_decisions(self.values, &decisions, &margins, looks, &mut self.packing)?;
+        let fits = matches!(realised, Realised::Fits(_));
+        candidates.offer(realised);
+        Ok((cost, if fits { Tried::Done } else { Tried::Misses { decisions, excess } }))
+    }
 }
 
 /// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000;

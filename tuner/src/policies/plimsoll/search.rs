@@ -220,6 +220,11 @@ impl<'a> Search<'a> {
         found
     }
 
+    /// The next run begins from the seeds, and from what the last one found.
+    pub fn begin_anew(&mut self) {
+        self.fresh = true;
+    }
+
     /// From now on parts of values are swapped, too, cut into so many chunks.
     pub fn allow_pieces(&mut self, chunks: u8) {
         self.chunks = chunks;
@@ -255,6 +260,13 @@ impl<'a> Search<'a> {
             let most = self.task.pool.saturating_sub(own + op.least_workspace().0);
             *margin = margin.saturating_add((excess as f64 * share) as u64).min(most);
         }
+    }
+
+    /// Leaves so many bytes free at every op that does not need them itself, and begins anew.
+    pub fn leave(&mut self, bytes: u64) {
+        self.margins.fill(0);
+        self.widen(&vec![bytes; self.task.trace.ops.len()], 1.0);
+        self.fresh = true;
     }
 
     /// Leaves fewer bytes free; tells whether that can be.
