@@ -133,3 +133,27 @@ fn a_refused_call_is_one_message() {
     check(c"cuGraphLaunch", 1, 700, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
     check(c"cuStreamSynchronize", 3, 700, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
 }
+
+/// The driver reads the variable once in a process, so each value has a process of its own: this test again.
+#[test]
+fn a_device_that_is_not_to_be_seen_is_not_seen() {
+    const CHILD: &str = "PLIMSOLL_STANDIN_CHILD";
+    let Some(library) = StandIn::open() else { return };
+    if std::env::var_os(CHILD).is_some() {
+        println!(
+            "{}",
+            library.open_device(true).err().map_or("it is open".to_owned(), |error| error.to_string())
+        );
+        return;
+    }
+    for value in ["", "-1", "7,0"] {
+        let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
+            .args(["--exact", "--nocapture", "calls::a_device_that_is_not_to_be_seen_is_not_seen"])
+            .env("CUDA_VISIBLE_DEVICES", value)
+            .env(CHILD, "1")
+            .output()
+            .expect("a test can be started");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(&format!("CUDA_VISIBLE_DEVICES is `{value}`")), "{said}");
+    }
+}
