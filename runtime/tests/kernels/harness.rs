@@ -272,10 +272,22 @@ pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
     outcomes(call, args).swap_remove(0).1
 }
 
-/// Demands that floats agree with f64 ones: to 1e-5 of the largest, and to 1e-6 where all are small.
-pub fn assert_close(what: &str, got: &[f32], expected: &[f64]) {
+/// How many numbers a call adds up for an element of a gradient of parameters; else 1.
+fn terms(call: &Call) -> f64 {
+    match call {
+        Call::BatchNormBackward { shape, .. } => shape.rows as f64,
+        Call::ConvBackwardFilter { shape } => {
+            shape.batch as f64 * f64::from(shape.output[0]) * f64::from(shape.output[1])
+        }
+        _ => 1.0,
+    }
+}
+
+/// Demands that floats agree with f64 ones: to 1e-5 of the largest, or of a tenth of what a sum of so many random terms
+/// comes to where they cancel out.
+fn assert_close(what: &str, got: &[f32], expected: &[f64], terms: f64) {
     assert_eq!(got.len(), expected.len(), "{what}");
-    let scale = expected.iter().fold(0.1f64, |a, b| a.max(b.abs()));
+    let scale = expected.iter().fold(0.1 * terms.sqrt(), |a, b| a.max(b.abs()));
     for (i, (g, e)) in got.iter().zip(expected).enumerate() {
         let error = (f64::from(*g) - e).abs() / scale;
         assert!(error < 1e-5, "{what}: element {i} is {g}, expected {e} ({error:e} of the largest)");
@@ -290,6 +302,7 @@ pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
                 &format!("operand {operand} of {call:?} by {by}"),
                 &floats(&got[*operand]),
                 expected,
+                terms(call),
             );
         }
     }
