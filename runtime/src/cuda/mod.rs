@@ -1,7 +1,7 @@
 //! The device `cuda`: an NVIDIA GPU over the driver API, found at run time.
 //!
 //! One device allocation holds the resident part and the pool, one pinned slab what is offloaded; three streams run
-//! kernels and copies, and a whole iteration is captured as one CUDA graph and replayed ([`graph`]). Kernels are the CUDA C
+//! kernels and copies, and a whole iteration is captured as one CUDA graph and replayed (`graph.rs`). Kernels are the CUDA C
 //! of `kernels/`, compiled by NVRTC for the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine
 //! without it is told so by [`CudaDevice::open`], in one message.
 //!
