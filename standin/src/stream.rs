@@ -171,7 +171,14 @@ impl Stream {
                 }
             };
             delays::pause(self.number);
-            work.run();
+            if let Work::Record(moment) = work {
+                // Whoever sees that it happened sees an idle stream, too, if nothing follows.
+                let mut queue = lock(&self.queue);
+                queue.busy = false;
+                moment.happen();
+            } else {
+                work.run();
+            }
         }
     }
 
