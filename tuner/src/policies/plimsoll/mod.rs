@@ -6,7 +6,8 @@
 //!    falling probability (simulated annealing). Judged by [`crate::walk`] and [`crate::windows`]. It ends at the bound.
 //!    Where time cannot be better, bytes moved are what counts.
 //! 3. *Addresses.* The result is realised. Where it ends above the pool, the search goes on with some bytes left free at the
-//!    ops that are too high; whole tensors first, then parts of them where they are large beside the pool.
+//!    ops that are too high, from the seeds again where that led astray, and in the end with bytes left free at every op;
+//!    whole tensors first, then parts of them, and these chunk by chunk, where they are large beside the pool.
 //! 4. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.

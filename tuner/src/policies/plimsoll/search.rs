@@ -228,9 +228,10 @@ impl<'a> Search<'a> {
     /// From now on parts of values are swapped, too, cut into so many chunks.
     pub fn allow_pieces(&mut self, chunks: u8) {
         self.chunks = chunks;
-        (self.pieces, self.fresh) = (true, true);
+        self.pieces = true;
         self.moves = self.moves();
         self.margins.fill(0);
+        self.begin_anew();
     }
 
     /// The best first.
@@ -266,7 +267,7 @@ impl<'a> Search<'a> {
     pub fn leave(&mut self, bytes: u64) {
         self.margins.fill(0);
         self.widen(&vec![bytes; self.task.trace.ops.len()], 1.0);
-        self.fresh = true;
+        self.begin_anew();
     }
 
     /// Leaves fewer bytes free; tells whether that can be.
