@@ -1,7 +1,7 @@
 //! How long it takes to find addresses where there is no slack: MiniMalloc's public instances at their capacity, and
 //! perfect packings of our own.
 //!
-//! `cargo bench -p plimsoll-tuner --bench addresses -- [SEED]`
+//! `cargo bench -p plimsoll-tuner --bench addresses -- [SEED] [TRICK...]`, without the tricks that are named, such as `tree`
 //!
 //! Beside each time of ours stands that of MiniMalloc with all its switches on, as it publishes them: its command line
 //! tool at commit 9f5cf81, built with -O3, user seconds on the 2-core machine of the same day (2026-11-20). The instances
@@ -9,7 +9,8 @@
 //! never asserted.
 
 use plimsoll_ir::testing::Random;
-use plimsoll_tuner::address::{Block, Item, assign, most_alive};
+use plimsoll_tuner::address::{Block, Item, Work, assign, most_alive};
+use plimsoll_tuner::{Trick, Tricks};
 use std::path::Path;
 use std::time::Instant;
 
@@ -30,11 +31,12 @@ const INSTANCES: [(&str, f64); 11] = [
 
 const CAPACITY: u64 = 1 << 20;
 
-/// Enough for every instance; some minutes where it is not.
-const WORK: u64 = 20_000_000_000;
+/// Looks that are enough for every instance; some minutes where they are not.
+const LOOKS: u64 = 20_000_000_000;
 
 fn main() {
     let seed = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(1);
+    let without: Tricks = std::env::args().filter_map(|a| a.parse::<Trick>().ok()).collect();
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/minimalloc"));
     println!(
         "{:10} {:>8} {:>9} {:>10} {:>9} {:>11}",
@@ -43,20 +45,21 @@ fn main() {
     for (name, theirs) in INSTANCES {
         let path = folder.join(format!("{name}.1048576.csv"));
         match std::fs::read_to_string(&path) {
-            Ok(text) => row(name, &items(&text), seed, Some(theirs)),
+            Ok(text) => row(name, &items(&text), (seed, without), Some(theirs)),
             Err(_) => println!("{name:10} skipped: there is no {}", path.display()),
         }
     }
     for (pieces, seed_of_cut) in [(50, 1), (100, 2), (200, 3), (400, 4)] {
         let mut items = Vec::new();
         cut(&mut Random::new(seed_of_cut), [0, 2000], [0, CAPACITY], pieces, &mut items);
-        row(&format!("cut {pieces}"), &items, seed, None);
+        row(&format!("cut {pieces}"), &items, (seed, without), None);
     }
 }
 
-fn row(name: &str, items: &[Item], seed: u64, theirs: Option<f64>) {
+fn row(name: &str, items: &[Item], (seed, without): (u64, Tricks), theirs: Option<f64>) {
     let began = Instant::now();
-    let found = assign(items, CAPACITY, 1, WORK, seed);
+    let work = Work { looks: LOOKS, expired: None, without };
+    let found = assign(items, CAPACITY, 1, work, seed);
     let took = began.elapsed().as_secs_f64();
     let theirs = theirs.map_or(String::from("-"), |seconds| format!("{seconds:.3}"));
     let (count, alive, height) = (items.len(), most_alive(items), found.height);

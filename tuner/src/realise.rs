@@ -299,7 +299,7 @@ impl Task<'_> {
 
     /// So many looks, until time is up.
     pub fn work(&self, looks: u64) -> Work<'_> {
-        Work { looks, expired: self.request.limits.expired }
+        Work { looks, expired: self.request.limits.expired, without: self.request.without }
     }
 
     /// The looks where everything stands on the addresses: no less than [`FULL`] is, and some for every op.

@@ -1,16 +1,17 @@
 //! The tricks of the searches, each a named switch, so that what it is worth can be measured by leaving it out.
 //!
-//! A [`Trick`] is what a search could do without and still give valid plans: slower ones, or later. What a plan may *do* is
-//! no trick but [`crate::Allow`]. Which tricks a request goes without is a set, [`Tricks`]; the code of a trick that is
+//! A [`Trick`] is what a search could do without and still give valid plans: slower ones, or later. There are those of a
+//! policy's own search, and those of the search for addresses, which all policies share. What a plan may *do* is no trick
+//! but [`crate::Allow`]. Which tricks a request goes without is a set, [`Tricks`]; the code of a trick that is
 //! left out is not run. `cargo bench --bench plans -- ablation` prints what each is worth.
 
 use crate::plan::{PlanRequest, Policy};
 use std::fmt;
 use std::str::FromStr;
 
-/// One table: policy, variant, name, what it does.
+/// One table: whose search (a policy's, or that for addresses), variant, name, what it does.
 macro_rules! tricks {
-    ($($policy:ident: $trick:ident $name:literal $about:literal;)*) => {
+    ($($search:ident: $trick:ident $name:literal $about:literal;)*) => {
         /// Something that a search does in order to find more, or to be quicker.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Trick {
@@ -21,18 +22,19 @@ macro_rules! tricks {
         }
 
         impl Trick {
-            /// All of them: those of [`Policy::Plimsoll`] in the order of its search, then those of [`Policy::Optimal`].
+            /// All of them: those of [`Policy::Plimsoll`] in the order of its search, those of the search for addresses, and
+            /// those of [`Policy::Optimal`].
             pub const ALL: &'static [Trick] = &[$(Trick::$trick),*];
 
-            /// Those of one policy's search.
+            /// Those that a policy's plans may depend on: its own, and those of the search for addresses.
             pub fn of(policy: Policy) -> impl Iterator<Item = Trick> {
-                Trick::ALL.iter().copied().filter(move |trick| trick.policy() == policy)
+                Trick::ALL.iter().copied().filter(move |trick| trick.policy().is_none_or(|own| own == policy))
             }
 
-            /// Whose search it is part of.
-            pub fn policy(self) -> Policy {
+            /// The policy whose search it is part of; none for the search for addresses.
+            pub fn policy(self) -> Option<Policy> {
                 match self {
-                    $(Trick::$trick => Policy::$policy,)*
+                    $(Trick::$trick => tricks!(@policy $search),)*
                 }
             }
 
@@ -51,6 +53,8 @@ macro_rules! tricks {
             }
         }
     };
+    (@policy Addresses) => { None };
+    (@policy $policy:ident) => { Some(Policy::$policy) };
 }
 
 tricks! {
@@ -73,6 +77,13 @@ tricks! {
     Plimsoll: Spare "spare" "leave bytes free everywhere where nothing else had addresses";
     Plimsoll: Packing "packing" "look for addresses from the order on that was best for the last plan";
     Plimsoll: Policies "policies" "take another policy's plan where that is better";
+    Plimsoll: Settle "settle" "place the chosen plan once more, so that few holes are left";
+    Addresses: Walks "walks" "walk over holes first, where sweeps look at much";
+    Addresses: Orders "orders" "best fit in several orders";
+    Addresses: Climb "climb" "hill climbing over the orders of best fit";
+    Addresses: Sweeps "sweeps" "sweep through time with one state and with several";
+    Addresses: Tastes "tastes" "sweep again and again, with other costs by chance";
+    Addresses: Tree "tree" "search completely, from the bottom of the pool up";
     Optimal: Dominance "dominance" "drop states for which a better one stands";
     Optimal: Prompt "prompt" "start every offload as early as it can";
     Optimal: Bounds "bounds" "drop states that cannot end in time";

@@ -3,6 +3,7 @@
 
 use plimsoll_ir::testing::Random;
 use plimsoll_tuner::address::{Addresses, Block, Item, Work, assign, most_alive};
+use plimsoll_tuner::{Policy, Trick, Tricks};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -86,6 +87,23 @@ fn nothing_overlaps() {
 }
 
 #[test]
+fn without_any_trick_nothing_overlaps_and_the_search_ends() {
+    let of_addresses = || Trick::of(Policy::Keep);
+    let less_one = of_addresses().map(|trick| of_addresses().filter(|other| *other == trick).collect());
+    let one_only = of_addresses().map(|trick| of_addresses().filter(|other| *other != trick).collect());
+    for without in less_one.chain(one_only).chain([of_addresses().collect::<Tricks>()]) {
+        for (seed, count) in (0..12).zip([5, 40, 80].into_iter().cycle()) {
+            let items = items(&mut Random::new(seed), count);
+            for looks in [0, 400_000] {
+                let work = Work { looks, expired: None, without };
+                let found = assign(&items, most_alive(&items), 1, work, seed);
+                apart(&items, &found, 1, &format!("seed {seed}, {without:?}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_clock_ends_it_with_what_is_found() {
     let mut ended = 0;
     for (seed, looks_at_clock) in [(0, 0), (1, 0), (2, 1), (3, 5)] {
@@ -95,7 +113,7 @@ fn a_clock_ends_it_with_what_is_found() {
             asked.set(asked.get() + 1);
             asked.get() > looks_at_clock
         };
-        let work = Work { looks: u64::MAX, expired: Some(&expired) };
+        let work = Work { looks: u64::MAX, expired: Some(&expired), without: Tricks::NONE };
         let least = most_alive(&items);
         let found = assign(&items, least, 1, work, seed);
         apart(&items, &found, 1, &format!("seed {seed}"));

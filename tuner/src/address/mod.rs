@@ -37,6 +37,7 @@ mod tree;
 
 use crate::placement::Placement;
 use crate::random::Random;
+use crate::tricks::{Trick, Tricks};
 use fit::Fits;
 use std::ops::Range;
 use sweep::{Taste, sweep};
@@ -182,18 +183,20 @@ fn hopeless(items: &[Item], limit: u64, alignment: u64) -> bool {
         && most_alive_in(items, grain) > limit.saturating_add(grain - 1)
 }
 
-/// How long addresses may be looked for.
+/// How long addresses may be looked for, and how.
 #[derive(Clone, Copy)]
 pub struct Work<'a> {
     /// Looks at placed blocks, some 10 ns each.
     pub looks: u64,
     /// Says that time is up. The best addresses so far are then given at once, once there are some.
     pub expired: Option<&'a dyn Fn() -> bool>,
+    /// What the search goes without.
+    pub without: Tricks,
 }
 
 impl From<u64> for Work<'_> {
     fn from(looks: u64) -> Self {
-        Work { looks, expired: None }
+        Work { looks, expired: None, without: Tricks::NONE }
     }
 }
 
@@ -337,7 +340,8 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(&mut self, order: &[u32]) {
         let looks = looks(self.items);
-        if looks > LONG_SWEEP {
+        let walks = self.uses(Trick::Walks);
+        if looks > LONG_SWEEP && walks {
             self.walk(looks.saturating_mul(SWEEPS));
         }
         let mut fits = Fits::new(self.items, self.alignment, self.limit);
@@ -345,16 +349,22 @@ impl Search<'_> {
         self.offer(fits.lowest());
         if self.best.height > self.limit {
             let short = looks <= SHORT_SWEEP * self.items.len() as u64;
-            if !short {
+            if !short && walks {
                 self.walk(0);
             }
             if short || self.effort.left / SWEEPS > looks {
-                self.sweep(Taste::plain(true, 1), None);
-                self.sweep(Taste::plain(false, 1), None);
+                self.sweep_both_ways(1);
             }
             self.look(&mut fits);
         }
+        if self.best.height == u64::MAX {
+            self.walk(0);
+        }
         self.best.order = fits.order().to_vec();
+    }
+
+    fn uses(&self, trick: Trick) -> bool {
+        !self.effort.work.without.contains(trick)
     }
 
     /// Two walks over holes, and more as long as less than `few` is left of the work.
@@ -375,33 +385,42 @@ impl Search<'_> {
         if self.ended() {
             return;
         }
-        fits.orders(&mut self.effort);
-        self.offer(fits.lowest());
-        self.sweep(Taste::plain(true, WIDTH), None);
-        self.sweep(Taste::plain(false, WIDTH), None);
+        if self.uses(Trick::Orders) {
+            fits.orders(&mut self.effort);
+            self.offer(fits.lowest());
+        }
+        self.sweep_both_ways(WIDTH);
+        let [climb, tastes, tree] = [Trick::Climb, Trick::Tastes, Trick::Tree].map(|trick| self.uses(trick));
         let mut forest = None;
         let mut slice = FIRST_SLICE * self.items.len() as u64;
         let mut tree_slice = slice;
         while !self.ended() {
-            let mut effort = self.effort.slice(slice);
-            fits.climb(&mut self.random, &mut effort);
-            self.effort.put_back(effort);
-            self.offer(fits.lowest());
+            let before = self.effort.left;
+            if climb {
+                let mut effort = self.effort.slice(slice);
+                fits.climb(&mut self.random, &mut effort);
+                self.effort.put_back(effort);
+                self.offer(fits.lowest());
+            }
             let until = self.effort.left.saturating_sub(slice);
-            while !self.ended() && self.effort.left > until {
+            while tastes && !self.ended() && self.effort.left > until {
                 let taste = Taste::any(WIDTH, &mut self.random);
                 self.sweep(taste, Some(slice));
             }
             slice *= 2;
-            if self.ended() {
+            if tree && !self.ended() {
+                let forest =
+                    forest.get_or_insert_with(|| Forest::new(self.items, self.alignment, self.limit));
+                let mut effort = self.effort.slice(tree_slice);
+                let found = forest.search(&mut self.random, &mut effort);
+                self.effort.put_back(effort);
+                self.offer(found.as_ref());
+                tree_slice = tree_slice.saturating_mul(4);
+            }
+            if self.effort.left == before && (!tree || tree_slice > before) {
+                // None of those that are used finds more.
                 break;
             }
-            let forest = forest.get_or_insert_with(|| Forest::new(self.items, self.alignment, self.limit));
-            let mut effort = self.effort.slice(tree_slice);
-            let found = forest.search(&mut self.random, &mut effort);
-            self.effort.put_back(effort);
-            self.offer(found.as_ref());
-            tree_slice *= 4;
         }
     }
 
@@ -412,6 +431,14 @@ impl Search<'_> {
     fn offer(&mut self, found: Option<&Addresses>) {
         if let Some(found) = found.filter(|found| found.height < self.best.height) {
             (self.best.offsets, self.best.height) = (found.offsets.clone(), found.height);
+        }
+    }
+
+    /// Two plain sweeps that keep so many states.
+    fn sweep_both_ways(&mut self, width: usize) {
+        if self.uses(Trick::Sweeps) {
+            self.sweep(Taste::plain(true, width), None);
+            self.sweep(Taste::plain(false, width), None);
         }
     }
 

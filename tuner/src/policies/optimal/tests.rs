@@ -26,7 +26,7 @@ fn search(ops: u64, seed: u64, allow: Allow, without: Tricks) -> (Option<f64>, u
 }
 
 fn check(trick: Trick, allow: Allow, ops: u64, seeds: u64) {
-    assert_eq!(trick.policy(), Policy::Optimal);
+    assert_eq!(trick.policy(), Some(Policy::Optimal));
     let (mut with_all, mut with_less) = (0, 0);
     for seed in 0..seeds {
         let (all, states) = search(ops, seed, allow, Tricks::NONE);

@@ -105,8 +105,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     }
     let status = if late { Status::OutOfTime } else { Status::Feasible };
     let chosen = match candidates.choose() {
-        Realised::Fits(fitting) => Realised::Fits(task.settle(fitting)?),
-        none => none,
+        Realised::Fits(fitting) if task.request.uses(Trick::Settle) => Realised::Fits(task.settle(fitting)?),
+        as_found => as_found,
     };
     Ok(task.outcome(chosen, status))
 }
