@@ -5,9 +5,9 @@
 //!
 //! What it deliberately does not do: use the device of the runtime, whose schedules have tests of their own.
 
-use crate::harness::{GUARD, Span};
-use crate::nvrtc::{self, Nvrtc};
-use crate::text::kernels::{self, Argument, Grid};
+use super::harness::{GUARD, Span};
+use super::nvrtc::{self, Nvrtc};
+use super::text::kernels::{self, Argument, Grid};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use plimsoll_ir::program::Call;
 use std::collections::HashMap;
@@ -100,7 +100,7 @@ impl Device {
         let ptx = nvrtc.compile(&kernels::source(), architecture)?;
         driver!(driver, cuModuleLoadData(&mut module => *mut Handle, ptx.as_ptr() => *const u8));
         let mut functions = HashMap::new();
-        for (name, _) in crate::text::signatures(&kernels::source()) {
+        for (name, _) in super::text::signatures(&kernels::source()) {
             let symbol = CString::new(name.clone()).expect("a name");
             let mut function = null_mut();
             driver!(driver, cuModuleGetFunction(&mut function => *mut Handle, module => Handle,

@@ -3,8 +3,8 @@
 //!
 //! What it deliberately does not do: know what a call computes; that is in `reference`.
 
-use crate::device::device;
-use crate::text::{Order, kernels, text};
+use super::device::device;
+use super::text::{Order, kernels, text};
 
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::Call;

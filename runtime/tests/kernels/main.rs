@@ -2,12 +2,14 @@
 //! differences: odd shapes, every `accumulate`, every in-place pair, 1, 2 and 3 threads, guards around every operand and
 //! the workspace.
 //!
+//! The tests are a list, [`TESTS`], which the program that a GPU is tried with (`gpu/`) runs too.
+//!
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
 mod device;
 mod harness;
 mod nvrtc;
-mod random;
+pub mod random;
 mod reference;
 mod text;
 
@@ -86,7 +88,6 @@ fn large_conv_shapes() -> Vec<ConvShape> {
     ]
 }
 
-#[test]
 fn convolutions() {
     for (i, s) in conv_shapes().into_iter().chain(large_conv_shapes()).enumerate() {
         convolution(s, i as u32);
@@ -121,7 +122,6 @@ fn convolution(s: ConvShape, seed: u32) {
     check_accumulate(|accumulate| Call::ConvBackwardData { shape: s, accumulate }, &args, 2, &dx);
 }
 
-#[test]
 fn convolution_gradients_are_derivatives() {
     for (i, s) in conv_shapes().into_iter().enumerate() {
         let n = reference::conv_sizes(&s);
@@ -138,7 +138,6 @@ fn convolution_gradients_are_derivatives() {
 
 const EPSILON: f32 = 1e-2;
 
-#[test]
 fn batch_norm() {
     for (i, (rows, channels)) in
         [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64)].into_iter().enumerate()
@@ -173,7 +172,6 @@ fn batch_norm_of(rows: usize, channels: usize, seed: u32) {
     check_in_place(&backward(false), &args, 1, 4);
 }
 
-#[test]
 fn batch_norm_running_and_inference() {
     for (rows, channels) in [(1, 1), (5, 3), (40, 33)] {
         batch_norm_after_training_of(rows, channels, rows as u32);
@@ -212,7 +210,6 @@ fn batch_norm_after_training_of(rows: u64, channels: usize, seed: u32) {
     check_in_place(&inference, &args, 0, 5);
 }
 
-#[test]
 fn batch_norm_gradients_are_derivatives() {
     for (rows, channels) in [(2, 1), (5, 3), (9, 2)] {
         let random = &mut Random::new(rows as u32);
@@ -233,7 +230,6 @@ fn batch_norm_gradients_are_derivatives() {
 /// Lengths around the sizes of vectors, mask bytes and pieces.
 const LENGTHS: [usize; 8] = [1, 3, 8, 15, 17, 64, 1001, 40_003];
 
-#[test]
 fn relu_add_and_their_gradients() {
     for n in LENGTHS {
         relu_and_add_of(n, n as u32 % 1000);
@@ -276,7 +272,6 @@ fn relu_and_add_of(n: usize, seed: u32) {
     check_in_place(&Call::Add { elements }, &args, 0, 2);
 }
 
-#[test]
 fn a_number_that_is_none_stays_none() {
     let x = [f32::NAN, 1.0, -1.0, -0.0, f32::INFINITY];
     for (_, got) in outcomes(&Call::ReluForward { elements: 5 }, &[input(&x), output(5)]) {
@@ -286,7 +281,6 @@ fn a_number_that_is_none_stays_none() {
     }
 }
 
-#[test]
 fn dropout() {
     for n in LENGTHS {
         dropout_of(n, 0.3, [5, 6, 7, 4]);
@@ -315,7 +309,6 @@ fn dropout_of(n: usize, probability: f32, [seed_low, seed_high, step, stream]: [
     check_in_place(&backward(false), &args, 1, 2);
 }
 
-#[test]
 fn parts_of_a_concatenation() {
     for (rows, channels, first, total) in [(1, 1, 0, 1), (5, 3, 2, 7), (700, 40, 8, 64)] {
         part_of(rows, [first, channels, total], 3);
@@ -354,7 +347,6 @@ fn pool_shapes() -> Vec<PoolShape> {
     ]
 }
 
-#[test]
 fn pooling() {
     for (i, s) in pool_shapes().into_iter().enumerate() {
         pooling_of(s, i as u32);
@@ -383,7 +375,6 @@ fn pooling_of(s: PoolShape, seed: u32) {
     check_accumulate(|accumulate| Call::AvgPoolBackward { shape: s, accumulate }, &args, 1, &dx);
 }
 
-#[test]
 fn pooling_gradients_are_derivatives() {
     for (i, s) in pool_shapes().into_iter().enumerate() {
         let random = &mut Random::new(100 + i as u32);
@@ -397,7 +388,6 @@ fn pooling_gradients_are_derivatives() {
     }
 }
 
-#[test]
 fn local_response_normalisation() {
     for (rows, channels, size, beta) in [(1, 1, 5, 0.75), (3, 4, 5, 0.75), (5, 16, 3, 0.5), (400, 7, 1, 0.75)]
     {
@@ -423,7 +413,6 @@ fn local_response_normalisation_of(rows: usize, channels: usize, size: u32, beta
     }
 }
 
-#[test]
 fn softmax_cross_entropy() {
     let cases: [(usize, Vec<i32>); 4] = [
         (1, vec![0]),
@@ -466,7 +455,6 @@ fn softmax_cross_entropy_of(channels: usize, of_samples: &[i32], seed: u32) {
     reference::assert_gradient("loss", &wide(&logits), &[1.0], &gradient, loss);
 }
 
-#[test]
 fn huge_logits_stay_finite() {
     let shape = RowShape { rows: 1, channels: 3 };
     let args = [input(&[1e4, -1e4, 0.0]), labels(&[1]), output(3), output(3)];
@@ -476,7 +464,6 @@ fn huge_logits_stay_finite() {
     }
 }
 
-#[test]
 fn stochastic_gradient_descent() {
     for n in LENGTHS {
         descent_of(n, 11);
@@ -501,3 +488,21 @@ fn descent_of(n: usize, seed: u32) {
         check(&call, &args, &[(1, &stepped), (3, &moved)]);
     }
 }
+
+plimsoll_ir::tests![
+    convolutions,
+    convolution_gradients_are_derivatives,
+    batch_norm,
+    batch_norm_running_and_inference,
+    batch_norm_gradients_are_derivatives,
+    relu_add_and_their_gradients,
+    a_number_that_is_none_stays_none,
+    dropout,
+    parts_of_a_concatenation,
+    pooling,
+    pooling_gradients_are_derivatives,
+    local_response_normalisation,
+    softmax_cross_entropy,
+    huge_logits_stay_finite,
+    stochastic_gradient_descent,
+];

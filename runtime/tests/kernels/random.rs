@@ -31,13 +31,11 @@ fn channels() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    #[test]
     fn convolutions((window, image) in windows(), sides in [channels(), channels()], groups in 1u32..=3,
                     batch in 1u64..=4, bias: bool, seed in 0u32..60_000) {
         convolution(conv_shape(batch, image, sides.map(|n| n * groups), window, groups, bias), seed);
     }
 
-    #[test]
     fn pooling((window, image) in windows(), channels in 1u32..=9, batch in 1u64..=3, seed in 0u32..60_000) {
         // Less padding than window, and no gaps: each window has something to be the largest of.
         let padding = [0, 1].map(|d| window.padding[d].min(window.size[d] - 1));
@@ -46,34 +44,31 @@ proptest! {
         pooling_of(PoolShape { batch, input: image, output, channels, window }, seed);
     }
 
-    #[test]
     fn batch_norm(rows in 8usize..2000, channels in 1usize..70, seed in 0u32..60_000) {
         batch_norm_of(rows, channels, seed);
         batch_norm_after_training_of(rows as u64, channels, seed);
     }
 
-    #[test]
     fn elements(n in 1usize..5000, seed in 0u32..60_000, probability in 0f32..0.99, more: [u32; 4]) {
         relu_and_add_of(n, seed);
         descent_of(n, seed);
         dropout_of(n, probability, more);
     }
 
-    #[test]
     fn parts(rows in 1usize..100, before in 0usize..40, channels in 1usize..40, after in 0usize..40, seed in 0u32..60_000) {
         part_of(rows, [before, channels, before + channels + after], seed);
     }
 
-    #[test]
     fn local_response(rows in 1usize..30, channels in 1usize..12, size in 1u32..8, seed in 0u32..60_000) {
         for beta in [0.75, 0.6] {
             local_response_normalisation_of(rows, channels, size, beta, seed);
         }
     }
 
-    #[test]
     fn losses(channels in 1usize..90, rows in 1usize..40, seed in 0u32..60_000) {
         let label = |row: usize| (philox4x32(u64::from(seed), [row as u32, 0, 0, 0])[0] % (channels as u32 + 1)) as i32 - 1;
         softmax_cross_entropy_of(channels, &(0..rows).map(label).collect::<Vec<_>>(), seed);
     }
 }
+
+plimsoll_ir::tests![convolutions, pooling, batch_norm, elements, parts, local_response, losses,];
