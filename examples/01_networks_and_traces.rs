@@ -1,8 +1,7 @@
 //! A network of the zoo, lowered to one training iteration: what there is to plan.
 
-use plimsoll::ir::Bytes;
 use plimsoll::ir::network::NetworkSpec;
-use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll::networks::{LowerOptions, build, lower};
 
 /// Runs the example.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,7 +11,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}: {} layers, {parameters} parameters", spec.name, network.layers.len());
 
     // The scratch of a kernel is the device's to know; here there is none.
-    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &|_| Bytes::ZERO };
+    let options = LowerOptions::default();
     for batch in [1, 16, 64] {
         let trace = lower(&network, batch, &options)?.trace;
         let memory = trace.memory();

@@ -5,13 +5,13 @@ use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::schedule::{Link, Stream};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll::networks::{LowerOptions, build, lower};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 
 /// Runs the example.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = NetworkSpec { name: "resnet18".into(), image: [64, 64], channels: 3, classes: 10 };
-    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &|_| Bytes::ZERO };
+    let options = LowerOptions::default();
     let mut trace = lower(&build(&spec)?, 64, &options)?.trace;
     // Times would come from a profile; here, a machine that does 5 TFLOP/s and starts a kernel in 5 us.
     for op in &mut trace.ops {

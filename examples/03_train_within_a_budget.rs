@@ -1,5 +1,6 @@
 //! A network trained on the embedded CPU device within half the memory that keeping everything takes, to the same bits.
 
+use plimsoll::ir::program::Way;
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::{Bytes, BytesPerSecond, network::NetworkSpec};
 use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
@@ -21,7 +22,7 @@ pub fn main() -> Result<(), Error> {
     let options = LowerOptions {
         mode: Mode::Train,
         relu: ReluStorage::Auto,
-        workspace: &|call| workspace_bytes(call, 1),
+        ways: &|call| Way::sole(workspace_bytes(call, 1)),
     };
     let program = lower(&build(&spec)?, BATCH, &options)?;
     let (_, peak) = program.trace.memory().peak().ok_or("a trace has ops")?;

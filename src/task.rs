@@ -8,7 +8,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::verbs::plan::no_plan;
 use plimsoll_ir::network::{Network, NetworkSpec, Shape};
-use plimsoll_ir::program::{Call, Program};
+use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
@@ -89,12 +89,12 @@ impl Setup {
         if let Setup::Cpu(options) = self { options.link } else { None }
     }
 
-    /// The scratch that the device needs for a call.
-    pub fn workspace_bytes(&self, call: &Call) -> Bytes {
-        match self {
+    /// How the device can run a call.
+    pub fn ways(&self, call: &Call) -> Vec<Way> {
+        Way::sole(match self {
             Setup::Cpu(_) => cpu::kernels::workspace_bytes(call, self.threads()),
             Setup::Cuda(_) => cuda::workspace_bytes(call),
-        }
+        })
     }
 
     /// The device, with nothing allocated.
@@ -169,8 +169,8 @@ impl Task {
 
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Failure> {
-        let workspace = |call: &Call| self.setup.workspace_bytes(call);
-        let options = LowerOptions { mode, relu: ReluStorage::Auto, workspace: &workspace };
+        let ways = |call: &Call| self.setup.ways(call);
+        let options = LowerOptions { mode, relu: ReluStorage::Auto, ways: &ways };
         Ok(lower(&self.network, batch, &options)?)
     }
 

@@ -40,6 +40,15 @@ pub struct Kernel {
     pub operands: Vec<Operand>,
 }
 
+/// One way in which a device runs a call: a kernel, or an algorithm of a library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// What it is called, such as `winograd`.
+    pub name: String,
+    /// The scratch that it needs.
+    pub workspace: Bytes,
+}
+
 /// Where an operand lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
@@ -408,6 +417,13 @@ impl Call {
             Call::SoftmaxCrossEntropyBackward { .. } => "softmax_cross_entropy_backward",
             Call::Sgd { .. } => "sgd",
         }
+    }
+}
+
+impl Way {
+    /// The ways of a device that has one kernel for each call, with this scratch.
+    pub fn sole(workspace: Bytes) -> Vec<Way> {
+        vec![Way { name: "kernel".to_owned(), workspace }]
     }
 }
 

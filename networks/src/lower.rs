@@ -24,9 +24,9 @@ use crate::resident::{Resident, resident};
 use analysis::Analysis;
 use plimsoll_ir::network::{Layer, LayerKind, Network, Shape, Window};
 use plimsoll_ir::program::{
-    Call, ConvShape, Kernel, Operand, PoolShape, Program, RowShape, STORAGE_ALIGNMENT,
+    Call, ConvShape, Kernel, Operand, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
 };
-use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, LayerId, Seconds, TensorId};
 
 /// What an iteration is for.
@@ -59,14 +59,14 @@ pub struct LowerOptions<'a> {
     pub mode: Mode,
     /// What ReLUs keep; of no meaning in evaluation.
     pub relu: ReluStorage,
-    /// The scratch that a call needs on the device, in bytes.
-    pub workspace: &'a dyn Fn(&Call) -> Bytes,
+    /// How the device can run a call, the usual way first; never empty. The others become the op's alternatives.
+    pub ways: &'a dyn Fn(&Call) -> Vec<Way>,
 }
 
 impl Default for LowerOptions<'_> {
-    /// Training, ReLU masks where they save memory, no workspace.
+    /// Training, ReLU masks where they save memory, one way for each call, without workspace.
     fn default() -> Self {
-        LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &|_| Bytes::ZERO }
+        LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &|_| Way::sole(Bytes::ZERO) }
     }
 }
 
@@ -178,6 +178,13 @@ impl<'a> Lowering<'a> {
                 }
             }
         }
+        let mut ways = (self.options.ways)(&call).into_iter().map(|way| Alternative {
+            name: way.name,
+            seconds: Seconds::ZERO,
+            workspace_bytes: way.workspace.round_up(STORAGE_ALIGNMENT),
+        });
+        let usual = ways.next().expect("a device has a way to run every call");
+        let alternatives = ways.collect();
         self.ops.push(Op {
             name: format!("{}.{suffix}", layer.name),
             layer: layer.name.clone(),
@@ -186,10 +193,10 @@ impl<'a> Lowering<'a> {
             seconds: Seconds::ZERO,
             reads,
             writes,
-            workspace_bytes: (self.options.workspace)(&call).round_up(STORAGE_ALIGNMENT),
+            workspace_bytes: usual.workspace_bytes,
             flops: call.flops(),
             recomputable: call.repeatable(),
-            alternatives: Vec::new(),
+            alternatives,
         });
         self.kernels.push(Kernel { call, operands });
     }

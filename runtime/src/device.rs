@@ -9,7 +9,7 @@
 //! made by this crate's executor, from a schedule that was checked; this is what the devices' `unsafe` code stands
 //! on.
 
-use plimsoll_ir::program::Call;
+use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, OpId, Seconds};
 use std::path::PathBuf;
@@ -98,6 +98,7 @@ pub enum Begun {
 pub struct Launch {
     pub(crate) op: OpId,
     pub(crate) call: Call,
+    pub(crate) way: u32,
     pub(crate) offsets: Vec<Bytes>,
     pub(crate) workspace: Bytes,
     pub(crate) workspace_bytes: Bytes,
@@ -113,6 +114,11 @@ impl Launch {
     /// What to compute.
     pub fn call(&self) -> &Call {
         &self.call
+    }
+
+    /// Which of the device's ways to run it: 0 for the usual one, k + 1 for alternative k of its op.
+    pub fn way(&self) -> u32 {
+        self.way
     }
 
     /// Where the operands start in the allocation, in the call's order.
@@ -229,8 +235,14 @@ pub trait Device: Send {
     /// What it is.
     fn facts(&self) -> DeviceFacts;
 
-    /// The scratch that this device needs for a call.
-    fn workspace_bytes(&self, call: &Call) -> Bytes;
+    /// How this device can run a call, the usual way first; never empty. The same call has the same ways in the same order
+    /// whenever it is asked.
+    fn ways(&self, call: &Call) -> Vec<Way>;
+
+    /// The way of this number, where there is one.
+    fn way(&self, call: &Call, number: u32) -> Option<Way> {
+        self.ways(call).into_iter().nth(number as usize)
+    }
 
     /// Allocates device memory and the host slab, all of it zeros. What was allocated before is given back first.
     fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError>;

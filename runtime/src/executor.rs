@@ -98,7 +98,7 @@ impl Executor {
         Ok(Executor { device, layout, room: Room::default(), loaded: 0, id })
     }
 
-    /// The device, for its facts and its workspace sizes.
+    /// The device, for its facts and its ways.
     pub fn device(&self) -> &dyn Device {
         &*self.device
     }
@@ -156,8 +156,8 @@ impl Executor {
         })
     }
 
-    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, and the scratch that this
-    /// device needs.
+    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, a way that this device has, and
+    /// the scratch that it needs.
     fn check_launches(&self, program: &Program, enqueued: &Enqueued) -> Result<(), RuntimeError> {
         for launch in enqueued.steps.iter().filter_map(Step::launch) {
             let name = &program.trace.ops[launch.op.index()].name;
@@ -166,11 +166,14 @@ impl Executor {
                 let expected = format!("multiples of {STORAGE_ALIGNMENT} bytes");
                 return Err(RuntimeError::mismatch(format!("addresses of `{name}`"), expected, odd.0));
             }
-            let needed = self.device.workspace_bytes(&launch.call);
-            if launch.workspace_bytes < needed {
+            let Some(way) = self.device.way(&launch.call, launch.way) else {
+                let (what, ways) = (format!("ways to run `{name}`"), self.device.ways(&launch.call).len());
+                return Err(RuntimeError::mismatch(what, ways, format!("number {}", launch.way + 1)));
+            };
+            if launch.workspace_bytes < way.workspace {
                 return Err(RuntimeError::mismatch(
-                    format!("workspace of `{name}`"),
-                    needed,
+                    format!("workspace of `{name}` by `{}`", way.name),
+                    way.workspace,
                     launch.workspace_bytes,
                 ));
             }
@@ -411,6 +414,7 @@ impl Builder<'_> {
         Step::Compute(Arc::new(Launch {
             op: *op,
             call: kernel.call,
+            way: alternative.map_or(0, |k| k + 1),
             offsets: kernel.operands.iter().map(offset).collect(),
             workspace,
             workspace_bytes: way.1,

@@ -242,3 +242,27 @@ fn swapping_through_a_file_gives_the_same_bits() {
     };
     assert_eq!(run(HostMemory::File(folder.path().join("slab"))), run(HostMemory::Anonymous));
 }
+
+#[test]
+fn a_way_that_the_device_does_not_have_is_refused() {
+    let mut program = training(&zoo("mlp"), 4);
+    let (seconds, workspace_bytes) = (Seconds::ZERO, Bytes::ZERO);
+    for op in &mut program.trace.ops {
+        op.alternatives.push(Alternative { name: "another".into(), seconds, workspace_bytes });
+    }
+    let mut schedule = keep(&program.trace);
+    let first = schedule.commands.iter_mut().find_map(|command| match command {
+        Command::Compute { op, alternative, .. } if program.trace.ops[op.index()].workspace_bytes.0 == 0 => {
+            Some(alternative)
+        }
+        _ => None,
+    });
+    *first.expect("some kernels need no scratch") = Some(0);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let load = |device: Box<dyn plimsoll_runtime::Device>| {
+        Executor::new(device, layout).expect("it is small").load(&program, &schedule).map(|_| ())
+    };
+    let error = load(Box::new(Cpu::new(CpuOptions::default()))).expect_err("it has one").to_string();
+    assert!(error.contains("ways to run `") && error.contains("number 2"), "{error}");
+    load(Box::new(Null::new(support::link()))).expect("it takes any time that it is told");
+}

@@ -6,7 +6,7 @@ use crate::files;
 use crate::output::{self, Table};
 use crate::verbs::networks::network;
 use plimsoll_ir::profile::Profile;
-use plimsoll_ir::program::Call;
+use plimsoll_ir::program::{Call, Way};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::model::Model;
@@ -16,11 +16,13 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let network = network(&args.name, &args.shape)?;
     let profile: Option<Profile> = args.profile.as_deref().map(files::read).transpose()?;
     let machine = profile.as_ref().map(|p| &p.machine);
-    let workspace = |call: &Call| match machine {
-        Some(gpu) if !gpu.device.starts_with("cpu") => cuda::workspace_bytes(call),
-        _ => cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads)),
+    let ways = |call: &Call| {
+        Way::sole(match machine {
+            Some(gpu) if !gpu.device.starts_with("cpu") => cuda::workspace_bytes(call),
+            _ => cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads)),
+        })
     };
-    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), workspace: &workspace };
+    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), ways: &ways };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     if let Some(profile) = profile {
         let model = Model::fit(&profile).map_err(Failure::usage)?;

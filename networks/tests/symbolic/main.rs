@@ -12,8 +12,8 @@ mod terms;
 use machine::Machine;
 use plimsoll_ir::document::Document;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
-use plimsoll_ir::program::{Program, Role};
-use plimsoll_ir::trace::Phase;
+use plimsoll_ir::program::{Program, Role, Way};
+use plimsoll_ir::trace::{Op, Phase};
 use plimsoll_ir::{Bytes, LayerId};
 use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 use proptest::prelude::*;
@@ -27,8 +27,9 @@ fn check(network: &Network, batch: u64) {
     let mut layouts = Vec::new();
     for relu in RELU {
         for mode in [Mode::Train, Mode::Evaluate] {
-            let workspace = |_: &_| Bytes(100);
-            let options = LowerOptions { mode, relu, workspace: &workspace };
+            let other = Way { name: "other".into(), workspace: Bytes(300) };
+            let ways = |_: &_| [Way::sole(Bytes(100)), vec![other.clone()]].concat();
+            let options = LowerOptions { mode, relu, ways: &ways };
             let program = lower(network, batch, &options).expect("it lowers");
             program.trace.validate().expect("the trace is sound");
             check_form(&program);
@@ -53,6 +54,10 @@ fn check_form(program: &Program) {
         trace.ops.iter().all(|op| op.workspace_bytes == Bytes(256)),
         "workspaces are asked for and aligned"
     );
+    let others =
+        |op: &Op| -> Vec<_> { op.alternatives.iter().map(|a| (a.name.clone(), a.workspace_bytes)).collect() };
+    let other: Vec<(String, Bytes)> = vec![("other".into(), Bytes(512))];
+    assert!(trace.ops.iter().all(|op| others(op) == other), "every further way is an alternative");
     assert!(trace.lives().iter().all(Option::is_some), "every tensor is needed by some op");
     let host = [program.images, program.labels];
     let written = trace.ops.iter().flat_map(|op| &op.writes).any(|t| host.contains(t));

@@ -22,7 +22,7 @@ use crate::device::{
     in_range,
 };
 use memory::Memory;
-use plimsoll_ir::program::Call;
+use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, Seconds};
 use std::sync::Arc;
@@ -85,8 +85,8 @@ impl Device for Cpu {
         }
     }
 
-    fn workspace_bytes(&self, call: &Call) -> Bytes {
-        kernels::workspace_bytes(call, self.options.threads.max(1))
+    fn ways(&self, call: &Call) -> Vec<Way> {
+        Way::sole(kernels::workspace_bytes(call, self.options.threads.max(1)))
     }
 
     fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {

@@ -34,7 +34,7 @@ use driver::{Context, Driver, Event, Function, Module};
 use graph::{Iterations, Next, Streams};
 use kernels::{Argument, Grid};
 use memory::Memory;
-use plimsoll_ir::program::Call;
+use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Seconds};
 use presence::Search;
@@ -259,8 +259,8 @@ impl Device for CudaDevice {
         self.facts.clone()
     }
 
-    fn workspace_bytes(&self, call: &Call) -> Bytes {
-        workspace_bytes(call)
+    fn ways(&self, call: &Call) -> Vec<Way> {
+        Way::sole(workspace_bytes(call))
     }
 
     fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {

@@ -6,7 +6,7 @@
 #![allow(dead_code, reason = "every test binary uses a part")]
 
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
-use plimsoll_ir::program::Program;
+use plimsoll_ir::program::{Program, Way};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, TensorId};
@@ -63,8 +63,11 @@ pub fn evaluation(network: &Network, batch: u64) -> Program {
 
 fn lowered(network: &Network, batch: u64, mode: Mode) -> Program {
     let devices = [1, 2].map(|threads| Cpu::new(CpuOptions { threads, ..CpuOptions::default() }));
-    let workspace = |call: &_| devices.iter().map(|d| d.workspace_bytes(call)).fold(Bytes::ZERO, Bytes::max);
-    let options = LowerOptions { mode, relu: ReluStorage::Auto, workspace: &workspace };
+    let ways = |call: &_| {
+        let needed = devices.iter().flat_map(|d| d.ways(call)).map(|way| way.workspace);
+        Way::sole(needed.fold(Bytes::ZERO, Bytes::max))
+    };
+    let options = LowerOptions { mode, relu: ReluStorage::Auto, ways: &ways };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 

@@ -11,7 +11,7 @@ mod support;
 use faulty::{Fault, Faulty, Planted};
 use library::StandIn;
 use plimsoll_ir::network::Network;
-use plimsoll_ir::program::Program;
+use plimsoll_ir::program::{Program, Way};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
@@ -27,8 +27,8 @@ const ITERATIONS: u64 = 5;
 
 /// One training iteration with the scratch that the device `cuda` needs, and no byte more.
 fn program(network: &Network) -> Program {
-    let workspace = |call: &_| workspace_bytes(call);
-    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, workspace: &workspace };
+    let ways = |call: &_| Way::sole(workspace_bytes(call));
+    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &ways };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
