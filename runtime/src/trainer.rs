@@ -157,6 +157,11 @@ impl Trainer {
         &self.train
     }
 
+    /// The executor and the training program, for whoever runs iterations on input of their own.
+    pub fn into_parts(self) -> (Executor, Loaded) {
+        (self.executor, self.train)
+    }
+
     /// Iterations of one epoch of so many samples; the samples that do not fill a last batch are left out of that
     /// epoch.
     pub fn iterations_per_epoch(&self, samples: usize) -> u64 {

@@ -17,7 +17,7 @@ fn expected(calls: &[(&str, u64)]) -> BTreeMap<String, u64> {
 #[test]
 fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
     let Some(library) = StandIn::open() else { return };
-    let program = program(&everything());
+    let program = program(&library, &everything());
     let schedule = naive(&program.trace);
     let on = |stream| schedule.commands.iter().filter(|c| c.stream() == stream).count() as u64;
     for graphs in [false, true] {
@@ -67,7 +67,7 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
 #[test]
 fn a_timed_iteration_tells_when_each_command_ran() {
     let Some(library) = StandIn::open() else { return };
-    let program = program(&everything());
+    let program = program(&library, &everything());
     let schedule = naive(&program.trace);
     let device = Box::new(library.device(true));
     let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
@@ -103,7 +103,9 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
 #[test]
 fn a_refused_call_is_one_message() {
     let Some(library) = StandIn::open() else { return };
-    let program = program(&everything());
+    let program = program(&library, &everything());
+    // A module that is refused is compiled anew where it was kept.
+    std::fs::remove_dir_all(library.options().cache.expect("it has one")).expect("kernels were kept there");
     let schedule = naive(&program.trace);
     let layout = MemoryLayout::of(&program, &schedule);
     let check = |call: &CStr, after: u64, code: u32, parts: &[&str]| {

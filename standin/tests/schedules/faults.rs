@@ -22,8 +22,9 @@ const ORDERS: u64 = 30;
 fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Policy>, share: f64) {
     let Some(library) = StandIn::open() else { return };
     let network = everything();
-    let program = program(&network);
-    let kept = train(&network, &program, &keep(&program.trace), library.device(false)).expect("it trains");
+    let program = program(&library, &network);
+    let kept = train(&network, &program, &keep(&program.trace), Box::new(library.device(false)));
+    let kept = kept.expect("it trains");
     let kept = bits(&kept);
     let schedule = match policy {
         Some(policy) => planned(&program, policy).expect("it has a plan for it"),
@@ -36,7 +37,8 @@ fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Poli
             let shows = (1..=ORDERS).any(|order| {
                 library.order(order);
                 let device = Faulty::new(library.device(graphs), fault, &planted, library.busy());
-                train(&network, &program, &schedule, device).map_or(true, |found| bits(&found) != kept)
+                train(&network, &program, &schedule, Box::new(device))
+                    .map_or(true, |found| bits(&found) != kept)
             });
             if *planted.lock().expect("nobody panics with it") > 0 {
                 there += 1;
@@ -98,7 +100,7 @@ fn with_a_last_offload(schedule: &mut Schedule) {
 #[test]
 fn a_stream_that_is_never_joined_shows() {
     let Some(library) = StandIn::open() else { return };
-    let program = program(&everything());
+    let program = program(&library, &everything());
     let mut schedule = keep(&program.trace);
     with_a_last_offload(&mut schedule);
     let layout = MemoryLayout::of(&program, &schedule);

@@ -34,23 +34,16 @@ impl StandIn {
         Some(StandIn { folder, handle, _alone: alone })
     }
 
-    /// Where the device keeps its compiled kernels.
-    #[allow(dead_code, reason = "not every test looks there")]
-    pub fn cache(&self) -> PathBuf {
-        self.folder.path().join("cache")
-    }
-
-    /// Where the device finds it.
-    #[allow(dead_code, reason = "as above")]
-    pub fn folders(&self) -> Vec<PathBuf> {
-        vec![self.folder.path().to_owned()]
+    /// How the device `cuda` finds it, with a cache of its own.
+    pub fn options(&self) -> CudaOptions {
+        let folder = self.folder.path().to_owned();
+        let cache = Some(folder.join("cache"));
+        CudaOptions { libraries: vec![folder], cache, ..CudaOptions::default() }
     }
 
     /// Opens the device `cuda` as anybody does.
     pub fn open_device(&self, graphs: bool) -> Result<CudaDevice, CudaError> {
-        let folder = self.folder.path().to_owned();
-        let cache = Some(folder.join("cache"));
-        CudaDevice::open(&CudaOptions { graphs, libraries: vec![folder], cache, ..CudaOptions::default() })
+        CudaDevice::open(&CudaOptions { graphs, ..self.options() })
     }
 
     /// The device `cuda`.
@@ -105,6 +98,12 @@ impl StandIn {
         after.iter_mut().for_each(|(name, count)| *count -= before.get(name).unwrap_or(&0));
         after.retain(|_, count| *count > 0);
         after
+    }
+
+    /// The same, for those that run elsewhere too, where nobody counts.
+    #[allow(dead_code, reason = "not every test asks both")]
+    pub fn counted(&self, act: impl FnOnce()) -> Option<BTreeMap<String, u64>> {
+        Some(self.calls_of(act))
     }
 
     /// The call of this name that comes after so many others of it is not made and gives this code.

@@ -1,0 +1,139 @@
+//! Whole training iterations on the device `cuda` as it is: every schedule gives the bits of keeping everything, with graphs
+//! and without, however late a stream is.
+//!
+//! Where that is, `super::Place` says: on the stand-in, or on a GPU. It opens devices, and says how its streams can be made
+//! late. Nothing else here knows.
+
+use super::Place;
+use super::support::{self, advance, everything, keep, naive, zoo};
+use plimsoll_ir::network::Network;
+use plimsoll_ir::program::{Call, Program};
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::testing::random_schedule;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
+use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer};
+use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use std::collections::BTreeMap;
+
+const BATCH: u64 = 4;
+const ITERATIONS: u64 = 5;
+
+/// One training iteration with the scratch that the device `cuda` needs, and no byte more.
+pub fn program(place: &Place, network: &Network) -> Program {
+    let device = place.device(false);
+    let ways = |call: &Call| device.ways(call);
+    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &ways };
+    let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
+    for op in &mut program.trace.ops {
+        op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
+    }
+    program
+}
+
+/// The schedule of a policy at the tightest of some budgets that it fits; none where it has no plan for the network.
+pub fn planned(program: &Program, policy: Policy) -> Option<Schedule> {
+    let memory = program.trace.memory();
+    let (_, peak) = memory.peak().expect("there are ops");
+    let (_, floor) = memory.floor().expect("there are ops");
+    let fits = |share: f64| {
+        let request = PlanRequest {
+            budget: Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64),
+            link: Link::symmetric(BytesPerSecond(5e9)),
+            policy,
+            allow: Allow::default(),
+            limits: Limits { evaluations: Some(200), ..Limits::default() },
+            seed: 1,
+            without: Tricks::NONE,
+        };
+        match plan(&program.trace, &request).expect("a sound trace") {
+            Outcome::Planned(plan) => Some(plan.schedule),
+            Outcome::Infeasible(_) => None,
+        }
+    };
+    [0.2, 0.4, 0.7, 1.0, 1.3].into_iter().find_map(fits)
+}
+
+/// What a device has after some iterations.
+pub fn train(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    device: Box<dyn Device>,
+) -> Result<Checkpoint, RuntimeError> {
+    let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
+    let loaded = executor.load(program, schedule)?;
+    let mut trainer = Trainer::new(executor, loaded, None, support::plan(network, BATCH))?;
+    advance(&mut trainer, ITERATIONS)?;
+    trainer.checkpoint()
+}
+
+/// Every number of a checkpoint, by region.
+fn numbers(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<f32>> {
+    let region = |name: &str| checkpoint.region(name).expect("it has its regions");
+    checkpoint.names().map(|name| (name.to_owned(), region(name))).collect()
+}
+
+/// The bits of every number of a checkpoint, by region.
+pub fn bits(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<u32>> {
+    let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect();
+    numbers(checkpoint).into_iter().map(|(name, numbers)| (name, bits(numbers))).collect()
+}
+
+fn check(place: &Place, network: &Network, program: &Program, schedules: &[(String, Schedule)]) {
+    let kept = train(network, program, &keep(&program.trace), Box::new(place.device(false)));
+    let kept = kept.expect("it trains");
+    let its_own = support::training(network, BATCH);
+    let on_cpu = train(network, &its_own, &keep(&its_own.trace), Box::new(Cpu::new(CpuOptions::default())));
+    let on_cpu = numbers(&on_cpu.expect("it trains"));
+    for (name, found) in numbers(&kept) {
+        let near = found.iter().zip(&on_cpu[&name]).all(|(a, b)| (a - b).abs() < 1e-3);
+        assert!(near, "`{name}` is not what the device cpu computes");
+    }
+    let kept = bits(&kept);
+    for (n, (name, schedule)) in (0..).zip(schedules) {
+        for graphs in [false, true] {
+            for pace in place.paces(n) {
+                place.set(&pace);
+                let found = train(network, program, schedule, place.watched(graphs)).expect("it trains");
+                for (region, bits) in bits(&found) {
+                    assert!(bits == kept[&region], "`{region}` differs: {name}, graphs {graphs}, {pace:?}");
+                }
+            }
+        }
+    }
+}
+
+fn schedules(program: &Program, policies: &[Policy], random: u64) -> Vec<(String, Schedule)> {
+    let mut plans = Vec::new();
+    for policy in policies {
+        match planned(program, *policy) {
+            Some(schedule) => plans.push((policy.to_string(), schedule)),
+            None => println!("{policy} has no plan for {}", program.trace.name),
+        }
+    }
+    assert!(plans.len() >= policies.len() / 2, "most policies have a plan for it");
+    let random = (0..random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
+    let own = [("keep", keep(&program.trace)), ("naive", naive(&program.trace))];
+    own.map(|(name, schedule)| (name.to_owned(), schedule)).into_iter().chain(plans).chain(random).collect()
+}
+
+/// A network under several policies and random schedules.
+fn trains_to_the_same_bits(network: &Network, policies: &[Policy], random: u64) {
+    let Some(place) = Place::open() else { return };
+    let program = program(&place, network);
+    check(&place, network, &program, &schedules(&program, policies, random));
+}
+
+fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
+    trains_to_the_same_bits(&everything(), &Policy::ALL, 6);
+}
+
+fn resnet20_trains_to_the_same_bits() {
+    trains_to_the_same_bits(&zoo("resnet20"), &[Policy::Plimsoll], 0);
+}
+
+plimsoll_ir::tests![
+    a_network_of_every_kind_of_layer_trains_to_the_same_bits,
+    resnet20_trains_to_the_same_bits,
+];
