@@ -12,6 +12,7 @@
 pub mod check;
 pub mod config;
 pub mod document;
+pub mod health;
 pub mod ids;
 pub mod network;
 pub mod philox;

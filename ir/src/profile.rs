@@ -4,6 +4,7 @@
 //! in a profile is predicted.
 
 use crate::document::{Document, Fault, define_kind};
+use crate::health::Health;
 use crate::network::NetworkSpec;
 use crate::trace::Phase;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
@@ -49,6 +50,9 @@ pub struct Machine {
     pub plimsoll: String,
     /// When it was measured: seconds since 1970, UTC.
     pub unix_seconds: u64,
+    /// What the device's driver told of it meanwhile; none where nothing was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
 }
 
 /// Link rates, each way alone and with the other way running. Every sample is one transfer.
@@ -63,6 +67,38 @@ pub struct LinkSamples {
     pub offload_together: Vec<TransferSample>,
     /// Host to device while the other way runs.
     pub prefetch_together: Vec<TransferSample>,
+    /// Copies of host memory that is not page-locked; none where the device takes all host memory alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pageable: Option<PageableSamples>,
+    /// What transfers do to an op that is bound by the device's memory; none where the budget has no room for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<BesideSamples>,
+}
+
+/// Copies of plain host memory, each way alone. Plans never use it; it says what page-locked memory is worth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageableSamples {
+    /// Device to host.
+    pub offload: Vec<TransferSample>,
+    /// Host to device.
+    pub prefetch: Vec<TransferSample>,
+}
+
+/// The seconds of one op that reads a tensor and writes another and computes next to nothing, beside transfers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BesideSamples {
+    /// Each of the two tensors, and each transfer.
+    pub bytes: Bytes,
+    /// With no transfer running.
+    pub alone: Vec<Seconds>,
+    /// While offloads run all the time.
+    pub offloading: Vec<Seconds>,
+    /// While prefetches do.
+    pub prefetching: Vec<Seconds>,
+    /// While both do.
+    pub both: Vec<Seconds>,
 }
 
 /// One timed transfer.
@@ -101,6 +137,21 @@ pub struct OpSamples {
     pub flops: u64,
     /// One measured time for each repetition, warm-up left out.
     pub seconds: Vec<Seconds>,
+    /// The other ways to run it, as the trace's alternatives name them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<WaySamples>,
+}
+
+/// One op at one batch size, run in another way than the usual one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaySamples {
+    /// The alternative's name.
+    pub name: String,
+    /// Its scratch at this batch size.
+    pub workspace_bytes: Bytes,
+    /// One measured time for each repetition.
+    pub seconds: Vec<Seconds>,
 }
 
 /// What of a rate the fit found: `seconds = latency + bytes / rate`.
@@ -136,7 +187,9 @@ impl Document for Profile {
                 if self.batches[0].ops.get(j).is_none_or(|first| first.name != op.name) {
                     return fault(place, "the ops are not the same at every batch size");
                 }
-                if op.seconds.is_empty() || op.seconds.iter().any(|s| !(s.0.is_finite() && s.0 >= 0.0)) {
+                let ways = || op.ways.iter().flat_map(|way| &way.seconds);
+                let mut times = op.seconds.iter().chain(ways());
+                if times.clone().next().is_none() || times.any(|s| !(s.0.is_finite() && s.0 >= 0.0)) {
                     return fault(place, "an op needs at least one time, and times are 0 or more");
                 }
             }
@@ -147,8 +200,12 @@ impl Document for Profile {
         if all.iter().any(|samples| samples.is_empty()) {
             return fault("link".into(), "each way needs samples, alone and together");
         }
-        if all.iter().flat_map(|s| s.iter()).any(|s| !(s.seconds.0.is_finite() && s.seconds.0 > 0.0)) {
-            return fault("link".into(), "a transfer takes more than 0 seconds");
+        let pageable = link.pageable.iter().flat_map(|p| p.offload.iter().chain(&p.prefetch));
+        let transfers = all.iter().flat_map(|s| s.iter()).chain(pageable);
+        let beside = link.beside.iter().flat_map(|b| [&b.alone, &b.offloading, &b.prefetching, &b.both]);
+        let mut times = transfers.map(|s| s.seconds.0).chain(beside.flatten().map(|s| s.0));
+        if times.any(|seconds| !(seconds.is_finite() && seconds > 0.0)) {
+            return fault("link".into(), "a transfer, and an op beside it, take more than 0 seconds");
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use crate::Watch;
 use crate::error::ProfileError;
 use plimsoll_ir::Seconds;
+use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
 
 /// Something whose iterations and link can be timed. The order of calls is: `calibrate` or not, `prepare`, then the others.
@@ -15,6 +16,9 @@ pub(crate) trait Bench {
 
     /// Measures the four rates.
     fn link(&mut self, watch: &mut Watch<'_>) -> Result<LinkSamples, ProfileError>;
+
+    /// How the device is now; none where there is nobody to tell.
+    fn health(&mut self) -> Option<Health>;
 
     /// Runs one iteration of the batch size at this position of those prepared: one sample of the iteration and of each op.
     fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError>;

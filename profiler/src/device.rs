@@ -10,6 +10,7 @@ use crate::error::ProfileError;
 use crate::link::{self, Probe};
 use crate::rounds::{Progress, Stage};
 use crate::{Subject, Watch};
+use plimsoll_ir::health::Health;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples};
 use plimsoll_ir::program::{Hyper, Init, Program, Role};
@@ -141,6 +142,10 @@ impl Bench for DeviceBench<'_, '_> {
         Ok(samples)
     }
 
+    fn health(&mut self) -> Option<Health> {
+        self.executor.as_ref().expect(PREPARED).device().health()
+    }
+
     fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError> {
         let executor = self.executor.as_mut().expect(PREPARED);
         let Prepared { loaded, images, labels } = &self.batches[position];
@@ -168,6 +173,7 @@ pub fn batch_samples(
             phase: op.phase,
             flops: op.flops,
             seconds: Vec::with_capacity(timelines.len()),
+            ways: Vec::new(),
         })
         .collect();
     let mut iteration_seconds = Vec::with_capacity(timelines.len());

@@ -9,6 +9,7 @@
 
 use crate::ProfileRequest;
 use crate::error::ProfileError;
+use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
 use plimsoll_ir::schedule::Link;
@@ -55,6 +56,8 @@ pub(crate) enum Entry {
     Overhead(Seconds),
     /// All four rates.
     Link(LinkSamples),
+    /// How the device was just after a round.
+    Health(Health),
     /// A few iterations of one batch size.
     Round(BatchSamples),
     /// All of it was measured, well enough to decide.

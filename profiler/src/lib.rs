@@ -88,6 +88,8 @@ pub struct Watch<'a> {
     pub stop: &'a dyn Fn() -> bool,
     /// Told after every iteration.
     pub progress: &'a mut dyn FnMut(Progress),
+    /// Told, once each, what makes the times doubtful: another process on the device, a device that is slowed down.
+    pub warn: &'a mut dyn FnMut(&str),
 }
 
 /// A caller's own failure to give a program and a schedule.
@@ -120,6 +122,7 @@ pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Mach
         system: facts.system,
         plimsoll: plimsoll.to_owned(),
         unix_seconds,
+        health: device.health(),
     }
 }
 
@@ -157,13 +160,14 @@ fn profile_on(
     if !measured.done {
         go_on(request, bench, &mut journal, &mut measured, watch)?;
     }
-    let Measured { overhead: Some(overhead_seconds), link: Some(link), batches, .. } = measured else {
+    let Measured { overhead: Some(overhead_seconds), link: Some(link), batches, health, .. } = measured
+    else {
         return Err(journal.other_study("it says that it is complete and is not".to_owned()));
     };
     Ok(Profile {
         kind: ProfileKind,
         network: request.network.clone(),
-        machine: Machine { unix_seconds: header.unix_seconds, ..request.machine.clone() },
+        machine: Machine { unix_seconds: header.unix_seconds, health, ..request.machine.clone() },
         budget_bytes: request.budget,
         overhead_seconds,
         link,

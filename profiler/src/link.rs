@@ -42,6 +42,8 @@ pub(crate) fn no_samples() -> LinkSamples {
         prefetch_alone: Vec::new(),
         offload_together: Vec::new(),
         prefetch_together: Vec::new(),
+        pageable: None,
+        beside: None,
     }
 }
 

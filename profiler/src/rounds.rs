@@ -10,6 +10,7 @@ use crate::journal::{Entry, Journal};
 use crate::statistics::{Centre, centre};
 use crate::{Effort, Watch};
 use plimsoll_ir::Seconds;
+use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
 use std::time::Instant;
 
@@ -43,6 +44,8 @@ pub struct Progress {
 pub(crate) struct Measured {
     pub overhead: Option<Seconds>,
     pub link: Option<LinkSamples>,
+    /// Of all looks at the device so far.
+    pub health: Option<Health>,
     /// One for each batch size, without ops before its first turn.
     pub batches: Vec<BatchSamples>,
     /// An earlier run found it to be enough.
@@ -53,7 +56,13 @@ impl Measured {
     pub fn new(batches: &[u64]) -> Measured {
         let empty =
             |batch: &u64| BatchSamples { batch: *batch, iteration_seconds: Vec::new(), ops: Vec::new() };
-        Measured { overhead: None, link: None, batches: batches.iter().map(empty).collect(), done: false }
+        Measured {
+            overhead: None,
+            link: None,
+            health: None,
+            batches: batches.iter().map(empty).collect(),
+            done: false,
+        }
     }
 
     /// Takes in one entry of the journal. What a round does not share with those before it, in words, is the error.
@@ -61,6 +70,7 @@ impl Measured {
         match entry {
             Entry::Overhead(seconds) => self.overhead = Some(seconds),
             Entry::Link(link) => self.link = Some(link),
+            Entry::Health(now) => self.health = Some(self.health.take().unwrap_or_default().then(now)),
             Entry::Done => self.done = true,
             Entry::Round(round) => match self.batches.iter_mut().find(|b| b.batch == round.batch) {
                 Some(all) => extend(all, round)?,
@@ -150,9 +160,26 @@ pub(crate) fn measure(
                 journal.append(&entry)?;
             }
             end?;
+            look(bench, journal, measured, watch)?;
         }
         round += 1;
     }
+}
+
+/// Looks how the device is, and says what is new and makes the times doubtful.
+pub(crate) fn look(
+    bench: &mut dyn Bench,
+    journal: &mut Journal,
+    measured: &mut Measured,
+    watch: &mut Watch<'_>,
+) -> Result<(), ProfileError> {
+    let Some(now) = bench.health() else { return Ok(()) };
+    now.warnings(&measured.health.clone().unwrap_or_default())
+        .iter()
+        .for_each(|warning| (watch.warn)(warning));
+    let entry = Entry::Health(now);
+    measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
+    journal.append(&entry)
 }
 
 /// One warm-up and [`TURN`] timed iterations of one batch size: what was measured, and how it ended.

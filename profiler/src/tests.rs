@@ -1,6 +1,7 @@
 //! Measuring on a made-up machine: rounds, the journal, interruption, noise.
 
 use super::*;
+use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples, TransferSample};
 use plimsoll_ir::trace::Phase;
 use std::path::Path;
@@ -16,6 +17,8 @@ struct Fake {
     /// The second op's seconds a sample at the n-th iteration, as a factor.
     factor: fn(usize) -> f64,
     names: [&'static str; 2],
+    /// What a look after the n-th iteration gives.
+    health: fn(usize) -> Option<Health>,
 }
 
 fn quiet(_: usize) -> f64 {
@@ -30,6 +33,7 @@ fn fake() -> Fake {
         linked: 0,
         factor: quiet,
         names: ["fc.forward", "fc.backward"],
+        health: |_| None,
     }
 }
 
@@ -53,7 +57,13 @@ impl Bench for Fake {
             prefetch_alone: one.clone(),
             offload_together: one.clone(),
             prefetch_together: one,
+            pageable: None,
+            beside: None,
         })
+    }
+
+    fn health(&mut self) -> Option<Health> {
+        (self.health)(self.ran.len())
     }
 
     fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError> {
@@ -66,6 +76,7 @@ impl Bench for Fake {
             phase,
             flops: 10 * batch,
             seconds: vec![Seconds(seconds)],
+            ways: vec![],
         };
         let ops = vec![
             op(self.names[0], Phase::Forward, 1e-3 * batch as f64),
@@ -85,6 +96,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
             system: "none".into(),
             plimsoll: "0.1.0".into(),
             unix_seconds: 77,
+            health: None,
         },
         budget: Bytes(1000),
         batches: vec![1, 2, 4],
@@ -101,7 +113,7 @@ fn run(request: &ProfileRequest, bench: &mut Fake, iterations: usize) -> Result<
         asked.set(asked.get() + 1);
         asked.get() > iterations
     };
-    profile_on(request, bench, &mut Watch { stop: &stop, progress: &mut |_| {} })
+    profile_on(request, bench, &mut Watch { stop: &stop, progress: &mut |_| {}, warn: &mut |_| {} })
 }
 
 fn folder() -> TempDir {
@@ -278,7 +290,7 @@ fn time_ends_the_rounds_once_there_is_enough() {
 fn progress_reaches_its_end() {
     let folder = folder();
     let mut told = Vec::new();
-    let mut watch = Watch { stop: &|| false, progress: &mut |p| told.push(p) };
+    let mut watch = Watch { stop: &|| false, progress: &mut |p| told.push(p), warn: &mut |_| {} };
     profile_on(&request(&folder), &mut fake(), &mut watch).expect("measured");
     assert_eq!(told.len(), 18);
     assert_eq!(told.last().map(|p| (p.stage, p.done, p.of)), Some((Stage::Iterations { batch: 1 }, 18, 18)));
@@ -299,5 +311,40 @@ fn unusable_requests_and_folders_are_named() {
     {
         let request = ProfileRequest { journal, ..request(&folder) };
         assert!(matches!(run(&request, &mut fake(), usize::MAX), Err(ProfileError::Journal { .. })));
+    }
+}
+
+/// Another process comes after 6 iterations and goes after 18; heat comes after 12 and stays.
+fn shared(ran: usize) -> Option<Health> {
+    let other = OtherProcess { pid: 7, name: Some("python".into()), bytes: Some(Bytes(5)) };
+    let others = if (6..18).contains(&ran) { vec![other] } else { vec![] };
+    let slowed_by = if ran >= 12 { vec!["heat".into()] } else { vec![] };
+    Some(Health { slowed_by, others, celsius: Some(40 + ran as u32), ..Health::default() })
+}
+
+#[test]
+fn who_else_is_on_the_device_is_said_once_and_stands_in_the_profile() {
+    let folder = folder();
+    let request = request(&folder);
+    for stop_after in [23, usize::MAX] {
+        let mut said = Vec::new();
+        let asked = std::cell::Cell::new(0);
+        let stop = || {
+            asked.set(asked.get() + 1);
+            asked.get() > stop_after
+        };
+        let mut watch =
+            Watch { stop: &stop, progress: &mut |_| {}, warn: &mut |warning| said.push(warning.to_owned()) };
+        let mut bench = Fake { health: shared, ..fake() };
+        let outcome = profile_on(&request, &mut bench, &mut watch);
+        if stop_after < usize::MAX {
+            assert!(matches!(outcome, Err(ProfileError::Interrupted)));
+            assert_eq!(said.len(), 2, "{said:?}");
+            assert!(said[0].contains("process 7 (python") && said[1].contains("heat"), "{said:?}");
+        } else {
+            let health = outcome.expect("measured").machine.health.expect("it was told");
+            assert_eq!((health.others.len(), &health.slowed_by[..]), (1, &["heat".to_owned()][..]));
+            assert!(said.is_empty(), "the journal knows it: {said:?}");
+        }
     }
 }

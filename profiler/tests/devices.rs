@@ -76,7 +76,12 @@ fn measure(device: Box<dyn Device>, batches: Vec<u64>, paced: Option<Link>) -> R
         journal: folder.path().join("profile.journal.jsonl"),
         fresh: false,
     };
-    profile(&request, &mut subject, device, &mut Watch { stop: &|| false, progress: &mut |_| {} })
+    profile(
+        &request,
+        &mut subject,
+        device,
+        &mut Watch { stop: &|| false, progress: &mut |_| {}, warn: &mut |_| {} },
+    )
 }
 
 #[test]
@@ -167,7 +172,7 @@ fn a_budget_without_room_for_the_link_is_named() {
         journal: folder.path().join("journal"),
         fresh: false,
     };
-    let watch = &mut Watch { stop: &|| false, progress: &mut |_| {} };
+    let watch = &mut Watch { stop: &|| false, progress: &mut |_| {}, warn: &mut |_| {} };
     assert!(matches!(
         profile(&request, &mut subject, device, watch),
         Err(ProfileError::NoRoom { left: Bytes(100) })

@@ -9,6 +9,7 @@
 //! made by this crate's executor, from a schedule that was checked; this is what the devices' `unsafe` code stands
 //! on.
 
+use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, OpId, Seconds};
@@ -177,7 +178,10 @@ impl Transfer {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DeviceError {
     /// Less memory is there than was asked for.
-    #[error("{needed} of {what} memory are needed and {available} are there; lower the budget or the batch")]
+    #[error(
+        "{needed} of {what} memory are needed and {available} are there{}; lower the budget or the batch",
+        holders(held_by)
+    )]
     OutOfMemory {
         /// `device` or `host`.
         what: &'static str,
@@ -185,6 +189,8 @@ pub enum DeviceError {
         needed: Bytes,
         /// What there is.
         available: Bytes,
+        /// Who else holds some of it, as far as is known.
+        held_by: Vec<OtherProcess>,
     },
     /// The host slab's file cannot be had at its full size.
     #[error("the host file `{}` cannot hold {bytes}: {why}", path.display())]
@@ -226,6 +232,18 @@ pub enum DeviceError {
     },
 }
 
+/// `, while process 7 (python, 9.00 GiB) is on the device, too`, or nothing where nobody is known.
+fn holders(held_by: &[OtherProcess]) -> String {
+    match held_by {
+        [] => String::new(),
+        [one] => format!(", while {one} is on the device, too"),
+        all => {
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            format!(", while others are on the device, too: {}", all.join(", "))
+        }
+    }
+}
+
 /// A machine that executes schedules.
 ///
 /// The order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An
@@ -234,6 +252,16 @@ pub enum DeviceError {
 pub trait Device: Send {
     /// What it is.
     fn facts(&self) -> DeviceFacts;
+
+    /// How it is now, as its driver tells; none where there is nobody to tell. It takes milliseconds.
+    fn health(&self) -> Option<Health> {
+        None
+    }
+
+    /// Whether the slab is page-locked, and transfers of it are of another kind than those of other host memory.
+    fn pins(&self) -> bool {
+        false
+    }
 
     /// How this device can run a call, the usual way first; never empty. The same call has the same ways in the same order
     /// whenever it is asked.

@@ -4,8 +4,9 @@ use crate::args::{DoctorArgs, HostPlace};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::task::Setup;
+use plimsoll_ir::health::{Health, PcieLink};
 use plimsoll_ir::{Bytes, BytesPerSecond};
-use plimsoll_runtime::cuda::{Health, Survey, survey};
+use plimsoll_runtime::cuda::{Survey, survey};
 use plimsoll_runtime::{CudaError, DeviceError};
 use std::time::Instant;
 
@@ -46,13 +47,13 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
         ]);
     }
     let mut tables = vec![machine];
-    tables.extend(cuda(survey()));
+    tables.extend(cuda(survey(), &mut advice));
     tables.extend((!advice.rows.is_empty()).then_some(advice));
     Ok(tables)
 }
 
-/// What there is of CUDA; a machine without it is told so in one line.
-fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
+/// What there is of CUDA, with what is doubtful about it as advice; a machine without it is told so in one line.
+fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
     let survey = match survey {
         Ok(survey) => survey,
         Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", error.to_string().into())])],
@@ -63,10 +64,15 @@ fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
         Err(error) => error.to_string(),
     };
     let libraries = vec![
-        ("driver_version", "driver", survey.driver_version.into()),
+        ("driver_version", "driver", survey.driver_version.as_ref().ok().cloned().into()),
         ("cuda_version", "CUDA of the driver", version(survey.version).into()),
         ("driver_library", "driver's library", survey.driver.display().to_string().into()),
         ("nvrtc", "NVRTC", compiler.into()),
+        (
+            "nvml",
+            "NVML",
+            survey.driver_version.map_or_else(|error| error.to_string(), |_| "it answers".into()).into(),
+        ),
     ];
     let mut devices = Table::new(
         "cuda_devices",
@@ -88,7 +94,8 @@ fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
             ("pcie_best", "at best"),
             ("clock_mhz", "MHz now"),
             ("clock_best_mhz", "at best"),
-            ("power_limit_watts", "watts at most"),
+            ("power_limit_watts", "watts allowed"),
+            ("power_best_watts", "at most"),
             ("celsius", "°C"),
             ("slowed", "slowed by"),
             ("processes", "others on it"),
@@ -98,13 +105,17 @@ fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
         if health != Health::default() {
             state.rows.push(state_of(ordinal, &health));
         }
+        for warning in health.warnings(&Health::default()) {
+            let todo = "wait for its end or take another device; what is slowed down needs cooling, power, or its clocks set free";
+            advice.rows.push(vec![Cell::from(format!("cuda:{ordinal}: {warning}")), todo.into()]);
+        }
         devices.rows.push(vec![
             format!("cuda:{ordinal}").into(),
             gpu.name.into(),
             gpu.capability.to_string().into(),
             u64::from(gpu.multiprocessors).into(),
             gpu.memory.into(),
-            health.free.into(),
+            health.memory_bytes.now.into(),
             gpu.bus.into(),
         ]);
     }
@@ -115,22 +126,21 @@ fn cuda(survey: Result<Survey, CudaError>) -> Vec<Table> {
 
 /// How a device is now, as a row.
 fn state_of(ordinal: usize, health: &Health) -> Vec<Cell> {
-    let link = |link: Option<(u32, u32)>| link.map(|(generation, lanes)| format!("{generation}.0 x{lanes}"));
     let number = |of: Option<u32>| of.map(u64::from);
-    let process = |(pid, held): &(u32, Option<Bytes>)| match held {
-        Some(held) => format!("{pid} ({held})"),
-        None => pid.to_string(),
-    };
+    let watts = |of: Option<f64>| of.map_or(Cell::None, |watts| Cell::Number(watts, 0));
+    let words = |of: Option<PcieLink>| of.map(|link| link.to_string());
+    let others = health.others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     vec![
         format!("cuda:{ordinal}").into(),
-        link(health.link).into(),
-        link(health.best_link).into(),
-        number(health.clock.map(|(now, _)| now)).into(),
-        number(health.clock.map(|(_, best)| best)).into(),
-        health.power_limit.map_or(Cell::None, |watts| Cell::Number(watts, 0)),
-        number(health.temperature).into(),
-        health.slowed.join(", ").into(),
-        health.processes.iter().map(process).collect::<Vec<_>>().join(", ").into(),
+        words(health.pcie.now).into(),
+        words(health.pcie.best).into(),
+        number(health.clock_mhz.now).into(),
+        number(health.clock_mhz.best).into(),
+        watts(health.power_limit_watts.now),
+        watts(health.power_limit_watts.best),
+        number(health.celsius).into(),
+        health.slowed_by.join(", ").into(),
+        others.into(),
     ]
 }
 
@@ -166,6 +176,7 @@ fn copy_rate() -> Result<BytesPerSecond, Failure> {
             what: "host",
             needed,
             available,
+            held_by: Vec::new(),
         }))
     };
     from.try_reserve_exact(COPY).map_err(refused)?;

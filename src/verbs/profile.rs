@@ -76,6 +76,7 @@ pub fn measure(
             bar.set_length(progress.of.max(progress.done) as u64);
             bar.set_position(progress.done as u64);
         },
+        warn: &mut |warning| bar.suspend(|| tracing::warn!("{warning}")),
     };
     let profile = plimsoll_profiler::profile(&request, &mut subject, device, &mut watch)?;
     bar.finish_and_clear();

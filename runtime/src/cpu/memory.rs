@@ -70,7 +70,12 @@ impl Memory {
         if let Some(available) = available_bytes() {
             let needed = Bytes(layout.device().0.saturating_add(on_host.0));
             if needed > available {
-                return Err(DeviceError::OutOfMemory { what: "device and host", needed, available });
+                return Err(DeviceError::OutOfMemory {
+                    what: "device and host",
+                    needed,
+                    available,
+                    held_by: Vec::new(),
+                });
             }
         }
         let device = anonymous(layout.device(), "device")?;
@@ -113,8 +118,12 @@ impl Memory {
 
 /// Anonymous memory with all its pages in place.
 fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
-    let short =
-        || DeviceError::OutOfMemory { what, needed: bytes, available: machine_bytes().unwrap_or_default() };
+    let short = || DeviceError::OutOfMemory {
+        what,
+        needed: bytes,
+        available: machine_bytes().unwrap_or_default(),
+        held_by: Vec::new(),
+    };
     if bytes == Bytes::ZERO {
         return Ok(Region::empty());
     }

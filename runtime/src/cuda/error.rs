@@ -116,6 +116,14 @@ pub enum CudaError {
         /// What to do.
         what_to_do: &'static str,
     },
+    /// NVML is there and tells nothing.
+    #[error("NVML `{}` does not start: {why}; see whether `nvidia-smi` works", path.display())]
+    Management {
+        /// Which file.
+        path: PathBuf,
+        /// Its word.
+        why: String,
+    },
     /// Any other call that the driver refused.
     #[error("the driver refused {0}")]
     Driver(#[from] Refusal),

@@ -1,82 +1,179 @@
 //! How a device is at the moment, as the driver's management library (NVML) tells: its memory, its link, its limits, and who
 //! else uses it.
 //!
-//! NVML comes with the driver; where it is missing, or does not tell something, nothing is said and nothing is lost: this is
-//! for `doctor` alone, and no decision rests on it.
+//! NVML comes with the driver; where it is missing, or does not tell something, nothing is lost: no plan rests on it. It
+//! says who holds memory that is not there, and which measured times are doubtful.
 
+use super::error::CudaError;
+use super::presence::{Search, Wanted};
+use crate::device::DeviceError;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use plimsoll_ir::Bytes;
+use plimsoll_ir::health::{Health, Now, OtherProcess, PcieLink};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
-/// A device at the moment; none of what NVML does not tell.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Health {
-    /// Memory that nobody holds.
-    pub free: Option<Bytes>,
-    /// Generation and lanes of its PCIe link, now; an idle link sleeps in a low generation.
-    pub link: Option<(u32, u32)>,
-    /// The best that device and slot can do.
-    pub best_link: Option<(u32, u32)>,
-    /// MHz of the multiprocessors, now and at best.
-    pub clock: Option<(u32, u32)>,
-    /// What it may draw, in watts.
-    pub power_limit: Option<f64>,
-    /// In degrees Celsius.
-    pub temperature: Option<u32>,
-    /// Why it is slower than it could be, in words; being idle is no reason.
-    pub slowed: Vec<&'static str>,
-    /// Other processes that compute on it: process number, and the memory that each holds.
-    pub processes: Vec<(u32, Option<Bytes>)>,
-}
+/// NVML's library, which is part of the driver.
+const NVML: Wanted = Wanted {
+    library: "NVML, the driver's management library,",
+    files: &["libnvidia-ml.so.1"],
+    beside: None,
+    probe: c"nvmlInit_v2",
+    what_to_do: "it is part of the driver, and a container is given it with the driver's `utility` capability; without it nobody \
+                 says who else uses a device and whether it is slowed down",
+};
 
 /// The reasons that slow a device down, in words.
-const REASONS: [(ThrottleReasons, &str); 6] = [
+const REASONS: [(ThrottleReasons, &str); 8] = [
     (ThrottleReasons::SW_POWER_CAP, "power limit"),
     (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
     (ThrottleReasons::SW_THERMAL_SLOWDOWN, "heat"),
     (ThrottleReasons::HW_THERMAL_SLOWDOWN, "heat, by hardware"),
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power brake"),
+    (ThrottleReasons::SYNC_BOOST, "the clock of another device"),
     (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, "clocks that were set"),
+    (ThrottleReasons::DISPLAY_CLOCK_SETTING, "the display's clock"),
 ];
 
-/// The driver's version, such as `580.65.06`, and the devices at these places, in their order.
-pub(super) fn look(buses: &[&str]) -> (Option<String>, Vec<Health>) {
-    match Nvml::init() {
-        Ok(nvml) => (nvml.sys_driver_version().ok(), buses.iter().map(|bus| health(&nvml, bus)).collect()),
-        Err(error) => {
-            tracing::debug!("NVML tells nothing: {error}");
-            (None, buses.iter().map(|_| Health::default()).collect())
+/// The processes in NVML's count that are this one, as far as is known. In a container a process does not know the number
+/// that the machine gives it, and NVML knows no other.
+static OWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// NVML, started.
+pub(super) struct Management {
+    nvml: Nvml,
+    path: PathBuf,
+}
+
+/// One device, as NVML sees it.
+pub(super) struct Watched {
+    management: Management,
+    bus: String,
+    /// The processes that computed on it before this one did.
+    before: BTreeSet<u32>,
+}
+
+impl Management {
+    /// Finds and starts NVML.
+    pub(super) fn start(search: &Search) -> Result<Management, CudaError> {
+        let path = search.load(&NVML)?.leak();
+        match Nvml::builder().lib_path(path.as_os_str()).init() {
+            Ok(nvml) => Ok(Management { nvml, path }),
+            Err(error) => Err(CudaError::Management { path, why: error.to_string() }),
+        }
+    }
+
+    /// The driver's own version, such as `580.65.06`.
+    pub(super) fn driver_version(&self) -> Result<String, CudaError> {
+        let unknown = |error: nvml_wrapper::error::NvmlError| CudaError::Management {
+            path: self.path.clone(),
+            why: error.to_string(),
+        };
+        self.nvml.sys_driver_version().map_err(unknown)
+    }
+
+    /// How the device at a place is; what NVML does not tell is absent.
+    pub(super) fn health(&self, bus: &str) -> Health {
+        let Ok(device) = self.nvml.device_by_pci_bus_id(bus) else { return Health::default() };
+        let pcie = |generation: Result<u32, _>, lanes: Result<u32, _>| {
+            Option::zip(generation.ok(), lanes.ok()).map(|(generation, lanes)| PcieLink { generation, lanes })
+        };
+        let watts = |milliwatts: u32| f64::from(milliwatts) * 1e-3;
+        let memory = device.memory_info().ok();
+        let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty());
+        Health {
+            memory_bytes: Now {
+                now: memory.as_ref().map(|m| Bytes(m.free)),
+                best: memory.as_ref().map(|m| Bytes(m.total)),
+            },
+            pcie: Now {
+                now: pcie(device.current_pcie_link_gen(), device.current_pcie_link_width()),
+                best: pcie(device.max_pcie_link_gen(), device.max_pcie_link_width()),
+            },
+            clock_mhz: Now {
+                now: device.clock_info(Clock::SM).ok(),
+                best: device.max_clock_info(Clock::SM).ok(),
+            },
+            power_limit_watts: Now {
+                now: device.enforced_power_limit().ok().map(watts),
+                best: device.power_management_limit_constraints().ok().map(|c| watts(c.max_limit)),
+            },
+            celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+            slowed_by: in_words(reasons),
+            others: self.others(bus),
+        }
+    }
+
+    /// The processes that compute on the device at a place, but not this one.
+    fn others(&self, bus: &str) -> Vec<OtherProcess> {
+        let own = OWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let name = |pid| self.nvml.sys_process_name(pid, 256).ok().and_then(|text| program(&text));
+        let mut processes = self.processes(bus);
+        processes.retain(|(pid, _)| *pid != std::process::id() && !own.contains(pid));
+        processes.into_iter().map(|(pid, bytes)| OtherProcess { pid, name: name(pid), bytes }).collect()
+    }
+
+    /// All processes that compute on the device at a place, with what each holds.
+    fn processes(&self, bus: &str) -> Vec<(u32, Option<Bytes>)> {
+        let Ok(device) = self.nvml.device_by_pci_bus_id(bus) else { return Vec::new() };
+        let found = device.running_compute_processes();
+        let held = |used| match used {
+            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+            UsedGpuMemory::Unavailable => None,
+        };
+        found.unwrap_or_default().into_iter().map(|p| (p.pid, held(p.used_gpu_memory))).collect()
+    }
+
+    /// Looks at one device, before this process computes on it.
+    pub(super) fn watch(self, bus: &str) -> Watched {
+        let before = self.processes(bus).into_iter().map(|(pid, _)| pid).collect();
+        Watched { management: self, bus: bus.to_owned(), before }
+    }
+}
+
+impl Watched {
+    /// Called when this process has just begun to compute on the device: where it is not there by its own number, whoever
+    /// came meanwhile is it.
+    pub(super) fn recognise(&self) {
+        let now: BTreeSet<u32> =
+            self.management.processes(&self.bus).into_iter().map(|(pid, _)| pid).collect();
+        if !now.contains(&std::process::id()) {
+            let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+            own.extend(now.difference(&self.before));
+        }
+    }
+
+    /// How it is now.
+    pub(super) fn health(&self) -> Health {
+        self.management.health(&self.bus)
+    }
+
+    /// The same error, with who else holds the device's memory.
+    pub(super) fn with_holders(&self, error: DeviceError) -> DeviceError {
+        match error {
+            DeviceError::OutOfMemory { what: "device", needed, available, .. } => {
+                let held_by = self.management.others(&self.bus);
+                DeviceError::OutOfMemory { what: "device", needed, available, held_by }
+            }
+            other => other,
         }
     }
 }
 
-fn health(nvml: &Nvml, bus: &str) -> Health {
-    let Ok(device) = nvml.device_by_pci_bus_id(bus) else { return Health::default() };
-    let pair = |a: Result<u32, _>, b: Result<u32, _>| Option::zip(a.ok(), b.ok());
-    let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty());
-    let memory = |used| match used {
-        UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-        UsedGpuMemory::Unavailable => None,
-    };
-    let own = std::process::id();
-    let processes = device.running_compute_processes().unwrap_or_default();
-    let others = processes.into_iter().filter(|process| process.pid != own);
-    Health {
-        free: device.memory_info().ok().map(|memory| Bytes(memory.free)),
-        link: pair(device.current_pcie_link_gen(), device.current_pcie_link_width()),
-        best_link: pair(device.max_pcie_link_gen(), device.max_pcie_link_width()),
-        clock: pair(device.clock_info(Clock::SM), device.max_clock_info(Clock::SM)),
-        power_limit: device.enforced_power_limit().ok().map(|milliwatts| f64::from(milliwatts) * 1e-3),
-        temperature: device.temperature(TemperatureSensor::Gpu).ok(),
-        slowed: REASONS
-            .iter()
-            .filter(|(reason, _)| reasons.contains(*reason))
-            .map(|(_, words)| *words)
-            .collect(),
-        processes: others.map(|process| (process.pid, memory(process.used_gpu_memory))).collect(),
-    }
+/// The reasons that slow a device down.
+fn in_words(reasons: ThrottleReasons) -> Vec<String> {
+    let known = REASONS.iter().filter(|(reason, _)| reasons.contains(*reason));
+    known.map(|(_, words)| (*words).to_owned()).collect()
+}
+
+/// The name of the program in a command line.
+fn program(command: &str) -> Option<String> {
+    let first = command.split_whitespace().next()?;
+    first.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -84,8 +181,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_without_a_device_is_no_error() {
-        let (_, found) = look(&["ffff:ff:1f.7", "nowhere"]);
-        assert_eq!(found, [Health::default(), Health::default()]);
+    fn idling_slows_nothing_and_reasons_have_words() {
+        assert_eq!(in_words(ThrottleReasons::GPU_IDLE), Vec::<String>::new());
+        let hot = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::SW_POWER_CAP;
+        assert_eq!(in_words(hot), ["power limit", "heat"]);
+    }
+
+    #[test]
+    fn a_program_is_named_without_its_folder_and_arguments() {
+        let name = |text| program(text);
+        assert_eq!(name("/usr/bin/python3 train.py /data").as_deref(), Some("python3"));
+        assert_eq!(name("plimsoll").as_deref(), Some("plimsoll"));
+        assert_eq!(name("  "), None);
+    }
+
+    #[test]
+    fn without_the_library_it_is_said_which_file_was_looked_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = Management::start(&Search::only(folder.path())).err().expect("there is none");
+        let text = error.to_string();
+        assert!(text.contains("libnvidia-ml.so.1") && text.contains("part of the driver"), "{text}");
     }
 }

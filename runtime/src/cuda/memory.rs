@@ -69,7 +69,7 @@ fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMe
         return Ok(None);
     }
     let available = Bytes(context.free_memory()?);
-    let short = DeviceError::OutOfMemory { what: "device", needed: bytes, available };
+    let short = DeviceError::OutOfMemory { what: "device", needed: bytes, available, held_by: Vec::new() };
     let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
     if bytes > available {
         return Err(short);
@@ -86,7 +86,8 @@ fn pinned_memory(
         return Ok(None);
     }
     let available = available_bytes().unwrap_or(Bytes(u64::MAX));
-    let short = DeviceError::OutOfMemory { what: "pinned host", needed: bytes, available };
+    let short =
+        DeviceError::OutOfMemory { what: "pinned host", needed: bytes, available, held_by: Vec::new() };
     let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
     if bytes > available {
         return Err(short);

@@ -21,7 +21,6 @@ mod table;
 
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Refusal};
-pub use health::Health;
 pub use presence::LIBRARIES_VARIABLE;
 
 use crate::device::{
@@ -32,8 +31,10 @@ use compile::{Compiler, user_cache};
 use driver::{Context, Driver, Event, Function, Module};
 
 use graph::{Iterations, Next, Streams};
+use health::{Management, Watched};
 use kernels::{Argument, Grid};
 use memory::Memory;
+use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Seconds};
@@ -68,9 +69,9 @@ pub struct Survey {
     pub driver: PathBuf,
     /// The version of CUDA that it is made for.
     pub version: (u32, u32),
-    /// The driver's own version, such as `580.65.06`, where NVML tells.
-    pub driver_version: Option<String>,
-    /// The devices, in the driver's order, and how each is now.
+    /// The driver's own version, such as `580.65.06`, as NVML tells, or why it tells nothing.
+    pub driver_version: Result<String, CudaError>,
+    /// The devices, in the driver's order, and how each is now, as far as NVML tells.
     pub devices: Vec<(GpuFacts, Health)>,
     /// NVRTC's file and version, or why there is none.
     pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
@@ -81,9 +82,16 @@ pub fn survey() -> Result<Survey, CudaError> {
     let search = Search::new(&[]);
     let driver = Driver::start(&search)?;
     let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
-    let buses: Vec<&str> = devices.iter().map(|gpu| gpu.bus.as_str()).collect();
-    let (driver_version, health) = health::look(&buses);
-    let devices = devices.into_iter().zip(health).collect();
+    let management = Management::start(&search);
+    let health = |gpu: &GpuFacts| management.as_ref().map_or(Health::default(), |nvml| nvml.health(&gpu.bus));
+    let devices = devices
+        .into_iter()
+        .map(|gpu| {
+            let health = health(&gpu);
+            (gpu, health)
+        })
+        .collect();
+    let driver_version = management.and_then(|nvml| nvml.driver_version());
     let version = driver.version()?;
     let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
     Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler })
@@ -99,6 +107,8 @@ pub fn workspace_bytes(call: &Call) -> Bytes {
 /// Fields are dropped in their order: what names memory, then memory, then the context that all are in.
 pub struct CudaDevice {
     facts: DeviceFacts,
+    /// NVML's view of it, where there is one.
+    watched: Option<Watched>,
     /// The host's memory node beside the device, where there are several.
     node: Option<u32>,
     iterations: Iterations,
@@ -136,7 +146,15 @@ impl CudaDevice {
         let gpu = driver.facts(options.ordinal)?;
         let version = driver.version()?;
         let compiler = Compiler::load(&search, version)?;
+        let watched = match Management::start(&search) {
+            Ok(nvml) => Some(nvml.watch(&gpu.bus)),
+            Err(why) => {
+                tracing::debug!("{why}");
+                None
+            }
+        };
         let context = Context::retain(driver, options.ordinal)?;
+        watched.iter().for_each(Watched::recognise);
         let cache = options.cache.clone().or_else(user_cache);
         let device = (gpu.name.as_str(), gpu.capability);
         let module = compiler.module(&context, &kernels::source(), device, cache.as_deref())?;
@@ -148,6 +166,7 @@ impl CudaDevice {
                 threads: gpu.multiprocessors,
                 memory: Some(gpu.memory),
             },
+            watched,
             node: numa::node_of(&gpu.bus),
             iterations: Iterations::new(options.graphs),
             plain: Vec::new(),
@@ -259,6 +278,14 @@ impl Device for CudaDevice {
         self.facts.clone()
     }
 
+    fn health(&self) -> Option<Health> {
+        self.watched.as_ref().map(Watched::health)
+    }
+
+    fn pins(&self) -> bool {
+        true
+    }
+
     fn ways(&self, call: &Call) -> Vec<Way> {
         Way::sole(workspace_bytes(call))
     }
@@ -268,7 +295,11 @@ impl Device for CudaDevice {
         self.quiesce();
         self.iterations.forget();
         self.memory = Memory::empty();
-        self.memory = Memory::new(&self.context, &self.streams, layout, self.node)?;
+        let memory = Memory::new(&self.context, &self.streams, layout, self.node);
+        self.memory = memory.map_err(|error| match &self.watched {
+            Some(watched) => watched.with_holders(error),
+            None => error,
+        })?;
         Ok(())
     }
 

@@ -127,6 +127,8 @@ mod tests {
             prefetch_alone: samples(alone[1], 1e-5),
             offload_together: samples(together[0], 1e-5),
             prefetch_together: samples(together[1], 1e-5),
+            pageable: None,
+            beside: None,
         });
         let link = model.expect("there are samples").planned();
         let near = |rate: BytesPerSecond, expected: f64| (rate.0 / expected - 1.0).abs() < 0.01;

@@ -105,6 +105,7 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             phase: op.phase,
             flops: op.flops(*batch),
             seconds: (0..repetitions).map(|_| Seconds(op.seconds(*batch) * dice.noise(noise))).collect(),
+            ways: vec![],
         });
         let ops = measured.collect();
         BatchSamples { batch: *batch, iteration_seconds: vec![Seconds(1.0); repetitions], ops }
@@ -120,6 +121,7 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             system: "none".into(),
             plimsoll: "0".into(),
             unix_seconds: 0,
+            health: None,
         },
         budget_bytes: Bytes(1 << 30),
         overhead_seconds: Seconds::ZERO,
@@ -128,6 +130,8 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             prefetch_alone: transfer.clone(),
             offload_together: transfer.clone(),
             prefetch_together: transfer,
+            pageable: None,
+            beside: None,
         },
         batches: batches.collect(),
     }

@@ -1,0 +1,186 @@
+//! How a device is at a moment, as its driver tells: memory, link, limits, and who else uses it.
+//!
+//! Times that were measured on a device that others use, or that is slowed down, are not this program's alone. So what the
+//! driver told stands in the profile beside them, and whoever runs something says it in words.
+//!
+//! What it deliberately does not do: guess. What the driver does not tell is absent.
+
+use crate::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// A device at a moment, or over a while: then its figures are those of the last moment, and reasons and processes all that
+/// were seen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Free now, and all that there is.
+    #[serde(skip_serializing_if = "Now::is_empty")]
+    pub memory_bytes: Now<Bytes>,
+    /// The link; an idle one sleeps in a low generation. The best is that of device and slot together.
+    #[serde(skip_serializing_if = "Now::is_empty")]
+    pub pcie: Now<PcieLink>,
+    /// The multiprocessors' clock; at most as fast as the device can.
+    #[serde(skip_serializing_if = "Now::is_empty")]
+    pub clock_mhz: Now<u32>,
+    /// What it may draw now, and what it may be allowed to draw.
+    #[serde(skip_serializing_if = "Now::is_empty")]
+    pub power_limit_watts: Now<f64>,
+    /// In degrees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub celsius: Option<u32>,
+    /// Why it is slower than it could be, in words; being idle is no reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slowed_by: Vec<String>,
+    /// Other processes that compute on it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherProcess>,
+}
+
+/// A figure now, and the best or the most that it can be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Now<T> {
+    /// At the moment.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub now: Option<T>,
+    /// At best.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub best: Option<T>,
+}
+
+fn none<T>() -> Option<T> {
+    None
+}
+
+/// A PCIe link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PcieLink {
+    /// Such as 5.
+    pub generation: u32,
+    /// Such as 16.
+    pub lanes: u32,
+}
+
+/// A process of somebody else on the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtherProcess {
+    /// Its number, as the machine (and not a container) counts.
+    pub pid: u32,
+    /// Its program's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The device memory that it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
+}
+
+impl<T> Default for Now<T> {
+    fn default() -> Now<T> {
+        Now { now: None, best: None }
+    }
+}
+
+impl<T> Now<T> {
+    /// Nothing was told.
+    pub fn is_empty(&self) -> bool {
+        self.now.is_none() && self.best.is_none()
+    }
+}
+
+impl std::fmt::Display for PcieLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.0 x{}", self.generation, self.lanes)
+    }
+}
+
+impl std::fmt::Display for OtherProcess {
+    /// `process 4242 (python, 9.00 GiB)`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {}", self.pid)?;
+        match (&self.name, self.bytes) {
+            (Some(name), Some(bytes)) => write!(f, " ({name}, {bytes})"),
+            (Some(name), None) => write!(f, " ({name})"),
+            (None, Some(bytes)) => write!(f, " ({bytes})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl Health {
+    /// What was known before, with a later look.
+    pub fn then(mut self, later: Health) -> Health {
+        for reason in later.slowed_by {
+            if !self.slowed_by.contains(&reason) {
+                self.slowed_by.push(reason);
+            }
+        }
+        for other in later.others {
+            match self.others.iter_mut().find(|known| known.pid == other.pid) {
+                Some(known) => *known = other,
+                None => self.others.push(other),
+            }
+        }
+        Health { slowed_by: self.slowed_by, others: self.others, ..later }
+    }
+
+    /// What makes measured times doubtful and was not known before, a sentence each.
+    pub fn warnings(&self, before: &Health) -> Vec<String> {
+        let reasons = self.slowed_by.iter().filter(|reason| !before.slowed_by.contains(reason));
+        let slowed = reasons.map(|reason| {
+            format!(
+                "the device is slowed down ({reason}): times are longer than they could be, and may change"
+            )
+        });
+        let known = |pid| before.others.iter().any(|other| other.pid == pid);
+        let others = self.others.iter().filter(|other| !known(other.pid));
+        let shared = others.map(|other| {
+            format!("{other} computes on the device, too: neither times nor free memory are this run's alone")
+        });
+        slowed.chain(shared).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn other(pid: u32, bytes: Option<Bytes>) -> OtherProcess {
+        OtherProcess { pid, name: Some("python".into()), bytes }
+    }
+
+    #[test]
+    fn looks_add_up_and_each_warning_is_given_once() {
+        let first = Health { others: vec![other(7, None)], celsius: Some(40), ..Health::default() };
+        assert_eq!(first.warnings(&Health::default()).len(), 1);
+        let later = Health {
+            slowed_by: vec!["heat".into()],
+            others: vec![other(7, Some(Bytes(1 << 30))), other(8, None)],
+            celsius: Some(90),
+            ..Health::default()
+        };
+        let warnings = later.warnings(&first);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("heat") && warnings[1].contains("process 8 (python)"), "{warnings:?}");
+        let both = first.then(later.clone());
+        assert_eq!(both, later);
+        assert!(both.warnings(&both).is_empty());
+        // What went away was there.
+        let calm = both.clone().then(Health { celsius: Some(50), ..Health::default() });
+        assert_eq!(calm, Health { celsius: Some(50), ..both });
+    }
+
+    #[test]
+    fn what_was_not_told_is_not_written() {
+        let text = |health: &Health| serde_json::to_string(health).expect("numbers and words");
+        assert_eq!(text(&Health::default()), "{}");
+        let some = Health {
+            pcie: Now { now: Some(PcieLink { generation: 5, lanes: 16 }), best: None },
+            others: vec![other(9, Some(Bytes(5)))],
+            ..Health::default()
+        };
+        assert_eq!(serde_json::from_str::<Health>(&text(&some)).expect("it was written"), some);
+        assert!(!text(&some).contains("best"), "{}", text(&some));
+    }
+}
