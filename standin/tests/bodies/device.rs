@@ -74,7 +74,7 @@ fn what_does_not_fit_is_told_in_bytes_and_less_fits_afterwards() {
     let total = device.facts().memory.expect("a GPU has some");
     for (wanted, kind) in [(layout(0, total.0 + 1, 0), "device"), (layout(0, 16, 1 << 50), "pinned host")] {
         match device.allocate(wanted) {
-            Err(DeviceError::OutOfMemory { what, needed, available }) => {
+            Err(DeviceError::OutOfMemory { what, needed, available, .. }) => {
                 assert_eq!((what, needed), (kind, wanted.device().max(wanted.host)));
                 assert!(available > Bytes::ZERO && available < needed, "{available}");
             }
