@@ -1,8 +1,9 @@
 //! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
 
 use super::moves::{Change, Move};
-use super::seeds::seeds;
+use super::seeds::{seeds, solutions};
 use super::{HAIR, SAME};
+use crate::bound::joint::Relaxed;
 use crate::random::Random;
 use crate::realise::Task;
 use crate::tricks::Trick;
@@ -17,6 +18,9 @@ const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 
 
 /// What a byte that does not fit costs at first, beside one that goes over the link.
 const LENIENT: f64 = 4.0;
+
+/// A search that begins once more has such a part of the evaluations of the first.
+const ONCE_MORE: u64 = 3;
 
 /// The temperature at which a search goes on.
 const COLD: f64 = 0.06;
@@ -50,6 +54,8 @@ pub(super) struct Found {
 pub(super) struct Search<'a> {
     pub(super) task: &'a Task<'a>,
     pub(super) values: &'a Values,
+    /// The linear program's, from which seeds are rounded.
+    solutions: Vec<Relaxed>,
     trail: Trail,
     /// By op: the bytes that are left free for addresses.
     margins: Vec<u64>,
@@ -68,7 +74,7 @@ pub(super) struct Search<'a> {
     pub(super) dearness: Vec<f64>,
     /// Ops with more than one way, and values of which a part may be swapped.
     pub(super) choosable: Vec<u32>,
-    /// Evaluations of the first run; a quarter of them for each that follows.
+    /// Evaluations of the first run.
     evaluations: u64,
     /// What the last run found.
     last: Option<Found>,
@@ -120,6 +126,7 @@ impl<'a> Search<'a> {
             task,
             values,
             moves: Vec::new(),
+            solutions: solutions(task),
             trail: Trail::default(),
             margins: vec![0; values.ways.len()],
             clock: Clock::new(&task.request.link),
@@ -143,8 +150,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// The best decisions found, with a part of the evaluations: most of them in the first run, and a share for each that
-    /// follows, which goes on from the last.
+    /// The best decisions found: by a run from the seeds, or by a short one that goes on from what was found last.
     pub fn run(&mut self) -> Found {
         let share = self.evaluations / 10;
         let found = match self.last.take() {
@@ -153,7 +159,8 @@ impl<'a> Search<'a> {
                 self.anneal(share / 2, COLD, last)
             }
             last => {
-                let seeds = seeds(self.task, self.values, self.pieces);
+                let share = if last.is_some() { share / ONCE_MORE } else { share };
+                let seeds = seeds(self.task, self.values, &self.solutions, self.pieces);
                 let seeds = seeds.into_iter().chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
                 let mut seeds: Vec<Found> =

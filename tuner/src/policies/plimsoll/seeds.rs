@@ -26,12 +26,10 @@ const MANY: usize = 3000;
 /// What is made again together may take such a part of the pool.
 const CHAINS: [u64; 3] = [4, 16, 64];
 
-/// Seeds for each share; in parts of values, or of whole ones.
-pub(super) fn seeds(task: &Task<'_>, values: &Values, parts: bool) -> Vec<Decisions> {
-    let resident = task.trace.resident_bytes;
+/// What the linear program says, for each share of the budget.
+pub(super) fn solutions(task: &Task<'_>) -> Vec<Relaxed> {
     let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
-    let budget = Bytes(task.pool) + resident;
-    let mut seeds = vec![values.keep_all(), swap_all(values)];
+    let budget = Bytes(task.pool) + task.trace.resident_bytes;
     let request = task.request;
     let shares: &[f64] = match () {
         () if !request.uses(Trick::Seeds) => &[],
@@ -39,19 +37,22 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values, parts: bool) -> Vec<Decisi
         () if task.trace.ops.len() > MANY => &SHARES[..3],
         () => &SHARES,
     };
-    for (share, tilt) in shares.iter().zip(TILTS.into_iter().cycle()) {
+    let solve = |(share, tilt): (&f64, f64)| {
         let room = budget.saturating_sub(floor).0 as f64 * share;
         let tilt = if request.uses(Trick::Tilts) { tilt } else { 0.0 };
-        let relaxed = relax(
-            &tilted(task.trace, tilt),
-            floor + Bytes(room as u64),
-            &task.request.link,
-            task.request.allow.recompute,
-            &task.request.limits,
-        );
+        let budget = floor + Bytes(room as u64);
+        relax(&tilted(task.trace, tilt), budget, &request.link, request.allow.recompute, &request.limits)
+    };
+    shares.iter().zip(TILTS.into_iter().cycle()).map(solve).collect()
+}
+
+/// Seeds of all solutions; in parts of values, or of whole ones.
+pub(super) fn seeds(task: &Task<'_>, values: &Values, solutions: &[Relaxed], parts: bool) -> Vec<Decisions> {
+    let mut seeds = vec![values.keep_all(), swap_all(values)];
+    for relaxed in solutions {
         for tail in [Choice::RemakeEach, Choice::Remake] {
-            let seed = round(values, &relaxed, tail, parts);
-            let chains: &[u64] = if request.uses(Trick::Chains) { &CHAINS } else { &[] };
+            let seed = round(values, relaxed, tail, parts);
+            let chains: &[u64] = if task.request.uses(Trick::Chains) { &CHAINS } else { &[] };
             let cut: Vec<Decisions> =
                 chains.iter().map(|part| cut_chains(values, seed.clone(), task.pool / part)).collect();
             for seed in [seed].into_iter().chain(cut) {
