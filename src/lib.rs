@@ -13,6 +13,7 @@ pub use plimsoll_runtime as runtime;
 pub use plimsoll_tuner as tuner;
 
 pub mod args;
+pub mod doubts;
 pub mod failure;
 pub mod files;
 pub mod interrupt;

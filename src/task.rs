@@ -353,9 +353,21 @@ impl From<RuntimeError> for Failure {
             | RuntimeError::Checkpoint { .. }
             | RuntimeError::Diverged { .. } => Exit::Usage,
         };
-        let full = matches!(&error, RuntimeError::Device(DeviceError::OutOfMemory { what: "device", .. }));
+        let free = match &error {
+            RuntimeError::Device(DeviceError::OutOfMemory { what: "device", available, .. }) => {
+                Some(*available)
+            }
+            _ => None,
+        };
         let failure = Failure::new(exit, error);
-        if full { failure.help("`plimsoll doctor` shows what else is on a GPU") } else { failure }
+        match free.map(unbudgeted) {
+            Some(Bytes::ZERO) => failure.help("end what else is on the GPU; `plimsoll doctor` shows it"),
+            Some(fits) => failure.help(format!(
+                "--budget {}MiB fits now; or end what else is on the GPU, which `plimsoll doctor` shows",
+                fits.0 >> 20
+            )),
+            None => failure,
+        }
     }
 }
 

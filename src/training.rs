@@ -1,8 +1,10 @@
-//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, with a checkpoint after each.
+//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, with a checkpoint after each and now and
+//! then between, so that a device that fails takes little with it.
 //!
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
 use crate::args::{DecayArg, TrainArgs};
+use crate::doubts::Doubts;
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::progress;
@@ -12,9 +14,12 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{
-    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
+    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
+    TrainingPlan,
 };
+use std::cell::Cell;
 use std::path::Path;
+use std::time::Instant;
 
 /// What came of training.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,33 +92,50 @@ pub fn train(
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
     trainer.train(&*task.data.train, resumed_at, None, &mut |_| {}, &|| false)?;
     let mut seen = Seen::default();
+    let mut kept = Kept::new(checkpoint, resumed_at, total, args.save_every);
+    let mut doubts = Doubts::default();
     let bar = progress::bar("train", total, quiet);
     while trainer.step() < total {
+        bar.suspend(|| doubts.look(trainer.device()));
         let epoch = trainer.step() / per_epoch;
-        seen.losses.clear();
+        let reached = Cell::new(trainer.step());
         let mut observe = |observation: &Observation| {
             seen.take(observation);
+            reached.set(observation.step + 1);
             bar.set_position(observation.step + 1);
         };
+        let stop = || interrupt::pressed() || kept.is_old(reached.get());
         let until = (epoch + 1) * per_epoch;
-        let data = &*task.data.train;
-        if let Outcome::Interrupted { step, .. } =
-            trainer.train(data, until, Some(checkpoint), &mut observe, &interrupt::pressed)?
-        {
-            let message =
-                format!("stopped after {step} of {total} iterations; saved to {}", checkpoint.display());
-            return Err(Failure::new(Exit::Interrupted, message).help("the same command goes on from there"));
-        }
-        trainer.checkpoint()?.save(checkpoint)?;
-        let (loss, accuracy) = seen.last();
-        bar.set_message(format!("loss {loss:.4}"));
-        if bar.is_hidden() {
-            tracing::info!(
-                "epoch {} of {}: loss {loss:.4}, accuracy {:.1} %",
-                epoch + 1,
-                args.epochs,
-                accuracy * 100.0
-            );
+        let outcome = trainer.train(&*task.data.train, until, Some(checkpoint), &mut observe, &stop);
+        match outcome.map_err(|error| kept.failure(error))? {
+            Outcome::Interrupted { step, .. } => {
+                kept.saved(step);
+                if interrupt::pressed() {
+                    let message = format!(
+                        "stopped after {step} of {total} iterations; saved to {}",
+                        checkpoint.display()
+                    );
+                    return Err(
+                        Failure::new(Exit::Interrupted, message).help("the same command goes on from there")
+                    );
+                }
+            }
+            Outcome::Finished => {
+                let state = trainer.checkpoint().map_err(|error| kept.failure(error))?;
+                state.save(checkpoint)?;
+                kept.saved(trainer.step());
+                let (loss, accuracy) = seen.last();
+                bar.set_message(format!("loss {loss:.4}"));
+                if bar.is_hidden() {
+                    tracing::info!(
+                        "epoch {} of {}: loss {loss:.4}, accuracy {:.1} %",
+                        epoch + 1,
+                        args.epochs,
+                        accuracy * 100.0
+                    );
+                }
+                seen.end_epoch(trainer.step() < total);
+            }
         }
     }
     bar.finish_and_clear();
@@ -127,6 +149,46 @@ pub fn train(
         between: median(&mut seen.between),
         peak,
     })
+}
+
+/// What of a training is in its file, for whoever has to go on from there.
+struct Kept<'a> {
+    path: &'a Path,
+    /// The iterations that it holds; none where there is no file yet.
+    step: Option<u64>,
+    since: Instant,
+    total: u64,
+    every: Seconds,
+}
+
+impl Kept<'_> {
+    fn new(path: &Path, step: u64, total: u64, every: Seconds) -> Kept<'_> {
+        Kept { path, step: path.exists().then_some(step), since: Instant::now(), total, every }
+    }
+
+    fn saved(&mut self, step: u64) {
+        (self.step, self.since) = (Some(step), Instant::now());
+    }
+
+    /// Whether it is time to save, at a step beyond what is saved.
+    fn is_old(&self, step: u64) -> bool {
+        step > self.step.unwrap_or(0) && self.since.elapsed().as_secs_f64() >= self.every.0
+    }
+
+    /// A failure in the middle of training: where a device was lost, its memory is lost, and what was saved is not.
+    fn failure(&self, error: RuntimeError) -> Failure {
+        let failure = Failure::from(error);
+        if failure.exit != Exit::Device {
+            return failure;
+        }
+        let (path, total) = (self.path.display(), self.total);
+        failure.help(match self.step {
+            Some(step) => format!(
+                "the state after {step} of {total} iterations is kept in {path}; the same command goes on from there"
+            ),
+            None => "nothing was saved yet; the same command begins anew, and --save-every saves more often".to_owned(),
+        })
+    }
 }
 
 /// What this run observed.
@@ -143,6 +205,13 @@ impl Seen {
         self.losses.push((observation.loss, observation.accuracy));
         self.seconds.push(observation.seconds.0);
         self.between.push(observation.between.0);
+    }
+
+    /// Forgets the epoch where another follows.
+    fn end_epoch(&mut self, another_follows: bool) {
+        if another_follows {
+            self.losses.clear();
+        }
     }
 
     /// Mean loss and accuracy over the last epoch; NaN where this run had nothing to do.

@@ -12,7 +12,7 @@ use crate::progress;
 use crate::task::Task;
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
-use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{batch_samples, centre};
@@ -158,7 +158,7 @@ pub fn tune(
         bar.reset();
         let found = tuner.search(&model, &bar)?;
         let chosen = tuner.measure(&model, &found.chosen, &found.plan.schedule)?;
-        let verdict = confirm(&predicted(&chosen.measured), &observed(&chosen.measured));
+        let verdict = confirm(&predicted(&model, &chosen.measured), &observed(&chosen.measured));
         let (iteration, measured) = (found.chosen.iteration, chosen.measured.figures.iteration_seconds);
         let batch = found.chosen.batch;
         bar.suspend(|| tracing::info!("batch {batch}: predicted {iteration}, measured {measured}"));
@@ -271,7 +271,7 @@ impl Tuner<'_> {
         let epoch = (candidate.iteration + between) * per_epoch;
         let candidate = Candidate { between, epoch, ..*candidate };
         Ok(Run {
-            measured: Measured { candidate, figures, predicted_error: model.iteration_error(batch) },
+            measured: Measured { candidate, figures, predicted_error: stated_error(model, &candidate) },
             samples,
         })
     }
@@ -361,9 +361,19 @@ fn in_words(reason: &Reason) -> String {
     }
 }
 
-fn predicted(measured: &Measured) -> Observed {
-    let Measured { candidate, predicted_error, .. } = *measured;
-    Observed { iteration: candidate.iteration, peak: candidate.peak, relative_error: predicted_error }
+/// What the model says, with the error that refitting can mend: what transfers do to ops is in the times that refit it.
+fn predicted(model: &Model, measured: &Measured) -> Observed {
+    let candidate = measured.candidate;
+    let relative_error = model.iteration_error(candidate.batch);
+    Observed { iteration: candidate.iteration, peak: candidate.peak, relative_error }
+}
+
+/// The error that is stated for a candidate: the model's, and what its transfers may do to its ops.
+fn stated_error(model: &Model, candidate: &Candidate) -> f64 {
+    let link = model.link();
+    let moving = [Stream::Offload, Stream::Prefetch].map(|way| link.seconds(way, candidate.offloaded));
+    let transfers = if candidate.offloaded == Bytes::ZERO { Seconds::ZERO } else { moving[0] + moving[1] };
+    model.iteration_error(candidate.batch) + model.beside_error(transfers / candidate.iteration)
 }
 
 fn observed(measured: &Measured) -> Observed {

@@ -12,13 +12,16 @@ use crate::rounds::{Progress, Stage};
 use crate::{Subject, Watch};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples};
+use plimsoll_ir::profile::{
+    BatchSamples, BesideSamples, LinkSamples, OpSamples, PageableSamples, TransferSample,
+};
 use plimsoll_ir::program::{Hyper, Init, Program, Role};
 use plimsoll_ir::schedule::{Command, Link, Schedule, Stream};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::{Begun, Device, EventId, Executor, IterationId, Loaded, MemoryLayout, Room};
+use std::collections::BTreeSet;
 
 /// A device, and the programs and schedules to measure on it.
 pub(crate) struct DeviceBench<'s, 'c> {
@@ -89,6 +92,10 @@ impl Bench for DeviceBench<'_, '_> {
                 layout = layout.union(MemoryLayout::of(&probe.program, &probe.schedule));
             }
         }
+        if let Some(size) = link::size_beside(self.pool) {
+            let probe = Probe::beside(size, self.link, [1, 1]);
+            layout = layout.union(MemoryLayout::of(&probe.program, &probe.schedule));
+        }
         let device = self.device.take().expect("a bench is prepared once");
         let mut executor = Executor::new(device, layout)?;
         for (program, schedule) in &subjects {
@@ -139,6 +146,13 @@ impl Bench for DeviceBench<'_, '_> {
                 break;
             }
         }
+        samples.pageable = pageable(executor, &samples.offload_alone)?;
+        if let Some(size) = link::size_beside(self.pool) {
+            // No larger than what took long enough: on a slow link a transfer of more takes its time and shows nothing new.
+            let largest = samples.offload_alone.last().map_or(size, |sample| sample.bytes);
+            let size = size.min(largest.max(link::LEAST_BESIDE));
+            samples.beside = beside(executor, size, self.link, self.overhead, &samples, watch)?;
+        }
         Ok(samples)
     }
 
@@ -154,6 +168,70 @@ impl Bench for DeviceBench<'_, '_> {
         let timeline = executor.run_timed(loaded)?;
         Ok(batch_samples(loaded.trace(), loaded.schedule(), &[timeline], self.overhead))
     }
+}
+
+/// Copies of plain host memory of the sizes that were transferred; none where the device takes all host memory alike.
+fn pageable(
+    executor: &mut Executor,
+    transferred: &[TransferSample],
+) -> Result<Option<PageableSamples>, ProfileError> {
+    if !executor.device().pins() {
+        return Ok(None);
+    }
+    let sizes: BTreeSet<Bytes> = transferred.iter().map(|sample| sample.bytes).collect();
+    let mut samples = PageableSamples::default();
+    for bytes in sizes {
+        // Its pages are there, as those of any buffer that was used before.
+        let mut host = vec![1u8; bytes.0 as usize];
+        for repetition in 0..=link::RUNS {
+            let [prefetch, offload] = executor.time_plain_copies(&mut host)?;
+            if repetition > 0 {
+                samples.prefetch.push(TransferSample { bytes, seconds: prefetch });
+                samples.offload.push(TransferSample { bytes, seconds: offload });
+            }
+        }
+    }
+    Ok(Some(samples))
+}
+
+/// An op that is bound by memory: alone, beside offloads, beside prefetches, beside both; none where the op takes no time.
+fn beside(
+    executor: &mut Executor,
+    size: Bytes,
+    planned: Link,
+    overhead: Seconds,
+    known: &LinkSamples,
+    watch: &mut Watch<'_>,
+) -> Result<Option<BesideSamples>, ProfileError> {
+    let mut run = |counts: [u32; 2]| {
+        let probe = Probe::beside(size, planned, counts);
+        let loaded = executor.load(&probe.program, &probe.schedule)?;
+        let mut seconds = Vec::new();
+        for repetition in 0..=link::RUNS {
+            if (watch.stop)() {
+                return Err(ProfileError::Interrupted);
+            }
+            let timeline = executor.run_timed(&loaded)?;
+            if repetition > 0 {
+                seconds.extend(probe.touches(&timeline, overhead));
+            }
+        }
+        Ok(seconds)
+    };
+    let alone = run([0, 0])?;
+    if alone.is_empty() {
+        return Ok(None);
+    }
+    let lasts = alone.iter().copied().sum::<Seconds>() * (1.0 / link::RUNS as f64);
+    let out = link::count_beside(size, lasts, &known.offload_alone);
+    let back = link::count_beside(size, lasts, &known.prefetch_alone);
+    Ok(Some(BesideSamples {
+        bytes: size,
+        alone,
+        offloading: run([out, 0])?,
+        prefetching: run([0, back])?,
+        both: run([out, back])?,
+    }))
 }
 
 /// The samples of one batch size from timed iterations of a schedule: each op's first run (recomputations left out), less the overhead

@@ -9,6 +9,11 @@
 //!   other. A transfer counts where the other stream is busy for at least 90 % of it; a device that takes turns shows
 //!   no such transfer, and the time of the whole run is shared out, which halves the rates as a shared link does.
 //!
+//! - **pageable**: plain host memory is written to the pool and read back, timed by the host's clock, where the device's own host
+//!   memory is page-locked. Nothing is planned with it; it says what page-locking is worth.
+//! - **beside**: the op runs over and over from A to B, alone and while C is offloaded or D prefetched all the time, or both. It reads and
+//!   writes and computes next to nothing, so it shows the most that transfers take from ops that are bound by the device's memory.
+//!
 //! Several sizes, because the small ones tell the latency and the large ones the rate. Sizes grow until one transfer takes
 //! [`LONG_ENOUGH`], or the pool is used up.
 
@@ -31,6 +36,18 @@ const LONG_ENOUGH: Seconds = Seconds(10e-3);
 
 /// The share of a transfer during which the other way must be busy.
 const OVERLAP: f64 = 0.9;
+
+/// Ops of one schedule that are timed beside transfers.
+const TOUCHES: u32 = 32;
+
+/// Below this an op is not bound by memory but by caches and its launch.
+pub(crate) const LEAST_BESIDE: Bytes = Bytes(1 << 20);
+
+/// How much longer than the ops alone the transfers beside them should last: the ops may take as much longer.
+const BESIDE_LONGER: f64 = 2.0;
+
+/// Transfers beside ops in one schedule, at most.
+const MOST_BESIDE: u32 = 64;
 
 const SMALLEST: u64 = 16 << 10;
 const LARGEST: u64 = 64 << 20;
@@ -59,6 +76,20 @@ pub(crate) fn sizes(pool: Bytes) -> Result<Vec<Bytes>, ProfileError> {
     Ok(sizes)
 }
 
+/// The size of the four tensors of [`Probe::beside`]; none where the pool has no room for four large ones.
+pub(crate) fn size_beside(pool: Bytes) -> Option<Bytes> {
+    let most = (pool.0 / 4 / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT).min(LARGEST);
+    Some(Bytes(most)).filter(|size| *size >= LEAST_BESIDE)
+}
+
+/// How many transfers of a size last as long as ops that take `seconds` need, given what others of their way took.
+pub(crate) fn count_beside(size: Bytes, seconds: Seconds, known: &[TransferSample]) -> u32 {
+    let Some(last) = known.last() else { return MOST_BESIDE };
+    let each = last.seconds.0 * size.0 as f64 / last.bytes.0 as f64;
+    // One passes before the ops begin.
+    1 + ((BESIDE_LONGER * seconds.0 / each).ceil() as u32).clamp(2, MOST_BESIDE - 1)
+}
+
 /// Whether sizes beyond one that took these times are worth their time.
 pub(crate) fn go_on(samples: &[TransferSample]) -> bool {
     samples.last().is_some_and(|s| s.seconds.0 < LONG_ENOUGH.0)
@@ -76,6 +107,8 @@ pub(crate) struct Probe {
 
 const A: TensorId = TensorId(0);
 const B: TensorId = TensorId(1);
+const C: TensorId = TensorId(2);
+const D: TensorId = TensorId(3);
 
 impl Probe {
     /// Each way alone: A goes out and comes back, over and over, each transfer waiting for the one before it.
@@ -117,6 +150,56 @@ impl Probe {
         Probe::new(size, link, commands, buffers, offloads, prefetches)
     }
 
+    /// The op over and over, while C goes out so often and D comes in so often; 0 for not at all. Its spans are those of
+    /// [`Probe::touches`].
+    pub fn beside(size: Bytes, link: Link, counts: [u32; 2]) -> Probe {
+        let [out, back] = counts;
+        let mut commands = vec![compute()];
+        if back > 0 {
+            commands.push(offload(D, vec![CommandId(0)]));
+        }
+        let saved = CommandId::new(commands.len() - 1);
+        let (mut offloads, mut prefetches) = (Vec::new(), Vec::new());
+        for i in 0..out.max(back) {
+            if i < out {
+                offloads.push(CommandId::new(commands.len()));
+                commands.push(offload(C, if i == 0 { vec![CommandId(0)] } else { vec![] }));
+            }
+            if i < back {
+                prefetches.push(CommandId::new(commands.len()));
+                commands.push(prefetch(D, if i == 0 { vec![saved] } else { vec![] }));
+            }
+        }
+        // The ops begin when the first transfers are over, so that others run from their start.
+        let firsts = [&offloads, &prefetches].into_iter().filter_map(|ids| ids.first().copied());
+        let mut waits: Vec<CommandId> = firsts.collect();
+        for op in 1..=TOUCHES {
+            let waits = std::mem::take(&mut waits);
+            commands.push(Command::Compute { op: OpId(op), again: false, alternative: None, waits });
+        }
+        let last = CommandId::new(commands.len() - 1);
+        let mut buffers = vec![
+            buffer(A, size, None, last),
+            buffer(B, size, Some(CommandId(0)), last),
+            buffer(C, size, None, offloads.last().copied().unwrap_or(CommandId(0))),
+            buffer(D, size, None, saved),
+        ];
+        buffers.extend(prefetches.iter().map(|id| buffer(D, size, Some(*id), *id)));
+        let program = program(size, 4, 1 + TOUCHES);
+        Probe::of(program, size, link, commands, buffers, offloads, prefetches)
+    }
+
+    /// The seconds of the ops of a run of [`Probe::beside`] beside which transfers ran nearly all the time; of all ops, where
+    /// the schedule has none.
+    pub fn touches(&self, timeline: &Timeline, overhead: Seconds) -> Vec<Seconds> {
+        let transfers: Vec<Span> =
+            self.offloads.iter().chain(&self.prefetches).map(|id| timeline.spans[id.index()]).collect();
+        let ops = &timeline.spans[timeline.spans.len() - TOUCHES as usize..];
+        let busy = |op: &&Span| transfers.is_empty() || covered(op, &transfers) >= OVERLAP;
+        let seconds = ops.iter().filter(busy).map(|op| op.seconds() - overhead);
+        seconds.filter(|seconds| *seconds > Seconds::ZERO).collect()
+    }
+
     fn new(
         size: Bytes,
         link: Link,
@@ -125,8 +208,19 @@ impl Probe {
         offloads: Vec<CommandId>,
         prefetches: Vec<CommandId>,
     ) -> Probe {
-        let program = program(size);
-        let pool_bytes = size * 2;
+        Probe::of(program(size, 2, 1), size, link, commands, buffers, offloads, prefetches)
+    }
+
+    fn of(
+        program: Program,
+        size: Bytes,
+        link: Link,
+        commands: Vec<Command>,
+        buffers: Vec<Buffer>,
+        offloads: Vec<CommandId>,
+        prefetches: Vec<CommandId>,
+    ) -> Probe {
+        let pool_bytes = size * program.trace.tensors.len() as u64;
         let schedule = Schedule {
             kind: ScheduleKind,
             trace: program.trace.name.clone(),
@@ -187,6 +281,21 @@ fn overlap(span: &Span, others: &[Span]) -> f64 {
     others.iter().map(shared).sum::<f64>() / (span.end.0 - span.start.0)
 }
 
+/// The share of a span during which any of the others run; they may overlap each other.
+fn covered(span: &Span, others: &[Span]) -> f64 {
+    let mut others = others.to_vec();
+    others.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+    let (mut reached, mut sum) = (span.start.0, 0.0);
+    for other in others {
+        let (start, end) = (other.start.0.max(reached), other.end.0.min(span.end.0));
+        if end > start {
+            sum += end - start;
+            reached = end;
+        }
+    }
+    sum / (span.end.0 - span.start.0)
+}
+
 fn compute() -> Command {
     Command::Compute { op: OpId(0), again: false, alternative: None, waits: vec![] }
 }
@@ -199,9 +308,9 @@ fn prefetch(tensor: TensorId, waits: Vec<CommandId>) -> Command {
     Command::Prefetch { tensor, first_byte: None, bytes: None, waits }
 }
 
-/// A lies in the first half of the pool, B in the second.
+/// Each tensor has its own place in the pool, in their order.
 fn buffer(tensor: TensorId, size: Bytes, opens: Option<CommandId>, closes: CommandId) -> Buffer {
-    let offset = if tensor == A { Bytes::ZERO } else { size };
+    let offset = size * u64::from(tensor.0);
     Buffer {
         holds: Holds::Tensor { tensor, first_byte: None, bytes: None },
         offset,
@@ -210,8 +319,8 @@ fn buffer(tensor: TensorId, size: Bytes, opens: Option<CommandId>, closes: Comma
     }
 }
 
-/// B = relu(A), with the resident regions that every program has.
-fn program(size: Bytes) -> Program {
+/// B = relu(A), so many times, with the resident regions that every program has. The first op reads all tensors but B.
+fn program(size: Bytes, tensors: u32, ops: u32) -> Program {
     let call = Call::ReluForward { elements: size.0 / 4 };
     let region = |name: &str, role, offset, words| Region {
         name: name.into(),
@@ -219,14 +328,18 @@ fn program(size: Bytes) -> Program {
         offset: Bytes(offset),
         shape: vec![words],
     };
-    let tensor = |name: &str, kind| Tensor { name: name.into(), bytes: size, kind };
-    let op = Op {
-        name: "touch".into(),
+    let tensor = |id: u32| Tensor {
+        name: format!("t{id}"),
+        bytes: size,
+        kind: if TensorId(id) == B { TensorKind::Activation } else { TensorKind::Input },
+    };
+    let op = |number: u32| Op {
+        name: format!("touch{number}"),
         layer: "touch".into(),
         kind: "relu".into(),
         phase: Phase::Forward,
         seconds: Seconds::ZERO,
-        reads: vec![A],
+        reads: (0..tensors).map(TensorId).filter(|t| *t == A || (number == 0 && *t != B)).collect(),
         writes: vec![B],
         workspace_bytes: Bytes::ZERO,
         flops: 0,
@@ -238,12 +351,13 @@ fn program(size: Bytes) -> Program {
         name: "link".into(),
         batch: 1,
         resident_bytes: Bytes(2 * STORAGE_ALIGNMENT),
-        tensors: vec![tensor("a", TensorKind::Input), tensor("b", TensorKind::Activation)],
-        ops: vec![op],
+        tensors: (0..tensors).map(tensor).collect(),
+        ops: (0..ops).map(op).collect(),
     };
+    let kernel = Kernel { call, operands: vec![Operand::Tensor(A), Operand::Tensor(B)] };
     Program {
         trace,
-        kernels: vec![Kernel { call, operands: vec![Operand::Tensor(A), Operand::Tensor(B)] }],
+        kernels: vec![kernel; ops as usize],
         resident: vec![
             region("hyper", Role::Hyper, 0, Hyper::WORDS),
             region("metrics", Role::Metrics, STORAGE_ALIGNMENT, 3),
@@ -269,7 +383,39 @@ mod tests {
             for probe in [Probe::alone(Bytes(size), link()), Probe::together(Bytes(size), link())] {
                 assert_eq!(check(&probe.program.trace, &probe.schedule), Ok(()));
             }
+            for counts in [[0, 0], [3, 0], [0, 5], [4, 3]] {
+                let probe = Probe::beside(Bytes(size), link(), counts);
+                assert_eq!(check(&probe.program.trace, &probe.schedule), Ok(()), "{counts:?}");
+            }
         }
+    }
+
+    #[test]
+    fn four_large_tensors_or_nothing_is_measured_beside() {
+        assert_eq!(size_beside(Bytes(4 << 20)), Some(Bytes(1 << 20)));
+        assert_eq!(size_beside(Bytes((4 << 20) - 1)), None);
+        assert_eq!(size_beside(Bytes(u64::MAX)), Some(Bytes(LARGEST)));
+        let known = [TransferSample { bytes: Bytes(1 << 20), seconds: Seconds(1e-3) }];
+        assert_eq!(count_beside(Bytes(2 << 20), Seconds(5e-3), &known), 6);
+        assert_eq!(count_beside(Bytes(2 << 20), Seconds(1e-9), &known), 3);
+        assert_eq!(count_beside(Bytes(2 << 20), Seconds(9.0), &known), MOST_BESIDE);
+    }
+
+    #[test]
+    fn only_ops_with_transfers_beside_them_all_the_time_count() {
+        let probe = Probe::beside(Bytes(1 << 20), link(), [3, 2]);
+        let ops = probe.schedule.commands.len() - TOUCHES as usize;
+        // Ops of 1 s each from second 0 on, transfers that cover the first three of them, in pieces that overlap.
+        let span = |start: f64, end: f64| Span { start: Seconds(start), end: Seconds(end) };
+        let mut timeline = Timeline { spans: vec![span(-1.0, 0.0); ops] };
+        timeline.spans.extend((0..TOUCHES).map(|i| span(f64::from(i), f64::from(i + 1))));
+        timeline.spans[probe.offloads[1].index()] = span(0.0, 1.5);
+        timeline.spans[probe.offloads[2].index()] = span(1.5, 2.2);
+        timeline.spans[probe.prefetches[1].index()] = span(1.0, 2.95);
+        assert_eq!(probe.touches(&timeline, Seconds(0.25)), [Seconds(0.75); 3]);
+        let alone = Probe::beside(Bytes(1 << 20), link(), [0, 0]);
+        let timeline = Timeline { spans: vec![span(0.0, 1.0); 1 + TOUCHES as usize] };
+        assert_eq!(alone.touches(&timeline, Seconds::ZERO).len(), TOUCHES as usize);
     }
 
     #[test]

@@ -114,6 +114,11 @@ fn the_simulated_device_is_measured_exactly() {
     check(&profile.link.prefetch_alone, 4e9);
     check(&profile.link.offload_together, 2e9);
     check(&profile.link.prefetch_together, 4e9);
+    assert_eq!(
+        (&profile.link.beside, &profile.link.pageable),
+        (&None, &None),
+        "its ops take no time, and it pins nothing"
+    );
     assert_eq!(Profile::from_json(&profile.to_json()), Ok(profile));
 }
 
@@ -150,6 +155,11 @@ fn a_processor_is_measured_and_a_paced_link_keeps_its_pace() {
         let rates: Vec<f64> = large.map(|s| s.bytes.0 as f64 / s.seconds.0).collect();
         assert!(!rates.is_empty() && rates.iter().all(|r| *r < 1.2 * 400e6), "{rates:?}");
     }
+    // The link is slow, so that what is measured beside it runs beside it, where no other program holds its thread up.
+    let beside = profile.link.beside.as_ref().expect("there is room for four large tensors");
+    let found = [&beside.offloading, &beside.prefetching, &beside.both].map(|seconds| seconds.len());
+    assert!(!beside.alone.is_empty() && found.iter().sum::<usize>() > 0, "{beside:?}");
+    assert_eq!(profile.link.pageable, None, "a processor takes all memory alike");
 }
 
 #[test]

@@ -18,9 +18,10 @@ use plimsoll_ir::program::{Operand, Program, Region, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, way_of};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
-use plimsoll_ir::{Bytes, CommandId, TensorId};
+use plimsoll_ir::{Bytes, CommandId, Seconds, TensorId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// A device with its memory, ready to run what is loaded.
 pub struct Executor {
@@ -256,6 +257,16 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    /// Copies plain host memory (neither page-locked nor the slab's) to the start of the pool and back, as inputs are written and
+    /// results read; the seconds of each way by the host's clock. What the pool held between two iterations nobody reads.
+    pub fn time_plain_copies(&mut self, host: &mut [u8]) -> Result<[Seconds; 2], RuntimeError> {
+        let begun = Instant::now();
+        self.device.write(self.layout.resident, host)?;
+        let written = Instant::now();
+        self.device.read(self.layout.resident, host)?;
+        Ok([written - begun, written.elapsed()].map(|time| Seconds(time.as_secs_f64())))
     }
 
     /// Writes a resident region; the data must have the region's length.
@@ -497,7 +508,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::schedule::{Link, ScheduleKind};
     use plimsoll_ir::trace::{Op, TraceKind};
-    use plimsoll_ir::{BytesPerSecond, OpId, Seconds};
+    use plimsoll_ir::{BytesPerSecond, OpId};
 
     fn op(name: &str, phase: Phase) -> Op {
         Op {

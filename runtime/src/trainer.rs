@@ -9,7 +9,7 @@
 
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
 use crate::data::{Batch, Dataset, epoch_order};
-use crate::device::MemoryLayout;
+use crate::device::{Device, MemoryLayout};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::rate::LearningRateSchedule;
@@ -145,6 +145,11 @@ impl Trainer {
     /// What is trained, and how.
     pub fn plan(&self) -> &TrainingPlan {
         &self.plan
+    }
+
+    /// What it trains on.
+    pub fn device(&self) -> &dyn Device {
+        self.executor.device()
     }
 
     /// What was allocated for it.

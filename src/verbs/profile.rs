@@ -9,6 +9,7 @@ use crate::progress;
 use crate::study::Study;
 use crate::task::{Setup, Task, median};
 use crate::verbs::doctor::version;
+use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond};
@@ -17,7 +18,7 @@ use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine,
 };
 use plimsoll_tuner::Policy;
-use plimsoll_tuner::model::Model;
+use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 
 /// Naive swapping is planned for a link of this rate before the link was measured; the order of its commands is the same
 /// for every rate.
@@ -107,25 +108,8 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
             Cell::Share(held_out.op_relative_error),
         ]);
     }
-    let mut link = Table::new(
-        "link",
-        &[("way", "way"), ("rate", "rate"), ("latency_seconds", "latency"), ("error", "median off")],
-    );
-    let rates = model.rates();
-    for (way, rate) in [
-        ("offload alone", &rates.offload_alone),
-        ("prefetch alone", &rates.prefetch_alone),
-        ("offload, prefetch running", &rates.offload_together),
-        ("prefetch, offload running", &rates.prefetch_together),
-    ] {
-        let (fitted, error) = (rate.rate, Cell::Share(rate.relative_error));
-        link.rows.push(vec![
-            way.into(),
-            fitted.bytes_per_second.into(),
-            fitted.latency_seconds.into(),
-            error,
-        ]);
-    }
+    let health = profile.machine.health.clone().unwrap_or_default();
+    let doubts = Some(health.warnings(&Health::default()).join("; ")).filter(|doubts| !doubts.is_empty());
     let overview = Table::facts(
         "profile",
         vec![
@@ -134,12 +118,66 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
             ("threads", "compute threads", u64::from(profile.machine.threads).into()),
             ("system", "system", profile.machine.system.clone().into()),
             ("plimsoll", "plimsoll", profile.machine.plimsoll.clone().into()),
+            ("doubts", "doubtful", doubts.into()),
             ("budget_bytes", "budget", profile.budget_bytes.into()),
             ("overhead_seconds", "timing one op costs", profile.overhead_seconds.into()),
             ("file", "written to", study.profile().display().to_string().into()),
         ],
     );
-    Ok(vec![overview, batches, link])
+    let mut tables = vec![overview, batches, link(model.rates())];
+    tables.extend(model.rates().slowdown.map(|slowdown| beside(&slowdown)));
+    Ok(tables)
+}
+
+/// The rates of the link; where the device's host memory is page-locked, those of plain memory beside them.
+fn link(rates: &LinkModel) -> Table {
+    let mut table = Table::new(
+        "link",
+        &[
+            ("way", "way"),
+            ("rate", "rate"),
+            ("latency_seconds", "latency"),
+            ("error", "median off"),
+            ("of_alone", "of the rate alone"),
+        ],
+    );
+    let (out, back) = (&rates.offload_alone, &rates.prefetch_alone);
+    let mut rows = vec![
+        ("offload alone", out, out),
+        ("prefetch alone", back, back),
+        ("offload, prefetch running", &rates.offload_together, out),
+        ("prefetch, offload running", &rates.prefetch_together, back),
+    ];
+    if let Some([pageable_out, pageable_back]) = &rates.pageable {
+        rows.push(("offload to pageable memory", pageable_out, out));
+        rows.push(("prefetch from pageable memory", pageable_back, back));
+    }
+    for (way, rate, alone) in rows {
+        let (fitted, error) = (rate.rate, Cell::Share(rate.relative_error));
+        let of_alone = fitted.bytes_per_second.0 / alone.rate.bytes_per_second.0;
+        table.rows.push(vec![
+            way.into(),
+            fitted.bytes_per_second.into(),
+            fitted.latency_seconds.into(),
+            error,
+            Cell::Share(of_alone),
+        ]);
+    }
+    table
+}
+
+/// What transfers do to an op that is bound by the device's memory.
+fn beside(slowdown: &Slowdown) -> Table {
+    let mut table =
+        Table::new("beside", &[("while", "a memory-bound op"), ("times_as_long", "times as long as alone")]);
+    for (while_, ratio) in [
+        ("while offloads run", slowdown.offloading),
+        ("while prefetches run", slowdown.prefetching),
+        ("while both run", slowdown.both),
+    ] {
+        table.rows.push(vec![while_.into(), ratio.map_or(Cell::None, |ratio| Cell::Number(ratio, 3))]);
+    }
+    table
 }
 
 impl From<ProfileError> for Failure {

@@ -3,12 +3,16 @@
 //!
 //! A call that is not made and says that all is well is what a device that forgot to make it would see; one that says
 //! something else, what a driver that refuses it.
+//!
+//! A program that is tested from outside is given its fault in the environment: `PLIMSOLL_STANDIN_ANSWER=name:after:code` is
+//! such an answer, and with `:lost` behind it the context is lost with it, as after a kernel that failed.
 
 use crate::state::state;
+use crate::status::{self, Status};
 use crate::{delays, lock, turns};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 static COUNTS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
@@ -18,6 +22,8 @@ struct Answer {
     /// How many of its name are still made before it.
     after: u64,
     code: u32,
+    /// Whether every later call gives it, too.
+    lost: bool,
 }
 
 static ANSWER: Mutex<Option<Answer>> = Mutex::new(None);
@@ -25,13 +31,39 @@ static ANSWER: Mutex<Option<Answer>> = Mutex::new(None);
 /// Counts a call; what it answers if it is not to be made.
 pub fn enter(name: &'static str) -> Option<u32> {
     note(name);
+    from_environment();
     let mut planted = lock(&ANSWER);
     let answer = planted.as_mut().filter(|answer| answer.name == name)?;
     if answer.after > 0 {
         answer.after -= 1;
         return None;
     }
-    planted.take().map(|answer| answer.code)
+    let answer = planted.take()?;
+    drop(planted);
+    if answer.lost {
+        status::fail(Status(answer.code), "lost, as the test asked");
+    }
+    Some(answer.code)
+}
+
+/// Plants what the environment says, once.
+fn from_environment() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Ok(text) = std::env::var("PLIMSOLL_STANDIN_ANSWER") else { return };
+        let mut words = text.split(':');
+        let name = words.next().unwrap_or_default().to_owned();
+        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+        match (number(), number()) {
+            (Some(after), Some(code)) => {
+                let lost = words.next() == Some("lost");
+                *lock(&ANSWER) = Some(Answer { name, after, code: code as u32, lost });
+            }
+            _ => eprintln!(
+                "stand-in: PLIMSOLL_STANDIN_ANSWER is name:after:code or name:after:code:lost, not `{text}`"
+            ),
+        }
+    });
 }
 
 /// Counts something that happened.
@@ -80,7 +112,7 @@ extern "C" fn plimsoll_standin_counts(text: *mut u8, room: usize) -> usize {
 extern "C" fn plimsoll_standin_answer(name: *const c_char, after: u64, code: u32) {
     // SAFETY: the test gives a text that ends with a zero, or null.
     let name = unsafe { words(name) };
-    *lock(&ANSWER) = (!name.is_empty()).then_some(Answer { name, after, code });
+    *lock(&ANSWER) = (!name.is_empty()).then_some(Answer { name, after, code, lost: false });
 }
 
 /// How many streams have something left to do.

@@ -97,7 +97,14 @@ fn pinned_memory(
     if let Some(node) = node {
         numa::prefer(&mut map, node);
     }
-    PinnedMemory::pin(context, map).map(Some).map_err(|r| or_short(r, short))
+    PinnedMemory::pin(context, map).map(Some).map_err(|refusal| match refusal.code {
+        code::OUT_OF_MEMORY => short,
+        _ => DeviceError::Driver {
+            why: format!("{refusal}, of {bytes}"),
+            what_to_do: "this much host memory cannot be page-locked here: lower --budget or the batch so that less is swapped, or \
+                         see what a container or `ulimit -l` allows",
+        },
+    })
 }
 
 /// A refusal for want of memory is told in bytes.

@@ -11,10 +11,15 @@
 //!   does not stall where it promised not to.
 //! - **Half duplex** at the rates alone, where both together move hardly more than one alone would: their shares of
 //!   the rates alone sum to 1.2 or less. A shared link gives 1, two independent ways give 2.
+//!
+//! What transfers do to *ops* ([`Slowdown`]) is no part of a plan, and no op's seconds are scaled by it. It depends on what
+//! runs beside what, which the plan decides; `simulate`'s clock, by which plans are judged and which others judge too, knows one time
+//! for an op; and the ratio is that of the ops it hurts most. Where it matters the choice is measured, and its own times
+//! refit the model (`src/tuning.rs`). Until then it counts as an error: [`super::Model::beside_error`].
 
 use super::FitError;
 use super::line::Line;
-use plimsoll_ir::profile::{LinkSamples, Rate, TransferSample};
+use plimsoll_ir::profile::{BesideSamples, LinkSamples, PageableSamples, Rate, TransferSample};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use std::collections::BTreeMap;
@@ -39,6 +44,43 @@ pub struct LinkModel {
     pub offload_together: FittedRate,
     /// Host to device while the other way runs.
     pub prefetch_together: FittedRate,
+    /// Offloads and prefetches of host memory that is not page-locked, where that was measured.
+    pub pageable: Option<[FittedRate; 2]>,
+    /// What transfers do to ops that are bound by the device's memory, where that was measured.
+    pub slowdown: Option<Slowdown>,
+}
+
+/// How many times as long an op that is bound by the device's memory takes while transfers run: ratios of medians, 1 for no
+/// effect; none where no op ran beside transfers all the time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowdown {
+    /// While offloads run.
+    pub offloading: Option<f64>,
+    /// While prefetches run.
+    pub prefetching: Option<f64>,
+    /// While both run.
+    pub both: Option<f64>,
+}
+
+impl Slowdown {
+    fn of(samples: &BesideSamples) -> Slowdown {
+        let middle = |seconds: &[Seconds]| {
+            let mut seconds: Vec<f64> = seconds.iter().map(|s| s.0).collect();
+            (!seconds.is_empty()).then(|| super::median(&mut seconds))
+        };
+        let alone = middle(&samples.alone).filter(|seconds| *seconds > 0.0);
+        let ratio = |beside: &[Seconds]| Some(middle(beside)? / alone?);
+        Slowdown {
+            offloading: ratio(&samples.offloading),
+            prefetching: ratio(&samples.prefetching),
+            both: ratio(&samples.both),
+        }
+    }
+
+    /// The largest of them, at least 1.
+    pub fn worst(&self) -> f64 {
+        [self.offloading, self.prefetching, self.both].into_iter().flatten().fold(1.0, f64::max)
+    }
 }
 
 /// Both ways together move at most this much of what both alone would, in rates alone: they share one link.
@@ -55,7 +97,21 @@ impl LinkModel {
             prefetch_alone: fit_rate("prefetch_alone", &samples.prefetch_alone)?,
             offload_together: fit_rate("offload_together", &samples.offload_together)?,
             prefetch_together: fit_rate("prefetch_together", &samples.prefetch_together)?,
+            pageable: match &samples.pageable {
+                Some(PageableSamples { offload, prefetch }) => {
+                    Some([fit_rate("pageable.offload", offload)?, fit_rate("pageable.prefetch", prefetch)?])
+                }
+                None => None,
+            },
+            slowdown: samples.beside.as_ref().map(Slowdown::of),
         })
+    }
+
+    /// By how much page-locked memory is faster than pageable, in rates alone: offloads, prefetches.
+    pub fn pinned_over_pageable(&self) -> Option<[f64; 2]> {
+        let rate = |fitted: &FittedRate| fitted.rate.bytes_per_second.0;
+        let [offload, prefetch] = self.pageable.as_ref()?;
+        Some([rate(&self.offload_alone) / rate(offload), rate(&self.prefetch_alone) / rate(prefetch)])
     }
 
     /// The link to plan with; this file's head says how it is chosen.
@@ -145,6 +201,34 @@ mod tests {
         check([12e9, 13e9], [10e9, 11e9], [10e9, 11e9], Duplex::Full);
         check([12e9, 12e9], [6e9, 6e9], [12e9, 12e9], Duplex::Half);
         check([12e9, 12e9], [9e9, 3.5e9], [12e9, 12e9], Duplex::Half);
+    }
+
+    #[test]
+    fn pageable_memory_and_ops_beside_transfers_are_ratios() {
+        let seconds = |s: f64| vec![Seconds(s), Seconds(1.1 * s), Seconds(0.9 * s)];
+        let beside = BesideSamples {
+            bytes: Bytes(1 << 26),
+            alone: seconds(4e-5),
+            offloading: seconds(5e-5),
+            prefetching: seconds(4.4e-5),
+            both: vec![],
+        };
+        let pageable = PageableSamples { offload: samples(3e9, 1e-5), prefetch: samples(6e9, 1e-5) };
+        let model = LinkModel::fit(&LinkSamples {
+            offload_alone: samples(12e9, 1e-5),
+            prefetch_alone: samples(12e9, 1e-5),
+            offload_together: samples(12e9, 1e-5),
+            prefetch_together: samples(12e9, 1e-5),
+            pageable: Some(pageable),
+            beside: Some(beside),
+        })
+        .expect("there are samples");
+        let slowdown = model.slowdown.expect("it was measured");
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.01;
+        assert!(near(slowdown.offloading.expect("measured"), 1.25) && near(slowdown.worst(), 1.25));
+        assert_eq!(slowdown.both, None);
+        let [out, back] = model.pinned_over_pageable().expect("it was measured");
+        assert!(near(out, 4.0) && near(back, 2.0), "{out} {back}");
     }
 
     #[test]

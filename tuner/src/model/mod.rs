@@ -29,7 +29,7 @@ mod line;
 mod link;
 
 pub use layer::Shape;
-pub use link::{FittedRate, LinkModel};
+pub use link::{FittedRate, LinkModel, Slowdown};
 
 use curve::Curve;
 use layer::{Fitted, Point};
@@ -409,6 +409,13 @@ impl Model {
         let inside = self.inside(batch) && self.held_out.iter().any(|h| h.inside);
         let of = self.held_out.iter().filter(|h| h.inside == inside).map(|h| h.off().abs());
         of.reduce(f64::max).unwrap_or(UNKNOWN)
+    }
+
+    /// What a prediction leaves out, at most, as a share of an iteration in which transfers run for a share `busy` of the time: ops were
+    /// measured while hardly a transfer ran beside them (naive swapping waits for each), and those that are bound by the device's
+    /// memory take longer beside one. At most, since it counts all ops as if they were of that kind. 0 where it was not measured.
+    pub fn beside_error(&self, busy: f64) -> f64 {
+        self.link.slowdown.map_or(0.0, |slowdown| (slowdown.worst() - 1.0) * busy.clamp(0.0, 1.0))
     }
 
     /// Every batch size as predicted by a model that had never seen it, ascending.

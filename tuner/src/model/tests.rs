@@ -3,7 +3,7 @@
 use super::*;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::{LinkSamples, Machine, OpSamples, ProfileKind, TransferSample};
+use plimsoll_ir::profile::{BesideSamples, LinkSamples, Machine, OpSamples, ProfileKind, TransferSample};
 use plimsoll_ir::trace::TraceKind;
 use proptest::prelude::*;
 
@@ -262,6 +262,19 @@ fn an_unmeasured_op_takes_the_curve_of_its_type_and_an_unknown_type_none() {
     trace.ops[3] = op;
     assert!(model.fill(&mut trace).is_err());
     assert!(trace.ops.iter().all(|op| op.seconds == Seconds::ZERO), "nothing is half filled");
+}
+
+#[test]
+fn what_transfers_do_to_ops_is_an_error_of_swapping_plans_only() {
+    let mut profile = profile(&machine(1e9), &BATCHES, 0.0, 1);
+    assert_eq!(Model::fit(&profile).expect("fits").beside_error(1.0), 0.0);
+    let seconds = |s: f64| vec![Seconds(s)];
+    let (alone, offloading, prefetching, both) = (seconds(1.0), seconds(1.1), seconds(0.9), seconds(1.2));
+    let bytes = Bytes(1 << 26);
+    profile.link.beside = Some(BesideSamples { bytes, alone, offloading, prefetching, both });
+    let model = Model::fit(&profile).expect("fits");
+    assert_eq!(model.beside_error(0.0), 0.0);
+    assert!((model.beside_error(0.5) - 0.1).abs() < 1e-12 && (model.beside_error(7.0) - 0.2).abs() < 1e-12);
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! The command line on the device `cuda` when something goes wrong, with the stand-in for its driver: what is said, exit 4, and
+//! what is kept.
+#![cfg(unix)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Folders: that of CUDA's libraries, and that of compiled kernels, which all tests share.
+struct Libraries {
+    folder: tempfile::TempDir,
+}
+
+/// None, with a word, where there is no C compiler for the kernels.
+fn libraries() -> Option<&'static Libraries> {
+    static LIBRARIES: OnceLock<Option<Libraries>> = OnceLock::new();
+    LIBRARIES.get_or_init(make).as_ref()
+}
+
+fn make() -> Option<Libraries> {
+    if Command::new("cc").arg("--version").output().is_err() {
+        println!("skipped: no C compiler `cc` is on this machine");
+        return None;
+    }
+    let test = std::env::current_exe().expect("a test has a file");
+    let built: PathBuf = test.with_file_name("libplimsoll_standin.so");
+    assert!(built.is_file(), "cargo builds the library beside its tests: {}", built.display());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["libcuda.so.1", "libnvrtc.so.13"] {
+        std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
+    }
+    Some(Libraries { folder })
+}
+
+impl Libraries {
+    /// Runs the program; `answer` is what the driver answers to one call.
+    fn run(&self, arguments: &str, answer: &str, more: &[(&str, &str)]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(arguments.split_whitespace());
+        command.env("PLIMSOLL_CUDA_LIBRARIES", self.folder.path());
+        command.env("XDG_CACHE_HOME", self.folder.path().join("cache")).env_remove("CUDA_VISIBLE_DEVICES");
+        if !answer.is_empty() {
+            command.env("PLIMSOLL_STANDIN_ANSWER", answer);
+        }
+        command.envs(more.iter().copied());
+        command.output().expect("the program starts")
+    }
+}
+
+/// The exit code, and stderr, which must say all of these.
+#[track_caller]
+fn check(output: &Output, code: i32, says: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for words in says {
+        assert!(said.contains(words), "`{words}` in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// Options of a task that takes a second.
+const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 64";
+
+fn tuned(libraries: &Libraries, study: &Path) {
+    let output = libraries.run(&format!("tune {SMALL} --study {}", study.display()), "", &[]);
+    check(&output, 0, &[]);
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
+    let Some(libraries) = libraries() else { return };
+    let start = |answer: &str, more: &[(&str, &str)], says: &[&str]| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let study = folder.path().join("study");
+        let output = libraries.run(&format!("profile {SMALL} --study {}", study.display()), answer, more);
+        check(&output, 4, says);
+    };
+    start("", &[("CUDA_VISIBLE_DEVICES", "")], &["CUDA_VISIBLE_DEVICES is ``", "unset it", "nvidia-smi -L"]);
+    start("", &[("CUDA_VISIBLE_DEVICES", "7")], &["CUDA_VISIBLE_DEVICES is `7`"]);
+    // The driver is older than the runtime that it meets, or its halves do not match.
+    start(
+        "cuInit:0:803",
+        &[],
+        &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "restart the machine after the update"],
+    );
+    start("cuModuleLoadData:0:222:lost", &[], &["the driver is older than NVRTC", "PLIMSOLL_CUDA_LIBRARIES"]);
+    // Another process has it for itself.
+    start("cuDevicePrimaryCtxRetain:0:46", &[], &["cuda:0", "another process has it for itself"]);
+    // Between the question what is free and the allocation somebody took it.
+    start("cuMemAlloc_v2:0:2", &[], &["of device memory are needed", "--budget", "plimsoll doctor"]);
+    start("cuMemHostRegister_v2:0:2", &[], &["of pinned host memory are needed"]);
+    start(
+        "cuMemHostRegister_v2:0:801",
+        &[],
+        &["cuMemHostRegister", "CUDA_ERROR_NOT_SUPPORTED", "page-locked"],
+    );
+}
+
+#[test]
+fn a_device_that_is_lost_in_training_leaves_the_last_state_that_was_saved() {
+    let Some(libraries) = libraries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let study = folder.path().join("study");
+    tuned(libraries, &study);
+    let run = |answer: &str, options: &str| {
+        libraries.run(
+            &format!("run {} --epochs 2 {options}", study.join("chosen.config.json").display()),
+            answer,
+            &[],
+        )
+    };
+    let kept = study.join("training.safetensors");
+    // A kernel fails before anything was saved.
+    check(
+        &run("cuStreamSynchronize:60:719:lost", ""),
+        4,
+        &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
+    );
+    assert!(!kept.exists());
+    // Every iteration is saved, and the device falls off the bus.
+    let lost = run("cuStreamSynchronize:150:214:lost", "--save-every 0s");
+    check(&lost, 4, &["CUDA_ERROR_ECC_UNCORRECTABLE", "is kept in", "the same command goes on from there"]);
+    let said = String::from_utf8_lossy(&lost.stderr).into_owned();
+    let after = said.split("the state after ").nth(1).and_then(|rest| rest.split(' ').next());
+    let after: u64 = after.and_then(|number| number.parse().ok()).expect("a number of iterations");
+    assert!(after > 0 && kept.exists(), "{said}");
+    // The same command goes on, to the numbers of a training that nothing disturbed.
+    let resumed = run("", "--format json");
+    check(&resumed, 0, &[&format!("going on from iteration {after} of")]);
+    std::fs::remove_file(&kept).expect("it is there");
+    let whole = run("", "--format json");
+    check(&whole, 0, &[]);
+    let loss = |output: &Output| {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let at = text.find("\"test_loss\"").expect("it is told");
+        text[at..].lines().next().map(str::to_owned)
+    };
+    assert_eq!(loss(&resumed), loss(&whole));
+}
