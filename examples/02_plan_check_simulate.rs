@@ -6,7 +6,7 @@ use plimsoll::ir::schedule::{Link, Stream};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::networks::{LowerOptions, build, lower};
-use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 
 /// Runs the example.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,15 +23,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let budget = Bytes((floor.0 + peak.0) / 2);
 
     for policy in Policy::ALL {
-        let request = PlanRequest {
-            budget,
-            link: Link::symmetric(BytesPerSecond(12.2e9)),
-            policy,
-            allow: Allow::default(),
-            limits: Limits::default(),
-            seed: 1,
-            without: Tricks::NONE,
-        };
+        let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(12.2e9)), policy);
         match plan(&trace, &request)? {
             Outcome::Planned(plan) => {
                 check(&trace, &plan.schedule)?;

@@ -9,7 +9,7 @@ use plimsoll::runtime::data::digits;
 use plimsoll::runtime::{
     Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan,
 };
-use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 
 const BATCH: u64 = 64;
 const ITERATIONS: u64 = 10;
@@ -29,8 +29,7 @@ pub fn main() -> Result<(), Error> {
 
     let train = |policy: Policy, budget: Bytes| -> Result<Vec<f32>, Error> {
         let link = Link::symmetric(BytesPerSecond(10e9));
-        let (allow, limits) = (Allow::default(), Limits::default());
-        let request = PlanRequest { budget, link, policy, allow, limits, seed: 1, without: Tricks::NONE };
+        let request = PlanRequest::new(budget, link, policy);
         let schedule: Schedule = match plan(&program.trace, &request)? {
             Outcome::Planned(plan) => plan.schedule,
             Outcome::Infeasible(witness) => return Err(witness.to_string().into()),

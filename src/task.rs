@@ -7,6 +7,7 @@ use crate::args::{DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, Hos
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::verbs::plan::no_plan;
+use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::network::{Network, NetworkSpec, Shape};
 use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Link, Schedule};
@@ -16,12 +17,12 @@ use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, Executor, HostMemory, Loaded,
-    MemoryLayout, RuntimeError,
+    Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, Executor, HostMemory, Kernels,
+    Loaded, MemoryLayout, Precision, RuntimeError, cpu,
 };
-use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Tricks, plan};
+use plimsoll_tuner::{Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
+use std::rc::Rc;
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
@@ -38,12 +39,43 @@ const GPU_STEP: u64 = 256 << 20;
 const MACHINE_SHARE: f64 = 0.8;
 
 /// Which device, and how it is set up.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub enum Setup {
     /// The processor.
     Cpu(CpuOptions),
     /// An NVIDIA GPU.
-    Cuda(CudaOptions),
+    Cuda(Gpu),
+}
+
+/// A GPU: open from the start, since only its libraries know the ways of a call, and what they take of it counts.
+#[derive(Clone)]
+pub struct Gpu {
+    options: CudaOptions,
+    /// Allocates nothing; those that do share its libraries.
+    open: Rc<CudaDevice>,
+}
+
+impl Gpu {
+    /// Opens it, so that one that cannot be used is said before anything is planned for it.
+    pub fn open(options: CudaOptions) -> Result<Gpu, Failure> {
+        let open = Rc::new(CudaDevice::open(&options)?);
+        Ok(Gpu { options, open })
+    }
+
+    /// Whose kernels it runs.
+    pub fn kernels(&self) -> GpuKernels {
+        let CudaOptions { kernels, precision, deterministic, .. } = self.options;
+        let (libraries, tf32) = (kernels == Kernels::Libraries, precision == Precision::Tf32);
+        GpuKernels { libraries, tf32, deterministic }
+    }
+}
+
+/// Options that choose kernels.
+pub fn with_kernels(options: CudaOptions, chosen: GpuKernels) -> CudaOptions {
+    let GpuKernels { libraries, tf32, deterministic } = chosen;
+    let kernels = if libraries { Kernels::Libraries } else { Kernels::Own };
+    let precision = if tf32 { Precision::Tf32 } else { Precision::F32 };
+    CudaOptions { kernels, precision, deterministic, ..options }
 }
 
 impl Setup {
@@ -53,10 +85,15 @@ impl Setup {
         let link = args.link.map(|rate| Link { duplex: duplex.into(), ..Link::symmetric(rate) });
         match args.device {
             DeviceChoice::Cpu if args.no_graph => Err(only("--no-graph", "cuda")),
+            DeviceChoice::Cpu if args.kernels.given().is_some() => {
+                Err(only(args.kernels.given().unwrap_or_default(), "cuda"))
+            }
             DeviceChoice::Cpu => Ok(Setup::cpu(args.threads, link, &args.host)),
             DeviceChoice::Cuda(_) if args.threads.is_some() => Err(only("--threads", "cpu")),
             DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
-            DeviceChoice::Cuda(ordinal) => Setup::cuda(ordinal, !args.no_graph, &args.host),
+            DeviceChoice::Cuda(ordinal) => {
+                Setup::cuda(ordinal, !args.no_graph, &args.host, args.kernels.chosen()?)
+            }
         }
     }
 
@@ -67,16 +104,19 @@ impl Setup {
     }
 
     /// A GPU, with or without graphs; what is offloaded goes to pinned memory, and no file can be pinned.
-    pub fn cuda(ordinal: u32, graphs: bool, host: &HostPlace) -> Result<Setup, Failure> {
+    pub fn cuda(ordinal: u32, graphs: bool, host: &HostPlace, kernels: GpuKernels) -> Result<Setup, Failure> {
         match host {
             HostPlace::File(_) => Err(only("--host file:PATH", "cpu")),
             HostPlace::Memory => {
                 let options = CudaOptions { ordinal, graphs, ..CudaOptions::default() };
-                // A GPU that cannot be used is said before anything is planned for it.
-                drop(CudaDevice::open(&options)?);
-                Ok(Setup::Cuda(options))
+                Ok(Setup::Cuda(Gpu::open(with_kernels(options, kernels))?))
             }
         }
+    }
+
+    /// Whose kernels run, where that is to be chosen.
+    pub fn kernels(&self) -> Option<GpuKernels> {
+        if let Setup::Cuda(gpu) = self { Some(gpu.kernels()) } else { None }
     }
 
     /// Threads of the processor that compute; 1 where a GPU does.
@@ -91,17 +131,17 @@ impl Setup {
 
     /// How the device can run a call.
     pub fn ways(&self, call: &Call) -> Vec<Way> {
-        Way::sole(match self {
-            Setup::Cpu(_) => cpu::kernels::workspace_bytes(call, self.threads()),
-            Setup::Cuda(_) => cuda::workspace_bytes(call),
-        })
+        match self {
+            Setup::Cpu(_) => Way::sole(cpu::kernels::workspace_bytes(call, self.threads())),
+            Setup::Cuda(gpu) => gpu.open.ways(call),
+        }
     }
 
     /// The device, with nothing allocated.
     pub fn device(&self) -> Result<Box<dyn Device>, Failure> {
         Ok(match self {
             Setup::Cpu(options) => Box::new(Cpu::new(options.clone())),
-            Setup::Cuda(options) => Box::new(CudaDevice::open(options)?),
+            Setup::Cuda(gpu) => Box::new(gpu.open.another()?),
         })
     }
 }
@@ -183,9 +223,9 @@ impl Task {
     /// is free, less [`GPU_MARGIN`].
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Failure> {
         if given.is_none()
-            && let Setup::Cuda(options) = &self.setup
+            && let Setup::Cuda(gpu) = &self.setup
         {
-            let free = CudaDevice::open(options)?.free_memory().map_err(RuntimeError::from)?;
+            let free = gpu.open.free_memory().map_err(RuntimeError::from)?;
             return Ok(unbudgeted(free));
         }
         let machine = self.setup.device()?.facts().memory.unwrap_or(Bytes(u64::MAX >> 2));
@@ -226,15 +266,7 @@ impl Task {
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let stop: &dyn Fn() -> bool = &interrupt::pressed;
         let limits = Limits { evaluations: None, expired: searches.then_some(stop) };
-        let request = PlanRequest {
-            budget,
-            link,
-            policy,
-            allow: Allow::default(),
-            limits,
-            seed: 1,
-            without: Tricks::NONE,
-        };
+        let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
         Ok(plan(trace, &request)?)
     }
 

@@ -14,7 +14,7 @@ use plimsoll::runtime::data::synthetic;
 use plimsoll::runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan,
 };
-use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 
 const ITERATIONS: u64 = 20;
 
@@ -54,15 +54,7 @@ fn schedule(program: &Program, policy: Policy) -> Option<Schedule> {
     for share in [0.15, 0.3, 0.5, 0.7, 1.0, 1.3] {
         let budget = Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64);
         let link = Link::symmetric(BytesPerSecond(5e9));
-        let request = PlanRequest {
-            budget,
-            link,
-            policy,
-            allow: Allow::default(),
-            limits: Limits::default(),
-            seed: 1,
-            without: Tricks::NONE,
-        };
+        let request = PlanRequest::new(budget, link, policy);
         if let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") {
             return Some(plan.schedule);
         }

@@ -11,7 +11,7 @@ use super::subjects::Subject;
 use super::tables::{Grid, Several, THREADS, shown};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::schedule::{Duplex, Link};
-use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -111,7 +111,7 @@ fn makespan(
     let link = Link { duplex: Duplex::Half, ..Link::symmetric(RATE) };
     let allow = Allow { recompute: false, ..Allow::default() };
     let limits = Limits { evaluations, expired: None };
-    let request = PlanRequest { budget, link, policy, allow, limits, seed: 1, without: Tricks::NONE };
+    let request = PlanRequest { allow, limits, ..PlanRequest::new(budget, link, policy) };
     match plan(&subject.trace, &request).expect("a sound trace") {
         Outcome::Planned(plan) => Ok(plan.makespan.0),
         Outcome::Infeasible(witness) => Err(witness.needs),

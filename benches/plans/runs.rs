@@ -181,14 +181,12 @@ impl Runs {
             ),
         };
         let duplex = if case.half { Duplex::Half } else { Duplex::Full };
+        let link = Link { duplex, ..Link::symmetric(RATE) };
         let request = PlanRequest {
-            budget,
-            link: Link { duplex, ..Link::symmetric(RATE) },
-            policy: case.policy,
             allow,
             limits: Limits { evaluations, expired: None },
-            seed: 1,
             without: case.without.into_iter().collect(),
+            ..PlanRequest::new(budget, link, case.policy)
         };
         let (start, before) = (Instant::now(), processor_seconds());
         let outcome = plan(&subject.trace, &request);

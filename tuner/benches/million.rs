@@ -11,7 +11,7 @@ use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::chain_trace;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, check, simulate};
-use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use plimsoll_tuner::{Limits, Outcome, PlanRequest, Policy, plan};
 use std::time::Instant;
 
 struct Options {
@@ -58,8 +58,7 @@ fn run(trace: &Trace, policy: Policy, options: &Options) {
     let expired = || seconds() > options.limit;
     let limits = Limits { evaluations: None, expired: Some(&expired) };
     let link = Link::symmetric(BytesPerSecond(3e9));
-    let request =
-        PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 0, without: Tricks::NONE };
+    let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
     let outcome = plan(trace, &request).expect("a request that means something");
     let took = seconds();
     let what = match &outcome {

@@ -11,7 +11,7 @@
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule, piece_of};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};
-use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use plimsoll_tuner::{Allow, Outcome, PlanRequest, Policy, plan};
 use std::path::Path;
 use std::time::Instant;
 
@@ -67,15 +67,7 @@ fn cell(trace: &Trace, fraction: f64, policy: Policy, options: &Options) -> Opti
     let mut link = Link::symmetric(BytesPerSecond(12.2e9));
     link.duplex = if options.half { Duplex::Half } else { Duplex::Full };
     let allow = Allow { pieces: options.pieces, ..Allow::default() };
-    let request = PlanRequest {
-        budget,
-        link,
-        policy,
-        allow,
-        limits: Limits::default(),
-        seed: 0,
-        without: Tricks::NONE,
-    };
+    let request = PlanRequest { allow, ..PlanRequest::new(budget, link, policy) };
     let began = Instant::now();
     let outcome = plan(trace, &request).expect("a plan or a witness");
     let took = began.elapsed().as_secs_f64();

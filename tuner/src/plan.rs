@@ -38,7 +38,13 @@ pub struct PlanRequest<'a> {
     pub without: Tricks,
 }
 
-impl PlanRequest<'_> {
+impl<'a> PlanRequest<'a> {
+    /// With everything allowed, as long as it takes, with seed 1 and all tricks.
+    pub fn new(budget: Bytes, link: Link, policy: Policy) -> PlanRequest<'a> {
+        let (allow, limits) = (Allow::default(), Limits::default());
+        PlanRequest { budget, link, policy, allow, limits, seed: 1, without: Tricks::NONE }
+    }
+
     /// Whether the lower bound of its plans holds for every schedule, those that run ops again too.
     pub fn bounds_all(&self) -> bool {
         let Allow { recompute, swap, .. } = self.allow;

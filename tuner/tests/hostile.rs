@@ -10,7 +10,7 @@ use judge::{judge, judge_bytes};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::{Choices, Random, chain_trace, hostile};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};
-use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Tricks};
+use plimsoll_tuner::{Limits, PlanRequest, Policy};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -72,15 +72,7 @@ fn fifty_thousand_ops_are_planned_within_seconds() {
         let expired = || start.elapsed() > Duration::from_secs(2);
         let limits = Limits { evaluations: None, expired: Some(&expired) };
         let budget = if policy == Policy::Keep { peak * 2 } else { budget };
-        let request = PlanRequest {
-            budget,
-            link,
-            policy,
-            allow: Allow::default(),
-            limits,
-            seed: 0,
-            without: Tricks::NONE,
-        };
+        let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
         judge(&trace, &request);
         println!("{policy}: {:.1} s", start.elapsed().as_secs_f64());
         // Wide enough for a slow machine and its neighbours; a square of the ops would take minutes.

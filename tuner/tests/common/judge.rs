@@ -14,7 +14,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_tuner::bound::unbeatable;
 use plimsoll_tuner::{
-    Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Tricks, Witness, plan,
+    Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Witness, plan,
 };
 use std::cell::Cell;
 
@@ -35,7 +35,7 @@ pub fn judge_bytes(bytes: &[u8]) {
             polls.is_some_and(|polls| polled.get() > polls)
         };
         let limits = Limits { evaluations, expired: polls.is_some().then_some(&expired) };
-        judge(&trace, &PlanRequest { budget, link, policy, allow, limits, seed, without: Tricks::NONE });
+        judge(&trace, &PlanRequest { allow, limits, seed, ..PlanRequest::new(budget, link, policy) });
     }
 }
 

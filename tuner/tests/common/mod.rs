@@ -6,15 +6,13 @@ use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_tuner::bound::{least_moved, unbeatable};
-use plimsoll_tuner::{
-    Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Status, Tricks, Witness, plan,
-};
+use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Status, Witness, plan};
 
 /// A request with few evaluations, so that tests are quick.
 pub fn request(budget: Bytes, rate: f64, duplex: Duplex, policy: Policy) -> PlanRequest<'static> {
     let link = Link { duplex, ..Link::symmetric(BytesPerSecond(rate)) };
     let limits = Limits { evaluations: Some(150), expired: None };
-    PlanRequest { budget, link, policy, allow: Allow::default(), limits, seed: 7, without: Tricks::NONE }
+    PlanRequest { limits, seed: 7, ..PlanRequest::new(budget, link, policy) }
 }
 
 /// Plans, and checks all that is promised of a plan or of a witness.
