@@ -289,7 +289,8 @@ impl Task {
         let link = Link::symmetric(plimsoll_ir::BytesPerSecond(1e10));
         let mut batch = batch;
         loop {
-            let program = self.program(batch, Mode::Evaluate)?;
+            let mut program = self.program(batch, Mode::Evaluate)?;
+            program.trace.order_ways();
             for policy in [Policy::Keep, Policy::Plimsoll] {
                 if let Outcome::Planned(plan) = self.outcome(&program.trace, policy, budget, link)? {
                     return Ok((program, plan.schedule));

@@ -386,9 +386,7 @@ fn take_in(profile: &mut Profile, samples: plimsoll_ir::profile::BatchSamples) {
     match profile.batches.iter_mut().find(|b| b.batch == samples.batch) {
         Some(known) => {
             known.iteration_seconds.extend(samples.iteration_seconds);
-            for (known, new) in known.ops.iter_mut().zip(samples.ops) {
-                known.seconds.extend(new.seconds);
-            }
+            known.ops.iter_mut().zip(samples.ops).for_each(|(known, new)| known.take_in(new));
         }
         None => {
             profile.batches.push(samples);

@@ -154,6 +154,29 @@ pub struct WaySamples {
     pub seconds: Vec<Seconds>,
 }
 
+impl OpSamples {
+    /// Adds the times of the same op at the same batch size.
+    pub fn take_in(&mut self, more: OpSamples) {
+        self.seconds.extend(more.seconds);
+        for way in more.ways {
+            match self.ways.iter_mut().find(|known| known.name == way.name) {
+                Some(known) => known.seconds.extend(way.seconds),
+                None => self.ways.push(way),
+            }
+        }
+    }
+
+    /// The times of the way that it mostly ran in: the usual one, or where it never ran in that, the one that it ran in most.
+    pub fn usual_or_most(&self) -> &[Seconds] {
+        let ways = self.ways.iter().map(|way| &way.seconds[..]);
+        if self.seconds.is_empty() {
+            ways.max_by_key(|seconds| seconds.len()).unwrap_or(&[])
+        } else {
+            &self.seconds
+        }
+    }
+}
+
 /// What of a rate the fit found: `seconds = latency + bytes / rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

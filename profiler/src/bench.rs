@@ -20,6 +20,10 @@ pub(crate) trait Bench {
     /// How the device is now; none where there is nobody to tell.
     fn health(&mut self) -> Option<Health>;
 
-    /// Runs one iteration of the batch size at this position of those prepared: one sample of the iteration and of each op.
-    fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError>;
+    /// The alternatives that can be measured at the batch size of this position, by number.
+    fn ways(&self, position: usize) -> Vec<u32>;
+
+    /// Runs one iteration of the batch size at this position of those prepared: one sample of the iteration and of each op. With
+    /// a number, ops run in their alternatives of this number, where they have one.
+    fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError>;
 }

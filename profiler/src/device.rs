@@ -9,11 +9,12 @@ use crate::bench::Bench;
 use crate::error::ProfileError;
 use crate::link::{self, Probe};
 use crate::rounds::{Progress, Stage};
+use crate::ways::most_ways;
 use crate::{Subject, Watch};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::profile::{
-    BatchSamples, BesideSamples, LinkSamples, OpSamples, PageableSamples, TransferSample,
+    BatchSamples, BesideSamples, LinkSamples, OpSamples, PageableSamples, TransferSample, WaySamples,
 };
 use plimsoll_ir::program::{Hyper, Init, Program, Role};
 use plimsoll_ir::schedule::{Command, Link, Schedule, Stream};
@@ -42,6 +43,8 @@ pub(crate) struct DeviceBench<'s, 'c> {
 /// One batch size.
 struct Prepared {
     loaded: Loaded,
+    /// The same with ops in their alternatives of a number.
+    ways: Vec<(u32, Loaded)>,
     images: Vec<u8>,
     labels: Vec<u8>,
 }
@@ -80,11 +83,20 @@ impl Bench for DeviceBench<'_, '_> {
         let mut layout = MemoryLayout::default();
         let mut subjects = Vec::new();
         for batch in batches {
-            let made = (self.subject)(*batch);
-            let (program, schedule) =
-                made.map_err(|source| ProfileError::Subject { batch: *batch, source })?;
-            layout = layout.union(MemoryLayout::of(&program, &schedule));
-            subjects.push((program, schedule));
+            let mut make = |way| {
+                let made = (self.subject)(*batch, way);
+                let made = made.map_err(|source| ProfileError::Subject { batch: *batch, source })?;
+                if let Some((program, schedule)) = &made {
+                    layout = layout.union(MemoryLayout::of(program, schedule));
+                }
+                Ok::<_, ProfileError>(made)
+            };
+            let (program, schedule) = make(None)?.expect("there is always one in the usual ways");
+            let mut ways = Vec::new();
+            for number in 0..most_ways(&program.trace) {
+                ways.extend(make(Some(number))?.map(|(program, schedule)| (number, program, schedule)));
+            }
+            subjects.push((program, schedule, ways));
         }
         self.pool = self.budget.saturating_sub(layout.resident);
         for size in link::sizes(self.pool)? {
@@ -98,10 +110,14 @@ impl Bench for DeviceBench<'_, '_> {
         }
         let device = self.device.take().expect("a bench is prepared once");
         let mut executor = Executor::new(device, layout)?;
-        for (program, schedule) in &subjects {
+        for (program, schedule, ways) in &subjects {
             let loaded = executor.load(program, schedule)?;
+            let load = |(number, program, schedule): &(u32, Program, Schedule)| {
+                Ok((*number, executor.load(program, schedule)?))
+            };
+            let ways = ways.iter().map(load).collect::<Result<Vec<_>, ProfileError>>()?;
             let (images, labels) = (noise(images_bytes(program)), labels(program));
-            self.batches.push(Prepared { loaded, images, labels });
+            self.batches.push(Prepared { loaded, ways, images, labels });
         }
         if let Some(first) = self.batches.first() {
             initialise(&mut executor, &first.loaded)?;
@@ -160,13 +176,37 @@ impl Bench for DeviceBench<'_, '_> {
         self.executor.as_ref().expect(PREPARED).device().health()
     }
 
-    fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError> {
+    fn ways(&self, position: usize) -> Vec<u32> {
+        self.batches[position].ways.iter().map(|(number, _)| *number).collect()
+    }
+
+    fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError> {
         let executor = self.executor.as_mut().expect(PREPARED);
-        let Prepared { loaded, images, labels } = &self.batches[position];
+        let Prepared { loaded, ways, images, labels } = &self.batches[position];
+        let loaded = match way {
+            None => loaded,
+            Some(number) => {
+                &ways.iter().find(|(n, _)| *n == number).expect("one of those that can be measured").1
+            }
+        };
         executor.write_images(loaded, images)?;
         executor.write_labels(loaded, labels)?;
         let timeline = executor.run_timed(loaded)?;
-        Ok(batch_samples(loaded.trace(), loaded.schedule(), &[timeline], self.overhead))
+        let mut samples = batch_samples(loaded.trace(), loaded.schedule(), &[timeline], self.overhead);
+        if let Some(number) = way {
+            keep_way(&mut samples, loaded.trace(), number);
+        }
+        Ok(samples)
+    }
+}
+
+/// Leaves only what was measured of alternatives of a number: the rest was there to make an iteration of it.
+fn keep_way(samples: &mut BatchSamples, trace: &Trace, number: u32) {
+    samples.iteration_seconds.clear();
+    for (samples, op) in samples.ops.iter_mut().zip(&trace.ops) {
+        let name = op.alternatives.get(number as usize).map(|way| &way.name);
+        samples.seconds.clear();
+        samples.ways.retain(|way| Some(&way.name) == name);
     }
 }
 
@@ -235,7 +275,7 @@ fn beside(
 }
 
 /// The samples of one batch size from timed iterations of a schedule: each op's first run (recomputations left out), less the overhead
-/// of timing it.
+/// of timing it, in the way that it ran.
 pub fn batch_samples(
     trace: &Trace,
     schedule: &Schedule,
@@ -257,10 +297,21 @@ pub fn batch_samples(
     let mut iteration_seconds = Vec::with_capacity(timelines.len());
     for timeline in timelines {
         for (id, command) in schedule.numbered_commands() {
-            if let Command::Compute { op, again: false, .. } = command {
+            if let Command::Compute { op, again: false, alternative, .. } = command {
                 let span = timeline.spans[id.index()];
-                let seconds = (span.end.0 - span.start.0 - overhead.0).max(0.0);
-                ops[op.index()].seconds.push(Seconds(seconds));
+                let seconds = Seconds((span.end.0 - span.start.0 - overhead.0).max(0.0));
+                let samples = &mut ops[op.index()];
+                match alternative.map(|number| &trace.ops[op.index()].alternatives[number as usize]) {
+                    None => samples.seconds.push(seconds),
+                    Some(way) => match samples.ways.iter_mut().find(|known| known.name == way.name) {
+                        Some(known) => known.seconds.push(seconds),
+                        None => samples.ways.push(WaySamples {
+                            name: way.name.clone(),
+                            workspace_bytes: way.workspace_bytes,
+                            seconds: vec![seconds],
+                        }),
+                    },
+                }
             }
         }
         iteration_seconds.push(timeline.spans.iter().map(|span| span.end).fold(Seconds::ZERO, Seconds::max));

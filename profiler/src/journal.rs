@@ -60,6 +60,8 @@ pub(crate) enum Entry {
     Health(Health),
     /// A few iterations of one batch size.
     Round(BatchSamples),
+    /// A few iterations of one batch size with the ops in their alternatives of this number; only these are in it.
+    Way(u32, BatchSamples),
     /// All of it was measured, well enough to decide.
     Done,
 }

@@ -9,6 +9,8 @@
 //! instead of looking like the effect of one batch size. Rounds go on until the median iteration of each is known well enough,
 //! or time is up. Raw samples are kept, warm-ups are not.
 //!
+//! Ops that can be run in several ways are measured in each (`ways.rs`), after the rounds and with fewer repetitions.
+//!
 //! Everything that was measured is appended to a journal at once; a second run goes on where the first one was interrupted.
 //!
 //! What this crate deliberately does not do: predict, fit, plan, or choose batch sizes beyond the paper's fractions.
@@ -21,12 +23,14 @@ mod journal;
 mod link;
 mod rounds;
 mod statistics;
+mod ways;
 
 pub use device::batch_samples;
 pub use error::ProfileError;
 pub use journal::Header;
 pub use rounds::{Progress, Stage};
 pub use statistics::{Centre, centre};
+pub use ways::schedule_in_way;
 
 use bench::Bench;
 use device::DeviceBench;
@@ -95,8 +99,9 @@ pub struct Watch<'a> {
 /// A caller's own failure to give a program and a schedule.
 pub type SubjectError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Gives the program at a batch size and the schedule to measure it under.
-pub type Subject<'a> = dyn FnMut(u64) -> Result<(Program, Schedule), SubjectError> + 'a;
+/// Gives the program at a batch size and the schedule to measure it under. With a number, a schedule in which the ops run in their
+/// alternatives of this number ([`schedule_in_way`]), or none where there is no such schedule; without one there is always one.
+pub type Subject<'a> = dyn FnMut(u64, Option<u32>) -> Result<Option<(Program, Schedule)>, SubjectError> + 'a;
 
 /// 1/8, 1/4, 1/2, 2/3 and 1 of the largest trainable batch (AccUDNN §3.2), rounded, each once, at least 1.
 pub fn fractions(largest: u64) -> Vec<u64> {
@@ -198,6 +203,7 @@ fn go_on(
     }
     rounds::measure(&request.effort, bench, journal, measured, watch)?;
     measured.judge(request.effort.bad)?;
+    rounds::measure_ways(bench, journal, measured, watch)?;
     journal.append(&Entry::Done)
 }
 

@@ -12,10 +12,14 @@ use crate::{Effort, Watch};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Timed iterations in a turn.
 const TURN: usize = 3;
+
+/// Timed iterations of each batch size in each alternative: what matters of it is how it compares.
+const IN_A_WAY: usize = 3;
 
 /// What is measured just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,11 @@ pub enum Stage {
     Link,
     /// Iterations of a batch size.
     Iterations {
+        /// Which.
+        batch: u64,
+    },
+    /// Iterations of a batch size with ops in another way than the usual one.
+    Ways {
         /// Which.
         batch: u64,
     },
@@ -48,6 +57,8 @@ pub(crate) struct Measured {
     pub health: Option<Health>,
     /// One for each batch size, without ops before its first turn.
     pub batches: Vec<BatchSamples>,
+    /// Iterations by batch size and number of the alternatives.
+    pub ways: BTreeMap<(u64, u32), usize>,
     /// An earlier run found it to be enough.
     pub done: bool,
 }
@@ -61,6 +72,7 @@ impl Measured {
             link: None,
             health: None,
             batches: batches.iter().map(empty).collect(),
+            ways: BTreeMap::new(),
             done: false,
         }
     }
@@ -72,12 +84,18 @@ impl Measured {
             Entry::Link(link) => self.link = Some(link),
             Entry::Health(now) => self.health = Some(self.health.take().unwrap_or_default().then(now)),
             Entry::Done => self.done = true,
-            Entry::Round(round) => match self.batches.iter_mut().find(|b| b.batch == round.batch) {
-                Some(all) => extend(all, round)?,
-                None => return Err(format!("it holds batch {}, which is not measured", round.batch)),
-            },
+            Entry::Round(round) => extend(self.of(round.batch)?, round)?,
+            Entry::Way(number, round) => {
+                *self.ways.entry((round.batch, number)).or_default() += repetitions(&round);
+                extend(self.of(round.batch)?, round)?;
+            }
         }
         Ok(())
+    }
+
+    fn of(&mut self, batch: u64) -> Result<&mut BatchSamples, String> {
+        let found = self.batches.iter_mut().find(|b| b.batch == batch);
+        found.ok_or_else(|| format!("it holds batch {batch}, which is not measured"))
     }
 
     /// Says which batch size is too noisy to decide anything, if one is.
@@ -86,8 +104,10 @@ impl Measured {
             let spread = uncertainty(batch);
             if spread > bad {
                 let deviation = |op: &[Seconds]| centre(op).map_or(0.0, |c: Centre| c.deviation.0);
-                let worst =
-                    batch.ops.iter().max_by(|a, b| deviation(&a.seconds).total_cmp(&deviation(&b.seconds)));
+                let worst = batch
+                    .ops
+                    .iter()
+                    .max_by(|a, b| deviation(a.usual_or_most()).total_cmp(&deviation(b.usual_or_most())));
                 return Err(ProfileError::Noisy {
                     batch: batch.batch,
                     op: worst.map(|op| op.name.clone()).unwrap_or_default(),
@@ -111,17 +131,20 @@ fn extend(all: &mut BatchSamples, round: BatchSamples) -> Result<(), String> {
         return Err(format!("the ops at batch {} are others there than now", all.batch));
     }
     all.iteration_seconds.extend(round.iteration_seconds);
-    for (op, more) in all.ops.iter_mut().zip(round.ops) {
-        op.seconds.extend(more.seconds);
-    }
+    all.ops.iter_mut().zip(round.ops).for_each(|(op, more)| op.take_in(more));
     Ok(())
+}
+
+/// Iterations in a round of an alternative.
+fn repetitions(round: &BatchSamples) -> usize {
+    round.ops.iter().map(|op| op.usual_or_most().len()).max().unwrap_or(0)
 }
 
 /// The relative standard error of the median over the repetitions of the sum over all ops. The sum, because it
 /// is what is planned with: an op's noise counts by its share. Stalls, which the schedule makes, are not in it.
 fn uncertainty(batch: &BatchSamples) -> f64 {
-    let repetitions = batch.ops.iter().map(|op| op.seconds.len()).min().unwrap_or(0);
-    let total = |r: usize| batch.ops.iter().map(|op| op.seconds[r]).sum::<Seconds>();
+    let repetitions = batch.ops.iter().map(|op| op.usual_or_most().len()).min().unwrap_or(0);
+    let total = |r: usize| batch.ops.iter().map(|op| op.usual_or_most()[r]).sum::<Seconds>();
     let totals: Vec<Seconds> = (0..repetitions).map(total).collect();
     centre(&totals).map_or(f64::INFINITY, |c| c.relative_error)
 }
@@ -199,7 +222,7 @@ fn turn(
         if (watch.stop)() {
             return (samples, Err(ProfileError::Interrupted));
         }
-        let sample = match bench.iterate(position) {
+        let sample = match bench.iterate(position, None) {
             Ok(sample) => sample,
             Err(error) => return (samples, Err(error)),
         };
@@ -216,4 +239,46 @@ fn turn(
         (watch.progress)(Progress { stage, done: in_all + repetition.min(left), of });
     }
     (samples, Ok(()))
+}
+
+/// Measures the other ways to run the ops, each batch size in each, as often as is still missing.
+pub(crate) fn measure_ways(
+    bench: &mut dyn Bench,
+    journal: &mut Journal,
+    measured: &mut Measured,
+    watch: &mut Watch<'_>,
+) -> Result<(), ProfileError> {
+    let pairs = |position: usize| bench.ways(position).into_iter().map(move |number| (position, number));
+    let all: Vec<(usize, u32)> = (0..measured.batches.len()).flat_map(pairs).collect();
+    for (done, (position, number)) in all.iter().copied().enumerate() {
+        let batch = measured.batches[position].batch;
+        let known = measured.ways.get(&(batch, number)).copied().unwrap_or(0);
+        let missing = IN_A_WAY.saturating_sub(known);
+        let mut samples: Option<BatchSamples> = None;
+        let mut end = Ok(());
+        // One warms up.
+        for repetition in 0..=missing {
+            if missing == 0 || (watch.stop)() {
+                end = if missing == 0 { Ok(()) } else { Err(ProfileError::Interrupted) };
+                break;
+            }
+            match (bench.iterate(position, Some(number)), &mut samples) {
+                (Err(error), _) => {
+                    end = Err(error);
+                    break;
+                }
+                (Ok(_), _) if repetition == 0 => {}
+                (Ok(sample), None) => samples = Some(sample),
+                (Ok(sample), Some(all)) => extend(all, sample).expect("one program has the same ops always"),
+            }
+        }
+        if let Some(samples) = samples {
+            let entry = Entry::Way(number, samples);
+            measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
+            journal.append(&entry)?;
+        }
+        end?;
+        (watch.progress)(Progress { stage: Stage::Ways { batch }, done: done + 1, of: all.len() });
+    }
+    if all.is_empty() { Ok(()) } else { look(bench, journal, measured, watch) }
 }

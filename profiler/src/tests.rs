@@ -2,7 +2,7 @@
 
 use super::*;
 use plimsoll_ir::health::{Health, OtherProcess};
-use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples, TransferSample};
+use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples, TransferSample, WaySamples};
 use plimsoll_ir::trace::Phase;
 use std::path::Path;
 use tempfile::TempDir;
@@ -19,6 +19,28 @@ struct Fake {
     names: [&'static str; 2],
     /// What a look after the n-th iteration gives.
     health: fn(usize) -> Option<Health>,
+    /// The second op's alternatives; at batch k only the first k fit.
+    ways: u32,
+    /// Every iteration in a way that ran, by batch size and way.
+    ran_in_ways: Vec<(u64, u32)>,
+}
+
+impl Fake {
+    fn in_way(&mut self, batch: u64, number: u32) -> BatchSamples {
+        self.ran_in_ways.push((batch, number));
+        let op = |name: &str, phase, ways| {
+            let (name, kind, seconds) = (name.into(), "fc".into(), vec![]);
+            OpSamples { name, kind, phase, flops: 10 * batch, seconds, ways }
+        };
+        let way = WaySamples {
+            name: format!("way{number}"),
+            workspace_bytes: Bytes(10),
+            seconds: vec![Seconds(f64::from(number + 2) * 1e-2 * batch as f64)],
+        };
+        let ops =
+            vec![op(self.names[0], Phase::Forward, vec![]), op(self.names[1], Phase::Backward, vec![way])];
+        BatchSamples { batch, iteration_seconds: vec![], ops }
+    }
 }
 
 fn quiet(_: usize) -> f64 {
@@ -34,6 +56,8 @@ fn fake() -> Fake {
         factor: quiet,
         names: ["fc.forward", "fc.backward"],
         health: |_| None,
+        ways: 0,
+        ran_in_ways: vec![],
     }
 }
 
@@ -66,8 +90,15 @@ impl Bench for Fake {
         (self.health)(self.ran.len())
     }
 
-    fn iterate(&mut self, position: usize) -> Result<BatchSamples, ProfileError> {
+    fn ways(&self, position: usize) -> Vec<u32> {
+        (0..self.ways).filter(|number| u64::from(*number) < self.batches[position]).collect()
+    }
+
+    fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError> {
         let batch = self.batches[position];
+        if let Some(number) = way {
+            return Ok(self.in_way(batch, number));
+        }
         let factor = (self.factor)(self.ran.len());
         self.ran.push(batch);
         let op = |name: &str, phase, seconds| OpSamples {
@@ -346,5 +377,33 @@ fn who_else_is_on_the_device_is_said_once_and_stands_in_the_profile() {
             assert_eq!((health.others.len(), &health.slowed_by[..]), (1, &["heat".to_owned()][..]));
             assert!(said.is_empty(), "the journal knows it: {said:?}");
         }
+    }
+}
+
+#[test]
+fn other_ways_are_measured_where_they_fit_and_an_interruption_loses_none() {
+    for stop_after in [usize::MAX, 23, 24, 26, 27, 28, 31, 38] {
+        let folder = folder();
+        let request = request(&folder);
+        let mut benches = [0, 1].map(|_| Fake { ways: 2, ..fake() });
+        if stop_after < usize::MAX {
+            assert!(matches!(run(&request, &mut benches[0], stop_after), Err(ProfileError::Interrupted)));
+        }
+        let profile = run(&request, &mut benches[1], usize::MAX).expect("measured");
+        for batch in &profile.batches {
+            assert!(batch.ops[0].ways.is_empty());
+            let ways = &batch.ops[1].ways;
+            assert_eq!(ways.len(), batch.batch.min(2) as usize, "at batch 1 only one fits");
+            for (number, way) in (0..).zip(ways) {
+                assert_eq!(way.name, format!("way{number}"));
+                let seconds = f64::from(number + 2) * 1e-2 * batch.batch as f64;
+                assert_eq!(way.seconds, vec![Seconds(seconds); 3], "{stop_after}");
+            }
+            assert_eq!(batch.iteration_seconds.len(), batch.ops[1].seconds.len());
+        }
+        let ran: usize = benches.iter().map(|bench| bench.ran_in_ways.len()).sum();
+        assert!((20..=22).contains(&ran), "five pairs, four iterations each, and at most two more: {ran}");
+        let mut idle = Fake { ways: 2, ..fake() };
+        assert_eq!(run(&request, &mut idle, 0).expect("complete"), profile);
     }
 }

@@ -58,14 +58,14 @@ fn measure(device: Box<dyn Device>, batches: Vec<u64>, paced: Option<Link>) -> R
     let folder = tempfile::tempdir().expect("a temporary folder");
     let network = build(&spec()).expect("in the zoo");
     let ways = |call: &_| Cpu::new(CpuOptions::default()).ways(call);
-    let mut subject = |batch: u64| -> Result<_, SubjectError> {
+    let mut subject = |batch: u64, _: Option<u32>| -> Result<_, SubjectError> {
         let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
         let mut program = lower(&network, batch, &options)?;
         for (i, op) in program.trace.ops.iter_mut().enumerate() {
             op.seconds = told(i, batch);
         }
         let schedule = keep(&program);
-        Ok((program, schedule))
+        Ok(Some((program, schedule)))
     };
     let request = ProfileRequest {
         network: spec(),
@@ -157,7 +157,7 @@ fn a_processor_is_measured_and_a_paced_link_keeps_its_pace() {
     }
     // The link is slow, so that what is measured beside it runs beside it, where no other program holds its thread up.
     let beside = profile.link.beside.as_ref().expect("there is room for four large tensors");
-    let found = [&beside.offloading, &beside.prefetching, &beside.both].map(|seconds| seconds.len());
+    let found = [&beside.offloading, &beside.prefetching, &beside.both].map(Vec::len);
     assert!(!beside.alone.is_empty() && found.iter().sum::<usize>() > 0, "{beside:?}");
     assert_eq!(profile.link.pageable, None, "a processor takes all memory alike");
 }
@@ -167,10 +167,10 @@ fn a_budget_without_room_for_the_link_is_named() {
     let network = build(&spec()).expect("in the zoo");
     let resident = lower(&network, 1, &LowerOptions::default()).expect("lowers").trace.resident_bytes;
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut subject = |batch: u64| -> Result<_, SubjectError> {
+    let mut subject = |batch: u64, _: Option<u32>| -> Result<_, SubjectError> {
         let program = lower(&network, batch, &LowerOptions::default())?;
         let schedule = keep(&program);
-        Ok((program, schedule))
+        Ok(Some((program, schedule)))
     };
     let device: Box<dyn Device> = Box::new(Null::new(Link::symmetric(BytesPerSecond(1e9))));
     let request = ProfileRequest {

@@ -15,7 +15,7 @@ use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
-    Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine,
+    Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, schedule_in_way,
 };
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
@@ -65,10 +65,17 @@ pub fn measure(
         fresh: false,
     };
     tracing::info!("measuring {} at batches {:?} within {budget}", task.network.spec.name, request.batches);
-    let mut subject = |batch| {
+    let mut subject = |batch, way| {
         let program = task.program(batch, Mode::Train)?;
-        let plan = task.plan(&program.trace, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
-        Ok::<_, SubjectError>((program, plan.schedule))
+        let link = Link::symmetric(UNMEASURED);
+        let schedule = schedule_in_way(&program, way, |trace| match way {
+            None => Ok(Some(task.plan(trace, Policy::Naive, budget, link)?.schedule)),
+            Some(_) => {
+                let outcome = task.outcome(trace, Policy::Naive, budget, link)?;
+                Ok::<_, Failure>(outcome.plan().map(|plan| plan.schedule.clone()))
+            }
+        })?;
+        Ok::<_, SubjectError>(schedule.map(|schedule| (program, schedule)))
     };
     let bar = progress::bar("profile", 1, quiet);
     let mut watch = Watch {

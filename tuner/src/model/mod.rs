@@ -20,13 +20,15 @@
 //! choice of shapes, fit), predicting it, and comparing. Batch sizes between the smallest and the largest give the error
 //! inside the measured range; leaving out an end gives the error outside.
 //!
-//! What it deliberately does not do: memory (exact, in the trace), stalls (`simulate`), or kernel alternatives, whose seconds
-//! it leaves as the trace has them.
+//! An op's alternatives (other kernels for the same call) take the op's seconds times a ratio of their own (`ways.rs`).
+//!
+//! What it deliberately does not do: memory (exact, in the trace), or stalls (`simulate`).
 
 mod curve;
 mod layer;
 mod line;
 mod link;
+mod ways;
 
 pub use layer::Shape;
 pub use link::{FittedRate, LinkModel, Slowdown};
@@ -38,6 +40,7 @@ use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use std::collections::BTreeMap;
+use ways::Ratios;
 
 /// Why a profile gives no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,6 +133,8 @@ struct Layer {
     of: Type,
     fitted: Fitted,
     size: Size,
+    /// Of its alternatives, by name.
+    ways: BTreeMap<String, Ratios>,
     /// Inside and outside the measured range.
     relative_error: [f64; 2],
 }
@@ -168,6 +173,8 @@ struct Data {
     names: Vec<(String, Type)>,
     /// One list an op, one point a batch size.
     points: Vec<Vec<Point>>,
+    /// Of the alternatives of each op, by name.
+    ways: Vec<BTreeMap<String, Ratios>>,
     /// The typical repetition's sum over all ops, per batch size.
     totals: Vec<f64>,
 }
@@ -182,6 +189,12 @@ impl Data {
         let first = profile.batches.first().filter(|b| !b.ops.is_empty()).ok_or(FitError::NoSamples)?;
         let names: Vec<(String, Type)> =
             first.ops.iter().map(|op| (op.name.clone(), Type::of(&op.name, &op.kind, op.phase))).collect();
+        let all = |position: usize| {
+            batches.iter().map(move |(batch, parts)| {
+                (*batch, parts.iter().filter_map(|part| part.ops.get(position)).collect::<Vec<_>>())
+            })
+        };
+        let ways: Vec<_> = (0..names.len()).map(|position| ways::ratios(all(position))).collect();
         let mut points = vec![Vec::new(); names.len()];
         let mut totals = Vec::new();
         for (batch, parts) in &batches {
@@ -194,20 +207,21 @@ impl Data {
                     seconds.extend(op.seconds.iter().map(|s| s.0).filter(|s| s.is_finite() && *s >= 0.0));
                     flops = op.flops;
                 }
-                if seconds.is_empty() {
-                    return Err(mismatch());
-                }
-                let x = size(flops, *batch);
-                points[position].push(Point {
-                    batch: *batch as f64,
-                    x,
-                    seconds: median(&mut seconds).max(TICK),
-                });
+                let middle = match seconds.is_empty() {
+                    false => Some(median(&mut seconds)),
+                    // It was never run in its usual way here: its scratch did not fit, or a tuned schedule chose another.
+                    true => {
+                        let samples = parts.iter().map(|part| &part.ops[position]);
+                        ways::usual_of_others(*batch, samples, &ways[position])
+                    }
+                };
+                let seconds = middle.ok_or_else(mismatch)?.max(TICK);
+                points[position].push(Point { batch: *batch as f64, x: size(flops, *batch), seconds });
             }
             let parts_sum = || points.iter().filter_map(|op| op.last()).map(|p| p.seconds).sum();
             totals.push(typical_iteration(parts).unwrap_or_else(parts_sum));
         }
-        Ok(Data { batches: batches.into_keys().collect(), names, points, totals })
+        Ok(Data { batches: batches.into_keys().collect(), names, points, ways, totals })
     }
 }
 
@@ -350,9 +364,9 @@ impl Model {
         let (held_out, errors) = hold_out(&data, &fits);
         let mut layers = BTreeMap::new();
         let sizes = data.points.iter().zip(&data.names).map(|(points, (_, of))| Size::of(points, of.phase));
-        let of_ops = data.names.iter().zip(fits.layers).zip(sizes).zip(errors);
-        for ((((name, of), fitted), size), relative_error) in of_ops {
-            let layer = Layer { of: of.clone(), fitted, size, relative_error };
+        let of_ops = data.names.iter().zip(fits.layers).zip(sizes).zip(errors).zip(&data.ways);
+        for (((((name, of), fitted), size), relative_error), ways) in of_ops {
+            let layer = Layer { of: of.clone(), fitted, size, ways: ways.clone(), relative_error };
             if layers.insert(name.clone(), layer).is_some() {
                 return Err(FitError::TwoOps { name: name.clone() });
             }
@@ -389,7 +403,14 @@ impl Model {
         Ok(Prediction { seconds: Seconds(adds_up * seconds.max(0.0)), relative_error })
     }
 
-    /// Writes the predicted seconds of every op into a trace. Nothing is written where an op is unknown.
+    /// How many times as long as in its usual way an op takes in one of its alternatives. One that was not measured counts as
+    /// [`ways::UNMEASURED`]: it is chosen where nothing else fits, and not for its speed.
+    fn ratio(&self, op: &Op, way: &str, batch: u64) -> f64 {
+        let known = self.layers.get(&op.name).and_then(|layer| layer.ways.get(way));
+        known.map_or(ways::UNMEASURED, |ratios| ratios.at(batch as f64))
+    }
+
+    /// Writes the predicted seconds of every op and of its alternatives into a trace. Nothing is written where an op is unknown.
     pub fn fill(&self, trace: &mut Trace) -> Result<(), UnknownOp> {
         let adds_up = self.adds_up(trace.batch);
         let seconds: Vec<Seconds> = trace
@@ -399,6 +420,11 @@ impl Model {
             .collect::<Result<_, _>>()?;
         for (op, seconds) in trace.ops.iter_mut().zip(seconds) {
             op.seconds = seconds;
+            let ratios: Vec<f64> =
+                op.alternatives.iter().map(|way| self.ratio(op, &way.name, trace.batch)).collect();
+            for (way, ratio) in op.alternatives.iter_mut().zip(ratios) {
+                way.seconds = seconds * ratio;
+            }
         }
         Ok(())
     }

@@ -3,8 +3,10 @@
 use super::*;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::{BesideSamples, LinkSamples, Machine, OpSamples, ProfileKind, TransferSample};
-use plimsoll_ir::trace::TraceKind;
+use plimsoll_ir::profile::{
+    BesideSamples, LinkSamples, Machine, OpSamples, ProfileKind, TransferSample, WaySamples,
+};
+use plimsoll_ir::trace::{Alternative, TraceKind};
 use proptest::prelude::*;
 
 /// A repeatable stream of numbers in 0..1.
@@ -275,6 +277,107 @@ fn what_transfers_do_to_ops_is_an_error_of_swapping_plans_only() {
     let model = Model::fit(&profile).expect("fits");
     assert_eq!(model.beside_error(0.0), 0.0);
     assert!((model.beside_error(0.5) - 0.1).abs() < 1e-12 && (model.beside_error(7.0) - 0.2).abs() < 1e-12);
+}
+
+/// A lean way of every convolution: slower by more the larger the batch; at batch 8 it costs nearly nothing.
+fn lean_ratio(batch: u64) -> f64 {
+    1.1 + 0.3 * (batch as f64 / 8.0).ln()
+}
+
+/// A profile in which every convolution was also measured three times in a lean way.
+fn profile_with_ways(ops: &[Truth], noise: f64, seed: u64) -> Profile {
+    let mut dice = Dice(seed + 1000);
+    let mut profile = profile(ops, &BATCHES, noise, seed);
+    for batch in &mut profile.batches {
+        for (samples, truth) in batch.ops.iter_mut().zip(ops).filter(|(_, truth)| truth.kind == "conv") {
+            let seconds = truth.seconds(batch.batch) * lean_ratio(batch.batch);
+            samples.ways.push(WaySamples {
+                name: "lean".into(),
+                workspace_bytes: Bytes::ZERO,
+                seconds: (0..3).map(|_| Seconds(seconds * dice.noise(noise))).collect(),
+            });
+        }
+    }
+    profile
+}
+
+fn with_alternatives(mut trace: Trace, names: &[&str]) -> Trace {
+    let way = |name: &&str| Alternative {
+        name: (*name).into(),
+        seconds: Seconds::ZERO,
+        workspace_bytes: Bytes::ZERO,
+    };
+    for op in trace.ops.iter_mut().filter(|op| op.kind == "conv") {
+        op.alternatives = names.iter().map(way).collect();
+    }
+    trace
+}
+
+#[test]
+fn alternatives_are_predicted_between_measured_batches() {
+    let ops = machine(1e9);
+    let model = Model::fit(&profile_with_ways(&ops, 0.0, 1)).expect("fits");
+    for batch in [4, 8, 12, 24, 50, 64, 100] {
+        let mut trace = with_alternatives(trace(&ops, batch), &["lean", "new"]);
+        model.fill(&mut trace).expect("every op was measured");
+        let expected = lean_ratio(batch.clamp(8, 64));
+        for op in trace.ops.iter().filter(|op| op.kind == "conv") {
+            let ratio = op.alternatives[0].seconds / op.seconds;
+            assert!((ratio / expected - 1.0).abs() < 0.01, "{batch}: {ratio}, not {expected}");
+            assert_eq!(op.alternatives[1].seconds, op.seconds * ways::UNMEASURED, "it is not known");
+        }
+    }
+}
+
+/// The decision of `ways.rs`: a ratio to the usual way misses left-out batch sizes by less than a curve of the alternative's own.
+#[test]
+fn a_ratio_holds_out_better_than_a_curve_of_its_own() {
+    let ops = machine(40.0);
+    let (mut by_ratio, mut by_curve) = (Vec::new(), Vec::new());
+    for seed in 0..6 {
+        let whole = profile_with_ways(&ops, NOISE, seed);
+        for left_out in 1..BATCHES.len() - 1 {
+            let mut part = whole.clone();
+            let batch = part.batches.remove(left_out).batch;
+            let model = Model::fit(&part).expect("fits");
+            let mut trace = with_alternatives(trace(&ops, batch), &["lean"]);
+            model.fill(&mut trace).expect("every op was measured");
+            // The same samples as ops of their own.
+            for samples in part.batches.iter_mut().flat_map(|batch| &mut batch.ops) {
+                if let Some(way) = samples.ways.pop() {
+                    samples.seconds = way.seconds;
+                }
+            }
+            let own = Model::fit(&part).expect("fits");
+            for (op, truth) in trace.ops.iter().zip(&ops).filter(|(_, truth)| truth.kind == "conv") {
+                let expected = truth.seconds(batch) * lean_ratio(batch);
+                by_ratio.push((op.alternatives[0].seconds.0 / expected - 1.0).abs());
+                by_curve.push((own.seconds(op, batch).expect("measured").seconds.0 / expected - 1.0).abs());
+            }
+        }
+    }
+    let (ratio, curve) = (median(&mut by_ratio), median(&mut by_curve));
+    println!("median off: {ratio:.4} by ratio, {curve:.4} by a curve");
+    assert!(ratio < curve, "{ratio} by ratio, {curve} by a curve");
+    assert!(ratio < 0.05, "{ratio}");
+}
+
+#[test]
+fn an_op_that_ran_in_another_way_only_tells_of_its_usual_way_too() {
+    let ops = machine(1e9);
+    let mut profile = profile_with_ways(&ops, 0.0, 1);
+    for samples in profile.batches[2].ops.iter_mut().filter(|op| !op.ways.is_empty()) {
+        samples.seconds.clear();
+    }
+    let model = Model::fit(&profile).expect("fits");
+    for off in errors(&ops, &model, 0.0, 8..64) {
+        assert!(off < 0.02, "{off}");
+    }
+    // Nowhere in the usual way: what ran stands for it.
+    for samples in profile.batches.iter_mut().flat_map(|b| &mut b.ops).filter(|op| !op.ways.is_empty()) {
+        samples.seconds.clear();
+    }
+    assert!(Model::fit(&profile).is_ok());
 }
 
 #[test]

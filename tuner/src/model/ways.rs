@@ -1,0 +1,84 @@
+//! The seconds of an op's alternatives: the op's own seconds times a ratio, between the batch sizes at which both were measured.
+//!
+//! An alternative computes the same, on the same machine: what noise, caches and the layer's type do to the usual way they do
+//! to it too, and the op's own prediction knows of that from more repetitions. The ratio is taken from medians, straight
+//! between measured batch sizes in logarithms, and constant beyond them. The other possibility, an alternative as an op of its
+//! own with its own curve, lost: on samples with noise it misses left-out batch sizes by more (`tests.rs` holds it to that).
+//!
+//! What it deliberately does not do: refuse what was not measured. An alternative whose scratch never fitted while measuring, or that a newer
+//! library has added, stays in the trace, since a schedule names alternatives by their position; it only counts as slow.
+
+use plimsoll_ir::Seconds;
+use plimsoll_ir::profile::OpSamples;
+use std::collections::BTreeMap;
+
+/// How many times as long as the usual way one counts that was not measured.
+pub(super) const UNMEASURED: f64 = 1000.0;
+
+/// How many times as long as the usual way an alternative takes, over the batch size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Ratios {
+    /// (ln batch, ln ratio), ascending.
+    logs: Vec<(f64, f64)>,
+}
+
+impl Ratios {
+    /// The ratio at a batch size; at least one was measured.
+    pub fn at(&self, batch: f64) -> f64 {
+        let x = batch.ln();
+        let above = self.logs.partition_point(|p| p.0 < x);
+        let log = match (above.checked_sub(1).map(|i| self.logs[i]), self.logs.get(above)) {
+            (Some((x0, y0)), Some((x1, y1))) => y0 + (y1 - y0) * (x - x0) / (x1 - x0),
+            (Some((_, y)), None) => y,
+            (None, Some((_, y))) => *y,
+            (None, None) => UNMEASURED.ln(),
+        };
+        log.exp()
+    }
+}
+
+fn middle<'a>(seconds: impl Iterator<Item = &'a Seconds>) -> Option<f64> {
+    let mut seconds: Vec<f64> = seconds.map(|s| s.0).filter(|s| s.is_finite() && *s >= 0.0).collect();
+    (!seconds.is_empty()).then(|| super::median(&mut seconds).max(super::TICK))
+}
+
+/// The median of a way over all samples of an op at a batch size.
+fn of_way(samples: &[&OpSamples], name: &str) -> Option<f64> {
+    middle(samples.iter().flat_map(|op| &op.ways).filter(|way| way.name == name).flat_map(|way| &way.seconds))
+}
+
+/// The ratios of an op's alternatives, by name, from its samples at each batch size, ascending.
+pub(super) fn ratios<'a>(
+    batches: impl Iterator<Item = (u64, Vec<&'a OpSamples>)>,
+) -> BTreeMap<String, Ratios> {
+    let mut all: BTreeMap<String, Ratios> = BTreeMap::new();
+    for (batch, samples) in batches {
+        let Some(usual) = middle(samples.iter().flat_map(|op| &op.seconds)) else { continue };
+        let names: Vec<&String> = samples.iter().flat_map(|op| &op.ways).map(|way| &way.name).collect();
+        for name in names {
+            let ratios = all.entry(name.clone()).or_default();
+            let x = (batch as f64).ln();
+            if ratios.logs.last().is_none_or(|last| last.0 < x)
+                && let Some(seconds) = of_way(&samples, name)
+            {
+                ratios.logs.push((x, (seconds / usual).ln()));
+            }
+        }
+    }
+    all.retain(|_, ratios| !ratios.logs.is_empty());
+    all
+}
+
+/// What the usual way would have taken where only others ran: the alternative with the most samples, over its ratio at other
+/// batch sizes. Where no batch size tells how they compare, that alternative's time stands for it.
+pub(super) fn usual_of_others<'a>(
+    batch: u64,
+    samples: impl Iterator<Item = &'a OpSamples>,
+    known: &BTreeMap<String, Ratios>,
+) -> Option<f64> {
+    let samples: Vec<&OpSamples> = samples.collect();
+    let ways = samples.iter().flat_map(|op| &op.ways);
+    let most = ways.max_by_key(|way| (known.contains_key(&way.name), way.seconds.len()))?;
+    let ratio = known.get(&most.name).map_or(1.0, |ratios| ratios.at(batch as f64));
+    Some(of_way(&samples, &most.name)? / ratio)
+}
