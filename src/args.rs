@@ -2,9 +2,11 @@
 //!
 //! Help texts are these doc comments. What is not built yet is not here.
 
+use crate::failure::Failure;
 use crate::output::Format;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{BytesPerSecond, Seconds};
 use plimsoll_tuner::{Policy, Trick};
@@ -192,6 +194,9 @@ pub struct DeviceArgs {
     /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
     #[arg(long)]
     pub no_graph: bool,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub kernels: KernelArgs,
     /// Compute threads of the CPU; by default all cores but one, which is left to the two transfer streams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -204,6 +209,52 @@ pub struct DeviceArgs {
     /// Where swapped tensors go: memory, or with cpu file:PATH
     #[arg(long, value_name = "PLACE", default_value = "memory")]
     pub host: HostPlace,
+}
+
+/// Whose kernels a GPU runs.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct KernelArgs {
+    /// With cuda: whose kernels run convolutions and fully connected layers
+    #[arg(long, value_enum, value_name = "WHOSE")]
+    pub kernels: Option<KernelsArg>,
+    /// With cuda: multiply in TF32, by tensor cores, with 10 bits after the point; everything else stays f32
+    #[arg(long)]
+    pub tf32: bool,
+    /// With cuda: run every call in one way, which gives the same bits each time
+    #[arg(long)]
+    pub deterministic: bool,
+}
+
+/// Whose kernels run convolutions and fully connected layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum KernelsArg {
+    /// cuDNN's and cuBLAS's, with all their algorithms to choose from (the default)
+    #[default]
+    Libraries,
+    /// Plimsoll's own: slower, and no library is needed
+    Own,
+}
+
+impl KernelArgs {
+    /// The first of them that was given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            (self.kernels.is_some(), "--kernels"),
+            (self.tf32, "--tf32"),
+            (self.deterministic, "--deterministic"),
+        ];
+        given.into_iter().find(|(given, _)| *given).map(|(_, name)| name)
+    }
+
+    /// What they choose.
+    pub fn chosen(&self) -> Result<GpuKernels, Failure> {
+        let libraries = self.kernels.unwrap_or_default() == KernelsArg::Libraries;
+        if self.tf32 && !libraries {
+            return Err(Failure::usage("--tf32 is for --kernels libraries; our own kernels multiply in f32")
+                .help("leave one of the two out"));
+        }
+        Ok(GpuKernels { libraries, tf32: self.tf32, deterministic: self.deterministic })
+    }
 }
 
 /// Whether the two ways of the link can be busy at once.
@@ -561,9 +612,13 @@ pub struct TraceArgs {
     /// What ReLU keeps for its backward pass
     #[arg(long, value_enum, default_value_t)]
     pub relu: ReluArg,
-    /// Take the ops' seconds from the model of this profile/1 file; without it they are 0
+    /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU, whose
+    /// libraries know their scratch, unless its kernels are our own
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub kernels: KernelArgs,
     /// Where to write it; by default stdout
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,

@@ -329,6 +329,7 @@ impl Tuner<'_> {
             threads: task.setup.threads(),
             link: model.link(),
             paced: task.setup.link(),
+            kernels: task.setup.kernels(),
             budget_bytes: request.budget,
             batch,
             policy: Policy::Plimsoll.to_string(),

@@ -380,6 +380,10 @@ fn options_of_another_device_are_refused() {
         ("--device cuda --link 12GB/s", "--link is for --device cpu"),
         ("--device cuda --host file:h", "--host file:PATH is for --device cpu"),
         ("--no-graph", "--no-graph is for --device cuda"),
+        ("--kernels own", "--kernels is for --device cuda"),
+        ("--tf32", "--tf32 is for --device cuda"),
+        ("--deterministic", "--deterministic is for --device cuda"),
+        ("--device cuda --kernels own --tf32", "--tf32 is for --kernels libraries"),
     ] {
         check(folder, &format!("verify {options}"), 2, &[says]);
     }

@@ -32,6 +32,9 @@ pub struct Config {
     /// The link's pace where the device was told to pace it; none where it runs as fast as it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paced: Option<Link>,
+    /// Whose kernels ran, on a GPU: a schedule's ways to run its ops are those of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<GpuKernels>,
     /// What the device may hold.
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.
@@ -47,6 +50,18 @@ pub struct Config {
     /// What was measured; none where the choice was not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Figures>,
+}
+
+/// Whose kernels run on a GPU, and their arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuKernels {
+    /// Whether cuDNN and cuBLAS run convolutions and fully connected layers; else Plimsoll's own kernels do.
+    pub libraries: bool,
+    /// Whether their products are in TF32, by tensor cores; else in f32.
+    pub tf32: bool,
+    /// Whether every op has one way to run, which gives the same bits each time.
+    pub deterministic: bool,
 }
 
 /// The learning rate, and where it comes from.

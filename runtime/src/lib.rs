@@ -22,7 +22,7 @@ mod waits;
 
 pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory};
-pub use cuda::{CudaDevice, CudaError, CudaOptions};
+pub use cuda::{CudaDevice, CudaError, CudaOptions, Kernels, Precision};
 pub use device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
 };

@@ -62,6 +62,7 @@ fn earlier(
         && config.device == task.setup.device()?.facts().name
         && config.threads == task.setup.threads()
         && config.paced == task.setup.link()
+        && config.kernels == task.setup.kernels()
         && (request.min_batch..=request.limit(task)?).contains(&config.batch)
         && (rate.rule, rate.base_batch, rate.base_rate) == wanted;
     if !same {

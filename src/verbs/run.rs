@@ -8,7 +8,7 @@ use crate::study::Study;
 use crate::task::{Setup, Task, open_data};
 use crate::training::{Trained, train};
 use plimsoll_ir::Seconds;
-use plimsoll_ir::config::Config;
+use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::schedule::Schedule;
 
 /// Runs the verb.
@@ -39,7 +39,11 @@ fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
         DeviceChoice::Cpu if on_cpu && !args.no_graph => {
             Ok(Setup::cpu(Some(config.threads), config.paced, &args.host))
         }
-        DeviceChoice::Cuda(ordinal) if !on_cpu => Setup::cuda(ordinal, !args.no_graph, &args.host),
+        DeviceChoice::Cuda(ordinal) if !on_cpu => {
+            // A config from before there were libraries was tuned with our own kernels.
+            let own = GpuKernels { libraries: false, tf32: false, deterministic: false };
+            Setup::cuda(ordinal, !args.no_graph, &args.host, config.kernels.unwrap_or(own))
+        }
         _ => Err(Failure::usage(format_args!("the config was tuned on `{}`", config.device))
             .help("leave --device and --no-graph out, or tune again with --device")),
     }

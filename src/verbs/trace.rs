@@ -1,9 +1,10 @@
 //! `trace`: one training iteration of a network as `trace/1`.
 
-use crate::args::{ReluArg, TraceArgs};
+use crate::args::{HostPlace, ReluArg, TraceArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::output::{self, Table};
+use crate::task::Setup;
 use crate::verbs::networks::network;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Way};
@@ -16,11 +17,20 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let network = network(&args.name, &args.shape)?;
     let profile: Option<Profile> = args.profile.as_deref().map(files::read).transpose()?;
     let machine = profile.as_ref().map(|p| &p.machine);
-    let ways = |call: &Call| {
-        Way::sole(match machine {
-            Some(gpu) if !gpu.device.starts_with("cpu") => cuda::workspace_bytes(call),
-            _ => cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads)),
-        })
+    let setup = match machine.filter(|machine| !machine.device.starts_with("cpu")) {
+        Some(_) => Some(args.kernels.chosen()?),
+        None => match args.kernels.given() {
+            Some(option) => return Err(only_with_gpu(option)),
+            None => None,
+        },
+    };
+    // Our own kernels ask no device.
+    let gpu = setup.filter(|kernels| kernels.libraries);
+    let gpu = gpu.map(|kernels| Setup::cuda(0, true, &HostPlace::Memory, kernels)).transpose()?;
+    let ways = |call: &Call| match (&gpu, &setup) {
+        (Some(gpu), _) => gpu.ways(call),
+        (None, Some(_)) => Way::sole(cuda::workspace_bytes(call)),
+        (None, None) => Way::sole(cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads))),
     };
     let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), ways: &ways };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
@@ -34,6 +44,10 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         None => output::write_stdout(text.as_bytes())?,
     }
     Ok(Vec::new())
+}
+
+fn only_with_gpu(option: &str) -> Failure {
+    Failure::usage(format_args!("{option} is for the --profile of a GPU")).help("leave it out")
 }
 
 impl From<ReluArg> for ReluStorage {

@@ -63,7 +63,7 @@ fn initialised() -> Outcome {
 }
 
 /// What every call that has to do with a device looks at.
-fn here() -> Outcome {
+pub fn here() -> Outcome {
     initialised()?;
     if CURRENT.get() != CONTEXT || *lock(&HOLDERS) == 0 {
         return Err(status::INVALID_CONTEXT);

@@ -1,9 +1,9 @@
-//! A stand-in of the CUDA driver and of NVRTC, for tests on machines without a GPU.
+//! A stand-in of the CUDA driver, of NVRTC, cuBLAS and cuDNN, for tests on machines without a GPU.
 //!
-//! The device `cuda` loads this library where it would load `libcuda.so.1` and `libnvrtc.so`, and does not know the
-//! difference. Memory is host memory at addresses that the host cannot use; streams are threads with queues, as late as a
+//! The device `cuda` loads this library where it would load `libcuda.so.1`, `libnvrtc.so` and the others, and does not know
+//! the difference. Memory is host memory at addresses that the host cannot use; streams are threads with queues, as late as a
 //! seed says, or take turns in the order that is worst for a schedule with a fault; events, captures and graphs order them by the driver's rules and by nothing else; kernels are the device's
-//! own text, compiled by the machine's C compiler. So a wait that is missing shows as other bits, and a call that breaks
+//! own text, compiled by the machine's C compiler, and the libraries' sums are plain loops. So a wait that is missing shows as other bits, and a call that breaks
 //! a rule as the error that the driver gives.
 //!
 //! Every call is counted by name, and any one call can be answered without being made (`control.rs`), which is how a test
@@ -13,7 +13,24 @@
 //! or offer a call that the device does not make. Like the driver's interface it trusts the pointers that its callers
 //! give it for results.
 
+/// Defines calls of a library that gives its status as a number, 0 for success; each is counted, and may be answered without
+/// being made.
+macro_rules! calls {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($argument: $type),*) -> u32 {
+            if let Some(code) = crate::control::enter(stringify!($name)) {
+                return code;
+            }
+            let call = move || -> Result<(), u32> { $body };
+            call().err().unwrap_or_default()
+        }
+    )*};
+}
+
 mod control;
+mod cublas;
+mod cudnn;
 mod delays;
 mod driver;
 mod graph;
@@ -23,6 +40,7 @@ mod nvrtc;
 mod state;
 mod status;
 mod stream;
+mod sums;
 mod turns;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! NVRTC: takes a text, has the C compiler say whether it compiles, and hands the text itself on as the PTX.
 
-use crate::{control, kernels, lock};
+use crate::{kernels, lock};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -22,20 +22,6 @@ static PROGRAMS: Mutex<BTreeMap<usize, Program>> = Mutex::new(BTreeMap::new());
 
 /// A place for a result, where the caller gives one.
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
-
-/// Defines the calls, each counted.
-macro_rules! calls {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name($($argument: $type),*) -> u32 {
-            if let Some(code) = control::enter(stringify!($name)) {
-                return code;
-            }
-            let call = move || -> Result<(), u32> { $body };
-            call().err().unwrap_or(SUCCESS)
-        }
-    )*};
-}
 
 fn put<T>(place: Place<T>, value: T) -> Result<(), u32> {
     place.ok_or(INVALID_INPUT)?.write(value);

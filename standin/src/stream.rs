@@ -27,6 +27,8 @@ pub enum Work {
     },
     /// Runs a kernel.
     Launch(Launch),
+    /// Runs what a library computes.
+    Compute(Box<dyn Fn() -> Result<(), String> + Send + Sync>),
     /// An event happens.
     Record(Arc<Moment>),
     /// Waits until it has.
@@ -86,6 +88,7 @@ impl Work {
             Work::Fill { address, byte, bytes } => fill(*address, *byte, *bytes)
                 .map_err(|_| format!("nothing is there any more to fill at {address:#x}")),
             Work::Launch(launch) => launch.run(),
+            Work::Compute(run) => run(),
         };
         if let Err(why) = outcome {
             status::fail(status::ILLEGAL_ADDRESS, &why);

@@ -24,8 +24,8 @@ const NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
 
-/// A handle of the driver's, which any thread may use.
-struct Handle<T>(*mut T);
+/// A handle of the driver's or of a library's, which any thread may use.
+pub(super) struct Handle<T>(pub(super) *mut T);
 
 impl<T> Clone for Handle<T> {
     fn clone(&self) -> Self {
@@ -35,7 +35,8 @@ impl<T> Clone for Handle<T> {
 
 impl<T> Copy for Handle<T> {}
 
-// SAFETY: the driver's handles are names, not memory of ours; its functions take them from any thread.
+// SAFETY: handles are names, not memory of ours; their functions take them from any thread, those of a library one at a
+// time, which `libraries` sees to.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
@@ -179,7 +180,7 @@ impl Driver {
 }
 
 /// A text of C's in a field that ends with a zero at the latest.
-fn words(field: &[c_char]) -> String {
+pub(super) fn words(field: &[c_char]) -> String {
     let bytes: Vec<u8> = field.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -361,6 +362,11 @@ impl CudaStream {
 
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
         self.context.check(call, status)
+    }
+
+    /// For libraries that enqueue on it.
+    pub(super) fn raw(&self) -> *mut CUstream_st {
+        self.raw.0
     }
 
     /// Waits until it is idle; what failed on it before comes out here.

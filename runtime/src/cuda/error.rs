@@ -124,22 +124,32 @@ pub enum CudaError {
         /// Its word.
         why: String,
     },
+    /// A library does not start on the device.
+    #[error("the library `{}` does not start: {refusal}; {what_to_do}", path.display())]
+    Library {
+        /// Its file.
+        path: PathBuf,
+        /// Its word.
+        refusal: Refusal,
+        /// What to do.
+        what_to_do: &'static str,
+    },
     /// Any other call that the driver refused.
     #[error("the driver refused {0}")]
     Driver(#[from] Refusal),
 }
 
-/// A call that the driver refused.
+/// A call that the driver or a library refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {text} ({name})")]
 pub struct Refusal {
     /// The function.
     pub call: &'static str,
-    /// The driver's number for it.
+    /// Its number for it.
     pub code: u32,
     /// Its name, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
-    /// The driver's own words.
+    /// Its own words.
     pub text: String,
 }
 

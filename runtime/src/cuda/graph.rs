@@ -104,6 +104,11 @@ impl Iterations {
         Iterations { graphs, known: HashMap::new(), taking: Taking::Nothing }
     }
 
+    /// Whether iterations become graphs.
+    pub(super) fn graphs(&self) -> bool {
+        self.graphs
+    }
+
     /// Forgets all graphs: their addresses are no longer valid. The streams are idle.
     pub(super) fn forget(&mut self) {
         self.known.clear();

@@ -14,6 +14,7 @@ mod error;
 mod graph;
 mod health;
 mod kernels;
+mod libraries;
 mod memory;
 mod numa;
 mod presence;
@@ -21,6 +22,7 @@ mod table;
 
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Refusal};
+pub use libraries::{Kernels, Precision};
 pub use presence::LIBRARIES_VARIABLE;
 
 use crate::device::{
@@ -33,6 +35,7 @@ use driver::{Context, Driver, Event, Function, Module};
 use graph::{Iterations, Next, Streams};
 use health::{Management, Watched};
 use kernels::{Argument, Grid};
+use libraries::Libraries;
 use memory::Memory;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, Way};
@@ -54,11 +57,25 @@ pub struct CudaOptions {
     pub libraries: Vec<PathBuf>,
     /// Where compiled kernels are kept; none for the user's cache folder.
     pub cache: Option<PathBuf>,
+    /// Whose kernels convolutions and fully connected layers run.
+    pub kernels: Kernels,
+    /// The arithmetic of the libraries' kernels.
+    pub precision: Precision,
+    /// Whether every call has one way to run, which gives the same bits each time.
+    pub deterministic: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { ordinal: 0, graphs: true, libraries: Vec::new(), cache: None }
+        CudaOptions {
+            ordinal: 0,
+            graphs: true,
+            libraries: Vec::new(),
+            cache: None,
+            kernels: Kernels::default(),
+            precision: Precision::default(),
+            deterministic: false,
+        }
     }
 }
 
@@ -97,7 +114,7 @@ pub fn survey() -> Result<Survey, CudaError> {
     Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler })
 }
 
-/// The scratch that the device `cuda` needs for a call; asks no device.
+/// The scratch that our own kernels need for a call; asks no device.
 pub fn workspace_bytes(call: &Call) -> Bytes {
     kernels::workspace_bytes(call)
 }
@@ -107,8 +124,6 @@ pub fn workspace_bytes(call: &Call) -> Bytes {
 /// Fields are dropped in their order: what names memory, then memory, then the context that all are in.
 pub struct CudaDevice {
     facts: DeviceFacts,
-    /// NVML's view of it, where there is one.
-    watched: Option<Watched>,
     /// The host's memory node beside the device, where there are several.
     node: Option<u32>,
     iterations: Iterations,
@@ -119,11 +134,21 @@ pub struct CudaDevice {
     /// The start of the last timed iteration.
     origin: Event,
     functions: HashMap<&'static str, Function>,
-    module: Module,
+    /// The addresses of the launch that is enqueued.
+    addresses: Vec<u64>,
     memory: Memory,
     streams: Streams,
-    context: Arc<Context>,
+    gpu: Arc<Gpu>,
     now: Now,
+}
+
+/// What devices on one GPU share: kernels and libraries, which take memory of it themselves.
+struct Gpu {
+    /// NVML's view of it, where there is one.
+    watched: Option<Watched>,
+    libraries: Option<Libraries>,
+    module: Module,
+    context: Arc<Context>,
 }
 
 /// The iteration that runs, or ran last.
@@ -158,33 +183,62 @@ impl CudaDevice {
         let cache = options.cache.clone().or_else(user_cache);
         let device = (gpu.name.as_str(), gpu.capability);
         let module = compiler.module(&context, &kernels::source(), device, cache.as_deref())?;
+        let libraries = match options.kernels {
+            Kernels::Own => None,
+            Kernels::Libraries => Some(Libraries::start(
+                &search,
+                &context,
+                version,
+                gpu.capability,
+                options.precision,
+                options.deterministic,
+            )?),
+        };
         let system = format!("{}, CUDA driver {}.{}", crate::cpu::system_name(), version.0, version.1);
+        let facts =
+            DeviceFacts { name: gpu.name, system, threads: gpu.multiprocessors, memory: Some(gpu.memory) };
+        let (node, graphs) = (numa::node_of(&gpu.bus), options.graphs);
+        CudaDevice::on(Arc::new(Gpu { watched, libraries, module, context }), facts, node, graphs)
+    }
+
+    /// Another device on the same GPU, with memory, streams and graphs of its own; kernels and libraries are shared.
+    pub fn another(&self) -> Result<CudaDevice, CudaError> {
+        self.gpu.context.enter()?;
+        CudaDevice::on(Arc::clone(&self.gpu), self.facts.clone(), self.node, self.iterations.graphs())
+    }
+
+    fn on(
+        gpu: Arc<Gpu>,
+        facts: DeviceFacts,
+        node: Option<u32>,
+        graphs: bool,
+    ) -> Result<CudaDevice, CudaError> {
         Ok(CudaDevice {
-            facts: DeviceFacts {
-                name: gpu.name,
-                system,
-                threads: gpu.multiprocessors,
-                memory: Some(gpu.memory),
-            },
-            watched,
-            node: numa::node_of(&gpu.bus),
-            iterations: Iterations::new(options.graphs),
+            facts,
+            node,
+            iterations: Iterations::new(graphs),
             plain: Vec::new(),
             timed: Vec::new(),
-            origin: Event::new(&context, true)?,
+            origin: Event::new(&gpu.context, true)?,
             functions: HashMap::new(),
-            module,
+            addresses: Vec::new(),
             memory: Memory::empty(),
-            streams: Streams::new(&context)?,
-            context,
+            streams: Streams::new(&gpu.context)?,
+            gpu,
             now: Now::default(),
         })
     }
 
-    /// Device memory that nobody holds now; of what it holds itself, only contexts and kernels before [`Device::allocate`].
+    /// The files of cuBLAS and cuDNN, and cuDNN's version; none where only our own kernels run.
+    pub fn libraries(&self) -> Option<([PathBuf; 2], (u32, u32, u32))> {
+        self.gpu.libraries.as_ref().map(|libraries| (libraries.paths(), libraries.cudnn_version()))
+    }
+
+    /// Device memory that nobody holds now; of what it holds itself, only contexts, kernels and libraries
+    /// before [`Device::allocate`].
     pub fn free_memory(&self) -> Result<Bytes, DeviceError> {
-        self.context.enter()?;
-        Ok(Bytes(self.context.free_memory()?))
+        self.gpu.context.enter()?;
+        Ok(Bytes(self.gpu.context.free_memory()?))
     }
 
     /// Does something unless the iteration has failed, and keeps its failure.
@@ -201,13 +255,16 @@ impl CudaDevice {
         }
     }
 
-    /// Enqueues the launches of a call.
+    /// Enqueues a call in its way.
     fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
-        for grid in kernels::grids(launch.call()) {
+        let by_library = self.launch_of_library(launch)?;
+        let grids =
+            if by_library { kernels::after_library(launch.call()).0 } else { kernels::grids(launch.call()) };
+        for grid in grids {
             let function = match self.functions.get(grid.kernel) {
                 Some(function) => *function,
                 None => {
-                    let function = self.module.function(grid.kernel)?;
+                    let function = self.gpu.module.function(grid.kernel)?;
                     self.functions.insert(grid.kernel, function);
                     function
                 }
@@ -221,6 +278,19 @@ impl CudaDevice {
                 .map_err(|refusal| refused(launch.call().name(), &refusal))?;
         }
         Ok(())
+    }
+
+    /// Enqueues what a library does of a call in its way; whether it does anything.
+    fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
+        let Some(libraries) = &self.gpu.libraries else { return Ok(false) };
+        self.addresses.clear();
+        self.addresses.extend(launch.offsets().iter().map(|offset| self.memory.device(*offset)));
+        let (call, way, workspace) = (launch.call(), launch.way(), self.memory.device(launch.workspace()));
+        // SAFETY: as for our own kernels: the executor has made sure that operands and scratch lie in the allocation, whose
+        // life and order of use it answers for.
+        let enqueued =
+            unsafe { libraries.enqueue(self.streams.compute(), call, way, &self.addresses, workspace) };
+        enqueued.map_err(|refusal| failed(call.name(), &refusal))
     }
 
     /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
@@ -253,7 +323,7 @@ impl CudaDevice {
 
     /// Waits until nothing touches the memory any more. Where the context is lost, nothing does.
     fn quiesce(&self) {
-        if let Err(refusal) = self.context.enter().and_then(|()| self.streams.synchronise()) {
+        if let Err(refusal) = self.gpu.context.enter().and_then(|()| self.streams.synchronise()) {
             tracing::debug!("while the streams come to rest: {refusal}");
         }
     }
@@ -267,9 +337,17 @@ fn refused(what: &str, refusal: &Refusal) -> DeviceError {
     }
 }
 
+/// What a library said no to.
+fn failed(what: &str, refusal: &Refusal) -> DeviceError {
+    DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why: refusal.to_string() }
+}
+
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.quiesce();
+        if let Some(libraries) = &self.gpu.libraries {
+            libraries.forget(self.streams.compute());
+        }
     }
 }
 
@@ -279,7 +357,7 @@ impl Device for CudaDevice {
     }
 
     fn health(&self) -> Option<Health> {
-        self.watched.as_ref().map(Watched::health)
+        self.gpu.watched.as_ref().map(Watched::health)
     }
 
     fn pins(&self) -> bool {
@@ -287,16 +365,19 @@ impl Device for CudaDevice {
     }
 
     fn ways(&self, call: &Call) -> Vec<Way> {
-        Way::sole(workspace_bytes(call))
+        match &self.gpu.libraries {
+            Some(libraries) => libraries.ways(call),
+            None => Way::sole(workspace_bytes(call)),
+        }
     }
 
     fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {
-        self.context.enter()?;
+        self.gpu.context.enter()?;
         self.quiesce();
         self.iterations.forget();
         self.memory = Memory::empty();
-        let memory = Memory::new(&self.context, &self.streams, layout, self.node);
-        self.memory = memory.map_err(|error| match &self.watched {
+        let memory = Memory::new(&self.gpu.context, &self.streams, layout, self.node);
+        self.memory = memory.map_err(|error| match &self.gpu.watched {
             Some(watched) => watched.with_holders(error),
             None => error,
         })?;
@@ -304,11 +385,11 @@ impl Device for CudaDevice {
     }
 
     fn reserve(&mut self, room: Room) -> Result<(), DeviceError> {
-        self.context.enter()?;
+        self.gpu.context.enter()?;
         let events = room.events as usize;
         while self.plain.len() < events {
-            self.plain.push(Event::new(&self.context, false)?);
-            self.timed.push(Event::new(&self.context, true)?);
+            self.plain.push(Event::new(&self.gpu.context, false)?);
+            self.timed.push(Event::new(&self.gpu.context, true)?);
         }
         self.now.recorded.reserve(events);
         self.now.seconds.resize(events.max(self.now.seconds.len()), 0.0);
@@ -320,7 +401,10 @@ impl Device for CudaDevice {
         self.now.recorded.clear();
         self.now.failure = None;
         let next = self.attempt(|device| {
-            device.context.enter()?;
+            device.gpu.context.enter()?;
+            if let Some(refusal) = device.gpu.libraries.as_ref().and_then(Libraries::failure) {
+                return Err(failed("the choice of algorithms", &refusal));
+            }
             if iteration.timed {
                 device.streams.compute().record(&device.origin)?;
             }
@@ -374,7 +458,7 @@ impl Device for CudaDevice {
     }
 
     fn synchronise(&mut self) -> Result<(), DeviceError> {
-        let entered = self.context.enter();
+        let entered = self.gpu.context.enter();
         self.submit();
         if self.now.failure.is_some() {
             // What was enqueued before the failure may still run.
@@ -396,7 +480,7 @@ impl Device for CudaDevice {
         if data.is_empty() {
             return Ok(());
         }
-        self.context.enter()?;
+        self.gpu.context.enter()?;
         let (stream, address) = (self.streams.compute(), self.memory.device(offset));
         // SAFETY: the range was checked, the streams are idle between iterations, and `data` is borrowed until the stream
         // is idle again.
@@ -409,7 +493,7 @@ impl Device for CudaDevice {
         if data.is_empty() {
             return Ok(());
         }
-        self.context.enter()?;
+        self.gpu.context.enter()?;
         let (stream, address) = (self.streams.compute(), self.memory.device(offset));
         // SAFETY: as in `write`.
         unsafe { stream.copy_to_host(data.as_mut_ptr(), address, data.len()) }?;

@@ -53,6 +53,29 @@ pub(super) const NVRTC: Wanted = Wanted {
 pub(super) const NVRTC_12: Wanted =
     Wanted { files: &["libnvrtc.so.12", "libnvrtc.so", "libnvrtc.so.13"], ..NVRTC };
 
+/// Matrix products, for a driver of CUDA 13 or later.
+pub(super) const CUBLAS: Wanted = Wanted {
+    library: "cuBLAS",
+    files: &["libcublas.so.13", "libcublas.so.12"],
+    beside: Some("libcublasLt.so."),
+    probe: c"cublasCreate_v2",
+    what_to_do: "install it with `pip install nvidia-cublas` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES; or \
+                 choose --kernels own, which needs no library",
+};
+
+/// Those for a driver of CUDA 12, which does not run what is made for a later one.
+pub(super) const CUBLAS_12: Wanted = Wanted { files: &["libcublas.so.12", "libcublas.so.13"], ..CUBLAS };
+
+/// Convolutions. Its own parts lie beside it, and it finds them there by itself.
+pub(super) const CUDNN: Wanted = Wanted {
+    library: "cuDNN",
+    files: &["libcudnn.so.9"],
+    beside: None,
+    probe: c"cudnnCreate",
+    what_to_do: "install it with `pip install nvidia-cudnn-cu13` (nvidia-cudnn-cu12 for a driver of CUDA 12), or name its folder \
+                 in PLIMSOLL_CUDA_LIBRARIES; or choose --kernels own, which needs no library",
+};
+
 /// The folders in which libraries are looked for.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
@@ -164,10 +187,10 @@ fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, CudaError> {
         return Ok(None);
     }
     let unloadable = |why: String| CudaError::Unloadable { path: path.to_owned(), why };
-    let library = dlopen(path.as_os_str()).map_err(|e| unloadable(e.to_string()))?;
     if let (Some(start), Some(folder)) = (wanted.beside, path.parent()) {
         load_beside(folder, start);
     }
+    let library = dlopen(path.as_os_str()).map_err(|e| unloadable(e.to_string()))?;
     let found = Found { library, path: path.to_owned() };
     found.symbol(wanted.probe.to_str().expect("a C name"), wanted.what_to_do)?;
     Ok(Some(found))
@@ -281,6 +304,54 @@ mod tests {
         let everywhere = Search { loader: true, ..Search::only(folder.path()) };
         let unknown = Wanted { files: &["libplimsoll-no-such.so.9"], ..DRIVER };
         assert!(refused(&everywhere, &unknown).to_string().contains("LD_LIBRARY_PATH"));
+    }
+
+    #[test]
+    fn libraries_of_kernels_that_are_missing_or_too_old_say_how_to_do_without() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shown = folder.path().display().to_string();
+        let instead = "--kernels own";
+        let check = |wanted: &Wanted, kind: fn(&CudaError) -> bool, parts: &[&str]| {
+            let error = refused(&Search::only(folder.path()), wanted);
+            let text = error.to_string();
+            assert!(kind(&error) && !text.contains('\n'), "{text}");
+            for part in parts.iter().chain([&instead, &shown.as_str()]) {
+                assert!(text.contains(part), "`{part}` in: {text}");
+            }
+        };
+        let missing = |error: &CudaError| matches!(error, CudaError::Missing { .. });
+        check(&CUDNN, missing, &["cuDNN", "libcudnn.so.9", "pip install nvidia-cudnn-cu13"]);
+        check(&CUBLAS, missing, &["cuBLAS", "libcublas.so.13, libcublas.so.12", "pip install nvidia-cublas"]);
+        check(&CUBLAS_12, missing, &["libcublas.so.12, libcublas.so.13"]);
+        // Any library will do as one that lacks everything.
+        let libc = Wanted { files: &["libc.so.6"], probe: c"malloc", ..DRIVER };
+        let system = Search { first: Vec::new(), loader: true, usual: Vec::new() };
+        let found = system.load(&libc).expect("every Linux has it");
+        for file in ["libcudnn.so.9", "libcublas.so.12"] {
+            std::os::unix::fs::symlink(&found.path, folder.path().join(file)).expect("a link");
+        }
+        let too_old = |error: &CudaError| matches!(error, CudaError::TooOld { .. });
+        check(&CUDNN, too_old, &["libcudnn.so.9", "too old", "cudnnCreate"]);
+        check(&CUBLAS, too_old, &["libcublas.so.12", "too old", "cublasCreate_v2"]);
+    }
+
+    /// Where a Python installation at hand has the real ones, their functions are all there; they start on no device here.
+    #[test]
+    fn the_real_libraries_have_every_function_where_they_are() {
+        use super::super::table::{CublasFunctions, CudnnFunctions};
+        let search = Search::new(&[]);
+        match search.load(&CUBLAS) {
+            Ok(found) => {
+                drop(CublasFunctions::of(&found, &CUBLAS).map(|_| found.leak()).expect("all of them"));
+            }
+            Err(error) => println!("skipped: {error}"),
+        }
+        match search.load(&CUDNN) {
+            Ok(found) => {
+                drop(CudnnFunctions::of(&found, &CUDNN).map(|_| found.leak()).expect("all of them"));
+            }
+            Err(error) => println!("skipped: {error}"),
+        }
     }
 
     #[test]

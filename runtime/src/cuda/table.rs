@@ -8,20 +8,23 @@
 use super::error::CudaError;
 use super::presence::{Found, Wanted};
 
-/// Defines a table: its functions return a status, 0 for success. Where the bindings have another name for a function, it
-/// stands after `as`; those without bindings of the same type stand under `unbound`.
+/// Defines a table: its functions return a status, 0 for success, or under `plain` what they say. Where the bindings have
+/// another name for a function, it stands after `as`; those without bindings of the same type stand under `unbound` and
+/// `plain`.
 macro_rules! functions {
     (
         $(#[$about:meta])*
         $table:ident of $bindings:ident, status $status:ty;
         bound { $($name:ident $(as $other:ident)? ($($argument:ty),*);)* }
         unbound { $($free:ident ($($free_argument:ty),*);)* }
+        plain { $($plain:ident ($($plain_argument:ty),*) -> $returned:ty;)* }
     ) => {
         $(#[$about])*
         #[allow(non_snake_case, reason = "the names are the library's")]
         pub(super) struct $table {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
             $(pub(super) $free: unsafe extern "C" fn($($free_argument),*) -> u32,)*
+            $(pub(super) $plain: unsafe extern "C" fn($($plain_argument),*) -> $returned,)*
         }
 
         impl $table {
@@ -46,6 +49,14 @@ macro_rules! functions {
                             )
                         },
                     )*
+                    $(
+                        // SAFETY: as above.
+                        $plain: unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($plain_argument),*) -> $returned>(
+                                address(stringify!($plain))?,
+                            )
+                        },
+                    )*
                 })
             }
         }
@@ -56,6 +67,17 @@ macro_rules! functions {
     (@binding $bindings:ident $name:ident $other:ident) => { $bindings::$other };
 }
 
+use cudarc::cublas::sys as cublas;
+use cudarc::cublas::sys::{
+    cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasOperation_t, cublasStatus_t, cudaDataType_t,
+};
+use cudarc::cudnn::sys as cudnn;
+use cudarc::cudnn::sys::{
+    cudnnConvolutionBwdDataAlgo_t, cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t,
+    cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t,
+    cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionMode_t, cudnnDataType_t, cudnnFilterDescriptor_t,
+    cudnnHandle_t, cudnnMathType_t, cudnnStatus_t, cudnnTensorDescriptor_t, cudnnTensorFormat_t,
+};
 use cudarc::driver::sys as driver;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
@@ -113,6 +135,7 @@ functions! {
         cuGetErrorName(u32, *mut *const c_char);
         cuGetErrorString(u32, *mut *const c_char);
     }
+    plain {}
 }
 
 functions! {
@@ -133,4 +156,98 @@ functions! {
         nvrtcGetProgramLog(nvrtcProgram, *mut c_char);
     }
     unbound {}
+    plain {}
+}
+
+functions! {
+    /// cuBLAS. All of it is in the versions for CUDA 12 and later.
+    CublasFunctions of cublas, status cublasStatus_t;
+    bound {
+        cublasCreate_v2(*mut cublasHandle_t);
+        cublasDestroy_v2(cublasHandle_t);
+        cublasSetStream_v2(cublasHandle_t, cublas::cudaStream_t);
+        cublasSetWorkspace_v2(cublasHandle_t, *mut c_void, usize);
+        cublasGemmEx(
+            cublasHandle_t, cublasOperation_t, cublasOperation_t, c_int, c_int, c_int, *const c_void,
+            *const c_void, cudaDataType_t, c_int, *const c_void, cudaDataType_t, c_int,
+            *const c_void, *mut c_void, cudaDataType_t, c_int, cublasComputeType_t, cublasGemmAlgo_t
+        );
+    }
+    unbound {}
+    plain {
+        cublasGetStatusName(u32) -> *const c_char;
+        cublasGetStatusString(u32) -> *const c_char;
+    }
+}
+
+functions! {
+    /// cuDNN, the part that all of its versions from 9.0 on have.
+    CudnnFunctions of cudnn, status cudnnStatus_t;
+    bound {
+        cudnnCreate(*mut cudnnHandle_t);
+        cudnnDestroy(cudnnHandle_t);
+        cudnnSetStream(cudnnHandle_t, cudnn::cudaStream_t);
+        cudnnCreateTensorDescriptor(*mut cudnnTensorDescriptor_t);
+        cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t);
+        cudnnSetTensor4dDescriptor(
+            cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, c_int, c_int, c_int, c_int
+        );
+        cudnnCreateFilterDescriptor(*mut cudnnFilterDescriptor_t);
+        cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t);
+        cudnnSetFilter4dDescriptor(
+            cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, c_int, c_int, c_int, c_int
+        );
+        cudnnCreateConvolutionDescriptor(*mut cudnnConvolutionDescriptor_t);
+        cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t);
+        cudnnSetConvolution2dDescriptor(
+            cudnnConvolutionDescriptor_t, c_int, c_int, c_int, c_int, c_int, c_int, cudnnConvolutionMode_t, cudnnDataType_t
+        );
+        cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t, c_int);
+        cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t, cudnnMathType_t);
+        cudnnGetConvolutionForwardAlgorithm_v7(
+            cudnnHandle_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnConvolutionDescriptor_t,
+            cudnnTensorDescriptor_t, c_int, *mut c_int, *mut cudnnConvolutionFwdAlgoPerf_t
+        );
+        cudnnGetConvolutionBackwardDataAlgorithm_v7(
+            cudnnHandle_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
+            cudnnTensorDescriptor_t, c_int, *mut c_int, *mut cudnnConvolutionBwdDataAlgoPerf_t
+        );
+        cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+            cudnnHandle_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
+            cudnnFilterDescriptor_t, c_int, *mut c_int, *mut cudnnConvolutionBwdFilterAlgoPerf_t
+        );
+        cudnnGetConvolutionForwardWorkspaceSize(
+            cudnnHandle_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnConvolutionDescriptor_t,
+            cudnnTensorDescriptor_t, cudnnConvolutionFwdAlgo_t, *mut usize
+        );
+        cudnnGetConvolutionBackwardDataWorkspaceSize(
+            cudnnHandle_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
+            cudnnTensorDescriptor_t, cudnnConvolutionBwdDataAlgo_t, *mut usize
+        );
+        cudnnGetConvolutionBackwardFilterWorkspaceSize(
+            cudnnHandle_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnConvolutionDescriptor_t,
+            cudnnFilterDescriptor_t, cudnnConvolutionBwdFilterAlgo_t, *mut usize
+        );
+        cudnnConvolutionForward(
+            cudnnHandle_t, *const c_void, cudnnTensorDescriptor_t, *const c_void, cudnnFilterDescriptor_t,
+            *const c_void, cudnnConvolutionDescriptor_t, cudnnConvolutionFwdAlgo_t, *mut c_void, usize,
+            *const c_void, cudnnTensorDescriptor_t, *mut c_void
+        );
+        cudnnConvolutionBackwardData(
+            cudnnHandle_t, *const c_void, cudnnFilterDescriptor_t, *const c_void, cudnnTensorDescriptor_t,
+            *const c_void, cudnnConvolutionDescriptor_t, cudnnConvolutionBwdDataAlgo_t, *mut c_void, usize,
+            *const c_void, cudnnTensorDescriptor_t, *mut c_void
+        );
+        cudnnConvolutionBackwardFilter(
+            cudnnHandle_t, *const c_void, cudnnTensorDescriptor_t, *const c_void, cudnnTensorDescriptor_t,
+            *const c_void, cudnnConvolutionDescriptor_t, cudnnConvolutionBwdFilterAlgo_t, *mut c_void, usize,
+            *const c_void, cudnnFilterDescriptor_t, *mut c_void
+        );
+    }
+    unbound {}
+    plain {
+        cudnnGetVersion() -> usize;
+        cudnnGetErrorString(u32) -> *const c_char;
+        cudnnGetLastErrorString(*mut c_char, usize) -> ();
+    }
 }

@@ -21,7 +21,11 @@ const ITERATIONS: u64 = 5;
 
 /// One training iteration with the scratch that the device `cuda` needs, and no byte more.
 pub fn program(place: &Place, network: &Network) -> Program {
-    let device = place.device(false);
+    program_with(&place.device(false), network)
+}
+
+/// The same for a device that is open.
+pub fn program_with(device: &dyn Device, network: &Network) -> Program {
     let ways = |call: &Call| device.ways(call);
     let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &ways };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
@@ -69,7 +73,7 @@ pub fn train(
 }
 
 /// Every number of a checkpoint, by region.
-fn numbers(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<f32>> {
+pub fn numbers(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<f32>> {
     let region = |name: &str| checkpoint.region(name).expect("it has its regions");
     checkpoint.names().map(|name| (name.to_owned(), region(name))).collect()
 }

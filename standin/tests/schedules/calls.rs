@@ -43,17 +43,28 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
         } else {
             assert_eq!(second, third);
         }
-        // One by one, the first time functions are looked up besides.
+        // One by one, the first time functions are looked up besides, and libraries turn to the stream.
         let one_by_one = if graphs { first } else { third };
         let mut rest = one_by_one.clone();
-        rest.retain(|name, _| !["cuCtxSetCurrent", "cuModuleGetFunction"].contains(&name.as_str()));
+        rest.retain(|name, _| {
+            !["cuCtxSetCurrent", "cuModuleGetFunction", "cublasSetStream_v2", "cudnnSetStream"]
+                .contains(&name.as_str())
+        });
         let joins_and_forks = 2;
-        assert!(rest["cuLaunchKernel"] >= on(Stream::Compute));
+        let of_call =
+            |wanted: &str| program.kernels.iter().filter(|k| k.call.name() == wanted).count() as u64;
+        let products = rest["cublasGemmEx"];
+        assert!(rest["cuLaunchKernel"] + products >= on(Stream::Compute) / 2);
         assert!(
             rest["cuStreamWaitEvent"] > 2 * joins_and_forks && rest["cuEventRecord"] > 1 + joins_and_forks
         );
         let told = expected(&[
             ("cuLaunchKernel", rest["cuLaunchKernel"]),
+            ("cublasGemmEx", products),
+            ("cublasSetWorkspace_v2", products),
+            ("cudnnConvolutionForward", rest["cudnnConvolutionForward"]),
+            ("cudnnConvolutionBackwardData", rest["cudnnConvolutionBackwardData"]),
+            ("cudnnConvolutionBackwardFilter", rest["cudnnConvolutionBackwardFilter"]),
             ("cuStreamWaitEvent", rest["cuStreamWaitEvent"]),
             ("cuEventRecord", rest["cuEventRecord"]),
             ("cuMemcpyDtoHAsync_v2", on(Stream::Offload)),
@@ -61,6 +72,11 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
             ("cuStreamSynchronize", 1),
         ]);
         assert_eq!(rest, told);
+        let by_library = ["conv_forward", "conv_backward_data", "conv_backward_filter"].map(of_call);
+        let [forward, data, filter] = ["Forward", "BackwardData", "BackwardFilter"]
+            .map(|pass| rest[&format!("cudnnConvolution{pass}")]);
+        assert_eq!(forward + data + filter + products, by_library.iter().sum::<u64>());
+        assert!(products >= 5 && forward >= 2, "both libraries take part");
     }
 }
 
@@ -92,7 +108,7 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
     let pool = Bytes(1 << 40);
     let layout = MemoryLayout { resident: Bytes(0), pool, host: Bytes(0) };
     match Executor::new(Box::new(library.device(true)), layout) {
-        Err(RuntimeError::Device(DeviceError::OutOfMemory { what: "device", needed, available })) => {
+        Err(RuntimeError::Device(DeviceError::OutOfMemory { what: "device", needed, available, .. })) => {
             assert!(needed == pool && Bytes::ZERO < available && available < pool, "{available}");
         }
         other => panic!("{:?}", other.map(|_| "allocated")),
@@ -127,6 +143,10 @@ fn a_refused_call_is_one_message() {
     check(c"cuInit", 0, 100, &["CUDA"]);
     check(c"cuDevicePrimaryCtxRetain", 0, 2, &["cuda:0", "CUDA_ERROR_OUT_OF_MEMORY", "--budget"]);
     check(c"cuModuleLoadData", 0, 400, &["kernels", "CUDA_ERROR_INVALID_HANDLE"]);
+    check(c"cublasCreate_v2", 0, 3, &["libcublas.so.13", "CUBLAS_STATUS_ALLOC_FAILED", "--kernels own"]);
+    check(c"cudnnCreate", 0, 1001, &["libcudnn.so.9", "CUDNN_STATUS_NOT_INITIALIZED", "--kernels own"]);
+    check(c"cudnnConvolutionForward", 1, 5000, &["conv_forward", "CUDNN_STATUS_EXECUTION_FAILED"]);
+    check(c"cublasGemmEx", 2, 13, &["cublasGemmEx", "CUBLAS_STATUS_EXECUTION_FAILED"]);
     check(c"cuMemAlloc_v2", 0, 2, &["device memory"]);
     check(c"cuMemHostRegister_v2", 0, 2, &["host"]);
     check(c"cuLaunchKernel", 7, 700, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);

@@ -24,7 +24,7 @@ impl StandIn {
         }
         let built = built();
         let folder = tempfile::tempdir().expect("there is a folder for temporary files");
-        for name in ["libcuda.so.1", "libnvrtc.so.13"] {
+        for name in ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9"] {
             std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
         }
         let path = CString::new(built.into_os_string().into_encoded_bytes()).expect("no zero in a path");
@@ -34,11 +34,11 @@ impl StandIn {
         Some(StandIn { folder, handle, _alone: alone })
     }
 
-    /// How the device `cuda` finds it, with a cache of its own.
+    /// How the device `cuda` finds it, with a cache of its own; every call has one way, whose bits are the same each time.
     pub fn options(&self) -> CudaOptions {
         let folder = self.folder.path().to_owned();
         let cache = Some(folder.join("cache"));
-        CudaOptions { libraries: vec![folder], cache, ..CudaOptions::default() }
+        CudaOptions { libraries: vec![folder], cache, deterministic: true, ..CudaOptions::default() }
     }
 
     /// Opens the device `cuda` as anybody does.

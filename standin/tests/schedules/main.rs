@@ -6,6 +6,7 @@ mod bodies;
 mod calls;
 mod faults;
 mod faulty;
+mod libraries;
 mod library;
 #[path = "../../../runtime/tests/support/mod.rs"]
 mod support;

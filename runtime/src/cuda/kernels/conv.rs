@@ -117,7 +117,19 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape) {
         p.sum(parts, splits, weights, Operand(2));
     }
     if shape.bias {
-        let rows = RowShape { rows: positions, channels: u64::from(shape.out_channels) };
-        norm::channel_sums(p, &rows, Operand(1), Operand(3));
+        bias_gradient(p, shape);
     }
+}
+
+/// dbias = the sums of dy over positions.
+pub(super) fn bias_gradient(p: &mut Plan, shape: &ConvShape) {
+    let rows = RowShape { rows: positions(shape, shape.output), channels: u64::from(shape.out_channels) };
+    norm::channel_sums(p, &rows, Operand(1), Operand(3));
+}
+
+/// y = y + bias, after a convolution without one.
+pub(super) fn add_bias(p: &mut Plan, shape: &ConvShape) {
+    let elements = positions(shape, shape.output).saturating_mul(u64::from(shape.out_channels));
+    let arguments = vec![Operand(2), Operand(3), U64(elements), U32(shape.out_channels)];
+    p.launch("add_bias", elements.div_ceil(4), arguments);
 }

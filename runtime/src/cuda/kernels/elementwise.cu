@@ -12,6 +12,17 @@ KERNEL(relu_forward, (const float *x, float *y, unsigned long long n)) {
     store(y, i, count, v);
 }
 
+// y += the bias of its channel, for what a library has left without.
+KERNEL(add_bias, (const float *bias, float *y, unsigned long long n, unsigned channels)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    float v[4];
+    load(y, i, count, v);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) v[l] += l < count ? bias[(i + l) % channels] : 0.0f;
+    store(y, i, count, v);
+}
+
 KERNEL(relu_backward, (const float *y, const float *dy, float *dx, unsigned long long n, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);

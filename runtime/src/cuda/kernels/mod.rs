@@ -6,7 +6,8 @@
 //! every device of one model, whatever else runs.
 //!
 //! What it deliberately does not do: talk to a driver, hold an address, or choose by measuring. Convolutions and fully
-//! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library.
+//! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library,
+//! of which they are the last way to run (`../libraries`).
 
 mod conv;
 mod norm;
@@ -81,6 +82,19 @@ pub(crate) fn grids(call: &Call) -> Vec<Grid> {
 /// The scratch that the launches of a call need; what it holds before is not read.
 pub(crate) fn workspace_bytes(call: &Call) -> Bytes {
     Bytes(plan(call).scratch)
+}
+
+/// What is left of a convolution that a library has run, which knows of no bias: the launches after it, and the scratch that
+/// they need when it needs its own no more.
+#[allow(dead_code, reason = "the tests of these kernels alone have no library")]
+pub(crate) fn after_library(call: &Call) -> (Vec<Grid>, Bytes) {
+    let mut plan = Plan::default();
+    match *call {
+        Call::ConvForward { shape } if shape.bias => conv::add_bias(&mut plan, &shape),
+        Call::ConvBackwardFilter { shape } if shape.bias => conv::bias_gradient(&mut plan, &shape),
+        _ => {}
+    }
+    (plan.grids, Bytes(plan.scratch))
 }
 
 /// The launches of a call as they are put together, and the bytes of scratch that they use.

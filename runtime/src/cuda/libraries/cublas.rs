@@ -1,0 +1,244 @@
+//! cuBLAS: the matrix products that fully connected layers and 1x1 convolutions are.
+//!
+//! Its scratch is a part of the pool, as every kernel's, set before each product; so it allocates nothing in an iteration, and
+//! a product gives the same bits wherever its scratch lies.
+//!
+//! What it deliberately does not do: transpose anything. cuBLAS counts by columns, so a matrix of ours, by rows, is its own
+//! transpose there; each pass is one product.
+
+use super::super::driver::{Context, CudaStream, Handle};
+use super::super::error::{Capability, CudaError, Refusal};
+use super::super::presence::{CUBLAS, CUBLAS_12, Search};
+use super::super::table::CublasFunctions;
+use super::{Operands, Pass, Precision, int, ints};
+use cudarc::cublas::sys::{
+    cublasComputeType_t, cublasContext, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t,
+};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::program::{ConvShape, STORAGE_ALIGNMENT};
+use std::ffi::{CStr, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::ptr::{from_ref, null_mut};
+use std::sync::Arc;
+
+/// The scratch that NVIDIA recommends (cuBLAS documentation, `cublasSetWorkspace`) on devices of capability 9.0 or later.
+const HOPPER: u64 = 32 << 20;
+
+/// The same on others.
+const BEFORE: u64 = 4 << 20;
+
+/// Never less scratch than this; 16 KiB are enough for every routine to run.
+const LEAST: u64 = 64 << 10;
+
+/// A product whose inner side is cut into parts keeps that many results in its scratch; more parts are of no use.
+const PARTS: u64 = 64;
+
+/// cuBLAS with its handle for one context.
+pub(super) struct Cublas {
+    functions: CublasFunctions,
+    path: PathBuf,
+    handle: Handle<cublasContext>,
+    context: Arc<Context>,
+    /// The most scratch that a product asks for.
+    most: u64,
+}
+
+/// One pass as a product of two matrices, as cuBLAS takes it: c = a b, of m x n results with an inner side of k.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Product {
+    transposed: [bool; 2],
+    m: c_int,
+    n: c_int,
+    k: c_int,
+    /// Of a, b and c: from column to column.
+    leading: [c_int; 3],
+    /// The scratch that it is given.
+    pub(super) workspace: Bytes,
+}
+
+impl Product {
+    /// A pass of a convolution that is a product: one position for each pixel, one window for each position. None for others,
+    /// and where a length is more than cuBLAS counts.
+    ///
+    /// By rows, with P positions, C channels in and K out: y `[P][K]` = x `[P][C]` weight `[K][C]`^T,
+    /// dx = dy weight, dweight = dy^T x.
+    pub(super) fn of(pass: Pass, shape: &ConvShape, most: u64) -> Option<Product> {
+        let window = &shape.window;
+        let plain =
+            window.size == [1, 1] && window.stride == [1, 1] && window.padding == [0, 0] && shape.groups <= 1;
+        if !plain {
+            return None;
+        }
+        let [p] = ints([shape.output.iter().fold(shape.batch, |n, side| n.saturating_mul((*side).into()))])?;
+        let (c, k) = (int(shape.in_channels), int(shape.out_channels));
+        let (transposed, [m, n, inner], leading) = match pass {
+            Pass::Forward => ([true, false], [k, p, c], [c, c, k]),
+            Pass::BackwardData => ([false, false], [c, p, k], [c, k, c]),
+            Pass::BackwardFilter => ([false, true], [c, k, p], [c, k, c]),
+        };
+        let results = 4u64.saturating_mul(m.unsigned_abs().into()).saturating_mul(n.unsigned_abs().into());
+        let workspace = results.saturating_mul(PARTS).clamp(LEAST, most).next_multiple_of(STORAGE_ALIGNMENT);
+        Some(Product { transposed, m, n, k: inner, leading, workspace: Bytes(workspace) })
+    }
+}
+
+impl Cublas {
+    /// Finds it and makes its handle, on which it allocates what it needs of the device.
+    pub(super) fn start(
+        search: &Search,
+        context: &Arc<Context>,
+        driver: (u32, u32),
+        capability: Capability,
+    ) -> Result<Cublas, CudaError> {
+        let wanted = if driver.0 < 13 { CUBLAS_12 } else { CUBLAS };
+        let found = search.load(&wanted)?;
+        let functions = CublasFunctions::of(&found, &wanted)?;
+        let mut raw = null_mut();
+        // SAFETY: the call writes one handle, for the context of this thread.
+        let status = unsafe { (functions.cublasCreate_v2)(&mut raw) };
+        let most = if capability.major >= 9 { HOPPER } else { BEFORE };
+        let (handle, context) = (Handle(raw), Arc::clone(context));
+        let cublas = Cublas { functions, path: found.leak(), handle, context, most };
+        match cublas.check("cublasCreate", status) {
+            Ok(()) => Ok(cublas),
+            Err(refusal) => Err(CudaError::Library {
+                path: cublas.path.clone(),
+                refusal,
+                what_to_do: "most likely it is for a later version of CUDA than the driver: install that for it, free memory on the \
+                             device, or choose --kernels own",
+            }),
+        }
+    }
+
+    /// Where it lies.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The most scratch that a product asks for.
+    pub(super) fn most(&self) -> u64 {
+        self.most
+    }
+
+    fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
+        if status == 0 {
+            return Ok(());
+        }
+        let text = |function: unsafe extern "C" fn(u32) -> *const c_char| {
+            // SAFETY: it gives a text that lives as long as cuBLAS, or null.
+            let text = unsafe { function(status) };
+            // SAFETY: as above.
+            (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        let name = text(self.functions.cublasGetStatusName).unwrap_or_else(|| format!("status {status}"));
+        let text = text(self.functions.cublasGetStatusString).unwrap_or_else(|| "no words for it".into());
+        Err(Refusal { call, code: status, name, text })
+    }
+
+    /// What it enqueues from now on goes to this stream; with none, nothing may be enqueued.
+    pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
+        let raw = stream.map_or(null_mut(), CudaStream::raw);
+        // SAFETY: the stream lives: whoever enqueues holds it and sets it before, and takes it back before it ends.
+        let status = unsafe { (self.functions.cublasSetStream_v2)(self.handle.0, raw.cast()) };
+        self.check("cublasSetStream", status)
+    }
+
+    /// Enqueues a product on the stream that was set last.
+    ///
+    /// # Safety
+    /// The operands are the addresses of matrices of the product's sides, and `workspace` of as much scratch as it asks for;
+    /// all of it is live until the stream has come past it, and only what is ordered by events touches it.
+    pub(super) unsafe fn enqueue(
+        &self,
+        pass: Pass,
+        product: &Product,
+        precision: Precision,
+        operands: Operands,
+        workspace: u64,
+    ) -> Result<(), Refusal> {
+        let (f, handle) = (&self.functions, self.handle.0);
+        // SAFETY: passed on to the caller; the scratch is aligned as every workspace of the pool is.
+        let status =
+            unsafe { (f.cublasSetWorkspace_v2)(handle, workspace as *mut _, product.workspace.0 as usize) };
+        self.check("cublasSetWorkspace", status)?;
+        let (one, old) = (1.0f32, if operands.accumulate { 1.0f32 } else { 0.0 });
+        let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
+        let Operands { x, w, y, .. } = operands;
+        let [a, b, c] = match pass {
+            Pass::Forward => [w, x, y],
+            Pass::BackwardData => [w, y, x],
+            Pass::BackwardFilter => [x, y, w],
+        };
+        let [of_a, of_b] = product.transposed.map(|transposed| {
+            if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
+        });
+        let Product { m, n, k, leading: [lda, ldb, ldc], .. } = *product;
+        let float = cudaDataType_t::CUDA_R_32F;
+        let arithmetic = match precision {
+            Precision::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            Precision::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        };
+        let usual = cublasGemmAlgo_t::CUBLAS_GEMM_DFALT;
+        // SAFETY: the handle lives; the factors are read during the call, since pointers are to the host by default; the rest
+        // is passed on to the caller.
+        let status = unsafe {
+            (f.cublasGemmEx)(
+                handle, of_a, of_b, m, n, k, one, a as _, float, lda, b as _, float, ldb, old, c as _, float,
+                ldc, arithmetic, usual,
+            )
+        };
+        self.check("cublasGemmEx", status)
+    }
+}
+
+impl Drop for Cublas {
+    fn drop(&mut self) {
+        if self.handle.0.is_null() {
+            return;
+        }
+        let entered = self.context.enter();
+        // SAFETY: made once by `start`; the streams that it enqueued on are idle.
+        let status = unsafe { (self.functions.cublasDestroy_v2)(self.handle.0) };
+        if let Err(refusal) = entered.and_then(|()| self.check("cublasDestroy", status)) {
+            tracing::debug!("while giving back: {refusal}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::network::Window;
+
+    fn shape(batch: u64, image: u32, channels: [u32; 2], window: Window) -> ConvShape {
+        let [in_channels, out_channels] = channels;
+        let (input, output) = ([image; 2], [image; 2]);
+        ConvShape { batch, input, in_channels, output, out_channels, window, groups: 1, bias: false }
+    }
+
+    #[test]
+    fn a_pass_is_one_product_where_windows_are_pixels() {
+        let pixel = shape(2, 3, [5, 7], Window::square(1, 1, 0));
+        let sides = |pass| Product::of(pass, &pixel, HOPPER).map(|p| ([p.m, p.n, p.k], p.leading));
+        assert_eq!(sides(Pass::Forward), Some(([7, 18, 5], [5, 5, 7])));
+        assert_eq!(sides(Pass::BackwardData), Some(([5, 18, 7], [5, 7, 5])));
+        assert_eq!(sides(Pass::BackwardFilter), Some(([5, 7, 18], [5, 7, 5])));
+        let no = |shape: ConvShape| assert_eq!(Product::of(Pass::Forward, &shape, HOPPER), None);
+        no(shape(2, 3, [5, 7], Window::square(3, 1, 1)));
+        no(shape(2, 3, [5, 7], Window::square(1, 2, 0)));
+        no(ConvShape { groups: 2, ..shape(2, 3, [6, 8], Window::square(1, 1, 0)) });
+        no(shape(1 << 31, 1, [5, 7], Window::square(1, 1, 0)));
+    }
+
+    #[test]
+    fn scratch_is_what_is_recommended_and_less_for_small_products() {
+        let workspace = |batch, channels| {
+            let found =
+                Product::of(Pass::Forward, &shape(batch, 1, [8, channels], Window::square(1, 1, 0)), HOPPER);
+            found.expect("it is a product").workspace.0
+        };
+        assert_eq!(workspace(1, 10), LEAST);
+        assert_eq!(workspace(4, 100), 4 * 4 * 100 * PARTS);
+        assert_eq!(workspace(256, 4096), HOPPER);
+    }
+}

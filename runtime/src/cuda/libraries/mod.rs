@@ -1,0 +1,300 @@
+//! NVIDIA's libraries as ways to run a call: cuDNN's algorithms for convolutions, cuBLAS for those that are matrix products.
+//!
+//! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; cuBLAS, where
+//! the windows are single pixels; our own kernel. A fully connected layer has cuBLAS and our own kernel. The order depends
+//! on no measurement and no rank, so profile, plan and run speak of the same ways; an algorithm that asks for more than
+//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one way alone: the first that is
+//! deterministic.
+//!
+//! What a call has is asked once for each shape and kept with its descriptors. The executor asks for every launch that it
+//! loads, so nothing is made in an iteration.
+//!
+//! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: a
+//! query that fails otherwise than with "not supported" fails the next iteration.
+
+mod cublas;
+mod cudnn;
+
+use super::driver::{Context, CudaStream};
+use super::error::{Capability, CudaError, Refusal};
+use super::kernels;
+use super::presence::Search;
+use cublas::{Cublas, Product};
+use cudnn::{Algorithm, Cudnn};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::program::{Call, ConvShape, Way};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Algorithms that ask for more scratch than this are offered only where they come first.
+const MOST_SCRATCH: Bytes = Bytes(1 << 30);
+
+/// Which kernels a device `cuda` runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kernels {
+    /// Our own for everything: no library is needed.
+    Own,
+    /// cuDNN and cuBLAS, and our own besides.
+    #[default]
+    Libraries,
+}
+
+/// The arithmetic of convolutions and matrix products; everything else is f32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// f32 throughout.
+    #[default]
+    F32,
+    /// f32 in memory; products of numbers with 10 bits after the point, by tensor cores, summed in f32.
+    Tf32,
+}
+
+/// The three passes of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pass {
+    Forward,
+    BackwardData,
+    BackwardFilter,
+}
+
+/// The addresses of a convolution's tensors, whichever the pass writes.
+#[derive(Clone, Copy, Debug)]
+struct Operands {
+    /// x or dx.
+    x: u64,
+    /// The weights or their gradient.
+    w: u64,
+    /// y or dy.
+    y: u64,
+    /// Whether what is written is added to what is there.
+    accumulate: bool,
+}
+
+impl Operands {
+    /// Of a call's, in its documented order.
+    fn of(call: &Call, addresses: &[u64]) -> Option<(Pass, Operands)> {
+        let (pass, [x, w, y], accumulate) = match call {
+            Call::ConvForward { shape } => (Pass::Forward, [0, 1, if shape.bias { 3 } else { 2 }], false),
+            Call::ConvBackwardFilter { .. } => (Pass::BackwardFilter, [0, 2, 1], false),
+            Call::ConvBackwardData { accumulate, .. } => (Pass::BackwardData, [2, 1, 0], *accumulate),
+            _ => return None,
+        };
+        Some((pass, Operands { x: addresses[x], w: addresses[w], y: addresses[y], accumulate }))
+    }
+}
+
+/// The pass and the shape of a convolution; none for other calls.
+fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
+    match *call {
+        Call::ConvForward { shape } => Some((Pass::Forward, shape)),
+        Call::ConvBackwardFilter { shape } => Some((Pass::BackwardFilter, shape)),
+        Call::ConvBackwardData { shape, .. } => Some((Pass::BackwardData, shape)),
+        _ => None,
+    }
+}
+
+/// How a way runs.
+enum Method {
+    Algorithm(Algorithm),
+    Product(Product),
+    Own,
+}
+
+impl Method {
+    fn name(&self) -> &'static str {
+        match self {
+            Method::Algorithm(algorithm) => algorithm.name,
+            Method::Product(_) => "cublas",
+            Method::Own => "own",
+        }
+    }
+
+    /// All the scratch that a call needs this way. What follows a library's part has no use for that part's scratch.
+    fn workspace(&self, call: &Call) -> Bytes {
+        let of_library = match self {
+            Method::Algorithm(algorithm) => algorithm.workspace,
+            Method::Product(product) => product.workspace,
+            Method::Own => return kernels::workspace_bytes(call),
+        };
+        of_library.max(kernels::after_library(call).1)
+    }
+}
+
+/// The ways of one pass at one shape.
+type Methods = Arc<Vec<Method>>;
+
+/// The libraries of one context.
+pub(super) struct Libraries {
+    state: Mutex<State>,
+    cudnn: Arc<Cudnn>,
+    cublas: Cublas,
+    precision: Precision,
+    deterministic: bool,
+    context: Arc<Context>,
+}
+
+/// What changes. Whoever holds it is alone with the libraries, as their handles ask.
+#[derive(Default)]
+struct State {
+    known: HashMap<(Pass, ConvShape), Methods>,
+    /// The stream that both enqueue on.
+    stream: Option<usize>,
+    /// A query that went wrong.
+    failure: Option<Refusal>,
+}
+
+impl Libraries {
+    /// Finds and starts them in a context, which is this thread's.
+    pub(super) fn start(
+        search: &Search,
+        context: &Arc<Context>,
+        driver: (u32, u32),
+        capability: Capability,
+        precision: Precision,
+        deterministic: bool,
+    ) -> Result<Libraries, CudaError> {
+        // cuDNN uses cuBLAS, and finds the one that is loaded.
+        let cublas = Cublas::start(search, context, driver, capability)?;
+        let cudnn = Arc::new(Cudnn::start(search, context)?);
+        let (major, minor, patch) = cudnn.version();
+        tracing::debug!("cuBLAS `{}`", cublas.path().display());
+        tracing::debug!("cuDNN {major}.{minor}.{patch} `{}`", cudnn.path().display());
+        let (state, context) = (Mutex::default(), Arc::clone(context));
+        Ok(Libraries { state, cudnn, cublas, precision, deterministic, context })
+    }
+
+    /// Their files: cuBLAS, cuDNN.
+    pub(super) fn paths(&self) -> [PathBuf; 2] {
+        [self.cublas.path().to_owned(), self.cudnn.path().to_owned()]
+    }
+
+    /// cuDNN's version, such as (9, 19, 0).
+    pub(super) fn cudnn_version(&self) -> (u32, u32, u32) {
+        self.cudnn.version()
+    }
+
+    /// How a call can be run.
+    pub(super) fn ways(&self, call: &Call) -> Vec<Way> {
+        let way = |method: &Method| Way { name: method.name().to_owned(), workspace: method.workspace(call) };
+        match convolution(call) {
+            None => Way::sole(kernels::workspace_bytes(call)),
+            Some((pass, shape)) => self.methods(&mut self.state(), pass, shape).iter().map(way).collect(),
+        }
+    }
+
+    /// Enqueues a way of a call; whether that was a library's, so that only [`kernels::after_library`] is left to do.
+    ///
+    /// # Safety
+    /// `addresses` are those of the call's operands, `workspace` of the scratch that the way asks for; all of it is live until
+    /// the stream has come past it, and only what is ordered by events touches it.
+    pub(super) unsafe fn enqueue(
+        &self,
+        stream: &CudaStream,
+        call: &Call,
+        way: u32,
+        addresses: &[u64],
+        workspace: u64,
+    ) -> Result<bool, Refusal> {
+        let Some((pass, shape)) = convolution(call) else { return Ok(false) };
+        let Some((_, operands)) = Operands::of(call, addresses) else { return Ok(false) };
+        let mut state = self.state();
+        let methods = self.methods(&mut state, pass, shape);
+        if matches!(methods.get(way as usize), None | Some(Method::Own)) {
+            return Ok(false);
+        }
+        self.turn_to(&mut state, stream)?;
+        match &methods[way as usize] {
+            // SAFETY: passed on to the caller: operands of a call have the shape that it says.
+            Method::Algorithm(algorithm) => unsafe { self.cudnn.enqueue(algorithm, operands, workspace) },
+            // SAFETY: as above.
+            Method::Product(product) => unsafe {
+                self.cublas.enqueue(pass, product, self.precision, operands, workspace)
+            },
+            Method::Own => Ok(()),
+        }?;
+        Ok(true)
+    }
+
+    /// What a query went wrong with, told once.
+    pub(super) fn failure(&self) -> Option<Refusal> {
+        self.state().failure.take()
+    }
+
+    /// A stream that they enqueued on, and that is idle, will be no more.
+    pub(super) fn forget(&self, stream: &CudaStream) {
+        let mut state = self.state();
+        if state.stream == Some(stream.raw() as usize) {
+            state.stream = None;
+            if let Err(refusal) = self.cublas.set_stream(None).and_then(|()| self.cudnn.set_stream(None)) {
+                tracing::debug!("while giving back: {refusal}");
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What it guards is whole at every moment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn_to(&self, state: &mut State, stream: &CudaStream) -> Result<(), Refusal> {
+        let handle = stream.raw() as usize;
+        if state.stream != Some(handle) {
+            state.stream = None;
+            self.cublas.set_stream(Some(stream))?;
+            self.cudnn.set_stream(Some(stream))?;
+            state.stream = Some(handle);
+        }
+        Ok(())
+    }
+
+    fn methods(&self, state: &mut State, pass: Pass, shape: ConvShape) -> Methods {
+        if let Some(known) = state.known.get(&(pass, shape)) {
+            return Arc::clone(known);
+        }
+        let asked = self.context.enter().and_then(|()| self.ask(pass, &shape));
+        let methods = Arc::new(asked.unwrap_or_else(|refusal| {
+            tracing::warn!("{pass:?} of {shape:?}: {refusal}");
+            state.failure.get_or_insert(refusal);
+            vec![Method::Own]
+        }));
+        state.known.insert((pass, shape), Arc::clone(&methods));
+        methods
+    }
+
+    /// Asks what there is for a pass at a shape.
+    fn ask(&self, pass: Pass, shape: &ConvShape) -> Result<Vec<Method>, Refusal> {
+        let product = Product::of(pass, shape, self.cublas.most()).map(Method::Product);
+        let connected = shape.input == [1, 1] && product.is_some();
+        let algorithms =
+            if connected { Vec::new() } else { self.cudnn.algorithms(pass, shape, self.precision)? };
+        let algorithms = algorithms.into_iter().enumerate().filter(|(at, algorithm)| {
+            if self.deterministic {
+                algorithm.deterministic
+            } else {
+                *at == 0 || algorithm.workspace <= MOST_SCRATCH
+            }
+        });
+        let mut methods: Vec<Method> =
+            algorithms.map(|(_, a)| Method::Algorithm(a)).chain(product).chain([Method::Own]).collect();
+        if self.deterministic {
+            methods.truncate(1);
+        }
+        Ok(methods)
+    }
+}
+
+/// A length as the libraries take it. The largest stands for those that no memory holds.
+fn int(n: u32) -> c_int {
+    c_int::try_from(n).unwrap_or(c_int::MAX)
+}
+
+/// Lengths as the libraries take them; none where one is more than they count.
+fn ints<const N: usize>(lengths: [u64; N]) -> Option<[c_int; N]> {
+    let mut found = [0; N];
+    for (found, length) in found.iter_mut().zip(lengths) {
+        *found = c_int::try_from(length).ok()?;
+    }
+    Some(found)
+}

@@ -1,0 +1,158 @@
+//! cuBLAS: handles, scratch, and the product of two matrices by columns, enqueued on the handle's stream.
+//!
+//! A product without scratch of the caller's is refused: a real one would allocate some. Setting a stream forgets the scratch,
+//! as it does there. What is given is filled with garbage, all of it.
+#![allow(non_snake_case, reason = "the names are cuBLAS's")]
+
+use crate::cudnn::{factor, floats, floats_mut, spoil};
+use crate::driver::here;
+use crate::state::{State, state};
+use crate::stream::Work;
+use crate::sums::{Matrix, Order, product};
+use crate::{control, lock, memory};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
+
+const NOT_INITIALIZED: u32 = 1;
+const ALLOC_FAILED: u32 = 3;
+const INVALID_VALUE: u32 = 7;
+const EXECUTION_FAILED: u32 = 13;
+const NOT_SUPPORTED: u32 = 15;
+
+const TRANSPOSED: u32 = 1;
+const FLOAT: u32 = 0;
+const IN_F32: u32 = 68;
+const IN_TF32: u32 = 77;
+const USUAL: c_int = -1;
+
+/// What a handle takes of the device.
+const OF_HANDLE: u64 = 1 << 20;
+
+/// Scratch starts at a multiple of this.
+const ALIGNMENT: u64 = 256;
+
+/// Partial sums of a product.
+const LANES: usize = 16;
+
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+type Outcome<T = ()> = Result<T, u32>;
+
+struct Handle {
+    stream: usize,
+    memory: u64,
+    /// Address and bytes.
+    scratch: Option<(u64, u64)>,
+}
+
+static HANDLES: Mutex<BTreeMap<usize, Handle>> = Mutex::new(BTreeMap::new());
+
+fn of<T>(handle: usize, get: impl FnOnce(&mut Handle) -> T) -> Outcome<T> {
+    lock(&HANDLES).get_mut(&handle).map(get).ok_or(NOT_INITIALIZED)
+}
+
+fn sides<const N: usize>(of: [c_int; N]) -> Outcome<[usize; N]> {
+    let mut found = [0; N];
+    for (found, n) in found.iter_mut().zip(of) {
+        *found = usize::try_from(n).ok().filter(|n| *n > 0).ok_or(INVALID_VALUE)?;
+    }
+    Ok(found)
+}
+
+calls! {
+    fn cublasCreate_v2(place: Place<usize>) {
+        here().map_err(|_| NOT_INITIALIZED)?;
+        state().refuse_in_captures().map_err(|_| ALLOC_FAILED)?;
+        let memory = memory::allocate(OF_HANDLE).map_err(|_| ALLOC_FAILED)?;
+        let mut handles = lock(&HANDLES);
+        let handle = handles.keys().last().map_or(0x1000, |last| last + 8);
+        handles.insert(handle, Handle { stream: 0, memory, scratch: None });
+        place.ok_or(INVALID_VALUE)?.write(handle);
+        Ok(())
+    }
+
+    fn cublasDestroy_v2(handle: usize) {
+        let gone = lock(&HANDLES).remove(&handle).ok_or(NOT_INITIALIZED)?;
+        memory::free(gone.memory).map_err(|_| INVALID_VALUE)
+    }
+
+    fn cublasSetStream_v2(handle: usize, stream: usize) {
+        of(handle, |handle| (handle.stream, handle.scratch) = (stream, None))
+    }
+
+    fn cublasSetWorkspace_v2(handle: usize, address: u64, bytes: usize) {
+        if !address.is_multiple_of(ALIGNMENT) || memory::device(address, bytes as u64).is_err() {
+            return Err(INVALID_VALUE);
+        }
+        of(handle, |handle| handle.scratch = Some((address, bytes as u64)))
+    }
+
+    fn cublasGemmEx(
+        handle: usize, of_a: u32, of_b: u32, m: c_int, n: c_int, k: c_int, alpha: *const f32, a: u64, type_a: u32, lda: c_int,
+        b: u64, type_b: u32, ldb: c_int, beta: *const f32, c: u64, type_c: u32, ldc: c_int, arithmetic: u32, algorithm: c_int,
+    ) {
+        let (stream, scratch) = of(handle, |handle| (handle.stream, handle.scratch))?;
+        here().map_err(|_| EXECUTION_FAILED)?;
+        let scratch = scratch.filter(|(_, bytes)| *bytes >= 16 << 10).ok_or(ALLOC_FAILED)?;
+        if [type_a, type_b, type_c] != [FLOAT; 3] || ![IN_F32, IN_TF32].contains(&arithmetic) || algorithm != USUAL {
+            return Err(NOT_SUPPORTED);
+        }
+        // SAFETY: the caller gives factors that it holds during the call.
+        let [alpha, old] = unsafe { [factor(alpha), factor(beta)] };
+        let old = old.filter(|_| alpha == Some(1.0)).ok_or(INVALID_VALUE)?;
+        let [m, n, k, lda, ldb, ldc] = sides([m, n, k, lda, ldb, ldc])?;
+        let matrix = |of: u32, leading: usize| Matrix { transposed: of == TRANSPOSED, leading };
+        let (of_a, of_b, of_c) = (matrix(of_a, lda), matrix(of_b, ldb), matrix(0, ldc));
+        let rows = |of: Matrix, rows: usize, columns: usize| if of.transposed { columns } else { rows };
+        if lda < rows(of_a, m, k) || ldb < rows(of_b, k, n) || ldc < m {
+            return Err(INVALID_VALUE);
+        }
+        let span = |at: u64, of: Matrix, rows, columns| (at, 4 * of.span(rows, columns) as u64);
+        let (a, b, c) = (span(a, of_a, m, k), span(b, of_b, k, n), span(c, of_c, m, n));
+        let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
+        let sound = [a, b, c].iter().all(|(at, bytes)| memory::device(*at, *bytes).is_ok())
+            && apart(a, c) && apart(b, c) && [a, b, c].iter().all(|of| apart(*of, scratch));
+        if !sound {
+            eprintln!("stand-in: a product of {a:?} and {b:?} to {c:?} with {scratch:?}");
+            return Err(INVALID_VALUE);
+        }
+        if State::is_default(stream) {
+            control::note("default stream");
+        }
+        let order = Order { lanes: LANES, tf32: arithmetic == IN_TF32 };
+        let run = move || {
+            spoil(scratch)?;
+            // SAFETY: what is written was found apart from the rest; what else touches them meanwhile is the fault of a
+            // schedule, as it would be on a device.
+            unsafe {
+                let (a, b, c) = ((floats(a)?, of_a), (floats(b)?, of_b), (floats_mut(c)?, of_c));
+                product([m, n, k], order, a, b, c, old);
+            }
+            spoil(scratch)
+        };
+        state().enqueue(stream, Work::Compute(Box::new(run))).map_err(|_| EXECUTION_FAILED)
+    }
+}
+
+/// A code's name.
+#[unsafe(no_mangle)]
+extern "C" fn cublasGetStatusName(code: u32) -> *const c_char {
+    let text = match code {
+        0 => c"CUBLAS_STATUS_SUCCESS",
+        NOT_INITIALIZED => c"CUBLAS_STATUS_NOT_INITIALIZED",
+        ALLOC_FAILED => c"CUBLAS_STATUS_ALLOC_FAILED",
+        INVALID_VALUE => c"CUBLAS_STATUS_INVALID_VALUE",
+        EXECUTION_FAILED => c"CUBLAS_STATUS_EXECUTION_FAILED",
+        NOT_SUPPORTED => c"CUBLAS_STATUS_NOT_SUPPORTED",
+        _ => c"CUBLAS_STATUS unknown",
+    };
+    text.as_ptr()
+}
+
+/// The same in words.
+#[unsafe(no_mangle)]
+extern "C" fn cublasGetStatusString(code: u32) -> *const c_char {
+    let text = if code == 0 { c"success" } else { c"what the name says" };
+    text.as_ptr()
+}

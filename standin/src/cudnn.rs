@@ -1,0 +1,559 @@
+//! cuDNN: handles, descriptors, what there is for a convolution, and the three passes, enqueued on the handle's stream.
+//!
+//! Every algorithm that is offered adds in an order of its own (`sums.rs`) and has scratch of its own size, which it fills with
+//! garbage before and after. Those that are not deterministic here add in another order every time. Ranks depend on the batch,
+//! so that who relies on them is seen. Operands have to lie in live device memory and may not overlap.
+#![allow(non_snake_case, reason = "the names are cuDNN's")]
+
+use crate::driver::here;
+use crate::state::{State, state};
+use crate::stream::Work;
+use crate::sums::{Order, Shape, backward_data, backward_filter, forward};
+use crate::{control, lock, memory};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const NOT_INITIALIZED: u32 = 1001;
+const BAD_PARAM: u32 = 2000;
+const NOT_SUPPORTED: u32 = 3000;
+const ALLOCATION_FAILED: u32 = 4004;
+const EXECUTION_FAILED: u32 = 5000;
+
+const FLOAT: u32 = 0;
+const NHWC: u32 = 1;
+const CROSS_CORRELATION: u32 = 1;
+const DEFAULT_MATH: u32 = 0;
+const FMA_MATH: u32 = 3;
+
+/// What a handle takes of the device.
+const OF_HANDLE: u64 = 1 << 20;
+
+type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
+type Outcome<T = ()> = Result<T, u32>;
+
+/// What handles stand for.
+enum Thing {
+    Handle {
+        stream: usize,
+        memory: u64,
+    },
+    /// n, c, h, w.
+    Tensor([usize; 4]),
+    /// k, c, h, w.
+    Filter([usize; 4]),
+    Convolution(Convolution),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Convolution {
+    padding: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    groups: usize,
+    math: u32,
+}
+
+static THINGS: Mutex<BTreeMap<usize, Thing>> = Mutex::new(BTreeMap::new());
+
+/// How often something was added in an order that is never the same.
+static DRAWN: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    Forward,
+    Data,
+    Filter,
+}
+
+/// An algorithm of a pass.
+#[derive(Clone, Copy)]
+struct Algorithm {
+    number: u32,
+    deterministic: bool,
+    /// Only for windows of 3x3 that move by one position.
+    winograd: bool,
+    /// Bytes of scratch, besides those for each element of the weights.
+    scratch: usize,
+    of_weight: usize,
+}
+
+const fn algorithm(number: u32, deterministic: bool, scratch: usize, of_weight: usize) -> Algorithm {
+    Algorithm { number, deterministic, winograd: false, scratch, of_weight }
+}
+
+const WINOGRAD: Algorithm = Algorithm { winograd: true, ..algorithm(0, true, 3072, 8) };
+
+impl Pass {
+    /// What is offered.
+    fn algorithms(self) -> Vec<Algorithm> {
+        match self {
+            Pass::Forward => vec![
+                algorithm(0, true, 0, 0),
+                algorithm(1, true, 300, 4),
+                Algorithm { number: 7, ..WINOGRAD },
+            ],
+            Pass::Data => vec![
+                algorithm(0, false, 0, 0),
+                algorithm(1, true, 700, 4),
+                Algorithm { number: 5, ..WINOGRAD },
+            ],
+            Pass::Filter => vec![
+                algorithm(0, false, 0, 0),
+                algorithm(1, true, 100, 8),
+                algorithm(3, false, 1000, 0),
+                Algorithm { number: 5, ..WINOGRAD },
+            ],
+        }
+    }
+
+    fn algorithm(self, number: u32, shape: &Shape, math: u32) -> Outcome<Algorithm> {
+        let found = self.algorithms().into_iter().find(|a| a.number == number && a.takes(shape));
+        found.filter(|_| [DEFAULT_MATH, FMA_MATH].contains(&math)).ok_or(NOT_SUPPORTED)
+    }
+}
+
+impl Algorithm {
+    fn takes(&self, shape: &Shape) -> bool {
+        let plain = shape.window == [3, 3] && shape.stride == [1, 1] && shape.dilation == [1, 1];
+        !self.winograd || plain && shape.groups == 1
+    }
+
+    /// Bytes of scratch; more where tensor cores take part.
+    fn workspace(&self, shape: &Shape, math: u32) -> usize {
+        let more = if math == FMA_MATH { 0 } else { 200 };
+        self.scratch + self.of_weight * shape.elements()[1] + more
+    }
+
+    fn order(&self, math: u32) -> Order {
+        let tf32 = math != FMA_MATH;
+        if self.deterministic {
+            return Order { lanes: 1 + self.number as usize, tf32 };
+        }
+        Order { lanes: 1 + DRAWN.fetch_add(1, Ordering::Relaxed) % 13, tf32 }
+    }
+}
+
+/// What is told of an algorithm, in the layout of `cudnnConvolutionFwdAlgoPerf_t`.
+#[repr(C)]
+struct Perf {
+    algorithm: u32,
+    status: u32,
+    time: f32,
+    memory: usize,
+    determinism: u32,
+    math: u32,
+    reserved: [c_int; 3],
+}
+
+fn put<T>(place: Place<T>, value: T) -> Outcome {
+    place.ok_or(BAD_PARAM)?.write(value);
+    Ok(())
+}
+
+fn add(place: Place<usize>, thing: Thing) -> Outcome {
+    let mut things = lock(&THINGS);
+    // Numbers of things that are gone are not given out again while any other is there.
+    let handle = things.keys().last().map_or(0x1000, |last| last + 8);
+    things.insert(handle, thing);
+    put(place, handle)
+}
+
+fn remove(handle: usize, is: impl Fn(&Thing) -> bool) -> Outcome<Thing> {
+    let mut things = lock(&THINGS);
+    if !things.get(&handle).is_some_and(is) {
+        return Err(BAD_PARAM);
+    }
+    things.remove(&handle).ok_or(BAD_PARAM)
+}
+
+/// A length as C gives it, at least `least`.
+fn length(n: c_int, least: usize) -> Outcome<usize> {
+    usize::try_from(n).ok().filter(|n| *n >= least).ok_or(BAD_PARAM)
+}
+
+fn lengths<const N: usize>(of: [c_int; N], least: usize) -> Outcome<[usize; N]> {
+    let mut found = [0; N];
+    for (found, n) in found.iter_mut().zip(of) {
+        *found = length(n, least)?;
+    }
+    Ok(found)
+}
+
+/// Changes a thing that is there.
+fn set<T>(handle: usize, change: impl FnOnce(&mut Thing) -> Option<T>) -> Outcome<T> {
+    lock(&THINGS).get_mut(&handle).and_then(change).ok_or(BAD_PARAM)
+}
+
+fn stream_of(handle: usize) -> Outcome<usize> {
+    set(handle, |thing| if let Thing::Handle { stream, .. } = thing { Some(*stream) } else { None })
+}
+
+/// What the four descriptors say together, and the arithmetic.
+fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, u32)> {
+    let tensor =
+        |handle| set(handle, |thing| if let Thing::Tensor(sides) = thing { Some(*sides) } else { None });
+    let [batch, channels, rows, columns] = tensor(x)?;
+    let [of_y, filters, out_rows, out_columns] = tensor(y)?;
+    let [k, depth, height, width] =
+        set(w, |thing| if let Thing::Filter(sides) = thing { Some(*sides) } else { None })?;
+    let c = set(convolution, |thing| if let Thing::Convolution(c) = thing { Some(*c) } else { None })?;
+    let shape = Shape {
+        batch,
+        input: [rows, columns, channels],
+        output: [out_rows, out_columns, filters],
+        window: [height, width],
+        padding: c.padding,
+        stride: c.stride,
+        dilation: c.dilation,
+        groups: c.groups,
+    };
+    let fits = |side: usize| {
+        let span = shape.dilation[side] * (shape.window[side] - 1) + 1;
+        let room = (shape.input[side] + 2 * shape.padding[side]).checked_sub(span);
+        room.is_some_and(|room| room / shape.stride[side] + 1 == shape.output[side])
+    };
+    let agrees = of_y == batch && filters == k && depth * c.groups == channels && k % c.groups == 0;
+    if !agrees || batch == 0 || depth == 0 || c.groups == 0 || !fits(0) || !fits(1) {
+        return Err(BAD_PARAM);
+    }
+    Ok((shape, c.math))
+}
+
+/// Tells of all algorithms of a pass, as the heuristic does: in an order that depends on the shape.
+fn rank(
+    pass: Pass,
+    (shape, math): (Shape, u32),
+    room: c_int,
+    count: Place<c_int>,
+    results: *mut Perf,
+) -> Outcome {
+    let mut told: Vec<Perf> = Vec::new();
+    let maths = if math == FMA_MATH { vec![FMA_MATH] } else { vec![DEFAULT_MATH, FMA_MATH] };
+    for number in 0..8 {
+        let found = pass.algorithm(number, &shape, math);
+        for math in &maths {
+            told.push(Perf {
+                algorithm: number,
+                status: found.map_or_else(|status| status, |_| 0),
+                time: -1.0,
+                memory: found.map_or(0, |a| a.workspace(&shape, *math)),
+                determinism: found.map_or(0, |a| u32::from(a.deterministic)),
+                math: *math,
+                reserved: [0; 3],
+            });
+        }
+    }
+    if shape.batch % 2 == 1 {
+        told.reverse();
+    }
+    told.truncate(length(room, 1)?);
+    put(count, told.len() as c_int)?;
+    if results.is_null() {
+        return Err(BAD_PARAM);
+    }
+    for (at, perf) in told.into_iter().enumerate() {
+        // SAFETY: the caller gives room for so many.
+        unsafe { results.add(at).write(perf) };
+    }
+    Ok(())
+}
+
+fn workspace(pass: Pass, (shape, math): (Shape, u32), number: u32, bytes: Place<usize>) -> Outcome {
+    put(bytes, pass.algorithm(number, &shape, math)?.workspace(&shape, math))
+}
+
+/// Where a pass finds everything.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    /// Address and bytes of the input, the weights and the output.
+    operands: [(u64, u64); 3],
+    scratch: (u64, u64),
+}
+
+impl Places {
+    /// Whether all of it lies in live memory and nothing overlaps.
+    fn are_sound(&self) -> bool {
+        let [x, w, y] = self.operands;
+        let all = [x, w, y, self.scratch];
+        let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
+        all.iter().filter(|place| place.1 > 0).all(|(at, bytes)| memory::device(*at, *bytes).is_ok())
+            && (0..4).all(|a| (0..a).all(|b| apart(all[a], all[b]) || all[a].1 == 0 || all[b].1 == 0))
+    }
+}
+
+/// Fills scratch with what no algorithm can use.
+pub fn spoil((at, bytes): (u64, u64)) -> Result<(), String> {
+    let storage = memory::device(at, bytes).map_err(|_| format!("no scratch is at {at:#x} any more"))?;
+    // SAFETY: the range was just found whole in one live allocation.
+    unsafe { std::ptr::write_bytes(storage, 0xff, bytes as usize) };
+    Ok(())
+}
+
+/// The floats of a range.
+///
+/// # Safety
+/// Nothing writes to the range as long as what is given lives.
+pub unsafe fn floats<'a>((at, bytes): (u64, u64)) -> Result<&'a [f32], String> {
+    let storage = memory::device(at, bytes).map_err(|_| format!("nothing is at {at:#x} any more"))?;
+    // SAFETY: the range was just found whole in one live allocation; the rest is the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(storage.cast(), bytes as usize / 4) })
+}
+
+/// The floats of a range, to be written.
+///
+/// # Safety
+/// Nothing else reads or writes the range as long as what is given lives.
+pub unsafe fn floats_mut<'a>((at, bytes): (u64, u64)) -> Result<&'a mut [f32], String> {
+    let storage = memory::device(at, bytes).map_err(|_| format!("nothing is at {at:#x} any more"))?;
+    // SAFETY: as in `floats`.
+    Ok(unsafe { std::slice::from_raw_parts_mut(storage.cast(), bytes as usize / 4) })
+}
+
+/// A factor that the host gives.
+///
+/// # Safety
+/// It is null or points at a number.
+pub unsafe fn factor(at: *const f32) -> Option<f32> {
+    // SAFETY: as the caller promises.
+    (!at.is_null()).then(|| unsafe { at.read_unaligned() })
+}
+
+/// Enqueues a pass.
+fn convolve(
+    handle: usize,
+    pass: Pass,
+    (shape, math): (Shape, u32),
+    number: u32,
+    [alpha, beta]: [*const f32; 2],
+    operands: [u64; 3],
+    scratch: (u64, usize),
+) -> Outcome {
+    let stream = stream_of(handle)?;
+    here().map_err(|_| EXECUTION_FAILED)?;
+    // SAFETY: the caller gives factors that it holds during the call.
+    let [alpha, old] = unsafe { [factor(alpha), factor(beta)] };
+    let old = old.filter(|_| alpha == Some(1.0)).ok_or(BAD_PARAM)?;
+    let algorithm = pass.algorithm(number, &shape, math)?;
+    let needed = algorithm.workspace(&shape, math);
+    let counts = shape.elements();
+    let places = Places {
+        operands: [0, 1, 2].map(|at| (operands[at], 4 * counts[at] as u64)),
+        scratch: (scratch.0, needed as u64),
+    };
+    if scratch.1 < needed || !places.are_sound() {
+        eprintln!("stand-in: {pass:?} {number} with {places:?}, where {needed} bytes of scratch are needed");
+        return Err(BAD_PARAM);
+    }
+    if State::is_default(stream) {
+        control::note("default stream");
+    }
+    let run = move || run(pass, &shape, algorithm.order(math), places, old);
+    state().enqueue(stream, Work::Compute(Box::new(run))).map_err(|_| EXECUTION_FAILED)
+}
+
+fn run(pass: Pass, shape: &Shape, order: Order, places: Places, old: f32) -> Result<(), String> {
+    let [x, w, y] = places.operands;
+    spoil(places.scratch)?;
+    // SAFETY: the three were found apart from each other; what else touches them meanwhile is the fault of a schedule, as it
+    // would be on a device.
+    unsafe {
+        match pass {
+            Pass::Forward => forward(shape, order, floats(x)?, floats(w)?, floats_mut(y)?, old),
+            Pass::Data => backward_data(shape, order, floats(y)?, floats(w)?, floats_mut(x)?, old),
+            Pass::Filter => backward_filter(shape, order, floats(x)?, floats(y)?, floats_mut(w)?, old),
+        }
+    }
+    spoil(places.scratch)
+}
+
+calls! {
+    fn cudnnCreate(handle: Place<usize>) {
+        here().map_err(|_| NOT_INITIALIZED)?;
+        state().refuse_in_captures().map_err(|_| EXECUTION_FAILED)?;
+        let memory = memory::allocate(OF_HANDLE).map_err(|_| ALLOCATION_FAILED)?;
+        add(handle, Thing::Handle { stream: 0, memory })
+    }
+
+    fn cudnnDestroy(handle: usize) {
+        match remove(handle, |thing| matches!(thing, Thing::Handle { .. }))? {
+            Thing::Handle { memory, .. } => memory::free(memory).map_err(|_| EXECUTION_FAILED),
+            _ => Err(BAD_PARAM),
+        }
+    }
+
+    fn cudnnSetStream(handle: usize, to: usize) {
+        set(handle, |thing| if let Thing::Handle { stream, .. } = thing { *stream = to; Some(()) } else { None })
+    }
+
+    fn cudnnCreateTensorDescriptor(handle: Place<usize>) {
+        add(handle, Thing::Tensor([0; 4]))
+    }
+
+    fn cudnnDestroyTensorDescriptor(handle: usize) {
+        remove(handle, |thing| matches!(thing, Thing::Tensor(_))).map(|_| ())
+    }
+
+    fn cudnnSetTensor4dDescriptor(
+        handle: usize, format: u32, kind: u32, n: c_int, c: c_int, h: c_int, w: c_int,
+    ) {
+        if format != NHWC || kind != FLOAT {
+            return Err(NOT_SUPPORTED);
+        }
+        let to = lengths([n, c, h, w], 1)?;
+        set(handle, |thing| if let Thing::Tensor(sides) = thing { *sides = to; Some(()) } else { None })
+    }
+
+    fn cudnnCreateFilterDescriptor(handle: Place<usize>) {
+        add(handle, Thing::Filter([0; 4]))
+    }
+
+    fn cudnnDestroyFilterDescriptor(handle: usize) {
+        remove(handle, |thing| matches!(thing, Thing::Filter(_))).map(|_| ())
+    }
+
+    fn cudnnSetFilter4dDescriptor(
+        handle: usize, kind: u32, format: u32, k: c_int, c: c_int, h: c_int, w: c_int,
+    ) {
+        if format != NHWC || kind != FLOAT {
+            return Err(NOT_SUPPORTED);
+        }
+        let to = lengths([k, c, h, w], 1)?;
+        set(handle, |thing| if let Thing::Filter(sides) = thing { *sides = to; Some(()) } else { None })
+    }
+
+    fn cudnnCreateConvolutionDescriptor(handle: Place<usize>) {
+        add(handle, Thing::Convolution(Convolution::default()))
+    }
+
+    fn cudnnDestroyConvolutionDescriptor(handle: usize) {
+        remove(handle, |thing| matches!(thing, Thing::Convolution(_))).map(|_| ())
+    }
+
+    fn cudnnSetConvolution2dDescriptor(
+        handle: usize, pad_h: c_int, pad_w: c_int, u: c_int, v: c_int, dilation_h: c_int, dilation_w: c_int,
+        mode: u32, kind: u32,
+    ) {
+        if mode != CROSS_CORRELATION || kind != FLOAT {
+            return Err(NOT_SUPPORTED);
+        }
+        let to = Convolution {
+            padding: lengths([pad_h, pad_w], 0)?,
+            stride: lengths([u, v], 1)?,
+            dilation: lengths([dilation_h, dilation_w], 1)?,
+            groups: 1,
+            math: DEFAULT_MATH,
+        };
+        set(handle, |thing| if let Thing::Convolution(c) = thing { *c = to; Some(()) } else { None })
+    }
+
+    fn cudnnSetConvolutionGroupCount(handle: usize, groups: c_int) {
+        let to = length(groups, 1)?;
+        set(handle, |thing| if let Thing::Convolution(c) = thing { c.groups = to; Some(()) } else { None })
+    }
+
+    fn cudnnSetConvolutionMathType(handle: usize, math: u32) {
+        set(handle, |thing| if let Thing::Convolution(c) = thing { c.math = math; Some(()) } else { None })
+    }
+}
+
+// What there is, and the passes themselves.
+calls! {
+    fn cudnnGetConvolutionForwardAlgorithm_v7(
+        handle: usize, x: usize, w: usize, convolution: usize, y: usize, room: c_int, count: Place<c_int>, results: *mut Perf,
+    ) {
+        stream_of(handle)?;
+        rank(Pass::Forward, shape(x, w, convolution, y)?, room, count, results)
+    }
+
+    fn cudnnGetConvolutionBackwardDataAlgorithm_v7(
+        handle: usize, w: usize, dy: usize, convolution: usize, dx: usize, room: c_int, count: Place<c_int>, results: *mut Perf,
+    ) {
+        stream_of(handle)?;
+        rank(Pass::Data, shape(dx, w, convolution, dy)?, room, count, results)
+    }
+
+    fn cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+        handle: usize, x: usize, dy: usize, convolution: usize, dw: usize, room: c_int, count: Place<c_int>, results: *mut Perf,
+    ) {
+        stream_of(handle)?;
+        rank(Pass::Filter, shape(x, dw, convolution, dy)?, room, count, results)
+    }
+
+    fn cudnnGetConvolutionForwardWorkspaceSize(
+        handle: usize, x: usize, w: usize, convolution: usize, y: usize, number: u32, bytes: Place<usize>,
+    ) {
+        stream_of(handle)?;
+        workspace(Pass::Forward, shape(x, w, convolution, y)?, number, bytes)
+    }
+
+    fn cudnnGetConvolutionBackwardDataWorkspaceSize(
+        handle: usize, w: usize, dy: usize, convolution: usize, dx: usize, number: u32, bytes: Place<usize>,
+    ) {
+        stream_of(handle)?;
+        workspace(Pass::Data, shape(dx, w, convolution, dy)?, number, bytes)
+    }
+
+    fn cudnnGetConvolutionBackwardFilterWorkspaceSize(
+        handle: usize, x: usize, dy: usize, convolution: usize, dw: usize, number: u32, bytes: Place<usize>,
+    ) {
+        stream_of(handle)?;
+        workspace(Pass::Filter, shape(x, dw, convolution, dy)?, number, bytes)
+    }
+
+    fn cudnnConvolutionForward(
+        handle: usize, alpha: *const f32, of_x: usize, x: u64, of_w: usize, w: u64, convolution: usize, number: u32,
+        scratch: u64, bytes: usize, beta: *const f32, of_y: usize, y: u64,
+    ) {
+        let shape = shape(of_x, of_w, convolution, of_y)?;
+        convolve(handle, Pass::Forward, shape, number, [alpha, beta], [x, w, y], (scratch, bytes))
+    }
+
+    fn cudnnConvolutionBackwardData(
+        handle: usize, alpha: *const f32, of_w: usize, w: u64, of_dy: usize, dy: u64, convolution: usize, number: u32,
+        scratch: u64, bytes: usize, beta: *const f32, of_dx: usize, dx: u64,
+    ) {
+        let shape = shape(of_dx, of_w, convolution, of_dy)?;
+        convolve(handle, Pass::Data, shape, number, [alpha, beta], [dx, w, dy], (scratch, bytes))
+    }
+
+    fn cudnnConvolutionBackwardFilter(
+        handle: usize, alpha: *const f32, of_x: usize, x: u64, of_dy: usize, dy: u64, convolution: usize, number: u32,
+        scratch: u64, bytes: usize, beta: *const f32, of_dw: usize, dw: u64,
+    ) {
+        let shape = shape(of_x, of_dw, convolution, of_dy)?;
+        convolve(handle, Pass::Filter, shape, number, [alpha, beta], [x, dw, dy], (scratch, bytes))
+    }
+}
+
+/// 9.1.0.
+#[unsafe(no_mangle)]
+extern "C" fn cudnnGetVersion() -> usize {
+    90_100
+}
+
+/// What a code means.
+#[unsafe(no_mangle)]
+extern "C" fn cudnnGetErrorString(code: u32) -> *const c_char {
+    let text = match code {
+        0 => c"CUDNN_STATUS_SUCCESS",
+        NOT_INITIALIZED => c"CUDNN_STATUS_NOT_INITIALIZED",
+        BAD_PARAM => c"CUDNN_STATUS_BAD_PARAM",
+        NOT_SUPPORTED => c"CUDNN_STATUS_NOT_SUPPORTED",
+        ALLOCATION_FAILED => c"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        EXECUTION_FAILED => c"CUDNN_STATUS_EXECUTION_FAILED",
+        _ => c"CUDNN_STATUS unknown",
+    };
+    text.as_ptr()
+}
+
+/// Nothing is remembered of an error but its code.
+#[unsafe(no_mangle)]
+extern "C" fn cudnnGetLastErrorString(room: *mut c_char, length: usize) {
+    if !room.is_null() && length > 0 {
+        // SAFETY: the caller gives so much room.
+        unsafe { room.write(0) };
+    }
+}

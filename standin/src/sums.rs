@@ -1,0 +1,258 @@
+//! The sums of convolutions and matrix products by plain loops, for the stand-ins of cuDNN and cuBLAS.
+//!
+//! Each algorithm adds in an order of its own, which is the same every time: terms go by turns to a number of partial sums. So
+//! two algorithms differ by rounding, as real ones do, and one run in place of another shows. With TF32 factors lose 13 bits
+//! before they are multiplied.
+
+/// How sums are added up.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// Partial sums that terms go to by turns, 1 to 16.
+    pub lanes: usize,
+    /// Whether factors are rounded to TF32.
+    pub tf32: bool,
+}
+
+/// A sum on its way.
+struct Sum {
+    order: Order,
+    parts: [f32; 16],
+    next: usize,
+}
+
+impl Sum {
+    fn new(order: Order) -> Sum {
+        Sum { order, parts: [0.0; 16], next: 0 }
+    }
+
+    fn add(&mut self, a: f32, b: f32) {
+        let term = if self.order.tf32 { tf32(a) * tf32(b) } else { a * b };
+        self.parts[self.next] += term;
+        self.next = (self.next + 1) % self.order.lanes;
+    }
+
+    fn total(&self) -> f32 {
+        self.parts[..self.order.lanes].iter().fold(0.0, |sum, part| sum + part)
+    }
+}
+
+/// Rounded to 10 bits after the point.
+fn tf32(x: f32) -> f32 {
+    if x.is_finite() { f32::from_bits(x.to_bits().wrapping_add(0x1000) & !0x1fff) } else { x }
+}
+
+/// A convolution, all lengths at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub batch: usize,
+    /// Rows, columns, channels.
+    pub input: [usize; 3],
+    pub output: [usize; 3],
+    pub window: [usize; 2],
+    pub padding: [usize; 2],
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    pub groups: usize,
+}
+
+impl Shape {
+    fn depth(&self) -> usize {
+        self.input[2] / self.groups
+    }
+
+    /// Elements of the input, the weights and the output.
+    pub fn elements(&self) -> [usize; 3] {
+        let of = |sides: [usize; 3]| self.batch * sides.iter().product::<usize>();
+        [of(self.input), self.output[2] * self.window[0] * self.window[1] * self.depth(), of(self.output)]
+    }
+
+    /// Where a tap of the window at an output position lies in the input; none in the padding.
+    fn tap(&self, at: [usize; 2], tap: [usize; 2]) -> Option<[usize; 2]> {
+        let of = |side: usize| {
+            let place = at[side] * self.stride[side] + tap[side] * self.dilation[side];
+            place.checked_sub(self.padding[side]).filter(|place| *place < self.input[side])
+        };
+        Some([of(0)?, of(1)?])
+    }
+
+    fn x(&self, n: usize, at: [usize; 2], c: usize) -> usize {
+        ((n * self.input[0] + at[0]) * self.input[1] + at[1]) * self.input[2] + c
+    }
+
+    fn w(&self, k: usize, tap: [usize; 2], c: usize) -> usize {
+        ((k * self.window[0] + tap[0]) * self.window[1] + tap[1]) * self.depth() + c
+    }
+
+    fn y(&self, n: usize, at: [usize; 2], k: usize) -> usize {
+        ((n * self.output[0] + at[0]) * self.output[1] + at[1]) * self.output[2] + k
+    }
+
+    /// The channels of the input that an output channel sees, from the first.
+    fn first_of(&self, k: usize) -> usize {
+        k / (self.output[2] / self.groups) * self.depth()
+    }
+}
+
+/// All pairs of numbers below two bounds, by rows.
+fn pairs(bounds: [usize; 2]) -> impl Iterator<Item = [usize; 2]> + Clone {
+    (0..bounds[0]).flat_map(move |row| (0..bounds[1]).map(move |column| [row, column]))
+}
+
+/// y = the convolution of x with w, plus `old` times what y holds.
+pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old: f32) {
+    for n in 0..s.batch {
+        for at in pairs([s.output[0], s.output[1]]) {
+            for k in 0..s.output[2] {
+                let mut sum = Sum::new(order);
+                for tap in pairs(s.window) {
+                    let Some(from) = s.tap(at, tap) else { continue };
+                    let (x, w) = (&x[s.x(n, from, s.first_of(k))..], &w[s.w(k, tap, 0)..]);
+                    (0..s.depth()).for_each(|c| sum.add(x[c], w[c]));
+                }
+                put(&mut y[s.y(n, at, k)], sum.total(), old);
+            }
+        }
+    }
+}
+
+/// dx = what dy makes of it through w, plus `old` times what dx holds.
+pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f32], old: f32) {
+    let mut sums: Vec<Sum> = (0..s.elements()[0]).map(|_| Sum::new(order)).collect();
+    for n in 0..s.batch {
+        for at in pairs([s.output[0], s.output[1]]) {
+            for tap in pairs(s.window) {
+                let Some(to) = s.tap(at, tap) else { continue };
+                for k in 0..s.output[2] {
+                    let (gradient, first) = (dy[s.y(n, at, k)], s.x(n, to, s.first_of(k)));
+                    let w = &w[s.w(k, tap, 0)..];
+                    (0..s.depth()).for_each(|c| sums[first + c].add(gradient, w[c]));
+                }
+            }
+        }
+    }
+    sums.iter().zip(dx).for_each(|(sum, dx)| put(dx, sum.total(), old));
+}
+
+/// dw = what x and dy make of it, plus `old` times what dw holds.
+pub fn backward_filter(s: &Shape, order: Order, x: &[f32], dy: &[f32], dw: &mut [f32], old: f32) {
+    for k in 0..s.output[2] {
+        for tap in pairs(s.window) {
+            let mut sums: Vec<Sum> = (0..s.depth()).map(|_| Sum::new(order)).collect();
+            for n in 0..s.batch {
+                for at in pairs([s.output[0], s.output[1]]) {
+                    let Some(from) = s.tap(at, tap) else { continue };
+                    let (gradient, x) = (dy[s.y(n, at, k)], &x[s.x(n, from, s.first_of(k))..]);
+                    sums.iter_mut().zip(x).for_each(|(sum, x)| sum.add(*x, gradient));
+                }
+            }
+            let first = s.w(k, tap, 0);
+            sums.iter().enumerate().for_each(|(c, sum)| put(&mut dw[first + c], sum.total(), old));
+        }
+    }
+}
+
+/// A matrix by columns, as BLAS has it, or its transpose.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    pub transposed: bool,
+    /// From column to column.
+    pub leading: usize,
+}
+
+impl Matrix {
+    fn at(&self, row: usize, column: usize) -> usize {
+        if self.transposed { column + row * self.leading } else { row + column * self.leading }
+    }
+
+    /// Elements from the first to the last of so many rows and columns.
+    pub fn span(&self, rows: usize, columns: usize) -> usize {
+        self.at(rows - 1, columns - 1) + 1
+    }
+}
+
+/// c = a b, plus `old` times what c holds; of m x n results with an inner side of k.
+pub fn product(
+    [m, n, k]: [usize; 3],
+    order: Order,
+    (a, of_a): (&[f32], Matrix),
+    (b, of_b): (&[f32], Matrix),
+    (c, of_c): (&mut [f32], Matrix),
+    old: f32,
+) {
+    for column in 0..n {
+        for row in 0..m {
+            let mut sum = Sum::new(order);
+            (0..k).for_each(|i| sum.add(a[of_a.at(row, i)], b[of_b.at(i, column)]));
+            put(&mut c[of_c.at(row, column)], sum.total(), old);
+        }
+    }
+}
+
+/// Where nothing is left of what is there, it is not read: it may be anything.
+fn put(place: &mut f32, value: f32, old: f32) {
+    *place = if old == 0.0 { value } else { value + old * *place };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Order = Order { lanes: 1, tf32: false };
+
+    /// The three passes are one bilinear form: sum(y dy) = sum(x dx) = sum(w dw).
+    #[test]
+    fn the_passes_fit_each_other() {
+        let shape = Shape {
+            batch: 2,
+            input: [5, 4, 4],
+            output: [3, 2, 6],
+            window: [3, 2],
+            padding: [1, 1],
+            stride: [2, 2],
+            dilation: [1, 2],
+            groups: 2,
+        };
+        let fill = |count: usize, step: usize| -> Vec<f32> {
+            (0..count).map(|i| ((i * step) % 23) as f32 / 8.0 - 1.0).collect()
+        };
+        let [x, w, y] = shape.elements();
+        let (x, w, dy) = (fill(x, 7), fill(w, 5), fill(y, 3));
+        let mut out = vec![f32::NAN; y];
+        forward(&shape, PLAIN, &x, &w, &mut out, 0.0);
+        let mut dx = vec![f32::NAN; x.len()];
+        backward_data(&shape, PLAIN, &dy, &w, &mut dx, 0.0);
+        let mut dw = vec![f32::NAN; w.len()];
+        backward_filter(&shape, PLAIN, &x, &dy, &mut dw, 0.0);
+        let dot =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let sums = [dot(&out, &dy), dot(&x, &dx), dot(&w, &dw)];
+        assert!(sums.iter().all(|sum| (sum - sums[0]).abs() < 1e-3 && sum.abs() > 1.0), "{sums:?}");
+        let before = dx.clone();
+        backward_data(&shape, PLAIN, &dy, &w, &mut dx, 1.0);
+        assert!(dx.iter().zip(&before).all(|(now, before)| (now - 2.0 * before).abs() < 1e-4));
+    }
+
+    #[test]
+    fn orders_and_tf32_differ_by_rounding() {
+        let s = Shape {
+            batch: 1,
+            input: [1, 1, 300],
+            output: [1, 1, 1],
+            window: [1, 1],
+            padding: [0, 0],
+            stride: [1, 1],
+            dilation: [1, 1],
+            groups: 1,
+        };
+        let x: Vec<f32> = (0..300).map(|i| ((i * 7919) % 1000) as f32 / 999.0).collect();
+        let sum = |order| {
+            let mut y = [f32::NAN];
+            forward(&s, order, &x, &x, &mut y, 0.0);
+            y[0]
+        };
+        let (plain, lanes, coarse) =
+            (sum(PLAIN), sum(Order { lanes: 5, tf32: false }), sum(Order { lanes: 1, tf32: true }));
+        assert!(plain != lanes && (plain - lanes).abs() < 1e-3, "{plain} {lanes}");
+        assert!((plain - coarse).abs() > 1e-6 && (plain - coarse).abs() < 1.0, "{plain} {coarse}");
+    }
+}

@@ -1,0 +1,238 @@
+//! cuBLAS and cuDNN as the device `cuda` uses them, on the stand-in: which ways a call has, that every way computes the same up
+//! to rounding, that our own kernels and one deterministic way each give the same bits whatever the schedule, and that
+//! handles and descriptors are made before an iteration and given back.
+
+use super::bodies::{bits, numbers, program_with, train};
+use super::library::StandIn;
+use super::support::{everything, keep, naive};
+use plimsoll_ir::network::{Network, Window};
+use plimsoll_ir::program::{Call, ConvShape, Program};
+use plimsoll_ir::schedule::{Command, Schedule};
+use plimsoll_ir::testing::random_schedule;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_runtime::{
+    Checkpoint, CudaDevice, CudaOptions, Device, Executor, Kernels, MemoryLayout, Precision,
+};
+use std::collections::BTreeSet;
+
+/// Every way of every call.
+fn all_ways(library: &StandIn) -> CudaOptions {
+    CudaOptions { deterministic: false, ..library.options() }
+}
+
+fn open(options: &CudaOptions) -> CudaDevice {
+    CudaDevice::open(options).expect("nothing stands in the way")
+}
+
+fn trained(network: &Network, program: &Program, schedule: &Schedule, options: &CudaOptions) -> Checkpoint {
+    train(network, program, schedule, Box::new(open(options))).expect("it trains")
+}
+
+/// The largest difference between numbers of two checkpoints.
+fn off(a: &Checkpoint, b: &Checkpoint) -> f32 {
+    let (a, b) = (numbers(a), numbers(b));
+    let pairs = a.iter().flat_map(|(name, values)| values.iter().zip(&b[name]));
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, |most, off| if off <= most { most } else { off })
+}
+
+/// The schedule with way `k` of every op that has so many, and room for its scratch.
+fn by_way(program: &Program, k: u32) -> Schedule {
+    let mut leaning = program.clone();
+    for op in &mut leaning.trace.ops {
+        let of = op.alternatives.get(k as usize).map(|a| a.workspace_bytes);
+        op.workspace_bytes = of.unwrap_or(op.workspace_bytes);
+    }
+    let mut schedule = keep(&leaning.trace);
+    for command in &mut schedule.commands {
+        let Command::Compute { op, alternative, .. } = command else { continue };
+        let ways = program.trace.ops[op.index()].alternatives.len() as u32;
+        *alternative = Some(k).filter(|k| *k < ways);
+    }
+    schedule
+}
+
+fn convolution(batch: u64, window: Window, image: u32, groups: u32) -> ConvShape {
+    let side = (image + 2 * window.padding[0] - window.size[0]) / window.stride[0] + 1;
+    ConvShape {
+        batch,
+        input: [image; 2],
+        in_channels: 8,
+        output: [side; 2],
+        out_channels: 8,
+        window,
+        groups,
+        bias: true,
+    }
+}
+
+#[test]
+fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
+    let Some(library) = StandIn::open() else { return };
+    let device = open(&all_ways(&library));
+    let deterministic = open(&library.options());
+    let check = |window: Window, image, groups, expected: [&[&str]; 3]| {
+        for batch in [3, 4] {
+            let shape = convolution(batch, window, image, groups);
+            let calls = [
+                Call::ConvForward { shape },
+                Call::ConvBackwardData { shape, accumulate: false },
+                Call::ConvBackwardFilter { shape },
+            ];
+            for (call, expected) in calls.iter().zip(expected) {
+                let ways = device.ways(call);
+                let names: Vec<&str> = ways.iter().map(|way| way.name.as_str()).collect();
+                assert_eq!(names, expected, "{call:?}");
+                let first = expected.iter().find(|name| !["algo_0", "algo_3"].contains(name));
+                let only: Vec<String> = deterministic.ways(call).into_iter().map(|way| way.name).collect();
+                assert_eq!(only, first.copied().into_iter().collect::<Vec<_>>(), "{call:?}");
+            }
+        }
+    };
+    check(
+        Window::square(3, 1, 1),
+        6,
+        1,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "winograd_nonfused", "own"],
+            &["algo_1", "algo_0", "winograd_nonfused", "own"],
+            &["algo_1", "algo_0", "algo_3", "winograd_nonfused", "own"],
+        ],
+    );
+    let grouped: [&[&str]; 3] = [
+        &["implicit_precomp_gemm", "implicit_gemm", "own"],
+        &["algo_1", "algo_0", "own"],
+        &["algo_1", "algo_0", "algo_3", "own"],
+    ];
+    check(Window::square(3, 2, 1), 6, 2, grouped);
+    check(
+        Window::square(1, 1, 0),
+        6,
+        1,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "cublas", "own"],
+            &["algo_1", "algo_0", "cublas", "own"],
+            &["algo_1", "algo_0", "algo_3", "cublas", "own"],
+        ],
+    );
+    check(Window::square(1, 1, 0), 1, 1, [&["cublas", "own"]; 3]);
+    let other = device.ways(&Call::ReluForward { elements: 5 });
+    assert_eq!(other.len(), 1);
+}
+
+#[test]
+fn every_way_computes_the_same_up_to_rounding() {
+    let Some(library) = StandIn::open() else { return };
+    let (network, options) = (everything(), all_ways(&library));
+    let program = program_with(&open(&options), &network);
+    let ways = program.trace.ops.iter().map(|op| op.alternatives.len()).max().unwrap_or_default();
+    assert!(ways >= 4, "{ways}");
+    let own = CudaOptions { kernels: Kernels::Own, ..library.options() };
+    let reference = program_with(&open(&own), &network);
+    let reference = trained(&network, &reference, &keep(&reference.trace), &own);
+    let mut seen = BTreeSet::new();
+    let mut check = |what: &str, schedule: &Schedule, graphs: bool| {
+        let found = trained(&network, &program, schedule, &CudaOptions { graphs, ..options.clone() });
+        let off = off(&found, &reference);
+        assert!(off < 1e-3, "{what}: off by {off}");
+        seen.insert(bits(&found).into_values().collect::<Vec<_>>());
+    };
+    check("the usual ways", &keep(&program.trace), true);
+    (0..ways as u32).for_each(|k| check(&format!("alternative {k}"), &by_way(&program, k), k % 2 == 0));
+    for seed in 0..4 {
+        check(&format!("random {seed}"), &random_schedule(&program.trace, seed), seed % 2 == 0);
+    }
+    assert!(seen.len() > ways, "ways differ by rounding: {} of {}", seen.len(), ways + 5);
+}
+
+#[test]
+fn own_kernels_train_to_the_same_bits_and_need_no_library() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let options = CudaOptions { kernels: Kernels::Own, ..library.options() };
+    let calls = library.calls_of(|| {
+        let program = program_with(&open(&options), &network);
+        let kept = bits(&trained(&network, &program, &keep(&program.trace), &options));
+        for schedule in [naive(&program.trace), random_schedule(&program.trace, 7)] {
+            for graphs in [false, true] {
+                library.delays(2);
+                let found =
+                    trained(&network, &program, &schedule, &CudaOptions { graphs, ..options.clone() });
+                assert!(bits(&found) == kept, "graphs {graphs}");
+            }
+        }
+    });
+    assert!(calls.keys().all(|name| !name.starts_with("cudnn") && !name.starts_with("cublas")), "{calls:?}");
+}
+
+#[test]
+fn tf32_is_coarser_where_it_is_asked_for() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let train = |precision| {
+        let options = CudaOptions { precision, ..library.options() };
+        let program = program_with(&open(&options), &network);
+        trained(&network, &program, &keep(&program.trace), &options)
+    };
+    let (fine, again, coarse) = (train(Precision::F32), train(Precision::F32), train(Precision::Tf32));
+    assert!(bits(&fine) == bits(&again));
+    let off = off(&fine, &coarse);
+    assert!((1e-6..2e-2).contains(&off), "{off}");
+}
+
+#[test]
+fn handles_and_descriptors_are_made_once_counted_and_given_back() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let own = CudaOptions { kernels: Kernels::Own, ..library.options() };
+    let calls = library.calls_of(|| {
+        let first = open(&library.options());
+        let free = first.free_memory().expect("it is known");
+        let without = open(&own).free_memory().expect("it is known");
+        assert!(without <= free, "the libraries' own memory is held by all");
+        let second = first.another().expect("nothing stands in the way");
+        assert_eq!(second.free_memory().expect("it is known"), free, "it shares them");
+        let program = program_with(&first, &network);
+        let schedule = keep(&program.trace);
+        let mut executor =
+            Executor::new(Box::new(second), MemoryLayout::of(&program, &schedule)).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        drop(first);
+        (0..4).for_each(|_| executor.run(&loaded).expect("an iteration"));
+    });
+    let count = |name: &str| calls.get(name).copied().unwrap_or_default();
+    assert_eq!((count("cudnnCreate"), count("cublasCreate_v2")), (1, 1));
+    assert_eq!((count("cudnnDestroy"), count("cublasDestroy_v2")), (1, 1));
+    for kind in ["Tensor", "Filter", "Convolution"] {
+        let [made, gone] = ["Create", "Destroy"].map(|what| count(&format!("cudnn{what}{kind}Descriptor")));
+        assert!(made > 0 && made == gone, "{kind}: {made} made, {gone} given back");
+    }
+    assert_eq!(count("default stream"), 0);
+}
+
+#[test]
+fn what_the_libraries_take_is_not_free() {
+    let Some(library) = StandIn::open() else { return };
+    let free = |options: &CudaOptions| open(options).free_memory().expect("it is known");
+    let (with, without) =
+        (free(&library.options()), free(&CudaOptions { kernels: Kernels::Own, ..library.options() }));
+    assert!(with + Bytes(2 << 20) <= without, "{with}, {without}");
+}
+
+#[test]
+fn a_query_that_fails_is_the_failure_of_the_next_iteration() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    library.answer(c"cudnnGetConvolutionForwardAlgorithm_v7", 0, 5000);
+    let device = open(&library.options());
+    let mut program = program_with(&device, &network);
+    program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
+    let schedule = keep(&program.trace);
+    let mut executor =
+        Executor::new(Box::new(device), MemoryLayout::of(&program, &schedule)).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("our own kernel stands in");
+    let error = executor.run(&loaded).expect_err("not in silence").to_string();
+    assert!(
+        error.contains("the choice of algorithms") && error.contains("CUDNN_STATUS_EXECUTION_FAILED"),
+        "{error}"
+    );
+}
