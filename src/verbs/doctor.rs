@@ -63,11 +63,21 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
         Ok((path, number)) => format!("{}, in {}", version(number), path.display()),
         Err(error) => error.to_string(),
     };
+    let cublas = match survey.libraries.cublas {
+        Ok(path) => path.display().to_string(),
+        Err(error) => error.to_string(),
+    };
+    let cudnn = match survey.libraries.cudnn {
+        Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
+        Err(error) => error.to_string(),
+    };
     let libraries = vec![
         ("driver_version", "driver", survey.driver_version.as_ref().ok().cloned().into()),
         ("cuda_version", "CUDA of the driver", version(survey.version).into()),
         ("driver_library", "driver's library", survey.driver.display().to_string().into()),
         ("nvrtc", "NVRTC", compiler.into()),
+        ("cublas", "cuBLAS", cublas.into()),
+        ("cudnn", "cuDNN", cudnn.into()),
         (
             "nvml",
             "NVML",

@@ -557,3 +557,46 @@ extern "C" fn cudnnGetLastErrorString(room: *mut c_char, length: usize) {
         unsafe { room.write(0) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_overlap_or_are_not_there_are_refused() {
+        let at = memory::allocate(4096).expect("there is room");
+        let places = |w: u64, scratch: (u64, u64)| Places {
+            operands: [(at, 1024), (at + w, 512), (at + 2048, 1024)],
+            scratch,
+        };
+        assert!(places(1024, (at + 1536, 512)).are_sound());
+        assert!(places(1024, (0, 0)).are_sound(), "no scratch lies nowhere");
+        assert!(!places(1000, (0, 0)).are_sound(), "the weights begin in the input");
+        assert!(!places(1024, (at + 1536, 513)).are_sound(), "the scratch reaches into the output");
+        assert!(!places(1024, (at + 3072, 1025)).are_sound(), "the scratch leaves the allocation");
+        memory::free(at).expect("it was allocated");
+        assert!(!places(1024, (at + 1536, 512)).are_sound());
+    }
+
+    #[test]
+    fn every_algorithm_of_a_pass_asks_for_scratch_of_its_own_size() {
+        let shape = Shape {
+            batch: 2,
+            input: [5, 5, 3],
+            output: [5, 5, 4],
+            window: [3, 3],
+            padding: [1, 1],
+            stride: [1, 1],
+            dilation: [1, 1],
+            groups: 1,
+        };
+        for pass in [Pass::Forward, Pass::Data, Pass::Filter] {
+            let of = |a: &Algorithm| a.workspace(&shape, FMA_MATH);
+            let mut sizes: Vec<usize> = pass.algorithms().iter().map(of).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            assert_eq!(sizes.len(), pass.algorithms().len(), "{pass:?}");
+            assert!(pass.algorithm(2, &shape, FMA_MATH).is_err());
+        }
+    }
+}

@@ -22,7 +22,7 @@ mod table;
 
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Refusal};
-pub use libraries::{Kernels, Precision};
+pub use libraries::{Found, Kernels, Precision};
 pub use presence::LIBRARIES_VARIABLE;
 
 use crate::device::{
@@ -92,6 +92,8 @@ pub struct Survey {
     pub devices: Vec<(GpuFacts, Health)>,
     /// NVRTC's file and version, or why there is none.
     pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
+    /// The libraries of kernels, which `Kernels::Own` needs none of.
+    pub libraries: Found,
 }
 
 /// Looks what there is, and uses no device.
@@ -111,7 +113,8 @@ pub fn survey() -> Result<Survey, CudaError> {
     let driver_version = management.and_then(|nvml| nvml.driver_version());
     let version = driver.version()?;
     let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
-    Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler })
+    let libraries = libraries::look(&search, version);
+    Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler, libraries })
 }
 
 /// The scratch that our own kernels need for a call; asks no device.

@@ -215,8 +215,9 @@ fn calls() -> Vec<Call> {
 #[test]
 fn every_kernel_serves_a_call_and_every_call_has_kernels() {
     let launched = calls().into_iter().map(|call| {
-        let grids = kernels::grids(&call);
+        let mut grids = kernels::grids(&call);
         assert!(!grids.is_empty(), "{call:?}");
+        grids.extend(kernels::after_library(&call).0);
         grids.iter().map(|grid| grid.kernel.to_owned()).collect::<BTreeSet<_>>()
     });
     let launched: BTreeSet<String> = launched.flatten().collect();

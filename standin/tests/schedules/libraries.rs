@@ -219,6 +219,19 @@ fn what_the_libraries_take_is_not_free() {
 }
 
 #[test]
+fn scratch_that_a_way_needs_is_asked_for_by_its_name() {
+    let Some(library) = StandIn::open() else { return };
+    let mut program = program_with(&open(&library.options()), &everything());
+    let first = program.kernels.iter().position(|k| k.call.name() == "conv_forward").expect("there are some");
+    program.trace.ops[first].workspace_bytes = Bytes::ZERO;
+    let schedule = keep(&program.trace);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let mut executor = Executor::new(Box::new(open(&library.options())), layout).expect("it is small");
+    let error = executor.load(&program, &schedule).expect_err("it needs some").to_string();
+    assert!(error.contains("workspace of `a.") && error.contains("by `implicit_precomp_gemm`"), "{error}");
+}
+
+#[test]
 fn a_query_that_fails_is_the_failure_of_the_next_iteration() {
     let Some(library) = StandIn::open() else { return };
     let network = everything();

@@ -86,7 +86,6 @@ pub(crate) fn workspace_bytes(call: &Call) -> Bytes {
 
 /// What is left of a convolution that a library has run, which knows of no bias: the launches after it, and the scratch that
 /// they need when it needs its own no more.
-#[allow(dead_code, reason = "the tests of these kernels alone have no library")]
 pub(crate) fn after_library(call: &Call) -> (Vec<Grid>, Bytes) {
     let mut plan = Plan::default();
     match *call {

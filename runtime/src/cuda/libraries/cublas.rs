@@ -82,6 +82,18 @@ impl Product {
     }
 }
 
+/// Finds it, and uses no device.
+fn find(search: &Search, driver: (u32, u32)) -> Result<(CublasFunctions, PathBuf), CudaError> {
+    let wanted = if driver.0 < 13 { CUBLAS_12 } else { CUBLAS };
+    let found = search.load(&wanted)?;
+    Ok((CublasFunctions::of(&found, &wanted)?, found.leak()))
+}
+
+/// Its file, or why there is none.
+pub(super) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, CudaError> {
+    find(search, driver).map(|(_, path)| path)
+}
+
 impl Cublas {
     /// Finds it and makes its handle, on which it allocates what it needs of the device.
     pub(super) fn start(
@@ -90,15 +102,13 @@ impl Cublas {
         driver: (u32, u32),
         capability: Capability,
     ) -> Result<Cublas, CudaError> {
-        let wanted = if driver.0 < 13 { CUBLAS_12 } else { CUBLAS };
-        let found = search.load(&wanted)?;
-        let functions = CublasFunctions::of(&found, &wanted)?;
+        let (functions, path) = find(search, driver)?;
         let mut raw = null_mut();
         // SAFETY: the call writes one handle, for the context of this thread.
         let status = unsafe { (functions.cublasCreate_v2)(&mut raw) };
         let most = if capability.major >= 9 { HOPPER } else { BEFORE };
         let (handle, context) = (Handle(raw), Arc::clone(context));
-        let cublas = Cublas { functions, path: found.leak(), handle, context, most };
+        let cublas = Cublas { functions, path, handle, context, most };
         match cublas.check("cublasCreate", status) {
             Ok(()) => Ok(cublas),
             Err(refusal) => Err(CudaError::Library {

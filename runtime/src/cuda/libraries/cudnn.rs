@@ -188,16 +188,32 @@ fn is_unsupported(refusal: &Refusal) -> bool {
     (3000..4000).contains(&refusal.code)
 }
 
+/// Finds it, and uses no device.
+fn find(search: &Search) -> Result<(CudnnFunctions, PathBuf), CudaError> {
+    let found = search.load(&CUDNN)?;
+    Ok((CudnnFunctions::of(&found, &CUDNN)?, found.leak()))
+}
+
+fn version(functions: &CudnnFunctions) -> (u32, u32, u32) {
+    // SAFETY: it takes nothing and gives a number.
+    let version = unsafe { (functions.cudnnGetVersion)() } as u32;
+    (version / 10_000, version / 100 % 100, version % 100)
+}
+
+/// Its file and version, or why there is none.
+pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), CudaError> {
+    find(search).map(|(functions, path)| (path, version(&functions)))
+}
+
 impl Cudnn {
     /// Finds it and makes its handle, on which it allocates what it needs of the device.
     pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, CudaError> {
-        let found = search.load(&CUDNN)?;
-        let functions = CudnnFunctions::of(&found, &CUDNN)?;
+        let (functions, path) = find(search)?;
         let mut raw = null_mut();
         // SAFETY: the call writes one handle, for the context of this thread.
         let status = unsafe { (functions.cudnnCreate)(&mut raw) };
         let cudnn =
-            Cudnn { functions, path: found.leak(), handle: Handle(raw), context: Arc::clone(context) };
+            Cudnn { functions, path, handle: Handle(raw), context: Arc::clone(context) };
         match cudnn.check("cudnnCreate", status) {
             Ok(()) => Ok(cudnn),
             Err(refusal) => Err(CudaError::Library {
@@ -216,9 +232,7 @@ impl Cudnn {
 
     /// Its version, such as (9, 19, 0).
     pub(super) fn version(&self) -> (u32, u32, u32) {
-        // SAFETY: it takes nothing and gives a number.
-        let version = unsafe { (self.functions.cudnnGetVersion)() } as u32;
-        (version / 10_000, version / 100 % 100, version % 100)
+        version(&self.functions)
     }
 
     /// A status as a result, with cuDNN's word on its last error.

@@ -125,6 +125,20 @@ impl Method {
 /// The ways of one pass at one shape.
 type Methods = Arc<Vec<Method>>;
 
+/// What a machine has of the libraries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// cuBLAS's file, or why there is none.
+    pub cublas: Result<PathBuf, CudaError>,
+    /// cuDNN's file and version, or why there is none.
+    pub cudnn: Result<(PathBuf, (u32, u32, u32)), CudaError>,
+}
+
+/// Looks for them, and uses no device.
+pub(super) fn look(search: &Search, driver: (u32, u32)) -> Found {
+    Found { cublas: cublas::look(search, driver), cudnn: cudnn::look(search) }
+}
+
 /// The libraries of one context.
 pub(super) struct Libraries {
     state: Mutex<State>,
