@@ -26,7 +26,7 @@ fn make() -> Option<Libraries> {
     let built: PathBuf = test.with_file_name("libplimsoll_standin.so");
     assert!(built.is_file(), "cargo builds the library beside its tests: {}", built.display());
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in ["libcuda.so.1", "libnvrtc.so.13"] {
+    for name in ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9", "libnvidia-ml.so.1"] {
         std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
     }
     Some(Libraries { folder })
@@ -47,6 +47,21 @@ impl Libraries {
     }
 }
 
+/// Runs the program until the machine, which tests share, is calm enough for it to measure.
+fn patiently(run: impl Fn() -> Output) -> Output {
+    const TOO_NOISY: Option<i32> = Some(5);
+    let tries = (0..8).map(|_| run());
+    let mut last = None;
+    for output in tries {
+        let noisy = output.status.code() == TOO_NOISY;
+        last = Some(output);
+        if !noisy {
+            break;
+        }
+    }
+    last.expect("it ran")
+}
+
 /// The exit code, and stderr, which must say all of these.
 #[track_caller]
 fn check(output: &Output, code: i32, says: &[&str]) {
@@ -62,7 +77,8 @@ fn check(output: &Output, code: i32, says: &[&str]) {
 const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 64";
 
 fn tuned(libraries: &Libraries, study: &Path) {
-    let output = libraries.run(&format!("tune {SMALL} --study {}", study.display()), "", &[]);
+    let tune = format!("tune {SMALL} --study {}", study.display());
+    let output = patiently(|| libraries.run(&tune, "", &[]));
     check(&output, 0, &[]);
 }
 
@@ -94,6 +110,48 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
         &[],
         &["cuMemHostRegister", "CUDA_ERROR_NOT_SUPPORTED", "page-locked"],
     );
+}
+
+/// Another process on the device, heat (bit 0x20), and a container in which this process does not know its own number.
+const SHARED: (&str, &str) =
+    ("PLIMSOLL_STANDIN_HEALTH", "slow=0x20 own=99999 other=4242:3221225472:/usr/bin/python3");
+
+#[test]
+fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
+    let Some(libraries) = libraries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let study = folder.path().join("study");
+    let profile = format!("profile {SMALL} --study {}", study.display());
+    // The first run says it, also where it cannot measure; one that can keeps it.
+    let output = libraries.run(&profile, "", &[SHARED]);
+    let other = "process 4242 (python3, 3 GiB)";
+    let code = output.status.code().expect("it ends by itself");
+    check(&output, code, &[&format!("{other} computes on the device, too"), "slowed down (heat)"]);
+    check(&patiently(|| libraries.run(&profile, "", &[SHARED])), 0, &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(
+        (said.matches("4242").count(), said.contains("99999")),
+        (1, false),
+        "once, and not itself: {said}"
+    );
+    let kept = std::fs::read_to_string(study.join("network.profile.json")).expect("it was written");
+    for words in ["\"slowed_by\"", "\"heat\"", "4242", "\"generation\":5", "\"clock_mhz\"", "\"best\":700.0"]
+    {
+        assert!(kept.contains(words), "`{words}` in the profile");
+    }
+    let doctor = libraries.run("doctor", "", &[SHARED]);
+    check(&doctor, 0, &[]);
+    let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    for words in [other, "slowed down (heat)", "5.0 x16", "580.0", "1980"] {
+        assert!(told.contains(words), "`{words}` in: {told}");
+    }
+    // Who holds the memory that is missing.
+    let full = libraries.run(
+        &format!("profile {SMALL} --study {}", folder.path().join("other").display()),
+        "cuMemAlloc_v2:0:2",
+        &[SHARED],
+    );
+    check(&full, 4, &["of device memory are needed", other, "--budget"]);
 }
 
 #[test]

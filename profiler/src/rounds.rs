@@ -160,12 +160,17 @@ pub(crate) fn measure(
 ) -> Result<(), ProfileError> {
     let begun = Instant::now();
     let mut round = 0;
+    // A batch size that an earlier run has given up gets as many again: the machine may be calmer now.
+    let given_up = |batch: &BatchSamples| uncertainty(batch) > effort.bad;
+    let counted = |batch: &BatchSamples| if given_up(batch) { batch.iteration_seconds.len() } else { 0 };
+    let before: BTreeMap<u64, usize> = measured.batches.iter().map(|b| (b.batch, counted(b))).collect();
     loop {
         let time_is_up = begun.elapsed().as_secs_f64() > effort.time.0;
         let done = |batch: &BatchSamples| {
             let samples = batch.iteration_seconds.len();
             let enough = samples >= effort.at_least.max(1);
-            enough && (time_is_up || samples >= effort.at_most || uncertainty(batch) <= effort.good)
+            let most = before[&batch.batch] + effort.at_most;
+            enough && (time_is_up || samples >= most || uncertainty(batch) <= effort.good)
         };
         let mut open: Vec<usize> =
             (0..measured.batches.len()).filter(|i| !done(&measured.batches[*i])).collect();

@@ -308,6 +308,18 @@ fn noise_is_met_with_more_repetitions_and_told_where_they_do_not_help() {
 }
 
 #[test]
+fn what_was_too_noisy_is_measured_again_when_the_machine_is_calm() {
+    let folder = folder();
+    let request = request(&folder);
+    let mut noisy = Fake { factor: |n| 1.0 + (n * 7 % 4) as f64, ..fake() };
+    assert!(matches!(run(&request, &mut noisy, usize::MAX), Err(ProfileError::Noisy { samples: 12, .. })));
+    let mut calm = fake();
+    let profile = run(&request, &mut calm, usize::MAX).expect("calm enough");
+    assert!(!calm.ran.is_empty());
+    assert!(profile.batches.iter().all(|batch| batch.iteration_seconds.len() > 12), "the journal is kept");
+}
+
+#[test]
 fn time_ends_the_rounds_once_there_is_enough() {
     let folder = folder();
     let mut request = request(&folder);

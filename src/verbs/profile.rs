@@ -117,12 +117,17 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     }
     let health = profile.machine.health.clone().unwrap_or_default();
     let doubts = Some(health.warnings(&Health::default()).join("; ")).filter(|doubts| !doubts.is_empty());
+    let on_cpu = profile.machine.device.starts_with("cpu");
     let overview = Table::facts(
         "profile",
         vec![
             ("network", "network", profile.network.name.clone().into()),
             ("device", "device", profile.machine.device.clone().into()),
-            ("threads", "compute threads", u64::from(profile.machine.threads).into()),
+            (
+                "threads",
+                if on_cpu { "compute threads" } else { "multiprocessors" },
+                u64::from(profile.machine.threads).into(),
+            ),
             ("system", "system", profile.machine.system.clone().into()),
             ("plimsoll", "plimsoll", profile.machine.plimsoll.clone().into()),
             ("doubts", "doubtful", doubts.into()),

@@ -71,6 +71,11 @@ pub fn here() -> Outcome {
     sticky()
 }
 
+/// Whether anybody holds the context.
+pub fn is_held() -> bool {
+    *lock(&HOLDERS) > 0
+}
+
 /// The only device is number 0.
 fn only(device: c_int) -> Outcome {
     initialised()?;

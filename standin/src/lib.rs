@@ -36,6 +36,7 @@ mod driver;
 mod graph;
 mod kernels;
 mod memory;
+mod nvml;
 mod nvrtc;
 mod state;
 mod status;
