@@ -207,6 +207,12 @@ pub enum Call {
     BatchNormInference { shape: RowShape, epsilon: f32 },
     /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
     BatchNormBackward { shape: RowShape, accumulate: bool },
+    /// x, gamma, beta -> y, stats: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with mean and biased variance
+    /// of each row, and gamma and beta of each channel; stats is `[mean; rows][1 / sqrt(variance + epsilon); rows]`. y may
+    /// be x.
+    LayerNormForward { shape: RowShape, epsilon: f32 },
+    /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
+    LayerNormBackward { shape: RowShape, accumulate: bool },
     /// x -> y = max(x, 0). In place allowed.
     ReluForward { elements: u64 },
     /// y, dy -> dx = dy where y > 0, else 0. dx may be dy.
@@ -216,6 +222,10 @@ pub enum Call {
     ReluMaskForward { elements: u64 },
     /// mask, dy -> dx = dy where the bit is set, else 0. dx may be dy.
     ReluMaskBackward { elements: u64, accumulate: bool },
+    /// x -> y = x * P(x), where P(x) = (1 + erf(x / sqrt(2))) / 2 is the normal distribution. In place allowed.
+    GeluForward { elements: u64 },
+    /// x, dy -> dx = dy * (P(x) + x * p(x)), where p(x) = exp(-x^2 / 2) / sqrt(2 pi) is the density. dx may be dy.
+    GeluBackward { elements: u64, accumulate: bool },
     /// x -> y, places: one byte an output element, the position in the window (row * columns + column) of the first
     /// largest element. Windows have at most 256 positions.
     MaxPoolForward { shape: PoolShape },
@@ -287,7 +297,10 @@ impl Call {
             Call::ConvForward { .. } => &[R, R, W],
             Call::ConvBackwardFilter { shape } if shape.bias => &[R, R, W, W],
             Call::ConvBackwardFilter { .. } => &[R, R, W],
-            Call::ReluForward { .. } | Call::AvgPoolForward { .. } | Call::LrnForward { .. } => &[R, W],
+            Call::ReluForward { .. }
+            | Call::GeluForward { .. }
+            | Call::AvgPoolForward { .. }
+            | Call::LrnForward { .. } => &[R, W],
             Call::ConcatPart { first: 0, .. } => &[R, W],
             Call::ConcatPart { .. } => &[R, U],
             Call::ReluMaskForward { .. } | Call::MaxPoolForward { .. } => &[R, W, W],
@@ -302,6 +315,7 @@ impl Call {
             Call::ConvBackwardData { accumulate, .. }
             | Call::ReluBackward { accumulate, .. }
             | Call::ReluMaskBackward { accumulate, .. }
+            | Call::GeluBackward { accumulate, .. }
             | Call::MaxPoolBackward { accumulate, .. }
             | Call::DropoutBackward { accumulate, .. }
             | Call::LrnBackward { accumulate, .. } => {
@@ -311,10 +325,10 @@ impl Call {
                     &[R, R, W]
                 }
             }
-            Call::BatchNormForward { .. } => &[R, R, R, W, W],
+            Call::BatchNormForward { .. } | Call::LayerNormForward { .. } => &[R, R, R, W, W],
             Call::BatchNormRunning { .. } => &[R, U, U],
             Call::BatchNormInference { .. } => &[R, R, R, R, R, W],
-            Call::BatchNormBackward { accumulate, .. } => {
+            Call::BatchNormBackward { accumulate, .. } | Call::LayerNormBackward { accumulate, .. } => {
                 if *accumulate {
                     &[R, R, R, R, U, W, W]
                 } else {
@@ -349,9 +363,10 @@ impl Call {
                     product(&[2, kernel_rows, kernel_columns, u64::from(shape.in_channels / shape.groups)]);
                 product(&[outputs, taps.saturating_add(u64::from(shape.bias))])
             }
-            Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => {
-                product(&[8, shape.rows, shape.channels])
-            }
+            Call::BatchNormForward { shape, .. }
+            | Call::BatchNormBackward { shape, .. }
+            | Call::LayerNormForward { shape, .. } => product(&[8, shape.rows, shape.channels]),
+            Call::LayerNormBackward { shape, .. } => product(&[15, shape.rows, shape.channels]),
             Call::BatchNormInference { shape, .. } => product(&[2, shape.rows, shape.channels]),
             Call::BatchNormRunning { shape, .. } => product(&[8, shape.channels]),
             Call::MaxPoolForward { shape }
@@ -370,6 +385,8 @@ impl Call {
             | Call::ReluMaskForward { elements }
             | Call::ReluMaskBackward { elements, .. }
             | Call::Add { elements } => *elements,
+            Call::GeluForward { elements } => product(&[50, *elements]),
+            Call::GeluBackward { elements, .. } => product(&[52, *elements]),
             Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
                 product(&[2, *elements])
             }
@@ -398,10 +415,14 @@ impl Call {
             Call::BatchNormRunning { .. } => "batch_norm_running",
             Call::BatchNormInference { .. } => "batch_norm_inference",
             Call::BatchNormBackward { .. } => "batch_norm_backward",
+            Call::LayerNormForward { .. } => "layer_norm_forward",
+            Call::LayerNormBackward { .. } => "layer_norm_backward",
             Call::ReluForward { .. } => "relu_forward",
             Call::ReluBackward { .. } => "relu_backward",
             Call::ReluMaskForward { .. } => "relu_mask_forward",
             Call::ReluMaskBackward { .. } => "relu_mask_backward",
+            Call::GeluForward { .. } => "gelu_forward",
+            Call::GeluBackward { .. } => "gelu_backward",
             Call::MaxPoolForward { .. } => "max_pool_forward",
             Call::MaxPoolBackward { .. } => "max_pool_backward",
             Call::AvgPoolForward { .. } => "avg_pool_forward",

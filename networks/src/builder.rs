@@ -143,9 +143,19 @@ impl Builder {
         self.add(name, LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 }, &[input])
     }
 
+    /// Layer normalisation as PyTorch has it by default.
+    pub fn layer_norm(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
+        self.add(name, LayerKind::LayerNorm { epsilon: 1e-5 }, &[input])
+    }
+
     /// max(x, 0).
     pub fn relu(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::Relu, &[input])
+    }
+
+    /// x times the normal distribution at x.
+    pub fn gelu(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
+        self.add(name, LayerKind::Gelu, &[input])
     }
 
     /// Max pooling.
@@ -218,6 +228,12 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
         }
         LayerKind::Dropout { probability } if !(0.0..1.0).contains(probability) => {
             bad(format!("a dropout probability is from 0 to below 1, not {probability}"))
+        }
+        LayerKind::LayerNorm { epsilon } if !(*epsilon > 0.0 && epsilon.is_finite()) => {
+            bad(format!("epsilon is above 0 and finite, not {epsilon}: rows of one value have no variance"))
+        }
+        LayerKind::LayerNorm { .. } if input.channels == 1 => {
+            bad("over one channel it leaves nothing but its shift; it needs at least 2".into())
         }
         LayerKind::Lrn { size, .. } if size % 2 == 0 => bad(format!("the neighbourhood is odd, not {size}")),
         LayerKind::Add if inputs[1] != input => bad(format!("{input} and {} cannot be added", inputs[1])),

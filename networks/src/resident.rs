@@ -5,7 +5,7 @@
 //!
 //! How parameters start is one rule for every network, PyTorch's own where it has one: convolutions He-normal with
 //! fan-out and no bias (torchvision's networks), fully connected layers and their biases uniform within
-//! 1 / sqrt(inputs) (PyTorch's default), batch normalisation the identity.
+//! 1 / sqrt(inputs) (PyTorch's default), normalisations the identity.
 
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
@@ -144,7 +144,7 @@ fn parameters_of(network: &Network, layer: &Layer) -> Vec<(&'static str, Vec<u64
             let bias = bias.then(|| ("bias", vec![u64::from(*outputs)], init));
             [weight].into_iter().chain(bias).collect()
         }
-        LayerKind::BatchNorm { .. } => {
+        LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => {
             let channels = vec![u64::from(input.channels)];
             vec![("weight", channels.clone(), Init::Constant(1.0)), ("bias", channels, Init::Constant(0.0))]
         }

@@ -216,3 +216,65 @@ fn a_shared_gradient_is_not_written_over() {
          conv.backward_filter: images conv.dy ->",
     );
 }
+
+/// ln - conv - gelu - conv - add with a shortcut around them - ln, as in a transformer.
+fn transformer() -> Network {
+    network(|b| {
+        let stem = b.conv("stem", b.images(), 4, Window::square(2, 2, 0), true)?;
+        let ln = b.layer_norm("ln", stem)?;
+        let up = b.conv("up", ln, 16, Window::square(1, 1, 0), true)?;
+        let gelu = b.gelu("gelu", up)?;
+        let down = b.conv("down", gelu, 4, Window::square(1, 1, 0), true)?;
+        let add = b.add("add", LayerKind::Add, &[down, stem])?;
+        let norm = b.layer_norm("norm", add)?;
+        b.add("pool", LayerKind::GlobalAvgPool, &[norm])
+    })
+}
+
+#[test]
+fn a_transformers_block_keeps_what_gelu_and_normalisation_read() {
+    // Both need their inputs again, so neither goes over them; their gradients go over those of their outputs, and that of
+    // `ln` joins the shortcut's.
+    check(
+        &transformer(),
+        Mode::Train,
+        ReluStorage::Auto,
+        "stem.forward: images -> stem.y
+         ln.forward: stem.y -> ln.y ln.stats
+         up.forward: ln.y -> up.y
+         gelu.forward: up.y -> gelu.y
+         down.forward: gelu.y -> down.y
+         add.forward: down.y stem.y -> down.y
+         norm.forward: down.y -> norm.y norm.stats
+         pool.forward: norm.y -> pool.y
+         fc.forward: pool.y -> fc.y
+         loss.forward: fc.y labels -> fc.y
+         loss.backward: fc.y labels -> fc.y
+         fc.backward_filter: pool.y fc.y ->
+         fc.backward_data: fc.y -> pool.dy
+         pool.backward: pool.dy -> norm.dy
+         norm.backward: down.y norm.dy norm.stats -> norm.dy
+         down.backward_filter: gelu.y norm.dy ->
+         down.backward_data: norm.dy -> gelu.dy
+         gelu.backward: up.y gelu.dy -> gelu.dy
+         up.backward_filter: ln.y gelu.dy ->
+         up.backward_data: gelu.dy -> ln.dy
+         ln.backward: stem.y ln.dy ln.stats norm.dy -> norm.dy
+         stem.backward_filter: images norm.dy ->",
+    );
+    check(
+        &transformer(),
+        Mode::Evaluate,
+        ReluStorage::Auto,
+        "stem.forward: images -> stem.y
+         ln.forward: stem.y -> ln.y ln.stats
+         up.forward: ln.y -> up.y
+         gelu.forward: up.y -> up.y
+         down.forward: up.y -> down.y
+         add.forward: down.y stem.y -> down.y
+         norm.forward: down.y -> down.y norm.stats
+         pool.forward: down.y -> pool.y
+         fc.forward: pool.y -> fc.y
+         loss.forward: fc.y labels -> fc.y",
+    );
+}

@@ -1,10 +1,10 @@
 //! What a lowered network keeps, against sums made by hand from the network's published table.
 
 use plimsoll_ir::Bytes;
-use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::trace::{Phase, TensorKind};
-use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 
 fn lowered(name: &str, image: u32, batch: u64, mode: Mode, relu: ReluStorage) -> Program {
     let spec = NetworkSpec { name: name.to_owned(), image: [image; 2], channels: 3, classes: 1000 };
@@ -72,6 +72,45 @@ fn masks_take_a_bit_an_element_and_places_a_byte() {
     assert!(peak(&program) < peak(&lowered("vgg16", 224, 8, Mode::Train, ReluStorage::Output)));
 }
 
+/// Patches of 4x4 as 16 channels, then a transformer's way through four times as many and back.
+fn transformer() -> Network {
+    let spec = NetworkSpec { name: "test".to_owned(), image: [64, 64], channels: 3, classes: 10 };
+    let made = || -> Result<Network, NetworkError> {
+        let mut b = Builder::new(&spec)?;
+        let patches = b.conv("patches", b.images(), 16, Window::square(4, 4, 0), true)?;
+        let ln = b.layer_norm("ln", patches)?;
+        let up = b.conv("up", ln, 64, Window::square(1, 1, 0), true)?;
+        let gelu = b.gelu("gelu", up)?;
+        let down = b.conv("down", gelu, 16, Window::square(1, 1, 0), true)?;
+        let add = b.add("add", LayerKind::Add, &[down, patches])?;
+        let pool = b.add("pool", LayerKind::GlobalAvgPool, &[add])?;
+        let logits = b.fully_connected("fc", pool, 10)?;
+        b.finish(logits)
+    };
+    made().expect("the shapes agree")
+}
+
+#[test]
+fn a_transformers_block_keeps_inputs_and_two_numbers_a_position() {
+    let network = transformer();
+    // Scale and shift of the normalisation are 16 each.
+    let weights = (48 + 1) * 16 + 2 * 16 + (16 + 1) * 64 + (64 + 1) * 16 + (16 + 1) * 10;
+    assert_eq!(network.all_parameters(), weights);
+    let batch = 8;
+    let trace = lower(&network, batch, &LowerOptions::default()).expect("it lowers").trace;
+    let first = trace.ops.iter().position(|op| op.phase == Phase::Backward).expect("it trains");
+    let lives = trace.lives();
+    let crosses = |t: &usize| {
+        lives[*t].is_some_and(|l| l.born.is_none_or(|op| op.index() < first) && l.dies.index() > first)
+    };
+    let kept = (0..lives.len()).filter(crosses).map(|t| trace.tensors[t].bytes.0).sum::<u64>();
+    let positions = batch * 16 * 16;
+    let images = 4 * batch * 64 * 64 * 3;
+    // The input of the normalisation, its output (which `up` reads), those of GELU; statistics; pooled, and the logits.
+    let by_hand = images + 4 * positions * (16 + 16 + 64 + 64) + 8 * positions + 4 * batch * 16 + 512;
+    assert_eq!(kept, by_hand);
+}
+
 #[test]
 fn residual_networks_copy_no_gradient() {
     for name in ["resnet18", "resnet50", "resnet20"] {
@@ -107,11 +146,27 @@ fn evaluation_needs_little() {
 
 #[test]
 fn ops_say_their_kind_their_pass_and_their_flops() {
-    let kinds = ["conv", "fc", "bn", "relu", "pool", "dropout", "add", "concat", "lrn", "loss", "sgd"];
+    let kinds = [
+        "conv",
+        "fc",
+        "bn",
+        "layernorm",
+        "relu",
+        "gelu",
+        "pool",
+        "dropout",
+        "add",
+        "concat",
+        "lrn",
+        "loss",
+        "sgd",
+    ];
     let passes = ["forward", "running", "backward", "backward_filter", "backward_data", "update"];
-    for name in ["alexnet", "resnet18", "lenet"] {
-        let spec = NetworkSpec { name: name.to_owned(), image: [64, 64], channels: 3, classes: 10 };
-        let network = build(&spec).expect("it fits");
+    let of_the_zoo = |name: &str| {
+        build(&NetworkSpec { name: name.to_owned(), image: [64, 64], channels: 3, classes: 10 })
+            .expect("it fits")
+    };
+    for network in ["alexnet", "resnet18", "lenet"].map(of_the_zoo).into_iter().chain([transformer()]) {
         let program = lower(&network, 8, &LowerOptions::default()).expect("it lowers");
         for op in &program.trace.ops {
             let pass = op.name.rsplit('.').next().expect("a name has parts");

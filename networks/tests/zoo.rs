@@ -168,6 +168,13 @@ fn layers_that_make_no_sense_are_refused() {
     check("from 0 to below 1", &one(LayerKind::Dropout { probability: 1.0 }));
     check("from 0 to below 1", &one(LayerKind::Dropout { probability: f32::NAN }));
     check("odd", &one(LayerKind::Lrn { size: 4, alpha: 1.0, beta: 1.0, bias: 1.0 }));
+    for epsilon in [0.0, f32::NAN, f32::INFINITY] {
+        check("epsilon is above 0", &one(LayerKind::LayerNorm { epsilon }));
+    }
+    check("at least 2", &|b| {
+        let conv = b.conv("conv", b.images(), 1, Window::square(1, 1, 0), false)?;
+        b.layer_norm("l", conv).map(drop)
+    });
     check("takes 2 input", &one(LayerKind::Add));
     check("the builder itself", &one(LayerKind::Input));
     check("the name is taken", &|b| b.relu("images", b.images()).map(drop));

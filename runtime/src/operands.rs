@@ -74,8 +74,18 @@ fn spans(call: &Call) -> Vec<u64> {
             let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, x, c, words(&[2, shape.channels]), x, c, c]
         }
-        Call::ReluForward { elements } => vec![words(&[*elements]); 2],
-        Call::ReluBackward { elements, .. } | Call::Add { elements } => vec![words(&[*elements]); 3],
+        Call::LayerNormForward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, c, c, x, words(&[2, shape.rows])]
+        }
+        Call::LayerNormBackward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, x, c, words(&[2, shape.rows]), x, c, c]
+        }
+        Call::ReluForward { elements } | Call::GeluForward { elements } => vec![words(&[*elements]); 2],
+        Call::ReluBackward { elements, .. }
+        | Call::GeluBackward { elements, .. }
+        | Call::Add { elements } => vec![words(&[*elements]); 3],
         Call::ReluMaskForward { elements } => {
             let x = words(&[*elements]);
             vec![x, x, elements.div_ceil(8)]
@@ -167,6 +177,10 @@ mod tests {
         check(Call::BatchNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 24, 120, 12, 12]);
         check(Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1 }, &[24, 12, 12]);
         check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
+        check(Call::LayerNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 80]);
+        check(Call::LayerNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 80, 120, 12, 12]);
+        check(Call::GeluForward { elements: 9 }, &[36, 36]);
+        check(Call::GeluBackward { elements: 9, accumulate: true }, &[36, 36, 36]);
         check(Call::ReluMaskForward { elements: 9 }, &[36, 36, 2]);
         check(Call::ReluMaskBackward { elements: 9, accumulate: false }, &[2, 36, 36]);
         check(Call::ConcatPart { rows: 3, channels: 2, first: 1, total: 5 }, &[24, 60]);

@@ -42,8 +42,9 @@ impl Analysis {
                 let reads_input = match layer.kind {
                     LayerKind::Conv { .. }
                     | LayerKind::FullyConnected { .. }
-                    | LayerKind::BatchNorm { .. } => true,
-                    LayerKind::Lrn { .. } => facts.trained[input.index()],
+                    | LayerKind::BatchNorm { .. }
+                    | LayerKind::LayerNorm { .. } => true,
+                    LayerKind::Lrn { .. } | LayerKind::Gelu => facts.trained[input.index()],
                     _ => false,
                 };
                 facts.kept[input.index()] |= reads_input && !evaluate;

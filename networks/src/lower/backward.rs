@@ -84,7 +84,20 @@ impl Lowering<'_> {
             LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } => {
                 self.backward_conv(id, dy, gradients);
             }
-            LayerKind::BatchNorm { .. } => self.backward_batch_norm(id, dy, gradients),
+            LayerKind::BatchNorm { .. } => {
+                let shape = self.rows(id);
+                self.backward_norm(id, dy, gradients, |accumulate| Call::BatchNormBackward {
+                    shape,
+                    accumulate,
+                });
+            }
+            LayerKind::LayerNorm { .. } => {
+                let shape = self.rows(id);
+                self.backward_norm(id, dy, gradients, |accumulate| Call::LayerNormBackward {
+                    shape,
+                    accumulate,
+                });
+            }
             LayerKind::Relu => {
                 let y = self.value(id);
                 self.contribute(id, input, dy, true, gradients, |accumulate, dx| match saved {
@@ -92,6 +105,11 @@ impl Lowering<'_> {
                         (Call::ReluMaskBackward { elements, accumulate }, vec![T(mask), T(dy), T(dx)])
                     }
                     None => (Call::ReluBackward { elements, accumulate }, vec![T(y), T(dy), T(dx)]),
+                });
+            }
+            LayerKind::Gelu => {
+                self.contribute(id, input, dy, true, gradients, |accumulate, dx| {
+                    (Call::GeluBackward { elements, accumulate }, vec![T(x), T(dy), T(dx)])
                 });
             }
             LayerKind::MaxPool { .. } => {
@@ -147,10 +165,16 @@ impl Lowering<'_> {
         });
     }
 
-    /// Both gradients come from one op, so it runs even where nobody needs the neuron gradient.
-    fn backward_batch_norm(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
+    /// A normalisation: x, dy, gamma, stats -> dx, dgamma, dbeta. All gradients come from one op, so it runs even where
+    /// nobody needs the neuron gradient.
+    fn backward_norm(
+        &mut self,
+        id: LayerId,
+        dy: TensorId,
+        gradients: &mut Gradients,
+        norm: impl Fn(bool) -> Call,
+    ) {
         let input = self.network.layer(id).inputs[0];
-        let shape = self.rows(id);
         let x = Operand::Tensor(self.value(input));
         let stats = Operand::Tensor(self.saved[id.index()].expect("the forward pass saved them"));
         let gamma = self.parameters(id)[0];
@@ -158,7 +182,7 @@ impl Lowering<'_> {
         let call = |accumulate, dx| {
             let mut operands = vec![x, Operand::Tensor(dy), gamma, stats, Operand::Tensor(dx)];
             operands.extend(&own);
-            (Call::BatchNormBackward { shape, accumulate }, operands)
+            (norm(accumulate), operands)
         };
         if self.analysis.trained[input.index()] {
             self.contribute(id, input, dy, true, gradients, call);

@@ -30,6 +30,13 @@ impl Lowering<'_> {
                 self.forward_op(id, call, x, &parameters, None, &[])
             }
             LayerKind::BatchNorm { .. } => self.forward_batch_norm(id, inputs[0]),
+            LayerKind::LayerNorm { epsilon } => {
+                let shape = self.rows(id);
+                let stats = self.save(id, "stats", 8 * shape.rows);
+                let over = self.overwritten(id, &inputs);
+                let parameters = self.parameters(id);
+                self.forward_op(id, Call::LayerNormForward { shape, epsilon }, x, &parameters, over, &[stats])
+            }
             LayerKind::Relu if self.analysis.masked[id.index()] => {
                 let mask = self.save(id, "mask", elements.div_ceil(8));
                 let over = self.overwritten(id, &inputs);
@@ -38,6 +45,10 @@ impl Lowering<'_> {
             LayerKind::Relu => {
                 let over = self.overwritten(id, &inputs);
                 self.forward_op(id, Call::ReluForward { elements }, x, &[], over, &[])
+            }
+            LayerKind::Gelu => {
+                let over = self.overwritten(id, &inputs);
+                self.forward_op(id, Call::GeluForward { elements }, x, &[], over, &[])
             }
             LayerKind::MaxPool { .. } => {
                 let places = self.save(id, "places", elements);

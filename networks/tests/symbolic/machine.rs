@@ -145,15 +145,18 @@ impl<'a> Machine<'a> {
 /// Which operand may be computed over which, as each call's documentation says.
 fn in_place(call: &Call) -> Option<(usize, usize)> {
     match call {
-        Call::ReluForward { .. } | Call::ReluMaskForward { .. } => Some((0, 1)),
+        Call::ReluForward { .. } | Call::ReluMaskForward { .. } | Call::GeluForward { .. } => Some((0, 1)),
         Call::ReluBackward { accumulate: false, .. }
         | Call::ReluMaskBackward { accumulate: false, .. }
+        | Call::GeluBackward { accumulate: false, .. }
         | Call::DropoutBackward { accumulate: false, .. }
         | Call::DropoutForward { .. } => Some((1, 2)),
         Call::Add { .. }
         | Call::SoftmaxCrossEntropyForward { .. }
         | Call::SoftmaxCrossEntropyBackward { .. } => Some((0, 2)),
-        Call::BatchNormBackward { accumulate: false, .. } => Some((1, 4)),
+        Call::BatchNormBackward { accumulate: false, .. }
+        | Call::LayerNormBackward { accumulate: false, .. } => Some((1, 4)),
+        Call::LayerNormForward { .. } => Some((0, 3)),
         Call::BatchNormInference { .. } => Some((0, 5)),
         _ => None,
     }
@@ -192,8 +195,18 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
             let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
             vec![x, x, c, 2 * c, x, c, c]
         }
-        Call::ReluForward { elements } => vec![4 * elements; 2],
-        Call::ReluBackward { elements, .. } | Call::Add { elements } => vec![4 * elements; 3],
+        Call::LayerNormForward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, c, x, 8 * shape.rows]
+        }
+        Call::LayerNormBackward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, x, c, 8 * shape.rows, x, c, c]
+        }
+        Call::ReluForward { elements } | Call::GeluForward { elements } => vec![4 * elements; 2],
+        Call::ReluBackward { elements, .. }
+        | Call::GeluBackward { elements, .. }
+        | Call::Add { elements } => vec![4 * elements; 3],
         Call::ReluMaskForward { elements } => vec![4 * elements, 4 * elements, elements.div_ceil(8)],
         Call::ReluMaskBackward { elements, .. } => vec![elements.div_ceil(8), 4 * elements, 4 * elements],
         Call::MaxPoolForward { shape: s }
@@ -259,9 +272,18 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let inputs = [get(0), get(1), get(2), get(3), get(4)];
             vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
         }
+        Call::LayerNormForward { epsilon, .. } => {
+            let (x, gamma, beta) = (get(0), get(1), get(2));
+            let y = terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta]);
+            vec![(3, y), (4, terms.apply(&format!("row stats {epsilon}"), &[x]))]
+        }
         Call::ReluForward { .. } => {
             let x = get(0);
             vec![(1, terms.apply("relu", &[x]))]
+        }
+        Call::GeluForward { .. } => {
+            let x = get(0);
+            vec![(1, terms.apply("gelu", &[x]))]
         }
         Call::ReluMaskForward { .. } => {
             let x = get(0);
@@ -315,6 +337,13 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
             vec![(4, dx), (5, terms.apply("dgamma", &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
         }
+        Call::LayerNormBackward { accumulate, .. } => {
+            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
+            let dx = terms.apply("ln dx", &[x, dy, gamma, stats]);
+            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
+            let dgamma = terms.apply("ln dgamma", &[x, dy, stats]);
+            vec![(4, dx), (5, dgamma), (6, terms.apply("dbeta", &[dy]))]
+        }
         _ => {
             let (accumulate, function, arguments) = input_gradient(terms, call, get);
             let dx = terms.apply(&function, &arguments);
@@ -341,6 +370,7 @@ fn input_gradient(
         Call::ReluMaskBackward { accumulate, .. } => {
             (accumulate, "relu dx".to_owned(), vec![terms.argument_of("positive", get(0)), get(1)])
         }
+        Call::GeluBackward { accumulate, .. } => (accumulate, "gelu dx".to_owned(), vec![get(0), get(1)]),
         Call::MaxPoolBackward { shape, accumulate } => {
             let x = terms.argument_of(&format!("places {shape:?}"), get(0));
             (accumulate, format!("max dx {shape:?}"), vec![x, get(1)])

@@ -145,7 +145,7 @@ struct Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Most layers stand on the latest one; the others branch.
     let on = prop_oneof![3 => Just(0usize), 2 => 0..64usize];
-    let step = (0..12u8, on, 0..64usize, any::<bool>());
+    let step = (0..14u8, on, 0..64usize, any::<bool>());
     proptest::collection::vec(step.prop_map(|(kind, on, with, flag)| Step { kind, on, with, flag }), 1..16)
 }
 
@@ -201,6 +201,8 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
             9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
             10 if step.flag => LayerKind::GlobalAvgPool,
             10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
+            11 => LayerKind::LayerNorm { epsilon: 1e-5 },
+            12 => LayerKind::Gelu,
             _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },
         };
         let layer = b.add(&format!("l{i}"), kind, &inputs)?;

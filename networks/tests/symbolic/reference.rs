@@ -80,7 +80,12 @@ impl<'a> Reference<'a> {
                 }
                 terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta])
             }
+            LayerKind::LayerNorm { epsilon } => {
+                let [gamma, beta] = ["weight", "bias"].map(&mut own);
+                terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta])
+            }
             LayerKind::Relu => terms.apply("relu", &[x]),
+            LayerKind::Gelu => terms.apply("gelu", &[x]),
             LayerKind::MaxPool { .. } => terms.apply(&format!("max {:?}", self.pool(layer)), &[x]),
             LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
                 terms.apply(&format!("mean {:?}", self.pool(layer)), &[x])
@@ -157,7 +162,16 @@ impl<'a> Reference<'a> {
                 self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
                 terms.apply("bn dx", &[x, dy, gamma, stats])
             }
+            LayerKind::LayerNorm { epsilon } => {
+                let gamma = terms.atom(&format!("{name}.weight"));
+                let stats = terms.apply(&format!("row stats {epsilon}"), &[x]);
+                let dgamma = terms.apply("ln dgamma", &[x, dy, stats]);
+                self.gradients.insert(format!("{name}.weight"), dgamma);
+                self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
+                terms.apply("ln dx", &[x, dy, gamma, stats])
+            }
             LayerKind::Relu => terms.apply("relu dx", &[x, dy]),
+            LayerKind::Gelu => terms.apply("gelu dx", &[x, dy]),
             LayerKind::MaxPool { .. } => terms.apply(&format!("max dx {:?}", self.pool(layer)), &[x, dy]),
             LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
                 terms.apply(&format!("mean dx {:?}", self.pool(layer)), &[dy])

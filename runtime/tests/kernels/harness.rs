@@ -202,6 +202,8 @@ fn exact(call: &Call) -> bool {
             | Call::ConvBackwardData { .. }
             | Call::BatchNormForward { .. }
             | Call::BatchNormBackward { .. }
+            | Call::LayerNormForward { .. }
+            | Call::LayerNormBackward { .. }
             | Call::LrnForward { .. }
             | Call::LrnBackward { .. }
             | Call::SoftmaxCrossEntropyForward { .. }
@@ -275,7 +277,7 @@ pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
 /// How many numbers a call adds up for an element of a gradient of parameters; else 1.
 fn terms(call: &Call) -> f64 {
     match call {
-        Call::BatchNormBackward { shape, .. } => shape.rows as f64,
+        Call::BatchNormBackward { shape, .. } | Call::LayerNormBackward { shape, .. } => shape.rows as f64,
         Call::ConvBackwardFilter { shape } => {
             shape.batch as f64 * f64::from(shape.output[0]) * f64::from(shape.output[1])
         }

@@ -7,16 +7,20 @@
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
 mod device;
+mod gelu;
 mod harness;
+mod layer_norm;
 mod nvrtc;
 pub mod random;
 mod reference;
 mod text;
 
+use gelu::{gelu, gelu_gradients_are_derivatives, gelu_has_no_surprises_far_out};
 use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes, output,
     updated,
 };
+use layer_norm::{large_rows_keep_their_variance, layer_norm, layer_norm_gradients_are_derivatives};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape, RowShape};
@@ -495,6 +499,12 @@ plimsoll_ir::tests![
     batch_norm,
     batch_norm_running_and_inference,
     batch_norm_gradients_are_derivatives,
+    layer_norm,
+    layer_norm_gradients_are_derivatives,
+    large_rows_keep_their_variance,
+    gelu,
+    gelu_gradients_are_derivatives,
+    gelu_has_no_surprises_far_out,
     relu_add_and_their_gradients,
     a_number_that_is_none_stays_none,
     dropout,

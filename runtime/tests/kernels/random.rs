@@ -53,6 +53,11 @@ proptest! {
         relu_and_add_of(n, seed);
         descent_of(n, seed);
         dropout_of(n, probability, more);
+        gelu::gelu_of(n, seed);
+    }
+
+    fn layer_norm(rows in 1usize..300, channels in 1usize..300, seed in 0u32..60_000) {
+        layer_norm::layer_norm_of(rows, channels, seed);
     }
 
     fn parts(rows in 1usize..100, before in 0usize..40, channels in 1usize..40, after in 0usize..40, seed in 0u32..60_000) {
@@ -71,4 +76,4 @@ proptest! {
     }
 }
 
-plimsoll_ir::tests![convolutions, pooling, batch_norm, elements, parts, local_response, losses,];
+plimsoll_ir::tests![convolutions, pooling, batch_norm, layer_norm, elements, parts, local_response, losses,];

@@ -130,6 +130,67 @@ pub fn batch_norm_gradient(
     [dx, dgamma, dbeta]
 }
 
+/// y, mean and 1 / sqrt(variance + epsilon) of each row.
+pub fn layer_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64], beta: &[f64]) -> [Vec<f64>; 3] {
+    let c = channels as f64;
+    let mean: Vec<f64> = x.chunks(channels).map(|row| row.iter().sum::<f64>() / c).collect();
+    let of = |(row, mean): (&[f64], &f64)| row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / c;
+    let inverse: Vec<f64> =
+        x.chunks(channels).zip(&mean).map(|row| 1.0 / (of(row) + epsilon).sqrt()).collect();
+    let y = (0..x.len())
+        .map(|i| (i / channels, i % channels, x[i]))
+        .map(|(row, c, x)| (x - mean[row]) * inverse[row] * gamma[c] + beta[c])
+        .collect();
+    [y, mean, inverse]
+}
+
+/// dx, dgamma, dbeta: dx by the derivative of each output of a row by each of its inputs.
+pub fn layer_norm_gradient(
+    channels: usize,
+    epsilon: f64,
+    x: &[f64],
+    gamma: &[f64],
+    dy: &[f64],
+) -> [Vec<f64>; 3] {
+    let [_, mean, inverse] = layer_norm(channels, epsilon, x, gamma, &vec![0.0; channels]);
+    let xhat = |i: usize| (x[i] - mean[i / channels]) * inverse[i / channels];
+    let (mut dx, mut dgamma, mut dbeta) = (vec![0.0; x.len()], vec![0.0; channels], vec![0.0; channels]);
+    for i in 0..x.len() {
+        let c = i % channels;
+        dgamma[c] += dy[i] * xhat(i);
+        dbeta[c] += dy[i];
+        for j in i - c..i - c + channels {
+            let same = if i == j { 1.0 } else { 0.0 };
+            let slope = same - (1.0 + xhat(i) * xhat(j)) / channels as f64;
+            dx[j] += dy[i] * gamma[c] * inverse[i / channels] * slope;
+        }
+    }
+    [dx, dgamma, dbeta]
+}
+
+/// The normal distribution and its density: by Marsaglia's series (2004), whose terms are all of one sign, and where its
+/// density is nothing in f64, by its limit.
+fn normal(x: f64) -> (f64, f64) {
+    let density = (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if x.abs() > 8.0 {
+        return (if x < 0.0 { 0.0 } else { 1.0 }, density);
+    }
+    let (mut term, mut sum) = (x, 0.0);
+    for n in 1..200 {
+        sum += term;
+        term *= x * x / f64::from(2 * n + 1);
+    }
+    (0.5 + density * sum, density)
+}
+
+pub fn gelu(x: &[f64]) -> Vec<f64> {
+    x.iter().map(|x| x * normal(*x).0).collect()
+}
+
+pub fn gelu_gradient(x: &[f64], dy: &[f64]) -> Vec<f64> {
+    x.iter().map(|x| (x, normal(*x))).zip(dy).map(|((x, (p, density)), dy)| dy * (p + x * density)).collect()
+}
+
 /// y, and the tap of the first largest.
 pub fn max_pool(s: &PoolShape, x: &[f64]) -> (Vec<f64>, Vec<u8>) {
     let c = s.channels as usize;

@@ -189,6 +189,10 @@ fn calls() -> Vec<Call> {
         Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1 },
         Call::BatchNormInference { shape: rows, epsilon },
         Call::BatchNormBackward { shape: rows, accumulate },
+        Call::LayerNormForward { shape: rows, epsilon },
+        Call::LayerNormBackward { shape: rows, accumulate },
+        Call::GeluForward { elements },
+        Call::GeluBackward { elements, accumulate },
         Call::ReluForward { elements },
         Call::ReluBackward { elements, accumulate },
         Call::ReluMaskForward { elements },
@@ -233,6 +237,8 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
     for call in [
         Call::BatchNormForward { shape, epsilon: 0.1 },
         Call::BatchNormBackward { shape, accumulate: false },
+        Call::LayerNormForward { shape, epsilon: 0.1 },
+        Call::LayerNormBackward { shape, accumulate: false },
         Call::SoftmaxCrossEntropyForward { shape },
     ] {
         assert!(kernels::workspace_bytes(&call).0 > 1 << 60, "{call:?}");

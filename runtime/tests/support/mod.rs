@@ -32,7 +32,9 @@ pub fn everything() -> Network {
         let l = b.add("l", LayerKind::Lrn { size: 3, alpha: 1e-2, beta: 0.75, bias: 1.0 }, &[r])?;
         let grouped = LayerKind::Conv { out_channels: 8, window, groups: 2, bias: false };
         let g = b.add("g", grouped, &[l])?;
-        let s = b.add("s", LayerKind::Add, &[g, r])?;
+        let t = b.layer_norm("t", g)?;
+        let u = b.gelu("u", t)?;
+        let s = b.add("s", LayerKind::Add, &[u, r])?;
         let q = b.relu("q", s)?;
         let m = b.max_pool("m", q, Window::square(2, 2, 0))?;
         let v = b.add("v", LayerKind::AvgPool { window: Window::square(2, 2, 0) }, &[q])?;

@@ -13,6 +13,8 @@
 mod columns;
 mod conv;
 mod elementwise;
+mod gelu;
+mod layer_norm;
 mod loss;
 mod lrn;
 mod norm;
@@ -39,6 +41,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::ConvBackwardFilter { shape } => conv::backward_filter_scratch(shape, lanes),
         Call::ConvBackwardData { shape, .. } => conv::backward_data_scratch(shape, lanes),
         Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::scratch(shape),
+        Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
         Call::SoftmaxCrossEntropyForward { shape } => loss::forward_scratch(shape),
         _ => 0,
@@ -100,6 +103,17 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                     scratch,
                     threads,
                 );
+            }
+            Call::LayerNormForward { shape: s, epsilon } => {
+                layer_norm::forward(&s, epsilon, [f(0), f(1), f(2)], f(3), f(4), threads);
+            }
+            Call::LayerNormBackward { shape: s, accumulate } => {
+                let inputs = [f(0), f(1), f(2), f(3)];
+                layer_norm::backward(&s, accumulate, inputs, [f(4), f(5), f(6)], scratch, threads);
+            }
+            Call::GeluForward { elements } => gelu::forward(elements, f(0), f(1), threads),
+            Call::GeluBackward { elements, accumulate } => {
+                gelu::backward(elements, accumulate, f(0), f(1), f(2), threads);
             }
             Call::ReluForward { elements } => elementwise::relu_forward(elements, f(0), f(1), threads),
             Call::ReluBackward { elements, accumulate } => {

@@ -15,6 +15,8 @@
 #define FUNCTION static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
+#define BITS_OF(v) __float_as_uint(v)
+#define FLOAT_OF(v) __uint_as_float(v)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define INFINITE __int_as_float(0x7f800000)
 #define BLOCK_X blockIdx.x
@@ -31,6 +33,8 @@
 #define FUNCTION static inline
 #define UNROLL
 #define ROLLED
+#define BITS_OF(v) ((union { float number; unsigned bits; }){.number = (v)}.bits)
+#define FLOAT_OF(v) ((union { unsigned bits; float number; }){.bits = (v)}.number)
 #define NOT_A_NUMBER NAN
 #define INFINITE INFINITY
 

@@ -10,6 +10,7 @@
 //! of which they are the last way to run (`../libraries`).
 
 mod conv;
+mod layer_norm;
 mod norm;
 
 use plimsoll_ir::Bytes;
@@ -38,7 +39,9 @@ pub(crate) fn source() -> String {
         include_str!("dialect.cu"),
         include_str!("elementwise.cu"),
         include_str!("pool.cu"),
+        include_str!("gelu.cu"),
         include_str!("norm.cu"),
+        include_str!("layer_norm.cu"),
         include_str!("loss.cu"),
         &tiled("8", "8", "fetch_all", "put_all"),
         &tiled("4", "4", "fetch_all", "put_all"),
@@ -169,6 +172,8 @@ fn plan(call: &Call) -> Plan {
         Call::BatchNormRunning { shape, epsilon, momentum } => norm::running(p, &shape, epsilon, momentum),
         Call::BatchNormInference { shape, epsilon } => norm::inference(p, &shape, epsilon),
         Call::BatchNormBackward { shape, accumulate } => norm::backward(p, &shape, accumulate),
+        Call::LayerNormForward { shape, epsilon } => layer_norm::forward(p, &shape, epsilon),
+        Call::LayerNormBackward { shape, accumulate } => layer_norm::backward(p, &shape, accumulate),
         Call::LrnForward { shape, size, alpha, beta, bias } => {
             norm::lrn(p, &shape, [alpha, beta, bias], size, None);
         }
@@ -205,6 +210,12 @@ fn elementwise(p: &mut Plan, call: &Call) {
         Call::ReluMaskBackward { elements: n, accumulate } => {
             let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)];
             p.launch("relu_mask_backward", n.div_ceil(8), arguments);
+        }
+        Call::GeluForward { elements: n } => {
+            fours(p, "gelu_forward", n, vec![Operand(0), Operand(1), U64(n)]);
+        }
+        Call::GeluBackward { elements: n, accumulate } => {
+            fours(p, "gelu_backward", n, vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)]);
         }
         Call::Add { elements: n } => fours(p, "add", n, vec![Operand(0), Operand(1), Operand(2), U64(n)]),
         Call::DropoutForward { elements: n, probability, stream } => {

@@ -35,15 +35,13 @@ FUNCTION u64 rows_of_parts(u64 rows, unsigned parts, u64 first, u64 count) {
     return count * each + (more <= first ? 0 : more - first < count ? more - first : count);
 }
 
-// parts[k] = [mean; channels][sum of squared distances from it; channels] of the rows of part k. Eight rows at a time are
-// kept in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no large
-// numbers are subtracted.
-KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
-    u64 t = INDEX, step = (u64)count * channels, n = rows * channels;
-    if (t >= step) return;
+// Mean of x[first], x[first + step], ... before `end`, and the sum of squared distances from it. Eight numbers at a time
+// are kept in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no
+// large numbers are subtracted.
+FUNCTION void moments(const float *x, u64 first, u64 step, u64 end, float *mean_of, float *squares_of) {
     float mean = 0.0f, squares = 0.0f, seen = 0.0f;
-    u64 i = t;
-    for (; i + 7 * step < n; i += 8 * step) {
+    u64 i = first;
+    for (; i + 7 * step < end; i += 8 * step) {
         float v[8], sum = 0.0f, around = 0.0f;
         UNROLL
         for (unsigned l = 0; l < 8; l++) v[l] = x[i + l * step];
@@ -56,37 +54,47 @@ KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, uns
         mean += apart * share;
         seen += 8.0f;
     }
-    for (; i < n; i += step) {
+    for (; i < end; i += step) {
         float apart = x[i] - mean, share = 1.0f / (seen + 1.0f);
         squares += apart * apart * seen * share;
         mean += apart * share;
         seen += 1.0f;
     }
+    *mean_of = mean;
+    *squares_of = squares;
+}
+
+// parts[k] = [mean; channels][sum of squared distances from it; channels] of the rows of part k.
+KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
+    u64 t = INDEX, step = (u64)count * channels;
+    if (t >= step) return;
+    float mean, squares;
+    moments(x, t, step, rows * channels, &mean, &squares);
     u64 part = quotient(t, channels), channel = t - part * channels;
     parts[2 * part * channels + channel] = mean;
     parts[(2 * part + 1) * channels + channel] = squares;
 }
 
-// Mean, squared distances and rows of some parts of one channel together. Each of `count` parts stands for `span` of the
-// first ones, of which there were `total`.
-FUNCTION void join(const float *parts, u64 rows, unsigned channels, unsigned channel, unsigned total, unsigned span,
-                   unsigned first, unsigned last, double *mean, double *squares, double *joined) {
-    double sum = 0.0, distances = 0.0, seen = 0.0;
+// Mean, squared distances and numbers of some parts of n together. The mean of part k is means[k * step], its squared
+// distances are squares[k * step]. Each of `count` parts stands for `span` of the first ones, of which there were `total`.
+FUNCTION void join(const float *means, const float *squares, u64 step, u64 n, unsigned total, unsigned span,
+                   unsigned first, unsigned last, double *mean, double *distances, double *joined) {
+    double sum = 0.0, around = 0.0, seen = 0.0;
     for (unsigned part = first; part < last; part++) {
         u64 start = (u64)part * span, spans = total - start < span ? total - start : span;
-        double share = (double)rows_of_parts(rows, total, start, spans);
-        sum += share * (double)parts[2 * (u64)part * channels + channel];
+        double share = (double)rows_of_parts(n, total, start, spans);
+        sum += share * (double)means[part * step];
         seen += share;
     }
     double middle = sum / seen;
     for (unsigned part = first; part < last; part++) {
         u64 start = (u64)part * span, spans = total - start < span ? total - start : span;
-        double share = (double)rows_of_parts(rows, total, start, spans);
-        double apart = (double)parts[2 * (u64)part * channels + channel] - middle;
-        distances += (double)parts[(2 * (u64)part + 1) * channels + channel] + share * apart * apart;
+        double share = (double)rows_of_parts(n, total, start, spans);
+        double apart = (double)means[part * step] - middle;
+        around += (double)squares[part * step] + share * apart * apart;
     }
     *mean = middle;
-    *squares = distances;
+    *distances = around;
     *joined = seen;
 }
 
@@ -98,7 +106,8 @@ KERNEL(moment_join, (const float *parts, float *joined, unsigned long long n, un
     unsigned channel = (unsigned)(i - group * channels), first = (unsigned)group * fan;
     unsigned last = count - first < fan ? count : first + fan;
     double mean, squares, seen;
-    join(parts, rows, channels, channel, total, span, first, last, &mean, &squares, &seen);
+    const float *means = parts + channel;
+    join(means, means + channels, 2 * (u64)channels, rows, total, span, first, last, &mean, &squares, &seen);
     joined[2 * group * channels + channel] = (float)mean;
     joined[(2 * group + 1) * channels + channel] = (float)squares;
 }
@@ -109,7 +118,8 @@ KERNEL(batch_norm_stats, (const float *parts, const float *gamma, float *stats, 
     unsigned channel = (unsigned)INDEX;
     if (INDEX >= channels) return;
     double mean, squares, seen;
-    join(parts, rows, channels, channel, total, span, 0, count, &mean, &squares, &seen);
+    const float *means = parts + channel;
+    join(means, means + channels, 2 * (u64)channels, rows, total, span, 0, count, &mean, &squares, &seen);
     double inverse = 1.0 / sqrt(squares / seen + (double)epsilon);
     stats[channel] = (float)mean;
     stats[channels + channel] = (float)inverse;

@@ -10,7 +10,7 @@ use plimsoll_ir::program::RowShape;
 const LEAST_ROWS: u64 = 16;
 
 /// Into how many parts a sum over rows is cut.
-fn parts(shape: &RowShape) -> u64 {
+pub(super) fn parts(shape: &RowShape) -> u64 {
     let most = u64::from(narrow(shape.rows.div_ceil(LEAST_ROWS))).max(1);
     (PARALLEL / shape.channels.max(1)).clamp(1, most)
 }

@@ -1,0 +1,236 @@
+//! Layer normalisation: forward, with the statistics of each row, and backward.
+//!
+//! A row is read up to three times, from a core's caches: for its mean, for the squared distances from it (so that no large
+//! numbers are subtracted), and for what comes out. Sums along a row are kept apart in [`LANES`], put together in pairs, and
+//! the last four in f64. The gradients of scale and shift are summed over the rows of a chunk, then over chunks in their
+//! order, in f64.
+//!
+//! What it deliberately does not do: keep anything but two numbers a row for the way back.
+
+use super::threads::Threads;
+use super::vector::{Ptr, vectorized};
+use plimsoll_ir::program::RowShape;
+
+/// Channels that are computed at once; so many sums along a row are kept apart.
+const LANES: usize = 16;
+/// Elements of a chunk of rows.
+const CHUNK: usize = 1 << 14;
+/// Rows of a chunk: with fewer, the chunks' sums would be a tensor of their own; with more, long sums would be less precise.
+const ROWS: [usize; 2] = [8, 128];
+/// Channels of a task that puts the chunks' sums together.
+const CHANNELS: usize = 64;
+
+/// How rows are cut.
+#[derive(Clone, Copy)]
+struct Chunks {
+    rows: usize,
+    channels: usize,
+    rows_of_chunk: usize,
+}
+
+impl Chunks {
+    fn of(shape: &RowShape) -> Chunks {
+        let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
+        Chunks { rows, channels, rows_of_chunk: (CHUNK / channels.max(1)).clamp(ROWS[0], ROWS[1]) }
+    }
+
+    fn count(self) -> usize {
+        self.rows.div_ceil(self.rows_of_chunk)
+    }
+
+    /// Calls `work(chunk, first row, rows)` for each.
+    fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
+        threads.each(self.count(), |chunk, _| {
+            let first = chunk * self.rows_of_chunk;
+            work(chunk, first, self.rows_of_chunk.min(self.rows - first));
+        });
+    }
+}
+
+/// The sum of f over a row.
+///
+/// # Safety
+/// The inputs have as many elements as the row has channels, and nobody writes them.
+#[inline(always)]
+unsafe fn along<const N: usize>(inputs: [Ptr<f32>; N], channels: usize, f: impl Fn([f32; N]) -> f32) -> f64 {
+    let mut parts = [0.0f32; LANES];
+    let whole = channels / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        for (l, part) in parts.iter_mut().enumerate() {
+            // SAFETY: start + l < channels.
+            *part += f(inputs.map(|p| unsafe { p.at(start + l).get() }));
+        }
+    }
+    for (c, part) in (whole..channels).zip(&mut parts) {
+        // SAFETY: c < channels.
+        *part += f(inputs.map(|p| unsafe { p.at(c).get() }));
+    }
+    for half in [8, 4] {
+        for l in 0..half {
+            parts[l] += parts[l + half];
+        }
+    }
+    parts[..4].iter().map(|part| f64::from(*part)).sum()
+}
+
+/// `outputs = f(inputs)`, channel by channel of a row; an input may be an output.
+///
+/// # Safety
+/// All have as many elements as the row has channels, and nobody else touches them; two overlap only by being one.
+#[inline(always)]
+unsafe fn map_row<const N: usize, const K: usize>(
+    inputs: [Ptr<f32>; N],
+    outputs: [Ptr<f32>; K],
+    channels: usize,
+    f: impl Fn([f32; N]) -> [f32; K],
+) {
+    let whole = channels / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let mut all = [[0.0; LANES]; K];
+        for l in 0..LANES {
+            // SAFETY: start + l < channels.
+            let out = f(inputs.map(|p| unsafe { p.at(start + l).get() }));
+            all.iter_mut().zip(out).for_each(|(of_output, o)| of_output[l] = o);
+        }
+        for (p, of_output) in outputs.iter().zip(all) {
+            // SAFETY: start + LANES <= channels.
+            unsafe { p.at(start).0.cast::<[f32; LANES]>().write(of_output) };
+        }
+    }
+    for c in whole..channels {
+        // SAFETY: c < channels.
+        let out = f(inputs.map(|p| unsafe { p.at(c).get() }));
+        for (p, o) in outputs.iter().zip(out) {
+            // SAFETY: as above.
+            unsafe { p.at(c).set(o) };
+        }
+    }
+}
+
+vectorized! {
+    /// Some rows of `forward`. `stats` are the rows' means and inverse deviations.
+    ///
+    /// # Safety
+    /// All are live and of these rows, and nobody else touches them; y may be x.
+    unsafe fn forward_rows [](inputs: [Ptr<f32>; 3], y: Ptr<f32>, stats: [Ptr<f32>; 2], rows: usize, channels: usize, epsilon: f32) {
+        let [x, gamma, beta] = inputs;
+        let share = 1.0 / channels as f64;
+        for row in 0..rows {
+            let (x, y) = (x.at(row * channels), y.at(row * channels));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let mean = (along([x], channels, |[x]| x) * share) as f32;
+                let variance = along([x], channels, |[x]| (x - mean) * (x - mean)) * share;
+                let inverse = (1.0 / (variance + f64::from(epsilon)).sqrt()) as f32;
+                stats[0].at(row).set(mean);
+                stats[1].at(row).set(inverse);
+                map_row([x, gamma, beta], [y], channels, |[x, gamma, beta]| {
+                    [(x - mean) * inverse * gamma + beta]
+                });
+            }
+        }
+    }
+}
+
+/// y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with the statistics of each row, which go to `stats`.
+/// `inputs` is x, gamma, beta.
+///
+/// # Safety
+/// Live operands of the shape; y may be x.
+pub(super) unsafe fn forward(
+    shape: &RowShape,
+    epsilon: f32,
+    inputs: [Ptr<f32>; 3],
+    y: Ptr<f32>,
+    stats: Ptr<f32>,
+    threads: &Threads,
+) {
+    let [x, gamma, beta] = inputs;
+    let chunks = Chunks::of(shape);
+    let c = chunks.channels;
+    chunks.each(threads, |_, first, rows| {
+        let stats = [stats.at(first), stats.at(chunks.rows + first)];
+        // SAFETY: the caller's promise; chunks do not overlap.
+        unsafe { forward_rows([x.at(first * c), gamma, beta], y.at(first * c), stats, rows, c, epsilon) };
+    });
+}
+
+/// Floats of workspace: the gradients of scale and shift from each chunk.
+pub(super) fn backward_scratch(shape: &RowShape) -> usize {
+    let chunks = Chunks::of(shape);
+    2 * chunks.channels * chunks.count()
+}
+
+vectorized! {
+    /// Some rows of `backward`; `sums` is what they give to dgamma and dbeta.
+    ///
+    /// # Safety
+    /// All are live and of these rows, and nobody else touches them; dx may be dy.
+    unsafe fn backward_rows [](accumulate: bool, inputs: [Ptr<f32>; 3], stats: [Ptr<f32>; 2], dx: Ptr<f32>, sums: [Ptr<f32>; 2], rows: usize, channels: usize) {
+        let [x, dy, gamma] = inputs;
+        let [dgamma, dbeta] = sums;
+        let share = 1.0 / channels as f64;
+        // SAFETY: the caller's promise.
+        unsafe { map_row([], sums, channels, |[]| [0.0; 2]) };
+        for row in 0..rows {
+            let (x, dy, dx) = (x.at(row * channels), dy.at(row * channels), dx.at(row * channels));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let (mean, inverse) = (stats[0].at(row).get(), stats[1].at(row).get());
+                let shift = (along([dy, gamma], channels, |[dy, gamma]| dy * gamma) * share) as f32;
+                let product = along([x, dy, gamma], channels, |[x, dy, gamma]| dy * gamma * (x - mean));
+                let slope = (product * f64::from(inverse) * share) as f32;
+                map_row([x, dy, gamma, dgamma, dbeta, dx], [dgamma, dbeta, dx], channels, |[x, dy, gamma, dgamma, dbeta, dx]| {
+                    let xhat = (x - mean) * inverse;
+                    let gradient = inverse * (dy * gamma - shift - xhat * slope);
+                    [dgamma + dy * xhat, dbeta + dy, if accumulate { dx + gradient } else { gradient }]
+                });
+            }
+        }
+    }
+}
+
+/// With xhat = (x - mean) / sqrt(variance + epsilon) and g = dy * gamma: dbeta = sum dy and dgamma = sum dy * xhat over
+/// rows, dx = (g - mean of g - xhat * mean of g * xhat) / sqrt(variance + epsilon) with means over the row.
+/// `inputs` is x, dy, gamma, stats; `outputs` is dx, dgamma, dbeta.
+///
+/// # Safety
+/// Live operands of the shape, and the workspace; dx may be dy.
+pub(super) unsafe fn backward(
+    shape: &RowShape,
+    accumulate: bool,
+    inputs: [Ptr<f32>; 4],
+    outputs: [Ptr<f32>; 3],
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let [x, dy, gamma, stats] = inputs;
+    let [dx, dgamma, dbeta] = outputs;
+    let chunks = Chunks::of(shape);
+    let c = chunks.channels;
+    chunks.each(threads, |chunk, first, rows| {
+        let inputs = [x.at(first * c), dy.at(first * c), gamma];
+        let stats = [stats.at(first), stats.at(chunks.rows + first)];
+        let sums = [scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c)];
+        // SAFETY: the caller's promise; chunks do not overlap, and each has sums of its own.
+        unsafe { backward_rows(accumulate, inputs, stats, dx.at(first * c), sums, rows, c) };
+    });
+    threads.each(c.div_ceil(CHANNELS), |task, _| {
+        let first = task * CHANNELS;
+        let channels = CHANNELS.min(c - first);
+        for (i, to) in [dgamma, dbeta].into_iter().enumerate() {
+            let mut sums = [0.0f64; CHANNELS];
+            for chunk in 0..chunks.count() {
+                // SAFETY: written by the tasks above, which are done.
+                let parts = unsafe { scratch.at(2 * c * chunk + i * c + first).slice(channels) };
+                for (sum, part) in sums.iter_mut().zip(parts) {
+                    *sum += f64::from(*part);
+                }
+            }
+            for (channel, sum) in sums[..channels].iter().enumerate() {
+                // SAFETY: the caller's promise; a channel is one task's.
+                unsafe { to.at(first + channel).set(*sum as f32) };
+            }
+        }
+    });
+}

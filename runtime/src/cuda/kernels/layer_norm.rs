@@ -1,0 +1,54 @@
+//! The launches of a layer normalisation: what each row needs, in pieces that are then put together, and one pass over the
+//! elements.
+//!
+//! What it deliberately does not do: hold a formula; those are in `layer_norm.cu`.
+
+use super::Argument::{F32, Operand, U32, U64};
+use super::{Plan, elements, flag, narrow, norm};
+use plimsoll_ir::program::RowShape;
+
+/// Pieces of a row at most: the threads of a warp.
+const MOST_PIECES: u64 = 32;
+
+/// Channels that a piece has at least.
+const LEAST_CHANNELS: u64 = 8;
+
+/// Into how many pieces a row is cut.
+fn pieces(shape: &RowShape) -> u64 {
+    (shape.channels / LEAST_CHANNELS).clamp(1, MOST_PIECES)
+}
+
+/// x, gamma, beta -> y, stats.
+pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
+    let [x, gamma, beta, y, stats] = [0, 1, 2, 3, 4].map(Operand);
+    let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
+    let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
+    let parts = p.floats(threads.saturating_mul(2));
+    p.launch("layer_norm_moments", threads, vec![x, parts, U64(threads), channels, pieces]);
+    p.launch("layer_norm_stats", shape.rows, vec![parts, stats, rows, channels, pieces, F32(epsilon)]);
+    let n = elements(shape);
+    p.launch("layer_norm_apply", n.div_ceil(4), vec![x, stats, gamma, beta, y, U64(n), rows, channels]);
+}
+
+/// x, dy, gamma, stats -> dx, dgamma, dbeta. dx is last, as it may lie where dy does.
+pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
+    let [x, dy, gamma, stats, dx, dgamma, dbeta] = [0, 1, 2, 3, 4, 5, 6].map(Operand);
+    let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
+    let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
+    let [products, slopes] = [threads, shape.rows].map(|n| p.floats(n.saturating_mul(2)));
+    let arguments = vec![x, dy, gamma, stats, products, U64(threads), channels, pieces];
+    p.launch("layer_norm_products", threads, arguments);
+    p.launch("layer_norm_slopes", shape.rows, vec![products, stats, slopes, rows, channels, pieces]);
+
+    let count = norm::parts(shape);
+    let of_parts = count.saturating_mul(shape.channels);
+    let [gammas, betas] = [0, 1].map(|_| p.floats(of_parts));
+    let arguments = vec![x, dy, stats, gammas, betas, rows, channels, U32(narrow(count))];
+    p.launch("layer_norm_gradients", of_parts, arguments);
+    p.sum(gammas, count, shape.channels, dgamma);
+    p.sum(betas, count, shape.channels, dbeta);
+
+    let n = elements(shape);
+    let arguments = vec![x, dy, gamma, stats, slopes, dx, U64(n), rows, channels, flag(accumulate)];
+    p.launch("layer_norm_backward", n.div_ceil(4), arguments);
+}
