@@ -520,6 +520,9 @@ pub struct SimulateArgs {
     /// List start and end of every command as well
     #[arg(long)]
     pub commands: bool,
+    /// Write the timeline as trace events, which ui.perfetto.dev and chrome://tracing open
+    #[arg(long, value_name = "FILE")]
+    pub trace_out: Option<PathBuf>,
 }
 
 /// `run`

@@ -21,6 +21,7 @@ pub mod output;
 pub mod progress;
 pub mod study;
 pub mod task;
+pub mod trace_events;
 pub mod training;
 pub mod tuning;
 pub mod verbs;

@@ -58,6 +58,10 @@ fn a_plan_is_made_checked_and_simulated_and_every_format_says_the_same() {
         let text = plimsoll(folder, &format!("simulate t.json s.json --format {format}"));
         assert!(String::from_utf8_lossy(&text.stdout).contains("makespan"));
     }
+    check(folder, "simulate t.json s.json --trace-out e.json", 0, &["perfetto"]);
+    let events = fs::read_to_string(folder.join("e.json")).expect("the events");
+    assert!(events.starts_with(r#"{"traceEvents":[{"ph":"M","name":"process_name""#), "{}", &events[..80]);
+    check(folder, "simulate t.json s.json --trace-out t.json", 2, &["t.json would be overwritten"]);
 }
 
 #[test]

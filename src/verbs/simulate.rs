@@ -2,10 +2,12 @@
 
 use crate::args::SimulateArgs;
 use crate::failure::Failure;
+use crate::files::not_the_same;
 use crate::output::{Cell, Table};
+use crate::trace_events::{TraceEvents, cause, describe};
 use crate::verbs::check::read_valid;
-use plimsoll_ir::schedule::{Command, Schedule, Stream};
-use plimsoll_ir::simulate::{Cause, Timeline, simulate};
+use plimsoll_ir::schedule::{Schedule, Stream};
+use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -16,6 +18,18 @@ const STALLS_SHOWN: usize = 10;
 pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
     let (trace, schedule) = read_valid(&args.trace, &args.schedule)?;
     let timeline = simulate(&trace, &schedule);
+    if let Some(path) = &args.trace_out {
+        for input in [&args.trace, &args.schedule] {
+            not_the_same(input, path)?;
+        }
+        let mut events = TraceEvents::default();
+        events.add("predicted", &trace, &schedule, &timeline);
+        events.write(path)?;
+        tracing::info!("{} opens in ui.perfetto.dev", path.display());
+        if timeline.makespan() == Seconds::ZERO {
+            tracing::warn!("it shows nothing: all ops of the trace take 0 s; fill in their seconds, or plan with --profile");
+        }
+    }
     let mut tables = vec![totals(&trace, &schedule, &timeline), stalls(&trace, &schedule, &timeline)];
     tables.retain(|table| !table.rows.is_empty());
     if args.commands {
@@ -61,12 +75,7 @@ fn stalls(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Table {
         timeline.stalls(schedule).into_iter().filter(|s| s.stream == Stream::Compute).collect();
     stalls.sort_by(|a, b| b.span.seconds().0.total_cmp(&a.span.seconds().0));
     for stall in stalls.iter().take(STALLS_SHOWN) {
-        let name = |id: plimsoll_ir::CommandId| describe(trace, &schedule.commands[id.index()]);
-        let cause = match stall.cause {
-            Cause::Compute(id) | Cause::Offload(id) | Cause::Prefetch(id) => name(id),
-            Cause::Link(id) => format!("the link, busy with {}", name(id)),
-            Cause::Device => "the device".to_owned(),
-        };
+        let cause = cause(trace, schedule, stall.cause);
         let op = describe(trace, &schedule.commands[stall.command.index()]);
         table.rows.push(vec![op.into(), stall.span.seconds().into(), stall.span.start.into(), cause.into()]);
     }
@@ -97,16 +106,4 @@ fn commands(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Table {
         ]);
     }
     table
-}
-
-/// What a command does, in words.
-fn describe(trace: &Trace, command: &Command) -> String {
-    match command {
-        Command::Compute { op, again, .. } => {
-            let name = &trace.ops[op.index()].name;
-            if *again { format!("{name}, again") } else { name.clone() }
-        }
-        Command::Offload { tensor, .. } => format!("offload of {}", trace.tensors[tensor.index()].name),
-        Command::Prefetch { tensor, .. } => format!("prefetch of {}", trace.tensors[tensor.index()].name),
-    }
 }
