@@ -27,7 +27,9 @@ pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
         events.write(path)?;
         tracing::info!("{} opens in ui.perfetto.dev", path.display());
         if timeline.makespan() == Seconds::ZERO {
-            tracing::warn!("it shows nothing: all ops of the trace take 0 s; fill in their seconds, or plan with --profile");
+            tracing::warn!(
+                "it shows nothing: all ops of the trace take 0 s; `trace --profile` fills in those of a profile"
+            );
         }
     }
     let mut tables = vec![totals(&trace, &schedule, &timeline), stalls(&trace, &schedule, &timeline)];
