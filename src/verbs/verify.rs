@@ -1,7 +1,7 @@
 //! `verify`: trains the same iterations twice, under a plan and keeping everything, and compares every parameter, momentum
 //! and running statistic bit for bit. Exit 6 where one differs.
 
-use crate::args::VerifyArgs;
+use crate::args::{DeviceChoice, VerifyArgs};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Cell, Table};
@@ -20,7 +20,10 @@ const RATE: f64 = 0.01;
 
 /// Runs the verb.
 pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
+    let mut device = args.device.clone();
+    // Only kernels that give the same bits each time can show that a plan changes none.
+    device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));
+    let task = Task::new(&args.network, &args.data, Setup::new(&device)?)?;
     let policy = parse_policy(&args.policy)?;
     let trace = task.trace(args.batch)?;
     let memory = trace.memory();
