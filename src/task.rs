@@ -18,7 +18,7 @@ use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
     Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, Executor, HostMemory, Kernels,
-    Loaded, MemoryLayout, Precision, RuntimeError, cpu,
+    Loaded, MemoryLayout, Precision, RuntimeError, cpu, host_slab,
 };
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
@@ -37,6 +37,10 @@ const GPU_STEP: u64 = 256 << 20;
 
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
+
+/// The share of the machine's memory that what is offloaded may take. Of all of it and not of what is free now, so that a second
+/// run plans the same; where too little is free, allocating it says so.
+const HOST_SHARE: f64 = 0.7;
 
 /// Which device, and how it is set up.
 #[derive(Clone)]
@@ -236,15 +240,31 @@ impl Task {
         Ok(peak.min(Size::Share(MACHINE_SHARE).of(machine)))
     }
 
-    /// The largest batch, up to `limit`, at which a policy finds a plan; none where it finds none for one sample.
+    /// The largest batch, up to `limit`, that can be trained with everything kept or everything swapped.
+    pub fn largest_trainable(&self, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
+        // Where the host has less memory than the device, keeping may go further than swapping.
+        let kept = self.largest_batch(Policy::Keep, budget, limit)?;
+        Ok(self.largest_batch(Policy::Naive, budget, limit)?.max(kept))
+    }
+
+    /// Whether the machine has the memory for what a schedule offloads.
+    pub fn fits_host(&self, trace: &Trace, schedule: &Schedule) -> bool {
+        let on_disk = matches!(&self.setup, Setup::Cpu(CpuOptions { host: HostMemory::File(_), .. }));
+        let room = cpu::machine_bytes().map(|all| Size::Share(HOST_SHARE).of(all));
+        on_disk || room.is_none_or(|room| host_slab(trace, schedule).bytes() <= room)
+    }
+
+    /// The largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; none where it finds none
+    /// for one sample.
     pub fn largest_batch(&self, policy: Policy, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
         let link = self.setup.link().unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
         let least = self.smallest_batch();
         let found = largest(limit, &mut |batch: u64| {
             // One position of one sample has no variance; a batch of two tells whether the network can be trained.
             let batch = batch.max(least);
-            let outcome = self.outcome(&self.trace(batch)?, policy, budget, link)?;
-            Ok::<_, Failure>(outcome.plan().is_some())
+            let trace = self.trace(batch)?;
+            let outcome = self.outcome(&trace, policy, budget, link)?;
+            Ok::<_, Failure>(outcome.plan().is_some_and(|plan| self.fits_host(&trace, &plan.schedule)))
         })?;
         Ok(found.map(|batch| batch.max(least)))
     }

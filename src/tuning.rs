@@ -140,7 +140,7 @@ pub fn tune(
     quiet: bool,
 ) -> Result<Tuned, Failure> {
     let limit = request.limit(task)?;
-    let largest = task.largest_batch(Policy::Naive, request.budget, limit)?.unwrap_or(0);
+    let largest = task.largest_trainable(request.budget, limit)?.unwrap_or(0);
     if largest < request.min_batch {
         let (least, budget) = (request.min_batch, request.budget);
         let message = format!(
@@ -214,10 +214,10 @@ impl Tuner<'_> {
         let mut trace = self.task.trace(batch)?;
         model.fill(&mut trace).map_err(Failure::usage)?;
         Ok(match self.task.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link())? {
-            PlanOutcome::Planned(plan) => {
+            PlanOutcome::Planned(plan) if self.task.fits_host(&trace, &plan.schedule) => {
                 Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
             }
-            PlanOutcome::Infeasible(_) => None,
+            PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
         })
     }
 

@@ -23,6 +23,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::{Begun, Device, EventId, Executor, IterationId, Loaded, MemoryLayout, Room};
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 /// A device, and the programs and schedules to measure on it.
 pub(crate) struct DeviceBench<'s, 'c> {
@@ -130,6 +131,7 @@ impl Bench for DeviceBench<'_, '_> {
         let executor = self.executor.as_mut().expect(PREPARED);
         let mut samples = link::no_samples();
         let sizes = link::sizes(self.pool)?;
+        wake(executor, *sizes.last().expect("there is a size"), self.link)?;
         for (done, size) in sizes.iter().enumerate() {
             let mut run = |probe: &Probe, together: bool, into: [&mut Vec<_>; 2]| {
                 let loaded = executor.load(&probe.program, &probe.schedule)?;
@@ -208,6 +210,23 @@ fn keep_way(samples: &mut BatchSamples, trace: &Trace, number: u32) {
         samples.seconds.clear();
         samples.ways.retain(|way| Some(&way.name) == name);
     }
+}
+
+/// How long a device of its own is kept busy before its link is timed.
+const WAKING: Duration = Duration::from_millis(300);
+
+/// Transfers until a sleeping device is awake: at rest its link runs at the lowest rate, and its clocks too.
+fn wake(executor: &mut Executor, size: Bytes, planned: Link) -> Result<(), ProfileError> {
+    if !executor.device().pins() {
+        return Ok(());
+    }
+    let probe = Probe::alone(size, planned);
+    let loaded = executor.load(&probe.program, &probe.schedule)?;
+    let begun = Instant::now();
+    while begun.elapsed() < WAKING {
+        executor.run_timed(&loaded)?;
+    }
+    Ok(())
 }
 
 /// Copies of plain host memory of the sizes that were transferred; none where the device takes all host memory alike.

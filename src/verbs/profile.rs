@@ -46,10 +46,12 @@ pub fn measure(
     study: &Study,
     quiet: bool,
 ) -> Result<Profile, Failure> {
-    let Some(largest) = task.largest_batch(Policy::Naive, budget, limit)? else {
+    let Some(largest) = task.largest_trainable(budget, limit)? else {
         // Planning the smallest batch says which layer needs how much.
         task.plan(&task.trace(task.smallest_batch())?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
-        return Err(Failure::new(Exit::NoPlan, "no batch fits the budget").help("raise --budget"));
+        let message =
+            "no batch fits the budget with what the machine's own memory can hold of what is swapped";
+        return Err(Failure::new(Exit::NoPlan, message).help("raise --budget"));
     };
     let device = task.setup.device()?;
     let mut batches: Vec<u64> =
@@ -65,16 +67,28 @@ pub fn measure(
         fresh: false,
     };
     tracing::info!("measuring {} at batches {:?} within {budget}", task.network.spec.name, request.batches);
+    // On a processor transfers take from the caches and cores of ops, so all batch sizes are measured under the same conditions, those
+    // of naive swapping. A GPU's ops do not notice them much, and page-locked memory is dear: what fits is kept.
+    let policies: &[Policy] = match task.setup {
+        Setup::Cpu(_) => &[Policy::Naive, Policy::Keep],
+        Setup::Cuda(_) => &[Policy::Keep, Policy::Naive],
+    };
     let mut subject = |batch, way| {
         let program = task.program(batch, Mode::Train)?;
-        let link = Link::symmetric(UNMEASURED);
-        let schedule = schedule_in_way(&program, way, |trace| match way {
-            None => Ok(Some(task.plan(trace, Policy::Naive, budget, link)?.schedule)),
-            Some(_) => {
-                let outcome = task.outcome(trace, Policy::Naive, budget, link)?;
-                Ok::<_, Failure>(outcome.plan().map(|plan| plan.schedule.clone()))
+        let schedule = schedule_in_way(&program, way, |trace| {
+            for policy in policies {
+                let outcome = task.outcome(trace, *policy, budget, Link::symmetric(UNMEASURED))?;
+                let fits = outcome.plan().filter(|plan| task.fits_host(trace, &plan.schedule));
+                if let Some(plan) = fits {
+                    return Ok::<_, Failure>(Some(plan.schedule.clone()));
+                }
             }
+            Ok(None)
         })?;
+        if schedule.is_none() && way.is_none() {
+            let message = format!("batch {batch} fits no more than a moment ago");
+            return Err(Failure::new(Exit::Internal, message).into());
+        }
         Ok::<_, SubjectError>(schedule.map(|schedule| (program, schedule)))
     };
     let bar = progress::bar("profile", 1, quiet);

@@ -1,13 +1,14 @@
 //! Device memory and host slab of the device `cpu`: mappings of exact size.
 //!
 //! Both are mapped and touched when they are allocated, and what the system says is available is asked for first, so that
-//! too little memory is an error then. (Memory that another process takes meanwhile, or a limit of a container, can still
-//! end the process at that moment, but not in the middle of training.) A host file gets all its blocks at once for the same reason: writing
+//! too little memory is an error then. (Memory that another process takes meanwhile can still end the process at that moment,
+//! but not in the middle of training.) A host file gets all its blocks at once for the same reason: writing
 //! through a mapping to a disk that has become full would end the process.
 //!
 //! Pointers into the mappings are given to the streams' threads. That no two of them touch the same bytes at once
 //! is what `ir::check` has proved of the schedule.
 
+use super::system::{available_bytes, machine_bytes};
 use crate::device::{DeviceError, MemoryLayout};
 use memmap2::{MmapMut, MmapOptions};
 use plimsoll_ir::Bytes;
@@ -182,32 +183,6 @@ fn fill(file: &File, bytes: Bytes) -> std::io::Result<()> {
             code => return Err(std::io::Error::from_raw_os_error(code)),
         }
     }
-}
-
-/// What the system could give now; none where it does not say.
-pub(crate) fn available_bytes() -> Option<Bytes> {
-    meminfo("MemAvailable:")
-}
-
-/// All memory of the machine; none where the system does not say.
-pub(super) fn machine_bytes() -> Option<Bytes> {
-    meminfo("MemTotal:")
-}
-
-/// A number of the system's memory table.
-fn meminfo(key: &str) -> Option<Bytes> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with(key))?;
-    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Bytes(kibibytes * 1024))
-}
-
-/// The processor's model and the operating system.
-pub(crate) fn system_name() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(':'));
-    let model = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
-    format!("{model}, {}", std::env::consts::OS)
 }
 
 #[cfg(test)]

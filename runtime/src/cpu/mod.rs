@@ -13,9 +13,11 @@ pub mod kernels;
 mod link;
 mod memory;
 mod stream;
+mod system;
 
 pub use memory::HostMemory;
-pub(crate) use memory::{available_bytes, system_name};
+pub use system::machine_bytes;
+pub(crate) use system::{available_bytes, system_name};
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
@@ -81,7 +83,7 @@ impl Device for Cpu {
             name: "cpu".into(),
             system: system_name(),
             threads: self.options.threads.max(1),
-            memory: memory::machine_bytes(),
+            memory: machine_bytes(),
         }
     }
 

@@ -1,0 +1,130 @@
+//! What the system says of itself: its memory, that of the control groups which this process is in, and its name.
+//!
+//! A container is given less memory than the machine has and is ended when it takes more; the machine's own table does not
+//! know. So both are asked, and the lesser counts.
+
+use plimsoll_ir::Bytes;
+use std::fs::read_to_string;
+use std::path::Path;
+
+/// A limit beyond this is none.
+const UNLIMITED: u64 = 1 << 60;
+
+/// What the system could give now; none where it does not say.
+pub(crate) fn available_bytes() -> Option<Bytes> {
+    let groups = own_groups().into_iter().map(|group| Bytes(group.limit.saturating_sub(group.used)));
+    groups.chain(meminfo("MemAvailable:")).min()
+}
+
+/// All memory that this process may ever have; none where the system does not say.
+pub fn machine_bytes() -> Option<Bytes> {
+    own_groups().into_iter().map(|group| Bytes(group.limit)).chain(meminfo("MemTotal:")).min()
+}
+
+/// A number of the system's memory table.
+fn meminfo(key: &str) -> Option<Bytes> {
+    let text = read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with(key))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Bytes(kibibytes * 1024))
+}
+
+/// A control group that limits memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    limit: u64,
+    /// Less what the system would take back when it is needed.
+    used: u64,
+}
+
+fn own_groups() -> Vec<Group> {
+    let own = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    groups(Path::new("/sys/fs/cgroup"), &own)
+}
+
+/// The groups with a limit, of those that a process is in and all above them. Of either version: `0::/path` in the tree
+/// itself, `N:memory:/path` in its folder `memory`. In a container a path may be one of the machine's, which is not there;
+/// the tree's root is then the container's own group.
+fn groups(tree: &Path, own: &str) -> Vec<Group> {
+    let mut found = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next(), parts.next().unwrap_or_default(), parts.next());
+        let Some(path) = path.and_then(|path| path.strip_prefix('/')) else { continue };
+        let (root, files) = match controllers {
+            "" => (tree.to_owned(), ["memory.max", "memory.current", "inactive_file "]),
+            "memory" => (
+                tree.join(controllers),
+                ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "],
+            ),
+            _ => continue,
+        };
+        for folder in Path::new(path).ancestors() {
+            found.extend(group(&root.join(folder), files));
+        }
+    }
+    found
+}
+
+fn group(folder: &Path, [limit, used, inactive]: [&str; 3]) -> Option<Group> {
+    let number = |file: &str| read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
+    let limit = number(limit).filter(|limit| *limit < UNLIMITED)?;
+    let stat = read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.trim().parse::<u64>().ok());
+    let used = number(used).unwrap_or(0).saturating_sub(inactive.unwrap_or(0));
+    Some(Group { limit, used })
+}
+
+/// The processor's model and the operating system.
+pub(crate) fn system_name() -> String {
+    let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(':'));
+    let model = model.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+    format!("{model}, {}", std::env::consts::OS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a tree of files, and gives the groups of a process in it.
+    fn check(files: &[(&str, &str)], own: &str, expected: &[(u64, u64)]) {
+        let tree = tempfile::tempdir().expect("a folder");
+        for (path, text) in files {
+            let path = tree.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("it has one")).expect("a folder");
+            std::fs::write(path, text).expect("a file");
+        }
+        let found: Vec<(u64, u64)> = groups(tree.path(), own).iter().map(|g| (g.limit, g.used)).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn every_group_above_a_process_limits_it() {
+        let two = [
+            ("memory.max", "max\n"),
+            ("a/memory.max", "8000\n"),
+            ("a/memory.current", "5000\n"),
+            ("a/memory.stat", "anon 1\ninactive_file 1000\n"),
+            ("a/b/memory.max", "3000\n"),
+        ];
+        check(&two, "0::/a/b\n", &[(3000, 0), (8000, 4000)]);
+        check(&two, "0::/\n", &[]);
+        // A container sees its own group as the root, and its path is one of the machine's.
+        check(&[("memory.max", "700"), ("memory.current", "70")], "0::/../x\n", &[(700, 70)]);
+        let one = [
+            ("memory/memory.limit_in_bytes", "9223372036854771712"),
+            ("memory/a/memory.limit_in_bytes", "9000"),
+            ("memory/a/memory.usage_in_bytes", "600"),
+            ("memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file 100"),
+        ];
+        check(&one, "5:cpu:/a\n4:memory:/a\n0::/\n", &[(9000, 500)]);
+        check(&one, "nonsense\n::\n", &[]);
+    }
+
+    #[test]
+    fn this_machine_has_some_memory() {
+        let (all, now) = (machine_bytes().expect("Linux says"), available_bytes().expect("Linux says"));
+        assert!(now <= all && now > Bytes::ZERO, "{now} of {all}");
+    }
+}
