@@ -7,13 +7,14 @@ use crate::rust::{Source, line_of, words};
 use crate::tree::{Finding, Tree};
 
 /// Every crate by its folder, with the folders that it may depend on. The root, which may use all, is "".
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("ir", &[]),
     ("networks", &["ir"]),
     ("tuner", &["ir"]),
     ("runtime", &["ir"]),
     ("profiler", &["ir", "runtime"]),
     ("", &["ir", "networks", "tuner", "runtime", "profiler"]),
+    ("gpu", &["", "ir", "networks", "tuner", "runtime", "profiler"]),
     ("standin", &[]),
     ("xtask", &[]),
     ("fuzz", &["ir", "tuner"]),

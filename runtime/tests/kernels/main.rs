@@ -6,7 +6,7 @@
 //!
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
-mod device;
+pub mod device;
 mod gelu;
 mod harness;
 mod layer_norm;
@@ -14,6 +14,7 @@ mod nvrtc;
 pub mod random;
 mod reference;
 mod text;
+mod ways;
 
 use gelu::{gelu, gelu_gradients_are_derivatives, gelu_has_no_surprises_far_out};
 use harness::{

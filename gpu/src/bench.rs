@@ -1,0 +1,302 @@
+//! What the measuring sections share: a network on the device, plans of it, and runs that are timed.
+//!
+//! An iteration is timed from the call that starts it to the return of the one that waits for its end, with its input in
+//! place, as PyTorch's side times its own. The learning rate is 0, so that every iteration computes on the same plain numbers.
+//!
+//! What it deliberately does not do: choose sizes or judge; the sections do.
+
+use crate::ground::Ground;
+use plimsoll::failure::{Exit, Failure};
+use plimsoll::task::{Gpu, Setup, Task};
+use plimsoll::verbs::doctor::version;
+use plimsoll::verbs::profile::UNMEASURED;
+use plimsoll_ir::network::{NetworkSpec, Shape};
+use plimsoll_ir::profile::{LinkSamples, Profile};
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_networks::Mode;
+use plimsoll_profiler::{
+    Effort, ProfileRequest, SubjectError, Watch, batch_samples, centre, fractions, machine, schedule_in_way,
+};
+use plimsoll_runtime::cuda::survey;
+use plimsoll_runtime::data::{Split, synthetic};
+use plimsoll_runtime::{
+    CudaOptions, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer, TrainingPlan,
+};
+use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy, search};
+use std::time::Instant;
+
+/// Samples of the data, more than any batch: they are made when they are read.
+const SAMPLES: usize = 1 << 20;
+
+/// The device as the product opens it: cuDNN and cuBLAS, in f32, all ways to choose from.
+pub fn cuda() -> CudaOptions {
+    CudaOptions::default()
+}
+
+/// A network of the zoo for square images, on the device.
+pub fn task(network: &str, side: u32, classes: u32, options: &CudaOptions) -> Result<Task, Failure> {
+    let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes };
+    let image = Shape { height: side, width: side, channels: 3 };
+    let set = |seed| synthetic(image, classes, SAMPLES, seed);
+    Task::of_spec(&spec, Split { train: set(1), test: set(2) }, Setup::Cuda(Gpu::open(options.clone())?))
+}
+
+/// A link before it was measured.
+pub fn unmeasured() -> Link {
+    Link::symmetric(UNMEASURED)
+}
+
+/// The plan of a policy, looked for until `seconds` are over; none where nothing fits.
+pub fn plan(
+    trace: &Trace,
+    policy: Policy,
+    budget: Bytes,
+    link: Link,
+    seconds: f64,
+) -> Result<Option<Plan>, Failure> {
+    let begun = Instant::now();
+    let expired = || begun.elapsed().as_secs_f64() > seconds;
+    let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
+    let limits = Limits { evaluations: None, expired: searches.then_some(&expired) };
+    let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
+    Ok(match plimsoll_tuner::plan(trace, &request)? {
+        Outcome::Planned(plan) => Some(plan),
+        Outcome::Infeasible(_) => None,
+    })
+}
+
+/// More than any device has, and less than no number can say.
+const UNLIMITED: Bytes = Bytes(1 << 50);
+
+/// The plan that keeps everything; of a trace with seconds, each op in its fastest way.
+pub fn keeping(trace: &Trace) -> Result<Plan, Failure> {
+    let measured = trace.ops.iter().any(|op| !op.alternatives.is_empty() && op.seconds > Seconds::ZERO);
+    let policy = if measured { Policy::Plimsoll } else { Policy::Keep };
+    let plan = plan(trace, policy, UNLIMITED, unmeasured(), KEEPING)?;
+    plan.ok_or_else(|| Failure::new(Exit::Internal, format_args!("everything does not fit {UNLIMITED}")))
+}
+
+/// Seconds to choose ways where everything fits.
+const KEEPING: f64 = 2.0;
+
+/// What keeping everything takes.
+pub fn peak(trace: &Trace) -> Bytes {
+    trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
+}
+
+/// A budget between the floor, below which no plan fits (0), and what keeping everything takes (1).
+pub fn budget(trace: &Trace, share: f64) -> Bytes {
+    let floor = trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+    floor + Bytes(((peak(trace) - floor).0 as f64 * share) as u64)
+}
+
+/// The largest batch, up to `limit`, for which a policy has a plan within the budget whose host slab is no larger than `host`.
+pub fn largest(
+    task: &Task,
+    policy: Policy,
+    budget: Bytes,
+    host: Bytes,
+    limit: u64,
+) -> Result<Option<u64>, Failure> {
+    let least = task.smallest_batch();
+    let found = search::largest(limit, &mut |batch: u64| {
+        let program = task.program(batch.max(least), Mode::Train)?;
+        let plan = plan(&program.trace, policy, budget, unmeasured(), f64::INFINITY)?;
+        Ok::<_, Failure>(plan.is_some_and(|plan| MemoryLayout::of(&program, &plan.schedule).host <= host))
+    })?;
+    Ok(found.map(|batch| batch.max(least)))
+}
+
+/// Fractions of a largest batch, as `profile` measures at.
+pub fn batches(task: &Task, largest: u64) -> Vec<u64> {
+    let mut batches: Vec<u64> =
+        fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
+    batches.dedup();
+    batches
+}
+
+/// Measures a network at some batches, every op in all its ways.
+///
+/// It keeps everything where the device has the memory, whatever the budget: `profile` would swap all of it, which takes ten
+/// times as long.
+pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -> Result<Profile, Failure> {
+    let folder = tempfile::tempdir().map_err(|e| Failure::file(&std::env::temp_dir(), "use", &e))?;
+    let device = task.setup.device()?;
+    let spare = task.budget(None)?;
+    let largest = batches.last().copied().unwrap_or(1);
+    let kept = peak(&task.trace(largest)?) + Bytes(ground.pick(SCRATCH, SMALL_SCRATCH));
+    let (policy, within) =
+        if kept <= spare { (Policy::Keep, kept.max(budget)) } else { (Policy::Naive, budget) };
+    // Two rounds at least; a GPU that is alone repeats itself.
+    let (at_least, time) = ground.pick((6, Seconds(6.0)), (3, Seconds::ZERO));
+    let effort = Effort { at_least, at_most: 12, time, bad: f64::INFINITY, ..Effort::default() };
+    let least = batches.first().copied();
+    let request = ProfileRequest {
+        network: task.network.spec.clone(),
+        machine: machine(&*device, None, &version()),
+        budget: within,
+        batches,
+        effort,
+        journal: folder.path().join("journal"),
+        fresh: true,
+    };
+    let mut subject = |batch: u64, way: Option<u32>| {
+        // In tiny sizes other ways are tried once.
+        if ground.options.small && way.is_some_and(|way| way > 0 || Some(batch) != least) {
+            return Ok(None);
+        }
+        let program = task.program(batch, Mode::Train)?;
+        let schedule = schedule_in_way(&program, way, |trace| {
+            let plan = plan(trace, policy, within, unmeasured(), f64::INFINITY)?;
+            Ok::<_, Failure>(plan.map(|plan| plan.schedule))
+        })?;
+        let schedule = match (schedule, way) {
+            (None, None) => Some(task.plan(&program.trace, policy, within, unmeasured())?.schedule),
+            (schedule, _) => schedule,
+        };
+        Ok::<_, SubjectError>(schedule.map(|schedule| (program, schedule)))
+    };
+    let mut watch = Watch { stop: &|| false, progress: &mut |_| {}, warn: &mut |what| eprintln!("{what}") };
+    Ok(plimsoll_profiler::profile(&request, &mut subject, device, &mut watch)?)
+}
+
+/// What ways may take beside what keeping everything takes in the usual ones.
+const SCRATCH: u64 = 2 << 30;
+const SMALL_SCRATCH: u64 = 4 << 20;
+
+/// The link, as it is measured on a network that is small beside the transfers.
+pub fn link(ground: &Ground) -> Result<LinkSamples, Failure> {
+    let task = task("mlp", ground.pick(32, 8), 10, &cuda())?;
+    // Room for the largest transfers, twice.
+    let budget = Bytes(ground.pick(512 << 20, 16 << 20));
+    Ok(profile(&task, budget, vec![8], ground)?.link)
+}
+
+/// A schedule on the device, ready to run.
+pub struct Runner {
+    executor: Executor,
+    loaded: Loaded,
+    images: Vec<u8>,
+    labels: Vec<u8>,
+}
+
+impl Runner {
+    /// Takes the memory and draws parameters.
+    pub fn new(task: &Task, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
+        let program = task.program(batch, Mode::Train)?;
+        let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
+        let plan = TrainingPlan {
+            network: task.network.spec.clone(),
+            batch,
+            seed: 1,
+            rate: LearningRateSchedule::constant(0.0),
+            momentum: 0.0,
+            weight_decay: 0.0,
+        };
+        let (executor, loaded) = Trainer::new(executor, loaded.remove(0), None, plan)?.into_parts();
+        let numbers = program.trace.tensors[program.images.index()].bytes.0 / 4;
+        // Numbers in [-1, 1) that repeat after a while; nothing here depends on the pictures.
+        let noise = |i: u64| (i.wrapping_mul(2_654_435_761) % 4093) as f32 / 2046.5 - 1.0;
+        let images = (0..numbers).flat_map(|i| noise(i).to_le_bytes()).collect();
+        let classes = i64::from(task.network.spec.classes);
+        let labels = (0..batch as i64).flat_map(|i| ((i % classes) as i32).to_le_bytes()).collect();
+        Ok(Runner { executor, loaded, images, labels })
+    }
+
+    /// What was allocated.
+    pub fn layout(&self) -> MemoryLayout {
+        self.executor.layout()
+    }
+
+    fn feed(&mut self) -> Result<(), Failure> {
+        self.executor.write_images(&self.loaded, &self.images)?;
+        Ok(self.executor.write_labels(&self.loaded, &self.labels)?)
+    }
+
+    /// One iteration.
+    pub fn iterate(&mut self) -> Result<Seconds, Failure> {
+        self.feed()?;
+        let start = Instant::now();
+        self.executor.run(&self.loaded)?;
+        Ok(Seconds(start.elapsed().as_secs_f64()))
+    }
+
+    /// So many iterations.
+    pub fn iterations(&mut self, count: usize) -> Result<Vec<Seconds>, Failure> {
+        (0..count).map(|_| self.iterate()).collect()
+    }
+
+    /// The mean loss of the last iteration.
+    pub fn loss(&mut self) -> Result<f64, Failure> {
+        let mut bytes = [0; 12];
+        self.executor.read_region(self.loaded.metrics(), &mut bytes)?;
+        Ok(f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
+    }
+
+    /// The trace with the median seconds of every op, and no way to run one but the usual, the only one that is timed.
+    pub fn timed_trace(&mut self, count: usize) -> Result<Trace, Failure> {
+        let mut timelines = Vec::new();
+        for _ in 0..count {
+            self.feed()?;
+            timelines.push(self.executor.run_timed(&self.loaded)?);
+        }
+        let mut trace = self.loaded.trace().clone();
+        let samples = batch_samples(&trace, self.loaded.schedule(), &timelines, Seconds::ZERO);
+        for (op, samples) in trace.ops.iter_mut().zip(samples.ops) {
+            op.seconds = middle(&samples.seconds).0;
+            op.alternatives.clear();
+        }
+        Ok(trace)
+    }
+}
+
+/// Median, and the median absolute deviation as a share of it.
+pub fn middle(seconds: &[Seconds]) -> (Seconds, f64) {
+    let centre = centre(seconds).expect("there are samples");
+    (centre.median, centre.deviation / centre.median)
+}
+
+/// Iterations of several in turn, so many rounds of `count` each after a warm-up that captures them: the seconds of each.
+pub fn in_turn(runners: &mut [Runner], rounds: usize, count: usize) -> Result<Vec<Vec<Seconds>>, Failure> {
+    let mut seconds = vec![Vec::new(); runners.len()];
+    for round in 0..=rounds {
+        for (runner, seconds) in runners.iter_mut().zip(&mut seconds) {
+            let taken = runner.iterations(if round == 0 { WARM_UP } else { count })?;
+            seconds.extend(taken.into_iter().filter(|_| round > 0));
+        }
+    }
+    Ok(seconds)
+}
+
+/// Iterations before any that counts: kernels are loaded in the first, the second is captured, the third replays.
+pub const WARM_UP: usize = 3;
+
+/// Device memory, as NVML sees it; nothing where it is not there.
+pub struct Meter {
+    /// Free memory before this process held anything.
+    untouched: Option<Bytes>,
+    /// What context and libraries take.
+    pub context: Option<Bytes>,
+}
+
+impl Meter {
+    /// Does what opens the device, and sees what that takes.
+    pub fn around<T>(open: impl FnOnce() -> Result<T, Failure>) -> Result<(T, Meter), Failure> {
+        let untouched = free();
+        let opened = open()?;
+        let context = Option::zip(untouched, free()).map(|(before, after)| before.saturating_sub(after));
+        Ok((opened, Meter { untouched, context }))
+    }
+
+    /// What is held now, with context and libraries.
+    pub fn held(&self) -> Option<Bytes> {
+        Option::zip(self.untouched, free()).map(|(before, now)| before.saturating_sub(now))
+    }
+}
+
+/// Free memory of the device.
+fn free() -> Option<Bytes> {
+    survey().ok()?.devices.first()?.1.memory_bytes.now
+}

@@ -1,0 +1,269 @@
+//! What came of a run: a document of plain rows, and the tables that are made of it.
+//!
+//! A row is a JSON object whose names carry their units (`_seconds`, `_bytes`, `_per_second`, `_share`), as it came from a
+//! section or from PyTorch; the tables read the units off the names. Results of one device and day are one file: running a
+//! section again replaces its part.
+
+use crate::sections::{SECTIONS, Section};
+use plimsoll::failure::Failure;
+use plimsoll_ir::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// One measured thing.
+pub type Row = Map<String, Value>;
+
+/// All that is known of one device on one day.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    /// What document this is.
+    pub kind: String,
+    /// Device, driver, versions and commit.
+    pub machine: Row,
+    /// What came of each section that was run.
+    pub sections: Vec<Outcome>,
+}
+
+/// The document's kind.
+pub const KIND: &str = "plimsoll-acceptance/1";
+
+/// How a section ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It ran to its end.
+    Done,
+    /// It says why it could not.
+    Failed,
+    /// Its time was over; the rows are those until then.
+    Cut,
+}
+
+/// What came of a section.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Its name.
+    pub section: String,
+    /// How it ended.
+    pub state: State,
+    /// Why it did not run to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What it took.
+    pub seconds: f64,
+    /// Version and commit of what was tried.
+    pub plimsoll: String,
+    /// Whether it was run in tiny sizes, which say nothing of speed.
+    pub small: bool,
+    /// What it measured.
+    pub rows: Vec<Row>,
+}
+
+/// What the rows of a section say about a target.
+pub struct Verdict {
+    /// In words and numbers.
+    pub measured: String,
+    /// Whether it is met; none where nothing is demanded.
+    pub met: Option<bool>,
+}
+
+/// A number of a row.
+pub fn number(row: &Row, name: &str) -> Option<f64> {
+    row.get(name).and_then(Value::as_f64)
+}
+
+/// Words of a row; empty where there are none.
+pub fn words<'a>(row: &'a Row, name: &str) -> &'a str {
+    row.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+impl Results {
+    /// The results of a device and day, those that are there already included.
+    pub fn open(folder: &Path, machine: Row) -> Result<(Results, PathBuf), Failure> {
+        let slug = |text: &str| {
+            let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+            text.chars().map(plain).collect::<String>()
+        };
+        let name = format!("{}-{}", slug(words(&machine, "device")), words(&machine, "date"));
+        std::fs::create_dir_all(folder).map_err(|e| Failure::file(folder, "create the folder", &e))?;
+        let path = folder.join(format!("{name}.json"));
+        let sections = if path.exists() { read(&path)?.sections } else { Vec::new() };
+        Ok((Results { kind: KIND.to_owned(), machine, sections }, path))
+    }
+
+    /// Takes in what came of a section, in the place of what was known of it, and writes everything, with the tables beside.
+    pub fn add(&mut self, outcome: Outcome, path: &Path) -> Result<(), Failure> {
+        let place = |name: &str| SECTIONS.iter().position(|section| section.name == name);
+        self.sections.retain(|known| known.section != outcome.section);
+        self.sections.push(outcome);
+        self.sections.sort_by_key(|known| place(&known.section));
+        let text = serde_json::to_string_pretty(self).expect("rows are plain");
+        let write = |path: &Path, text: &str| {
+            std::fs::write(path, text).map_err(|e| Failure::file(path, "write", &e))
+        };
+        write(path, &(text + "\n"))?;
+        write(&path.with_extension("md"), &self.markdown())
+    }
+
+    /// What is known of a section.
+    fn of(&self, section: &Section) -> Option<&Outcome> {
+        self.sections.iter().find(|outcome| outcome.section == section.name)
+    }
+
+    /// Everything, as a page.
+    pub fn markdown(&self) -> String {
+        let mut page = format!("# {}\n\n", self.title());
+        page += &targets(std::slice::from_ref(self));
+        page += "\n## Machine\n\n";
+        let facts = self.machine.iter().map(|(name, value)| vec![heading(name), shown(name, value)]);
+        page += &table(&[String::new(), String::new()], facts);
+        for outcome in &self.sections {
+            let _ = write!(page, "\n## {}\n\n{}\n", outcome.section, outcome.line());
+            // Rows with the same names stand in one table.
+            let mut rest: &[Row] = &outcome.rows;
+            while let Some(first) = rest.first() {
+                let names: Vec<&String> = first.keys().collect();
+                let like = rest.iter().take_while(|row| row.keys().eq(names.iter().copied())).count();
+                let head: Vec<String> = names.iter().map(|name| heading(name)).collect();
+                let rows = rest[..like].iter().map(|row| row.iter().map(|(n, v)| shown(n, v)).collect());
+                let _ = write!(page, "\n{}", table(&head, rows));
+                rest = &rest[like..];
+            }
+        }
+        page
+    }
+
+    /// Device and day.
+    fn title(&self) -> String {
+        format!("{}, {}", words(&self.machine, "device"), words(&self.machine, "date"))
+    }
+}
+
+impl Outcome {
+    /// How it ended, in a line.
+    pub fn line(&self) -> String {
+        let how = match self.state {
+            State::Done => "ran to its end",
+            State::Failed => "failed",
+            State::Cut => "was cut",
+        };
+        let why = self.why.as_deref().map_or(String::new(), |why| format!(": {why}"));
+        let small = if self.small { ", in tiny sizes" } else { "" };
+        format!("{} {how} after {:.0} s{small}, plimsoll {}{why}", self.section, self.seconds, self.plimsoll)
+    }
+}
+
+/// Reads one file of results.
+fn read(path: &Path) -> Result<Results, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::file(path, "read", &e))?;
+    let results: Results = serde_json::from_str(&text)
+        .map_err(|e| Failure::usage(format_args!("{} holds no results: {e}", path.display())))?;
+    if results.kind == KIND {
+        return Ok(results);
+    }
+    Err(Failure::usage(format_args!("{} holds `{}`, not `{KIND}`", path.display(), results.kind)))
+}
+
+/// The newest results of each device in a folder, by name; none where there is no folder.
+pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
+    let mut all: Vec<Results> = Vec::new();
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(all) };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "json"));
+    // Names end in the day, so that what comes later in their order is newer.
+    paths.sort();
+    for path in paths {
+        let results = read(&path)?;
+        let device = words(&results.machine, "device").to_owned();
+        all.retain(|known| words(&known.machine, "device") != device);
+        all.push(results);
+    }
+    Ok(all)
+}
+
+/// The table of sections: what each asks, and for how long at most.
+pub fn sections() -> String {
+    let head = ["section", "what it asks", "seconds at most"].map(str::to_owned);
+    let row = |section: &Section| {
+        vec![section.name.to_owned(), section.asks.to_owned(), section.seconds.to_string()]
+    };
+    table(&head, SECTIONS.iter().map(row))
+}
+
+/// The table of targets: what must be reached, and what each of these reached.
+pub fn targets(all: &[Results]) -> String {
+    let mut head = vec!["section".to_owned(), "what it must reach".to_owned()];
+    if all.is_empty() {
+        head.push("measured".to_owned());
+    }
+    head.extend(all.iter().map(Results::title));
+    let rows =
+        SECTIONS.iter().flat_map(|section| section.targets.iter().map(move |target| (section, target)));
+    let rows = rows.map(|(section, target)| {
+        let mut row = vec![section.name.to_owned(), target.what.to_owned()];
+        if all.is_empty() {
+            row.push(NOT_MEASURED.to_owned());
+        }
+        row.extend(all.iter().map(|results| {
+            let outcome = results.of(section).filter(|outcome| !outcome.small);
+            let Some(outcome) = outcome else { return NOT_MEASURED.to_owned() };
+            let Some(verdict) = (target.judge)(&outcome.rows) else {
+                return format!("{NOT_MEASURED}: {}", outcome.line());
+            };
+            let met = verdict.met.map_or("", |met| if met { " (met)" } else { " (missed)" });
+            format!("{}{met}", verdict.measured)
+        }));
+        row
+    });
+    table(&head, rows)
+}
+
+/// What stands where nothing was measured.
+const NOT_MEASURED: &str = "not measured";
+
+/// A table in Markdown.
+fn table(head: &[String], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|c| c.replace('|', "\\|").replace('\n', " ")).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let mut text = line(head);
+    let _ = writeln!(text, "|{}", "---|".repeat(head.len()));
+    rows.for_each(|row| text += &line(&row));
+    text
+}
+
+/// A name without what a cell shows by itself.
+fn heading(name: &str) -> String {
+    let ends = ["_bytes_per_second", "_per_second", "_seconds", "_bytes", "_share"];
+    let end = ends.iter().find(|end| name.ends_with(*end));
+    let stem = end.map_or(name, |end| &name[..name.len() - end.len()]);
+    let unit = if end == Some(&"_per_second") { "/s" } else { "" };
+    format!("{}{unit}", stem.replace('_', " "))
+}
+
+/// A value for people, by the unit in its name.
+fn shown(name: &str, value: &Value) -> String {
+    let Some(number) = value.as_f64() else {
+        return match value {
+            Value::String(text) => text.clone(),
+            Value::Null => "-".to_owned(),
+            other => other.to_string(),
+        };
+    };
+    if name.ends_with("_bytes_per_second") {
+        return format!("{:.1} GB/s", number / 1e9);
+    }
+    if name.ends_with("_seconds") {
+        return Seconds(number).to_string();
+    }
+    if name.ends_with("_bytes") {
+        return Bytes(number.max(0.0) as u64).to_string();
+    }
+    if name.ends_with("_share") {
+        return format!("{:+.2} %", number * 100.0);
+    }
+    if value.is_u64() || value.is_i64() { value.to_string() } else { format!("{number:.3}") }
+}

@@ -1,0 +1,72 @@
+//! The sections of a run, as data: what each asks, how long it may take, how it is measured, and what must come of it.
+//!
+//! What it deliberately does not do: run anything. A section that needs another's numbers measures them itself, so that any
+//! of them can be run alone.
+
+mod batches;
+mod bits;
+mod deep;
+mod link;
+mod predict;
+mod pytorch;
+mod step;
+mod tests;
+
+use crate::ground::Ground;
+use crate::results::{Row, Verdict, number};
+use plimsoll::failure::Failure;
+
+/// One question, and how it is answered.
+pub struct Section {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it asks.
+    pub asks: &'static str,
+    /// Seconds after which it is cut.
+    pub seconds: u64,
+    /// Measures, and gives rows.
+    pub run: fn(&Ground) -> Result<(), Failure>,
+    /// What must come of it.
+    pub targets: &'static [Target],
+}
+
+/// Something that must be reached.
+pub struct Target {
+    /// What, in words.
+    pub what: &'static str,
+    /// Whether missing it means that something is wrong, and not only slow.
+    pub verifies: bool,
+    /// What the rows say about it; none where they say nothing.
+    pub judge: fn(&[Row]) -> Option<Verdict>,
+}
+
+/// All of them, in the order in which they are run: first what must be right, then the short ones.
+pub const SECTIONS: &[Section] = &[
+    tests::SECTION,
+    bits::SECTION,
+    link::SECTION,
+    step::SECTION,
+    predict::SECTION,
+    pytorch::SECTION,
+    batches::SECTION,
+    deep::SECTION,
+];
+
+/// The section of this name.
+pub fn find(name: &str) -> Result<&'static Section, Failure> {
+    SECTIONS.iter().find(|section| section.name == name).ok_or_else(|| {
+        let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
+        Failure::usage(format_args!("there is no section `{name}`"))
+            .help(format_args!("the sections are {}", names.join(", ")))
+    })
+}
+
+/// The numbers of this name in all rows that have one.
+fn numbers(rows: &[Row], name: &str) -> Vec<f64> {
+    rows.iter().filter_map(|row| number(row, name)).collect()
+}
+
+/// The largest; none of none.
+fn worst(numbers: &[f64]) -> Option<f64> {
+    numbers.iter().copied().max_by(f64::total_cmp)
+}

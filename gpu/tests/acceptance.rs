@@ -1,0 +1,181 @@
+//! The acceptance program without a GPU: every section runs to its end on the stand-in of the driver, in tiny sizes, and what
+//! cannot run says so; README and PyTorch's side agree with the program.
+
+// Cargo builds the library that stands in beside this test.
+use plimsoll_networks::{build, usual};
+use plimsoll_standin as _;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const GPU: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The program, with nothing of this machine's environment but what is named.
+fn accept(arguments: &[&str], libraries: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_accept"));
+    command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("HOME", libraries).env("PLIMSOLL_CUDA_LIBRARIES", libraries);
+    command.output().expect("the program starts")
+}
+
+fn said(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder in which the device finds the stand-in; none, with a word, where there is no C compiler for its kernels.
+fn stand_in() -> Option<tempfile::TempDir> {
+    if Command::new("cc").arg("--version").output().is_err() {
+        println!("skipped: no C compiler `cc` is on this machine");
+        return None;
+    }
+    let test = std::env::current_exe().expect("a test has a file");
+    let built = test.with_file_name("libplimsoll_standin.so");
+    assert!(built.is_file(), "cargo builds the library beside its tests");
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    for name in ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9", "libnvidia-ml.so.1"] {
+        std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
+    }
+    Some(folder)
+}
+
+/// The one file of results in a folder.
+fn results(folder: &Path) -> Value {
+    let mut paths = std::fs::read_dir(folder).expect("there is a folder").flatten().map(|entry| entry.path());
+    let path: PathBuf =
+        paths.find(|path| path.extension().is_some_and(|end| end == "json")).expect("results were written");
+    assert!(path.with_extension("md").is_file());
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("results are JSON")
+}
+
+#[test]
+fn every_section_runs_to_its_end() {
+    let Some(libraries) = stand_in() else { return };
+    let folder = libraries.path().join("results");
+    let pytorch = format!("{GPU}/pytorch.py");
+    let at = folder.to_str().expect("a path");
+    let output = accept(&["run", "--small", "--results", at, "--pytorch", &pytorch], libraries.path());
+    let (out, err) = (said(&output.stdout), said(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    let results = results(&folder);
+    for fact in ["device", "date", "plimsoll", "driver", "cuda", "nvrtc", "cublas", "cudnn", "pytorch"] {
+        assert!(results["machine"][fact].is_string(), "{fact} in {}", results["machine"]);
+    }
+    let sections = results["sections"].as_array().expect("a list");
+    let rows: Vec<(&str, usize)> = sections
+        .iter()
+        .map(|section| {
+            assert_eq!(section["state"], "done", "{section}");
+            let rows = section["rows"].as_array().expect("a list");
+            (section["section"].as_str().expect("a name"), rows.len())
+        })
+        .collect();
+    let least = [
+        ("tests", 3),
+        ("bits", 3),
+        ("link", 6),
+        ("step", 3),
+        ("predict", 3),
+        ("pytorch", 6),
+        ("batches", 2),
+        ("deep", 1),
+    ];
+    assert_eq!(rows.len(), least.len(), "{rows:?}");
+    for ((name, count), (expected, least)) in rows.iter().zip(least) {
+        assert!(*name == expected && *count >= least, "{rows:?}");
+    }
+    // Ours were measured; PyTorch's were measured, or say why not.
+    for section in sections {
+        for row in section["rows"].as_array().expect("a list") {
+            let note = row["note"].as_str().unwrap_or_default();
+            let excused = note.starts_with("skipped") || note.contains("zoo");
+            assert!(excused || note.is_empty() || row["who"].is_string(), "{row}");
+            for (key, value) in row.as_object().expect("an object") {
+                let measured = key.ends_with("iteration_seconds") || key.ends_with("images_per_second");
+                let ours = measured && !key.starts_with("caffe") && !key.starts_with("accudnn");
+                assert!(!ours || value.is_number() || excused, "{key} of {row}");
+            }
+        }
+    }
+    // A second run of one section replaces its part and keeps the others.
+    let again = accept(&["run", "bits", "--small", "--results", at, "--pytorch", &pytorch], libraries.path());
+    assert!(again.status.success(), "{}", said(&again.stderr));
+    assert_eq!(self::results(&folder)["sections"].as_array().map(Vec::len), Some(least.len()));
+    // Tiny sizes are nothing to show.
+    let table = said(&accept(&["table", at], libraries.path()).stdout);
+    assert!(table.contains("stand-in") && !table.contains("(met)") && !table.contains("(missed)"), "{table}");
+}
+
+#[test]
+fn a_section_that_is_cut_or_fails_is_a_row_and_the_run_goes_on() {
+    let Some(libraries) = stand_in() else { return };
+    let folder = libraries.path().join("results");
+    let at = folder.to_str().expect("a path");
+    let output =
+        accept(&["run", "tests", "bits", "--small", "--seconds", "1", "--results", at], libraries.path());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output.stderr));
+    let results = results(&folder);
+    let states: Vec<&str> =
+        results["sections"].as_array().expect("a list").iter().filter_map(|s| s["state"].as_str()).collect();
+    assert_eq!(states, ["cut", "cut"], "{results}");
+    assert!(said(&output.stderr).contains("1 s were over"), "{}", said(&output.stderr));
+}
+
+#[test]
+fn what_cannot_run_says_so_with_the_exit_codes_of_the_house() {
+    let nowhere = tempfile::tempdir().expect("there is a folder for temporary files");
+    let at = nowhere.path().join("results").to_str().expect("a path").to_owned();
+    let check = |arguments: &[&str], code: i32, parts: &[&str]| {
+        let output = accept(arguments, nowhere.path());
+        let err = said(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {err}");
+        parts.iter().for_each(|part| assert!(err.contains(part), "`{part}` in: {err}"));
+    };
+    check(&["run", "stpe", "--results", &at], 2, &["there is no section `stpe`", "step, predict"]);
+    check(&["run", "--results", &at], 4, &["libcuda.so.1"]);
+    check(&["section", "bits", "--seconds", "5"], 4, &["libcuda.so.1"]);
+    check(&["walk"], 2, &["walk"]);
+    std::fs::write(nowhere.path().join("other.json"), "{}").expect("a file");
+    check(&["table", nowhere.path().to_str().expect("a path")], 2, &["other.json", "no results"]);
+}
+
+/// What stands between two marks of the README.
+fn marked<'a>(page: &'a str, mark: &str) -> &'a str {
+    let (_, rest) = page.split_once(&format!("<!-- {mark} -->\n")).expect("the page has the mark");
+    rest.split_once("<!-- end -->").expect("it ends").0
+}
+
+#[test]
+fn the_readme_is_what_the_program_says() {
+    let page = std::fs::read_to_string(format!("{GPU}/README.md")).expect("a page");
+    let nowhere = tempfile::tempdir().expect("there is a folder for temporary files");
+    let results = format!("{GPU}/results");
+    for (mark, arguments) in [("sections", vec!["sections"]), ("targets", vec!["table", &results])] {
+        let output = accept(&arguments, nowhere.path());
+        let table = said(&output.stdout);
+        assert!(output.status.success());
+        assert_eq!(marked(&page, mark), table, "put this between the marks `{mark}`:\n{table}");
+    }
+    let seconds: u64 = page
+        .lines()
+        .filter_map(|line| line.strip_suffix(" |")?.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum();
+    assert!((300..540).contains(&seconds), "{seconds} s are nine minutes and more");
+}
+
+#[test]
+fn networks_have_the_same_numbers_of_parameters_on_both_sides() {
+    let text = std::fs::read_to_string(format!("{GPU}/pytorch.py")).expect("PyTorch's side");
+    let (_, rest) = text.split_once("PARAMETERS = {\n").expect("it has them");
+    let (table, _) = rest.split_once('}').expect("they end");
+    let mut checked = 0;
+    for line in table.lines().filter(|line| line.contains(':')) {
+        let (name, count) = line.trim().trim_end_matches(',').split_once(": ").expect("a name and a number");
+        let (name, count) =
+            (name.trim_matches('"'), count.replace('_', "").parse::<u64>().expect("a number"));
+        let network = build(&usual(name).expect("the zoo has it")).expect("it can be built");
+        let own: u64 = network.layers.iter().map(|layer| network.parameters(layer)).sum();
+        assert_eq!(own, count, "{name}");
+        checked += 1;
+    }
+    assert!(checked >= 8);
+}

@@ -1,0 +1,183 @@
+//! The ways of the device `cuda` to run a convolution, cuDNN's algorithms and cuBLAS among them, as an iteration runs them: a
+//! program of one op, whose operands lie in resident memory between guards, under a schedule that names the way.
+//!
+//! Skipped where there is no device. Calls with one way, which is our own kernel, are tested without the runtime's device.
+
+use super::harness::{Arg, GUARD};
+use plimsoll_ir::program::{Call, Hyper, Kernel, Operand, Program, Region, Role, STORAGE_ALIGNMENT, Way};
+use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
+use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, OpId, Seconds, TensorId};
+use plimsoll_runtime::{CudaDevice, CudaOptions, Device, Executor, MemoryLayout};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+const GUARD_BYTE: u8 = 0xFE;
+/// Four of these are a NaN.
+const POISON: u8 = 0xFF;
+
+/// What each way of a convolution leaves in its operands; nothing of other calls, and where there is no device.
+pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
+    static DEVICE: OnceLock<Option<Mutex<CudaDevice>>> = OnceLock::new();
+    let convolves = matches!(
+        call,
+        Call::ConvForward { .. } | Call::ConvBackwardFilter { .. } | Call::ConvBackwardData { .. }
+    );
+    if !convolves {
+        return Vec::new();
+    }
+    let device = DEVICE.get_or_init(|| match CudaDevice::open(&CudaOptions::default()) {
+        Ok(device) => Some(Mutex::new(device)),
+        Err(why) => {
+            eprintln!("skipped: the device's ways are not run: {why}");
+            None
+        }
+    });
+    let Some(device) = device else { return Vec::new() };
+    // What a failed test left there does not matter to the next.
+    let device = device.lock().unwrap_or_else(PoisonError::into_inner);
+    let ways = device.ways(call);
+    let program = program(call, args, &ways);
+    let schedules: Vec<Schedule> = (0..ways.len()).map(|number| schedule(&program, number)).collect();
+    let layouts = schedules.iter().map(|schedule| MemoryLayout::of(&program, schedule));
+    let layout = layouts.fold(MemoryLayout::default(), MemoryLayout::union);
+    let another = device.another().expect("it shares what is open");
+    let mut executor = Executor::new(Box::new(another), layout).expect("the test is small");
+    let run = |(way, schedule): (&Way, &Schedule)| {
+        let loaded = executor.load(&program, schedule).expect("the program is sound");
+        let name = format!("the device's way `{}`", way.name);
+        for region in &program.resident {
+            let number = region.name.strip_prefix("operand ").and_then(|n| n.parse::<usize>().ok());
+            let bytes = region.bytes().0 as usize;
+            let content = match number.map(|n| &args[n]) {
+                Some(Arg::In(bytes) | Arg::InOut(bytes)) => bytes.clone(),
+                Some(_) => vec![POISON; bytes],
+                None => vec![GUARD_BYTE; bytes],
+            };
+            executor.write_region(region, &content).expect("it is in range");
+        }
+        executor.run(&loaded).unwrap_or_else(|error| panic!("{call:?} by {name}: {error}"));
+        let mut held = Vec::new();
+        for region in &program.resident {
+            let mut bytes = vec![0; region.bytes().0 as usize];
+            executor.read_region(region, &mut bytes).expect("it is in range");
+            match region.name.as_str() {
+                "guard" => {
+                    assert!(bytes.iter().all(|b| *b == GUARD_BYTE), "{call:?} by {name} overran an operand");
+                }
+                operand if operand.starts_with("operand") => {
+                    if let Arg::In(input) = &args[held.len()] {
+                        assert!(*input == bytes, "{call:?} by {name} changed its input {}", held.len());
+                    }
+                    held.push(bytes);
+                }
+                _ => {}
+            }
+        }
+        (name, held)
+    };
+    ways.iter().zip(&schedules).map(run).collect()
+}
+
+/// Regions, one behind the other.
+#[derive(Default)]
+struct Resident {
+    regions: Vec<Region>,
+    end: u64,
+}
+
+impl Resident {
+    /// Adds one, and what it lacks to the alignment as a guard; gives where it starts.
+    fn add(&mut self, name: &str, role: Role, bytes: u64) -> Bytes {
+        let offset = Bytes(self.end);
+        let mut push = |name: &str, role, offset, bytes: u64| {
+            self.regions.push(Region { name: name.to_owned(), role, offset, shape: vec![bytes / 4] });
+        };
+        push(name, role, offset, bytes);
+        let whole = bytes.next_multiple_of(STORAGE_ALIGNMENT);
+        if whole > bytes {
+            push("guard", Role::State(0.0), offset + Bytes(bytes), whole - bytes);
+        }
+        self.end += whole;
+        offset
+    }
+}
+
+/// An op of one call, whose operands are resident, each between guards; its tensor is there because a program has input.
+fn program(call: &Call, args: &[Arg], ways: &[Way]) -> Program {
+    let mut resident = Resident::default();
+    resident.add("hyper", Role::Hyper, 4 * Hyper::WORDS);
+    resident.add("metrics", Role::Metrics, 12);
+    let operand = |(number, arg): (usize, &Arg)| {
+        let bytes = match arg {
+            Arg::In(bytes) | Arg::InOut(bytes) => bytes.len(),
+            Arg::Out(bytes) => *bytes,
+            Arg::Same(_) => unreachable!("no convolution is in place"),
+        };
+        resident.add("guard", Role::State(0.0), GUARD as u64);
+        Operand::Resident(resident.add(&format!("operand {number}"), Role::State(0.0), bytes as u64))
+    };
+    let operands = args.iter().enumerate().map(operand).collect();
+    resident.add("guard", Role::State(0.0), GUARD as u64);
+    let alternative = |way: &Way| Alternative {
+        name: way.name.clone(),
+        seconds: Seconds::ZERO,
+        workspace_bytes: way.workspace.round_up(STORAGE_ALIGNMENT),
+    };
+    let ways: Vec<Alternative> = ways.iter().map(alternative).collect();
+    let op = Op {
+        name: "call".to_owned(),
+        layer: "call".to_owned(),
+        kind: "conv".to_owned(),
+        phase: Phase::Forward,
+        seconds: Seconds::ZERO,
+        reads: vec![INPUT],
+        writes: Vec::new(),
+        workspace_bytes: ways[0].workspace_bytes,
+        flops: 0,
+        recomputable: false,
+        alternatives: ways[1..].to_vec(),
+    };
+    let input = Tensor { name: "input".to_owned(), bytes: Bytes(STORAGE_ALIGNMENT), kind: TensorKind::Input };
+    let trace = Trace {
+        kind: TraceKind,
+        name: "call".to_owned(),
+        batch: 1,
+        resident_bytes: Bytes(resident.end),
+        tensors: vec![input],
+        ops: vec![op],
+    };
+    let kernels = vec![Kernel { call: *call, operands }];
+    Program { trace, kernels, resident: resident.regions, images: INPUT, labels: INPUT }
+}
+
+const INPUT: TensorId = TensorId(0);
+
+/// The op in one of its ways, with its scratch behind the input.
+fn schedule(program: &Program, way: usize) -> Schedule {
+    let command = CommandId(0);
+    let alternative = way.checked_sub(1).map(|k| k as u32);
+    let op = &program.trace.ops[0];
+    let scratch = alternative.map_or(op.workspace_bytes, |k| op.alternatives[k as usize].workspace_bytes);
+    let mut buffers = vec![Buffer {
+        holds: Holds::Tensor { tensor: INPUT, first_byte: None, bytes: None },
+        offset: Bytes::ZERO,
+        opens: None,
+        closes: vec![command],
+    }];
+    if scratch > Bytes::ZERO {
+        let holds = Holds::Workspace { command };
+        let offset = Bytes(STORAGE_ALIGNMENT);
+        buffers.push(Buffer { holds, offset, opens: Some(command), closes: vec![command] });
+    }
+    let pool_bytes = Bytes(STORAGE_ALIGNMENT) + scratch;
+    Schedule {
+        kind: ScheduleKind,
+        trace: program.trace.name.clone(),
+        batch: 1,
+        budget_bytes: program.trace.resident_bytes + pool_bytes,
+        pool_bytes,
+        link: Link::symmetric(BytesPerSecond(1e9)),
+        commands: vec![Command::Compute { op: OpId(0), again: false, alternative, waits: Vec::new() }],
+        buffers,
+    }
+}
