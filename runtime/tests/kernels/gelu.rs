@@ -1,4 +1,4 @@
-//! GELU.
+//! GELU and its gradient against the normal distribution in f64, and far out, where nothing but 0, x or NaN is left.
 //!
 //! What it deliberately does not do: judge the last digits far from 0, which the kernel's own tests do.
 

@@ -1,6 +1,6 @@
-//! Layer normalisation.
+//! Layer normalisation and its gradients against plain f64 sums, in rows of one channel to thousands.
 //!
-//! What it deliberately does not do: anything that `main` does not say.
+//! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
 
 use super::harness::{Random, check, check_accumulate, check_in_place, input, outcomes, output};
 use super::reference::{self, wide};

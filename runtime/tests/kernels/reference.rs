@@ -159,10 +159,10 @@ pub fn layer_norm_gradient(
         let c = i % channels;
         dgamma[c] += dy[i] * xhat(i);
         dbeta[c] += dy[i];
-        for j in i - c..i - c + channels {
+        for (j, dx) in dx.iter_mut().enumerate().skip(i - c).take(channels) {
             let same = if i == j { 1.0 } else { 0.0 };
             let slope = same - (1.0 + xhat(i) * xhat(j)) / channels as f64;
-            dx[j] += dy[i] * gamma[c] * inverse[i / channels] * slope;
+            *dx += dy[i] * gamma[c] * inverse[i / channels] * slope;
         }
     }
     [dx, dgamma, dbeta]

@@ -39,7 +39,7 @@ const WHOLE: f32 = 12_582_912.0;
 /// ln 2 in two parts, of which the first has so few bits that a multiple of it is exact.
 const LN_2: [f32; 2] = [0.693_115_23, 3.194_618_5e-5];
 /// 1 / sqrt(2 pi).
-const HEIGHT: f32 = 0.398_942_28;
+const HEIGHT: f32 = 0.398_942_3;
 
 /// c\[0\] * v^n + ... + c\[n\].
 #[inline(always)]
