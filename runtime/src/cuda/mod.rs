@@ -197,7 +197,9 @@ impl CudaDevice {
                 options.deterministic,
             )?),
         };
-        let system = format!("{}, CUDA driver {}.{}", crate::cpu::system_name(), version.0, version.1);
+        let kernels = libraries.as_ref().map_or_else(|| "own kernels".to_owned(), Libraries::words);
+        let system =
+            format!("{}, CUDA driver {}.{}, {kernels}", crate::cpu::system_name(), version.0, version.1);
         let facts =
             DeviceFacts { name: gpu.name, system, threads: gpu.multiprocessors, memory: Some(gpu.memory) };
         let (node, graphs) = (numa::node_of(&gpu.bus), options.graphs);

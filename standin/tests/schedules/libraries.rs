@@ -231,6 +231,20 @@ fn scratch_that_a_way_needs_is_asked_for_by_its_name() {
     assert!(error.contains("workspace of `a.") && error.contains("by `implicit_precomp_gemm`"), "{error}");
 }
 
+/// Measurements carry the words, so that those of other kernels do not meet in one fit.
+#[test]
+fn facts_tell_whose_kernels_they_are_of() {
+    let Some(library) = StandIn::open() else { return };
+    let check = |options: CudaOptions, ends: &str| {
+        let system = open(&options).facts().system;
+        assert!(system.ends_with(ends), "`{ends}` in: {system}");
+    };
+    check(library.options(), "CUDA driver 13.0, cuDNN 9.1.0, deterministic");
+    check(all_ways(&library), ", cuDNN 9.1.0");
+    check(CudaOptions { precision: Precision::Tf32, ..all_ways(&library) }, ", cuDNN 9.1.0, TF32");
+    check(CudaOptions { kernels: Kernels::Own, ..library.options() }, ", own kernels");
+}
+
 #[test]
 fn a_query_that_fails_is_the_failure_of_the_next_iteration() {
     let Some(library) = StandIn::open() else { return };

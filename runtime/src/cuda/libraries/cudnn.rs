@@ -212,8 +212,7 @@ impl Cudnn {
         let mut raw = null_mut();
         // SAFETY: the call writes one handle, for the context of this thread.
         let status = unsafe { (functions.cudnnCreate)(&mut raw) };
-        let cudnn =
-            Cudnn { functions, path, handle: Handle(raw), context: Arc::clone(context) };
+        let cudnn = Cudnn { functions, path, handle: Handle(raw), context: Arc::clone(context) };
         match cudnn.check("cudnnCreate", status) {
             Ok(()) => Ok(cudnn),
             Err(refusal) => Err(CudaError::Library {

@@ -189,6 +189,14 @@ impl Libraries {
         self.cudnn.version()
     }
 
+    /// What sets measurements of them apart from others.
+    pub(super) fn words(&self) -> String {
+        let (major, minor, patch) = self.cudnn.version();
+        let precision = if self.precision == Precision::Tf32 { ", TF32" } else { "" };
+        let deterministic = if self.deterministic { ", deterministic" } else { "" };
+        format!("cuDNN {major}.{minor}.{patch}{precision}{deterministic}")
+    }
+
     /// How a call can be run.
     pub(super) fn ways(&self, call: &Call) -> Vec<Way> {
         let way = |method: &Method| Way { name: method.name().to_owned(), workspace: method.workspace(call) };
