@@ -1,7 +1,7 @@
 //! What measures: per-op seconds at fractions of the largest trainable batch, and the rates of the link.
 //!
-//! The network runs under naive swapping (AccUDNN §3.2), so that one that does not fit the budget can be measured too; the
-//! caller hands in the program and its naive schedule at a batch size. Every op is timed by an event before and after it, on
+//! The network runs under a schedule that the caller hands in with the program at a batch size: naive swapping (AccUDNN §3.2), so
+//! that one that does not fit the budget can be measured too, or keeping everything where that fits. Every op is timed by an event before and after it, on
 //! the device that will train, and what that costs is measured on its own and taken off.
 //!
 //! Machines drift: another process comes, a clock falls. Batch sizes are therefore measured in rounds, a few

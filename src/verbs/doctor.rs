@@ -116,7 +116,12 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
             state.rows.push(state_of(ordinal, &health));
         }
         for warning in health.warnings(&Health::default()) {
-            let todo = "wait for its end or take another device; what is slowed down needs cooling, power, or its clocks set free";
+            let todo = match warning.starts_with("process") {
+                true => "wait for its end, or take another device",
+                false => {
+                    "see to its cooling, its power limit and its clocks (`nvidia-smi -q -d PERFORMANCE`)"
+                }
+            };
             advice.rows.push(vec![Cell::from(format!("cuda:{ordinal}: {warning}")), todo.into()]);
         }
         devices.rows.push(vec![
