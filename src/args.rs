@@ -544,6 +544,9 @@ pub struct RunArgs {
     pub host: HostPlace,
     #[command(flatten)]
     pub train: TrainArgs,
+    /// Write one more iteration, predicted and measured, as trace events, which ui.perfetto.dev and chrome://tracing open
+    #[arg(long, value_name = "FILE")]
+    pub trace_out: Option<PathBuf>,
     /// Start anew even where a checkpoint lies beside the config
     #[arg(long)]
     pub fresh: bool,

@@ -11,6 +11,7 @@ use crate::progress;
 use crate::task::{Task, median};
 use plimsoll_ir::config::Config;
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{
@@ -38,6 +39,8 @@ pub struct Trained {
     pub between: Seconds,
     /// Resident bytes and pool that were allocated.
     pub peak: Bytes,
+    /// When every command of one more iteration ran, where that was asked for.
+    pub timeline: Option<Timeline>,
 }
 
 /// The rate of every iteration.
@@ -51,13 +54,15 @@ fn rate_schedule(config: &Config, args: &TrainArgs, iterations: u64) -> Learning
     LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }
 }
 
-/// Trains, or goes on from the checkpoint where there is one, and tests at the end.
+/// Trains, or goes on from the checkpoint where there is one, and tests at the end. With `timed` it then runs two more
+/// iterations, of which the second is timed command by command; they change nothing that is kept.
 pub fn train(
     task: &Task,
     config: &Config,
     schedule: &Schedule,
     args: &TrainArgs,
     checkpoint: &Path,
+    timed: bool,
     quiet: bool,
 ) -> Result<Trained, Failure> {
     let program = task.program(config.batch, Mode::Train)?;
@@ -140,14 +145,19 @@ pub fn train(
     }
     bar.finish_and_clear();
     let test = trainer.evaluate(&*task.data.test)?;
+    let (iterations, mut timeline) = (trainer.step(), None);
+    for _ in 0..if timed { 2 } else { 0 } {
+        timeline = Some(trainer.train_timed(&*task.data.train)?);
+    }
     Ok(Trained {
-        iterations: trainer.step(),
+        iterations,
         resumed_at,
         loss: seen.last().0,
         test,
         iteration: median(&mut seen.seconds),
         between: median(&mut seen.between),
         peak,
+        timeline,
     })
 }
 

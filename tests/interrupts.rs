@@ -43,4 +43,31 @@ fn every_phase_stops_and_goes_on() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("using the choice in"), "{said}");
     assert!(said.contains("going on from iteration"), "{said}");
+    one_more_iteration_is_shown_and_changes_nothing(folder.path(), &study);
+}
+
+/// Of a study whose training is done.
+fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) {
+    let state = || std::fs::read(study.join("training.safetensors")).expect("training was saved");
+    let before = state();
+    let out = folder.join("events.json");
+    let run = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["run", "--epochs", "12", "--trace-out"])
+        .args([&out, study])
+        .output()
+        .expect("the program starts");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert!(state() == before, "what was trained is as it was");
+    let events = std::fs::read_to_string(out).expect("the events");
+    let events: serde_json::Value = serde_json::from_str(&events).expect("JSON");
+    let events = events["traceEvents"].as_array().expect("a list");
+    let slices = |pid: u32| {
+        let own = events.iter().filter(|e| e["ph"] == "X" && e["pid"] == pid && e["cat"] != "stall");
+        own.map(|e| e["name"].as_str().expect("a name")).collect::<Vec<_>>()
+    };
+    let names: Vec<_> =
+        events.iter().filter(|e| e["name"] == "process_name").map(|e| &e["args"]["name"]).collect();
+    assert_eq!(names, ["predicted", "measured"]);
+    assert!(slices(1).contains(&"conv1.forward"));
+    assert_eq!(slices(1), slices(2), "both show every command, in the schedule's order");
 }

@@ -40,7 +40,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
             (tuned.config, tuned.schedule)
         }
     };
-    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), quiet)?;
+    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), false, quiet)?;
     tables.push(outcome(&task, &config, &trained, &study));
     Ok(tables)
 }

@@ -6,10 +6,16 @@ use crate::files;
 use crate::output::{Cell, Table};
 use crate::study::Study;
 use crate::task::{Setup, Task, open_data};
+use crate::trace_events::TraceEvents;
 use crate::training::{Trained, train};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels};
+use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_networks::Mode;
+use plimsoll_tuner::model::Model;
+use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -28,8 +34,39 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     if args.fresh {
         study.forget(&[study.checkpoint()])?;
     }
-    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), quiet)?;
+    if let Some(out) = &args.trace_out {
+        for input in [&path, &study.folder().join(&config.schedule), &study.profile(), &study.checkpoint()] {
+            files::not_the_same(input, out)?;
+        }
+    }
+    let timed = args.trace_out.is_some();
+    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), timed, quiet)?;
+    if let (Some(path), Some(measured)) = (&args.trace_out, &trained.timeline) {
+        events(&task, &config, &schedule, &study.profile(), measured)?.write(path)?;
+        tracing::info!("{} opens in ui.perfetto.dev", path.display());
+    }
     Ok(vec![table(&task, &config, &trained)])
+}
+
+/// The iteration as it was predicted, where the study holds its profile, over the one that was measured.
+fn events(
+    task: &Task,
+    config: &Config,
+    schedule: &Schedule,
+    profile: &Path,
+    measured: &Timeline,
+) -> Result<TraceEvents, Failure> {
+    let mut trace = task.program(config.batch, Mode::Train)?.trace;
+    let mut events = TraceEvents::default();
+    if profile.exists() {
+        let profile: Profile = files::read(profile)?;
+        Model::fit(&profile).map_err(Failure::usage)?.fill(&mut trace).map_err(Failure::usage)?;
+        events.add("predicted", &trace, schedule, &simulate(&trace, schedule));
+    } else {
+        tracing::warn!("without {} nothing is predicted", profile.display());
+    }
+    events.add("measured", &trace, schedule, measured);
+    Ok(events)
 }
 
 /// The device as the config was tuned for it: its kernels' scratch is part of the schedule.
