@@ -71,7 +71,7 @@ pub struct Effort {
     pub at_least: usize,
     /// At most.
     pub at_most: usize,
-    /// No new round begins after this, once every batch size has `at_least`.
+    /// No new round begins after this, once every batch size has `at_least`. As much again goes to the other ways to run ops.
     pub time: Seconds,
     /// A batch size is done when the relative standard error of its median iteration is at most this.
     pub good: f64,
@@ -203,7 +203,7 @@ fn go_on(
     }
     rounds::measure(&request.effort, bench, journal, measured, watch)?;
     measured.judge(request.effort.bad)?;
-    rounds::measure_ways(bench, journal, measured, watch)?;
+    rounds::measure_ways(&request.effort, bench, journal, measured, watch)?;
     journal.append(&Entry::Done)
 }
 

@@ -320,6 +320,24 @@ fn what_was_too_noisy_is_measured_again_when_the_machine_is_calm() {
 }
 
 #[test]
+fn time_leaves_other_ways_to_the_smallest_batch() {
+    let folder = folder();
+    let mut request = request(&folder);
+    request.effort.time = Seconds::ZERO;
+    let mut bench = Fake { ways: 2, ..fake() };
+    let profile = run(&request, &mut bench, usize::MAX).expect("measured");
+    assert_eq!(bench.ran_in_ways, [(1, 0); 4]);
+    let ways: Vec<usize> = profile.batches.iter().map(|batch| batch.ops[1].ways.len()).collect();
+    assert_eq!(ways, [1, 0, 0]);
+    request.effort.time = Seconds(60.0);
+    request.fresh = true;
+    let mut bench = Fake { ways: 1, ..fake() };
+    run(&request, &mut bench, usize::MAX).expect("measured");
+    let order: Vec<u64> = bench.ran_in_ways.iter().step_by(4).map(|(batch, _)| *batch).collect();
+    assert_eq!(order, [1, 2, 4]);
+}
+
+#[test]
 fn time_ends_the_rounds_once_there_is_enough() {
     let folder = folder();
     let mut request = request(&folder);
