@@ -12,6 +12,7 @@ use plimsoll::verbs::doctor::version;
 use plimsoll::verbs::profile::UNMEASURED;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::profile::{LinkSamples, Profile};
+use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
@@ -24,7 +25,7 @@ use plimsoll_runtime::data::{Split, synthetic};
 use plimsoll_runtime::{
     CudaOptions, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer, TrainingPlan,
 };
-use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy, search};
+use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy};
 use std::time::Instant;
 
 /// Samples of the data, more than any batch: they are made when they are read.
@@ -92,21 +93,54 @@ pub fn budget(trace: &Trace, share: f64) -> Bytes {
     floor + Bytes(((peak(trace) - floor).0 as f64 * share) as u64)
 }
 
-/// The largest batch, up to `limit`, for which a policy has a plan within the budget whose host slab is no larger than `host`.
+/// The largest batch, up to `limit`, whose trace takes no more than a budget by some measure; to a 64th of it.
+///
+/// Memory is linear in the batch but for scratch, so that a line through what is known leads there in a few steps; each of them
+/// asks the libraries about every shape, which takes time.
 pub fn largest(
+    task: &Task,
+    budget: Bytes,
+    limit: u64,
+    measure: impl Fn(&Trace) -> Bytes,
+) -> Result<Option<u64>, Failure> {
+    let at = |batch: u64| Ok::<_, Failure>(measure(&task.trace(batch)?));
+    let mut low = (task.smallest_batch(), at(task.smallest_batch())?);
+    if low.1 > budget {
+        return Ok(None);
+    }
+    let (mut slope, mut high) = (f64::INFINITY, limit + 1);
+    let mut next = (2 * low.0).max(8);
+    while high - low.0 > 1 + low.0 / 64 {
+        let batch = next.clamp(low.0 + 1, high - 1);
+        let bytes = at(batch)?;
+        slope = slope.min((bytes.0 as f64 - low.1.0 as f64) / (batch - low.0) as f64).max(1.0);
+        if bytes <= budget {
+            low = (batch, bytes);
+        } else {
+            high = batch;
+        }
+        let guess = low.0 + ((budget - low.1).0 as f64 / slope) as u64;
+        // A guess that lies too high is tried a little lower the next time.
+        next = if guess >= high { (low.0 + high) / 2 } else { guess };
+    }
+    Ok(Some(low.0))
+}
+
+/// A policy's schedule at a batch, or at one that is a little smaller, where it does not fit as well as its bytes do.
+pub fn fitting(
     task: &Task,
     policy: Policy,
     budget: Bytes,
-    host: Bytes,
-    limit: u64,
-) -> Result<Option<u64>, Failure> {
-    let least = task.smallest_batch();
-    let found = search::largest(limit, &mut |batch: u64| {
-        let program = task.program(batch.max(least), Mode::Train)?;
-        let plan = plan(&program.trace, policy, budget, unmeasured(), f64::INFINITY)?;
-        Ok::<_, Failure>(plan.is_some_and(|plan| MemoryLayout::of(&program, &plan.schedule).host <= host))
-    })?;
-    Ok(found.map(|batch| batch.max(least)))
+    batch: u64,
+) -> Result<Option<(u64, Program, Schedule)>, Failure> {
+    for less in 0..8 {
+        let batch = batch.saturating_sub((batch / 64).max(1) * less).max(task.smallest_batch());
+        let program = task.program(batch, Mode::Train)?;
+        if let Some(plan) = plan(&program.trace, policy, budget, unmeasured(), f64::INFINITY)? {
+            return Ok(Some((batch, program, plan.schedule)));
+        }
+    }
+    Ok(None)
 }
 
 /// Fractions of a largest batch, as `profile` measures at.
@@ -117,10 +151,9 @@ pub fn batches(task: &Task, largest: u64) -> Vec<u64> {
     batches
 }
 
-/// Measures a network at some batches, every op in all its ways.
+/// Measures a network at some batches, and at the middle one of them every op in all its ways.
 ///
-/// It keeps everything where the device has the memory, whatever the budget: `profile` would swap all of it, which takes ten
-/// times as long.
+/// It keeps everything where the device has the memory, whatever the budget, which is faster than swapping.
 pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -> Result<Profile, Failure> {
     let folder = tempfile::tempdir().map_err(|e| Failure::file(&std::env::temp_dir(), "use", &e))?;
     let device = task.setup.device()?;
@@ -132,7 +165,7 @@ pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -
     // Two rounds at least; a GPU that is alone repeats itself.
     let (at_least, time) = ground.pick((6, Seconds(6.0)), (3, Seconds::ZERO));
     let effort = Effort { at_least, at_most: 12, time, bad: f64::INFINITY, ..Effort::default() };
-    let least = batches.first().copied();
+    let middle = batches.get(batches.len() / 2).copied();
     let request = ProfileRequest {
         network: task.network.spec.clone(),
         machine: machine(&*device, None, &version()),
@@ -143,8 +176,9 @@ pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -
         fresh: true,
     };
     let mut subject = |batch: u64, way: Option<u32>| {
-        // In tiny sizes other ways are tried once.
-        if ground.options.small && way.is_some_and(|way| way > 0 || Some(batch) != least) {
+        // In tiny sizes one of them is enough.
+        let most = ground.pick(u32::MAX, 1);
+        if way.is_some_and(|way| Some(batch) != middle || way >= most) {
             return Ok(None);
         }
         let program = task.program(batch, Mode::Train)?;

@@ -5,6 +5,7 @@
 
 use libtest_mimic::{Arguments, Trial};
 use plimsoll_runtime::{CudaDevice, CudaOptions, Device};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,6 +69,8 @@ impl Group {
 /// A GPU, held alone: several tests look at what memory is free.
 struct Place {
     cache: tempfile::TempDir,
+    /// Without graphs and with them; those that are asked for share its libraries, which take long to start.
+    open: [OnceCell<CudaDevice>; 2],
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -80,7 +83,7 @@ impl Place {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = tempfile::tempdir().expect("there is a folder for temporary files");
-        Some(Place { cache, _alone: alone })
+        Some(Place { cache, open: Default::default(), _alone: alone })
     }
 
     fn options(&self) -> CudaOptions {
@@ -88,7 +91,9 @@ impl Place {
     }
 
     fn device(&self, graphs: bool) -> CudaDevice {
-        CudaDevice::open(&CudaOptions { graphs, ..self.options() }).expect("nothing stands in the way")
+        let open = || CudaDevice::open(&CudaOptions { graphs, ..self.options() });
+        let first = self.open[usize::from(graphs)].get_or_init(|| open().expect("nothing stands in the way"));
+        first.another().expect("it is open")
     }
 
     fn watched(&self, graphs: bool) -> Box<dyn Device> {

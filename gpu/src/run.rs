@@ -35,11 +35,14 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
     let begun = Instant::now();
     let (mut results, path) = Results::open(folder, machine(options)?)?;
     println!("{}, {}", words(&results.machine, "device"), version());
-    let mut bad = Vec::new();
+    let (mut bad, mut count) = (Vec::new(), chosen.len() as u64);
     for section in chosen {
         let left = seconds.saturating_sub(begun.elapsed().as_secs());
         println!("\n{}: {}", section.name, section.asks);
-        let outcome = attempt(section, section.seconds.min(left), options)?;
+        // One that is named has its share of the whole time, however long it would be given in a run of all.
+        let share = if named.is_empty() { 0 } else { left / count.max(1) };
+        count = count.saturating_sub(1);
+        let outcome = attempt(section, section.seconds.max(share).min(left), options)?;
         println!("{}", outcome.line());
         let wrong = section.targets.iter().find_map(|target| {
             let verdict = (target.judge)(&outcome.rows)?;

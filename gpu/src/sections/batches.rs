@@ -5,12 +5,13 @@
 //! alone could hold is told beside it.
 
 use super::{Section, Target};
-use crate::bench::{Runner, WARM_UP, batches, cuda, largest, middle, plan, profile, task, unmeasured};
+use crate::bench::{Runner, WARM_UP, cuda, fitting, largest, middle, peak, plan, profile, task};
 use crate::ground::Ground;
 use crate::results::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
 use plimsoll::task::Task;
-use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::MemoryLayout;
@@ -39,7 +40,7 @@ pub const BUDGET: Bytes = Bytes(12 << 30);
 pub const SMALL_BUDGET: Bytes = Bytes(4_600_000);
 
 /// Pinned memory of the host that a schedule may take: it is pinned anew for every schedule, which takes time.
-pub const HOST: Bytes = Bytes(24 << 30);
+pub const HOST: Bytes = Bytes(12 << 30);
 
 /// Network; AccUDNN's efficiency-optimal batch and its images a second, Caffe's largest batch and its images a second (table 1).
 type Paper = (&'static str, [u64; 4]);
@@ -60,6 +61,9 @@ const PLANNING: f64 = 3.0;
 
 /// Plans of a search.
 const EVALUATIONS: usize = 10;
+
+/// Seconds that are kept for the runs when a search is ended.
+const RUNNING: f64 = 5.0;
 
 fn run(ground: &Ground) -> Result<(), Failure> {
     let names = PAPER.iter().map(|(name, _)| *name);
@@ -154,34 +158,40 @@ fn network(ground: &Ground, name: &str, seconds: f64) -> Result<Batches, String>
 pub fn measure(ground: &Ground, task: &Task, until: f64) -> Result<Batches, Failure> {
     let within = ground.pick(BUDGET, SMALL_BUDGET);
     let limit = ground.pick(8192, 8);
-    let any = Bytes(u64::MAX);
-    let keep = largest(task, Policy::Keep, within, any, limit)?;
-    let device = largest(task, Policy::Naive, within, any, limit)?;
-    let held = largest(task, Policy::Naive, within, HOST, limit)?;
+    let floor = |trace: &Trace| trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+    let keep = largest(task, within, limit, peak)?;
+    let device = largest(task, within, limit, floor)?;
     let mut found = Batches { device, ..Batches::default() };
-    if let Some(batch) = keep {
-        found.keep = ran(task, batch, &schedule(task, Policy::Keep, batch, within, unmeasured())?, 5)?;
+    let kept = keep.map(|batch| fitting(task, Policy::Keep, within, batch)).transpose()?.flatten();
+    if let Some((batch, _, schedule)) = &kept {
+        found.keep = ran(task, *batch, schedule, WARM_UP, 5)?;
     }
-    let Some(held) = held else { return Ok(found) };
-    if let Some(model) = modelled(ground, task, within, held)? {
-        let (batch, chosen) = optimal(ground, task, &model, within, held, keep, until)?;
-        found.best = ran(task, batch, &chosen, 5)?;
-        found.most = most(task, &model, within, [held, device.unwrap_or(held)])?;
-    }
+    let Some(device) = device else { return Ok(found) };
+    let Some(held) = held(task, within, device)? else { return Ok(found) };
+    let keep = kept.map(|(batch, ..)| batch);
+    let model = modelled(ground, task, within, keep.unwrap_or(1).max(held.0 / 4).min(held.0))?;
+    let (batch, chosen) = optimal(ground, task, &model, within, held.0, keep, until)?;
+    found.best = ran(task, batch, &chosen, WARM_UP, 5)?;
+    found.most = most(task, &model, within, device, held)?;
     Ok(found)
 }
 
-/// The model of a profile whose largest batch swaps no more than a quarter of what the host may hold: a larger one says
-/// little more and takes long.
-fn modelled(ground: &Ground, task: &Task, within: Bytes, held: u64) -> Result<Option<Model>, Failure> {
-    let largest = (held / ground.pick(4, 1)).max(task.smallest_batch());
-    let profile = profile(task, within, batches(task, largest), ground)?;
-    Model::fit(&profile).map(Some).map_err(Failure::usage)
+/// The largest batch whose swapped tensors the host holds, with its schedule: what is swapped is linear in the batch.
+fn held(task: &Task, within: Bytes, device: u64) -> Result<Option<(u64, Schedule)>, Failure> {
+    let Some((few, program, schedule)) = fitting(task, Policy::Naive, within, device.min(16))? else {
+        return Ok(None);
+    };
+    let of_one = MemoryLayout::of(&program, &schedule).host.0 / few;
+    let most = HOST.0.checked_div(of_one).unwrap_or(device).clamp(task.smallest_batch(), device);
+    Ok(fitting(task, Policy::Naive, within, most)?.map(|(batch, _, schedule)| (batch, schedule)))
 }
 
-/// A policy's schedule at a batch size that it fits.
-fn schedule(task: &Task, policy: Policy, batch: u64, within: Bytes, link: Link) -> Result<Schedule, Failure> {
-    Ok(task.plan(&task.trace(batch)?, policy, within, link)?.schedule)
+/// The model of a profile up to a batch: a larger one says little more and takes long.
+fn modelled(ground: &Ground, task: &Task, within: Bytes, largest: u64) -> Result<Model, Failure> {
+    let least = task.smallest_batch();
+    let mut batches: Vec<u64> = [largest / 4, largest / 2, largest].map(|batch| batch.max(least)).into();
+    batches.dedup();
+    Model::fit(&profile(task, within, batches, ground)?).map_err(Failure::usage)
 }
 
 /// The batch with the shortest epoch, and its schedule.
@@ -208,7 +218,8 @@ fn optimal(
         between: &|_| Seconds::ZERO,
         relative_error: &|_| 0.0,
         evaluations: EVALUATIONS,
-        stop: &|| ground.left() < until,
+        // What is left then is for the runs.
+        stop: &|| ground.left() < until + RUNNING,
     };
     let found = search(&request, &mut |batch| planned(batch, SEARCHING)).map_err(|error| match error {
         SearchError::Caller(failure) => failure,
@@ -220,30 +231,38 @@ fn optimal(
     Ok((batch, longer.unwrap_or(found.plan).schedule))
 }
 
-/// Runs the largest batch between two that the host can hold under some plan: making again needs no host.
-fn most(task: &Task, model: &Model, within: Bytes, [least, most]: [u64; 2]) -> Result<Ran, Failure> {
-    let mut batch = most;
-    loop {
-        let program = task.program(batch, Mode::Train)?;
+/// Runs the largest batch that the device holds, where making again leaves no more to swap than the host holds; else the largest
+/// that can be swapped.
+fn most(
+    task: &Task,
+    model: &Model,
+    within: Bytes,
+    device: u64,
+    (held, swapped): (u64, Schedule),
+) -> Result<Ran, Failure> {
+    if device > held {
+        let program = task.program(device, Mode::Train)?;
         let mut trace = program.trace.clone();
         model.fill(&mut trace).map_err(Failure::usage)?;
-        let policy = if batch > least { Policy::Plimsoll } else { Policy::Naive };
-        if let Some(plan) = plan(&trace, policy, within, model.link(), PLANNING)?
+        if let Some(plan) = plan(&trace, Policy::Plimsoll, within, model.link(), PLANNING)?
             && MemoryLayout::of(&program, &plan.schedule).host <= HOST
         {
-            return ran(task, batch, &plan.schedule, 2);
+            return ran(task, device, &plan.schedule, 1, 1);
         }
-        if batch <= least {
-            return Ok(Ran::default());
-        }
-        batch = (batch * 3 / 4).max(least);
     }
+    ran(task, held, &swapped, 1, 1)
 }
 
-/// Runs a schedule.
-pub fn ran(task: &Task, batch: u64, schedule: &Schedule, count: usize) -> Result<Ran, Failure> {
+/// Runs a schedule, some iterations before those that count.
+pub fn ran(
+    task: &Task,
+    batch: u64,
+    schedule: &Schedule,
+    warm_up: usize,
+    count: usize,
+) -> Result<Ran, Failure> {
     let mut runner = Runner::new(task, batch, schedule)?;
-    runner.iterations(WARM_UP)?;
+    runner.iterations(warm_up)?;
     let seconds = runner.iterations(count)?;
     Ok(Ran { batch: Some(batch), seconds: Some(middle(&seconds).0), loss: Some(runner.loss()?) })
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub const SECTION: Section = Section {
     name: "link",
     asks: "how fast is the link to the host, each way, alone and together, pinned and not?",
-    seconds: 12,
+    seconds: 10,
     run,
     targets: &[Target { what: "the four rates, pageable beside pinned", verifies: false, judge }],
 };

@@ -14,7 +14,7 @@ use std::time::Instant;
 pub const SECTION: Section = Section {
     name: "tests",
     asks: "do kernels, device and whole schedules do on this GPU what they do elsewhere?",
-    seconds: 70,
+    seconds: 65,
     run,
     targets: &[Target { what: "all tests pass", verifies: true, judge }],
 };
