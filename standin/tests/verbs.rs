@@ -1,0 +1,116 @@
+//! The command line's verbs with `--device cuda` on the stand-in: what is measured, chosen, trained and compared there goes
+//! through cuDNN and cuBLAS, and what is missing is said.
+//!
+//! The device looks for its libraries where the environment says, so each verb has a process of its own: this test again.
+
+#[allow(dead_code, reason = "other tests have more words with it")]
+#[path = "schedules/library.rs"]
+mod library;
+
+use clap::Parser;
+use library::StandIn;
+use plimsoll::args::{Cli, Verb};
+use plimsoll::verbs;
+use std::path::Path;
+
+const CHILD: &str = "PLIMSOLL_STANDIN_VERB";
+
+/// A network and data that take no time, with convolutions and fully connected layers.
+const TASK: &str = "--network lenet --image 12 --channels 1 --classes 10 --data synthetic:96 --device cuda";
+
+/// Not a test by itself: the verb that the environment names.
+#[test]
+fn a_verb() {
+    let Ok(line) = std::env::var(CHILD) else { return };
+    let cli = Cli::parse_from(line.split(' '));
+    let outcome = match &cli.verb {
+        Verb::Auto(args) => verbs::auto::run(args, true),
+        Verb::Run(args) => verbs::run::run(args, true),
+        Verb::Trace(args) => verbs::trace::run(args),
+        Verb::Verify(args) => verbs::verify::run(args, true),
+        other => panic!("{other:?} is not tested here"),
+    };
+    match outcome {
+        Ok(_) => println!("outcome 0"),
+        Err(failure) => println!("outcome {}: {failure}", failure.exit as u8),
+    }
+}
+
+/// What becomes of a verb whose device finds its libraries in a folder.
+fn outcome(libraries: &Path, line: &str) -> String {
+    let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
+        .args(["--exact", "--nocapture", "a_verb"])
+        .env(CHILD, format!("plimsoll {line}"))
+        .env("PLIMSOLL_CUDA_LIBRARIES", libraries)
+        .env("XDG_CACHE_HOME", libraries)
+        .output()
+        .expect("a test can be started");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found =
+        said.lines().find_map(|line| line.split_once("outcome ")).map(|(_, outcome)| outcome.to_owned());
+    found.unwrap_or_else(|| panic!("`{line}`: {said}\n{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn plans_change_no_bit_with_anybodys_kernels() {
+    let Some(library) = StandIn::open() else { return };
+    let folder = &library.options().libraries[0];
+    for options in ["", " --kernels own", " --tf32", " --no-graph"] {
+        let verify = format!("verify {TASK} --batch 4 --iterations 4{options}");
+        assert_eq!(outcome(folder, &verify), "0", "{verify}");
+    }
+}
+
+#[test]
+fn what_is_tuned_runs_with_the_kernels_that_it_was_tuned_for() {
+    let Some(library) = StandIn::open() else { return };
+    let folder = &library.options().libraries[0];
+    let study = tempfile::tempdir().expect("a folder");
+    let study = study.path().display();
+    let auto =
+        format!("auto {TASK} --tf32 --budget 3MB --base-batch 4 --max-batch 8 --epochs 1 --study {study}");
+    // Here a device takes as long as a busy processor lets it; what was measured is kept, and a second run goes on.
+    let tuned = (0..4).map(|_| outcome(folder, &auto)).find(|outcome| !outcome.starts_with("5:"));
+    match tuned.as_deref() {
+        None => return println!("skipped: this machine is too busy to measure anything"),
+        Some(outcome) => assert_eq!(outcome, "0"),
+    }
+    // Without spaces.
+    let read = |name: &str| {
+        std::fs::read_to_string(format!("{study}/{name}")).expect("it was written").replace(' ', "")
+    };
+    let config = read("chosen.config.json");
+    assert!(config.contains("\"libraries\":true") && config.contains("\"tf32\":true"), "{config}");
+    let profile = read("network.profile.json");
+    for way in ["implicit_gemm", "algo_3", "own"] {
+        assert!(profile.contains(&format!("\"name\":\"{way}\"")), "`{way}` was not measured");
+    }
+    assert!(profile.contains("cuDNN9.1.0,TF32"), "whose kernels were measured");
+    assert_eq!(outcome(folder, &format!("run {study} --data synthetic:96 --fresh")), "0");
+    let trace = format!("{study}/trace.json");
+    let traced = format!(
+        "trace lenet --image 12 --channels 1 --batch 8 --tf32 -o {trace} --profile {study}/network.profile.json"
+    );
+    assert_eq!(outcome(folder, &traced), "0");
+    assert!(std::fs::read_to_string(trace).expect("it was written").contains("alternatives"));
+}
+
+#[test]
+fn a_library_that_is_missing_is_said_with_what_to_do() {
+    let Some(library) = StandIn::open() else { return };
+    let whole = &library.options().libraries[0];
+    let partial = tempfile::tempdir().expect("a folder");
+    for name in ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13"] {
+        let file = std::fs::canonicalize(whole.join(name)).expect("it is there");
+        std::os::unix::fs::symlink(file, partial.path().join(name)).expect("a link can be made");
+    }
+    let said = outcome(partial.path(), &format!("verify {TASK} --batch 4 --iterations 4"));
+    if !said.contains("is not on this machine") {
+        return println!("skipped: this machine has a cuDNN: {said}");
+    }
+    for part in ["4: cuDNN is not", "libcudnn.so.9", "pip install nvidia-cudnn-cu13", "--kernels own"] {
+        assert!(said.contains(part), "`{part}` in: {said}");
+    }
+    let own = format!("verify {TASK} --batch 4 --iterations 4 --kernels own");
+    assert_eq!(outcome(partial.path(), &own), "0");
+}
