@@ -62,6 +62,15 @@ pub enum Verb {
     Trace(TraceArgs),
     /// Say what this machine offers and what is missing
     Doctor(DoctorArgs),
+    /// Print the completions of a shell
+    ///
+    /// For bash: `plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll`; for zsh: to a file
+    /// `_plimsoll` in a folder of `$fpath`; for fish: to `~/.config/fish/completions/plimsoll.fish`.
+    Completions(CompletionsArgs),
+    /// Print the manual page of the program or of a command
+    ///
+    /// To read it: `plimsoll man > plimsoll.1 && man ./plimsoll.1`.
+    Man(ManArgs),
 }
 
 /// Which network, for which images.
@@ -648,4 +657,30 @@ pub struct DoctorArgs {
     /// Compute threads to report for
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+}
+
+/// `completions`
+#[derive(Clone, Debug, Args)]
+pub struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// The shells that there are completions for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// `man`
+#[derive(Clone, Debug, Args)]
+pub struct ManArgs {
+    /// A command, such as auto; without one the program
+    pub command: Option<String>,
 }

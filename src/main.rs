@@ -34,6 +34,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Networks(args) => verbs::networks::run(args),
         Verb::Trace(args) => verbs::trace::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Completions(args) => verbs::shell::completions(args),
+        Verb::Man(args) => verbs::shell::man(args),
     }?;
     plimsoll::output::print(cli.format, &tables)
 }

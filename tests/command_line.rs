@@ -65,6 +65,27 @@ fn a_plan_is_made_checked_and_simulated_and_every_format_says_the_same() {
 }
 
 #[test]
+fn shells_and_man_know_every_command() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let printed = |arguments: &str| {
+        let output = plimsoll(folder, arguments);
+        assert!(output.status.success(), "{arguments}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let texts = ["completions bash", "completions zsh", "completions fish", "man"].map(printed);
+    for text in &texts {
+        for command in ["auto", "compare", "simulate", "completions"] {
+            assert!(text.contains(command), "{command}: {text}");
+        }
+    }
+    assert!(texts[0].contains("--no-recompute"));
+    assert!(printed("man plan").contains(".TH plimsoll-plan 1"));
+    check(folder, "man plans", 2, &["no command `plans`", "auto, profile, tune, plan"]);
+    check(folder, "completions csh", 2, &["bash", "zsh", "fish"]);
+}
+
+#[test]
 fn every_policy_is_compared_with_a_plan_or_the_reason_why_it_has_none() {
     let folder = planned();
     let folder = folder.path();

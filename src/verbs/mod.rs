@@ -9,6 +9,7 @@ pub mod plan;
 pub mod planning;
 pub mod profile;
 pub mod run;
+pub mod shell;
 pub mod simulate;
 pub mod trace;
 pub mod tune;

@@ -1,0 +1,42 @@
+//! `completions` and `man`: what a shell and `man` know of the command line, made of the same definitions as `--help`.
+
+use crate::args::{Cli, CompletionsArgs, ManArgs, Shell};
+use crate::failure::Failure;
+use crate::output::{self, Table};
+use clap::CommandFactory;
+use clap_mangen::Man;
+
+/// Prints the completions; there is nothing else to print.
+pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Failure> {
+    let shell = match args.shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut script);
+    output::write_stdout(&script)?;
+    Ok(Vec::new())
+}
+
+/// Prints a manual page, in roff; there is nothing else to print.
+pub fn man(args: &ManArgs) -> Result<Vec<Table>, Failure> {
+    let mut program = Cli::command();
+    // Names pages as `man` finds those of other programs' commands: plimsoll-plan.
+    program.build();
+    let command = match &args.command {
+        None => program,
+        Some(name) => {
+            let Some(verb) = program.find_subcommand(name) else {
+                let all: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
+                let message = format!("there is no command `{name}`");
+                return Err(Failure::usage(message).help(format!("there are {}", all.join(", "))));
+            };
+            verb.clone()
+        }
+    };
+    let mut page = Vec::new();
+    Man::new(command).render(&mut page).expect("a page is made in memory");
+    output::write_stdout(&page)?;
+    Ok(Vec::new())
+}
