@@ -37,7 +37,7 @@ pub const SECTION: Section = Section {
 pub const BUDGET: Bytes = Bytes(12 << 30);
 
 /// What a tiny run has: resnet20 keeps everything at a few samples and trains at some more.
-pub const SMALL_BUDGET: Bytes = Bytes(4_600_000);
+pub const SMALL_BUDGET: Bytes = Bytes(3_800_000);
 
 /// Pinned memory of the host that a schedule may take: it is pinned anew for every schedule, which takes time.
 pub const HOST: Bytes = Bytes(12 << 30);
@@ -72,15 +72,15 @@ fn run(ground: &Ground) -> Result<(), Failure> {
         let mut row = json!({ "network": name });
         let found = match ground.left() / (names.len() - done) as f64 {
             // Less than a plan and a run take.
-            left if left < 5.0 && !ground.options.small => Err("no time was left".to_owned()),
+            left if left < 5.0 && !ground.options.small => {
+                Batches { why: "no time was left".to_owned(), ..Batches::default() }
+            }
             left => network(ground, name, left),
         };
-        let (batches, note) =
-            found.map_or_else(|why| (Batches::default(), why), |found| (found, String::new()));
         let paper = PAPER.iter().find(|(of, _)| of == name).map(|(_, numbers)| *numbers);
         let paper = |i: usize| paper.map(|numbers| numbers[i]);
         let fields = row.as_object_mut().expect("an object is written above");
-        fields.extend(batches.fields());
+        fields.extend(found.fields());
         for (name, number) in [
             ("caffe_batch", 2),
             ("caffe_images_per_second", 3),
@@ -89,7 +89,7 @@ fn run(ground: &Ground) -> Result<(), Failure> {
         ] {
             fields.insert(name.to_owned(), json!(paper(number)));
         }
-        fields.insert("note".to_owned(), json!(note));
+        fields.insert("note".to_owned(), json!(found.why));
         ground.row(&row);
     }
     Ok(())
@@ -117,6 +117,8 @@ pub struct Batches {
     pub most: Ran,
     /// The efficiency-optimal one.
     pub best: Ran,
+    /// Why something is missing; empty where nothing is.
+    pub why: String,
 }
 
 impl Ran {
@@ -144,36 +146,66 @@ impl Batches {
 }
 
 /// Everything about one network, within so many seconds. What it cannot be is said in words, and is no failure of the section.
-fn network(ground: &Ground, name: &str, seconds: f64) -> Result<Batches, String> {
+fn network(ground: &Ground, name: &str, seconds: f64) -> Batches {
     let (side, classes) = ground.pick((224, 1000), (8, 10));
+    let why = |why: String| Batches { why, ..Batches::default() };
     if plimsoll_networks::usual(name).is_none() {
-        return Err("not in the zoo yet".to_owned());
+        return why("not in the zoo yet".to_owned());
     }
-    let task = task(name, side, classes, &cuda()).map_err(|failure| failure.message)?;
     let until = ground.left() - seconds;
-    measure(ground, &task, until).map_err(|failure| failure.message)
+    match task(name, side, classes, &cuda()) {
+        Ok(task) => Batches::measure(ground, &task, until),
+        Err(failure) => why(failure.message),
+    }
 }
 
-/// Measures until no more than `until` seconds of the section are left.
-pub fn measure(ground: &Ground, task: &Task, until: f64) -> Result<Batches, Failure> {
-    let within = ground.pick(BUDGET, SMALL_BUDGET);
-    let limit = ground.pick(8192, 8);
-    let floor = |trace: &Trace| trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-    let keep = largest(task, within, limit, peak)?;
-    let device = largest(task, within, limit, floor)?;
-    let mut found = Batches { device, ..Batches::default() };
-    let kept = keep.map(|batch| fitting(task, Policy::Keep, within, batch)).transpose()?.flatten();
-    if let Some((batch, _, schedule)) = &kept {
-        found.keep = ran(task, *batch, schedule, WARM_UP, 5)?;
+impl Batches {
+    /// Measures until no more than `until` seconds of the section are left.
+    pub fn measure(ground: &Ground, task: &Task, until: f64) -> Batches {
+        let mut found = Batches::default();
+        if let Err(failure) = found.fill(ground, task, until) {
+            found.why = failure.message;
+        }
+        found
     }
-    let Some(device) = device else { return Ok(found) };
-    let Some(held) = held(task, within, device)? else { return Ok(found) };
-    let keep = kept.map(|(batch, ..)| batch);
-    let model = modelled(ground, task, within, keep.unwrap_or(1).max(held.0 / 4).min(held.0))?;
-    let (batch, chosen) = optimal(ground, task, &model, within, held.0, keep, until)?;
-    found.best = ran(task, batch, &chosen, WARM_UP, 5)?;
-    found.most = most(task, &model, within, device, held)?;
-    Ok(found)
+
+    /// One after the other; what is known before something fails is kept.
+    fn fill(&mut self, ground: &Ground, task: &Task, until: f64) -> Result<(), Failure> {
+        let within = ground.pick(BUDGET, SMALL_BUDGET);
+        let limit = ground.pick(8192, 8);
+        let floor = |trace: &Trace| trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+        self.device = largest(task, within, limit, floor)?;
+        let keep = largest(task, within, limit, peak)?;
+        let kept = keep.map(|batch| fitting(task, Policy::Keep, within, batch)).transpose()?.flatten();
+        let keep = kept.as_ref().map(|(batch, ..)| *batch);
+        self.keep.batch = keep;
+        let Some(device) = self.device else { return Ok(()) };
+        let Some(held) = held(task, within, device)? else { return Ok(()) };
+        let model = modelled(ground, task, within, keep.unwrap_or(1).max(held.0 / 4).min(held.0))?;
+        if let Some((batch, _, schedule)) = kept {
+            // With each op in its fastest way, as far as their scratch fits.
+            let faster = planned(task, &model, within, batch, PLANNING)?.map(|plan| plan.schedule);
+            self.keep = ran(task, batch, &faster.unwrap_or(schedule), WARM_UP, 5)?;
+        }
+        let (batch, chosen) = optimal(ground, task, &model, within, held.0, keep, until)?;
+        self.best = ran(task, batch, &chosen, WARM_UP, 5)?;
+        self.most = most(task, &model, within, device, held)?;
+        Ok(())
+    }
+}
+
+/// The planner's answer at a batch.
+fn planned(
+    task: &Task,
+    model: &Model,
+    within: Bytes,
+    batch: u64,
+    seconds: f64,
+) -> Result<Option<Planned>, Failure> {
+    let mut trace = task.trace(batch)?;
+    model.fill(&mut trace).map_err(Failure::usage)?;
+    let plan = plan(&trace, Policy::Plimsoll, within, model.link(), seconds)?;
+    Ok(plan.map(|plan| Planned { makespan: plan.makespan, schedule: plan.schedule, trace }))
 }
 
 /// The largest batch whose swapped tensors the host holds, with its schedule: what is swapped is linear in the batch.
@@ -204,12 +236,6 @@ fn optimal(
     keep: Option<u64>,
     until: f64,
 ) -> Result<(u64, Schedule), Failure> {
-    let planned = |batch: u64, seconds: f64| -> Result<Option<Planned>, Failure> {
-        let mut trace = task.trace(batch)?;
-        model.fill(&mut trace).map_err(Failure::usage)?;
-        let plan = plan(&trace, Policy::Plimsoll, within, model.link(), seconds)?;
-        Ok(plan.map(|plan| Planned { makespan: plan.makespan, schedule: plan.schedule, trace }))
-    };
     let request = SearchRequest {
         dataset: task.samples(),
         least: keep.unwrap_or(1).clamp(task.smallest_batch(), most),
@@ -221,13 +247,17 @@ fn optimal(
         // What is left then is for the runs.
         stop: &|| ground.left() < until + RUNNING,
     };
-    let found = search(&request, &mut |batch| planned(batch, SEARCHING)).map_err(|error| match error {
-        SearchError::Caller(failure) => failure,
-        other => Failure::usage(other.to_string()),
-    })?;
+    let found =
+        search(&request, &mut |batch| planned(task, model, within, batch, SEARCHING)).map_err(|error| {
+            match error {
+                SearchError::Caller(failure) => failure,
+                other => Failure::usage(other.to_string()),
+            }
+        })?;
     let batch = found.chosen.batch;
     // The one that is run is looked for longer.
-    let longer = planned(batch, PLANNING)?.filter(|plan| plan.makespan <= found.plan.makespan);
+    let longer =
+        planned(task, model, within, batch, PLANNING)?.filter(|plan| plan.makespan <= found.plan.makespan);
     Ok((batch, longer.unwrap_or(found.plan).schedule))
 }
 
@@ -242,9 +272,7 @@ fn most(
 ) -> Result<Ran, Failure> {
     if device > held {
         let program = task.program(device, Mode::Train)?;
-        let mut trace = program.trace.clone();
-        model.fill(&mut trace).map_err(Failure::usage)?;
-        if let Some(plan) = plan(&trace, Policy::Plimsoll, within, model.link(), PLANNING)?
+        if let Some(plan) = planned(task, model, within, device, PLANNING)?
             && MemoryLayout::of(&program, &plan.schedule).host <= HOST
         {
             return ran(task, device, &plan.schedule, 1, 1);
@@ -270,17 +298,11 @@ pub fn ran(
 fn judge(rows: &[Row]) -> Option<Verdict> {
     let of = |row: &Row| {
         let batch = |name| number(row, name).map_or("-".to_owned(), |batch| batch.to_string());
-        match words(row, "note") {
-            "" => format!(
-                "{} {}/{}/{} (AccUDNN {})",
-                words(row, "network"),
-                batch("keep_batch"),
-                batch("optimal_batch"),
-                batch("largest_batch"),
-                batch("accudnn_batch")
-            ),
-            note => format!("{} {note}", words(row, "network")),
-        }
+        let [keep, optimal, largest, paper] =
+            ["keep_batch", "optimal_batch", "largest_batch", "accudnn_batch"].map(batch);
+        let note = words(row, "note");
+        let note = if note.is_empty() { String::new() } else { format!(": {note}") };
+        format!("{} {keep}/{optimal}/{largest} (AccUDNN {paper}){note}", words(row, "network"))
     };
     let all: Vec<String> = rows.iter().map(of).collect();
     (!all.is_empty())

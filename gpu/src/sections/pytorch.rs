@@ -1,7 +1,7 @@
 //! What does PyTorch train within the same budget? Eager, checkpointing every block, and saved tensors on the host, each at the
 //! largest batch that it can train; beside keeping everything, the efficiency-optimal batch, and the largest.
 
-use super::batches::{BUDGET, Ran, SMALL_BUDGET, measure};
+use super::batches::{BUDGET, Batches, Ran, SMALL_BUDGET};
 use super::{Section, Target};
 use crate::bench::{cuda, task};
 use crate::ground::Ground;
@@ -47,14 +47,10 @@ fn run(ground: &Ground) -> Result<(), Failure> {
         // PyTorch's ways and ours share what is left for this network.
         let until = ground.left() * (1.0 - 0.5 / (networks.len() - done) as f64);
         let task = task(network, side, classes, &cuda())?;
-        match measure(ground, &task, until) {
-            Ok(found) => {
-                row("plimsoll, keeping everything", found.keep, "");
-                row("plimsoll, efficiency-optimal", found.best, "");
-                row("plimsoll, largest", found.most, "");
-            }
-            Err(failure) => row("plimsoll", Ran::default(), &failure.message),
-        }
+        let found = Batches::measure(ground, &task, until);
+        row("plimsoll, keeping everything", found.keep, &found.why);
+        row("plimsoll, efficiency-optimal", found.best, &found.why);
+        row("plimsoll, largest", found.most, &found.why);
         for (way, who) in WAYS {
             let left = ground.left() / ((networks.len() - done) as f64 * 3.0);
             let question = json!({
