@@ -4,7 +4,7 @@
 // Cargo builds the library that stands in beside this test.
 use plimsoll_networks::{build, usual};
 use plimsoll_standin as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -178,4 +178,64 @@ fn networks_have_the_same_numbers_of_parameters_on_both_sides() {
         checked += 1;
     }
     assert!(checked >= 8);
+}
+
+#[test]
+fn a_table_tells_what_was_reached_and_what_was_missed() {
+    let rows = |section: &str, rows: Value| json!({ "section": section, "state": "done", "seconds": 1.0, "plimsoll": "x", "small": false, "rows": rows });
+    let group = |failed: u32| json!({ "group": "g", "passed": 9, "failed": failed, "lost": 0 });
+    let step = |precision: &str, who: &str, seconds: f64| json!({ "precision": precision, "who": who, "iteration_seconds": seconds });
+    let planned = |plan: &str, off: f64, over: f64| {
+        json!({
+            "plan": plan, "off_share": off, "over_keeping_share": over, "predicted_peak_bytes": 1000, "allocated_bytes": 1000,
+            "context_bytes": 1 << 29, "nvml_bytes": (1 << 29) + 5000,
+        })
+    };
+    let all = [
+        rows("tests", json!([group(0), group(1), group(0)])),
+        rows("bits", json!([{ "plans": 2, "equal": 2 }, { "plans": 0, "equal": 0 }])),
+        rows("link", json!([{ "memory": "pinned", "rate_bytes_per_second": 5e10 }])),
+        rows(
+            "step",
+            json!([
+                step("f32", "plimsoll", 0.055),
+                step("f32", "PyTorch, contiguous", 0.05),
+                step("tf32", "plimsoll", 0.04),
+                step("tf32", "PyTorch, contiguous", 0.03),
+            ]),
+        ),
+        rows(
+            "predict",
+            json!([
+                planned("tight", 0.01, 0.5),
+                planned("tight", -0.02, 0.4),
+                planned("without stall", 0.0, 0.02)
+            ]),
+        ),
+        rows("pytorch", json!([{ "network": "n", "who": "w", "batch": 4, "images_per_second": 8.0 }])),
+        rows("batches", json!([{ "network": "n", "keep_batch": 3, "accudnn_batch": 5, "note": "" }])),
+        rows("deep", json!([{ "network": "resnet1517", "iteration_seconds": 2.0, "loss": 6.9 }])),
+    ];
+    let machine = json!({ "device": "A GPU", "date": "2026-01-02" });
+    let results = json!({ "kind": "plimsoll-acceptance/1", "machine": machine, "sections": all });
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    std::fs::write(folder.path().join("a-gpu-2026-01-02.json"), results.to_string()).expect("a file");
+    let table = said(&accept(&["table", folder.path().to_str().expect("a path")], folder.path()).stdout);
+    for part in [
+        "| A GPU, 2026-01-02 |",
+        "27 of 28 passed, in 3 of 3 groups (missed)",
+        "2 of 2 runs equal (met)",
+        "at best 50.0 GB/s pinned |",
+        "1.100 times (55 ms and 50 ms) (met)",
+        "1.333 times (40 ms and 30 ms) (missed)",
+        "+2.00 % at worst of 1 networks (missed)",
+        "median 2.0 %, worst 2.0 %, of 2 (met)",
+        "NVML sees 3.906 KiB at most (met)",
+        "n w: 8/s at 4 |",
+        "n 3/-/- (AccUDNN 5) |",
+        "2 s an iteration (met)",
+        "| not measured: deep ran to its end",
+    ] {
+        assert!(table.contains(part), "`{part}` in:\n{table}");
+    }
 }
