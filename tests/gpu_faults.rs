@@ -135,8 +135,16 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
         "once, and not itself: {said}"
     );
     let kept = std::fs::read_to_string(study.join("network.profile.json")).expect("it was written");
-    for words in ["\"slowed_by\"", "\"heat\"", "4242", "\"generation\":5", "\"clock_mhz\"", "\"best\":700.0"]
-    {
+    for words in [
+        "\"slowed_by\"",
+        "\"heat\"",
+        "4242",
+        "\"generation\":5",
+        "\"clock_mhz\"",
+        "\"pageable\"",
+        "\"ways\"",
+        "\"best\":700.0",
+    ] {
         assert!(kept.contains(words), "`{words}` in the profile");
     }
     let doctor = libraries.run("doctor", "", &[SHARED]);

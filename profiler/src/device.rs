@@ -37,6 +37,8 @@ pub(crate) struct DeviceBench<'s, 'c> {
     executor: Option<Executor>,
     batches: Vec<Prepared>,
     overhead: Seconds,
+    /// Whether ops have run for a while.
+    awake: bool,
     /// What the budget leaves beside the resident bytes.
     pool: Bytes,
 }
@@ -66,6 +68,7 @@ impl<'s, 'c> DeviceBench<'s, 'c> {
             executor: None,
             batches: Vec::new(),
             overhead: Seconds::ZERO,
+            awake: false,
             pool: Bytes::ZERO,
         }
     }
@@ -131,7 +134,9 @@ impl Bench for DeviceBench<'_, '_> {
         let executor = self.executor.as_mut().expect(PREPARED);
         let mut samples = link::no_samples();
         let sizes = link::sizes(self.pool)?;
-        wake(executor, *sizes.last().expect("there is a size"), self.link)?;
+        let largest = Probe::alone(*sizes.last().expect("there is a size"), self.link);
+        let largest = executor.load(&largest.program, &largest.schedule)?;
+        wake(executor, &largest)?;
         for (done, size) in sizes.iter().enumerate() {
             let mut run = |probe: &Probe, together: bool, into: [&mut Vec<_>; 2]| {
                 let loaded = executor.load(&probe.program, &probe.schedule)?;
@@ -193,6 +198,9 @@ impl Bench for DeviceBench<'_, '_> {
         };
         executor.write_images(loaded, images)?;
         executor.write_labels(loaded, labels)?;
+        if !std::mem::replace(&mut self.awake, true) {
+            wake(executor, loaded)?;
+        }
         let timeline = executor.run_timed(loaded)?;
         let mut samples = batch_samples(loaded.trace(), loaded.schedule(), &[timeline], self.overhead);
         if let Some(number) = way {
@@ -212,19 +220,15 @@ fn keep_way(samples: &mut BatchSamples, trace: &Trace, number: u32) {
     }
 }
 
-/// How long a device of its own is kept busy before its link is timed.
+/// How long a device of its own is kept busy before it is timed.
 const WAKING: Duration = Duration::from_millis(300);
 
-/// Transfers until a sleeping device is awake: at rest its link runs at the lowest rate, and its clocks too.
-fn wake(executor: &mut Executor, size: Bytes, planned: Link) -> Result<(), ProfileError> {
-    if !executor.device().pins() {
-        return Ok(());
-    }
-    let probe = Probe::alone(size, planned);
-    let loaded = executor.load(&probe.program, &probe.schedule)?;
+/// Runs an iteration until a sleeping device is awake: at rest its link runs at the lowest rate, and its clocks too. A processor does
+/// not sleep while this runs on it.
+fn wake(executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
     let begun = Instant::now();
-    while begun.elapsed() < WAKING {
-        executor.run_timed(&loaded)?;
+    while executor.device().pins() && begun.elapsed() < WAKING {
+        executor.run_timed(loaded)?;
     }
     Ok(())
 }
@@ -265,6 +269,7 @@ fn beside(
     let mut run = |counts: [u32; 2]| {
         let probe = Probe::beside(size, planned, counts);
         let loaded = executor.load(&probe.program, &probe.schedule)?;
+        wake(executor, &loaded)?;
         let mut seconds = Vec::new();
         for repetition in 0..=link::RUNS {
             if (watch.stop)() {
