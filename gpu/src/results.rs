@@ -29,6 +29,9 @@ pub struct Results {
 /// The document's kind.
 pub const KIND: &str = "plimsoll-acceptance/1";
 
+/// How names of files end that hold results of tiny sizes, which say nothing of speed.
+const SMALL: &str = "-small";
+
 /// How a section ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -80,15 +83,15 @@ pub fn words<'a>(row: &'a Row, name: &str) -> &'a str {
 }
 
 impl Results {
-    /// The results of a device and day, those that are there already included.
-    pub fn open(folder: &Path, machine: Row) -> Result<(Results, PathBuf), Failure> {
+    /// The results of a device and day, those that are there already included; those of tiny sizes are kept apart.
+    pub fn open(folder: &Path, machine: Row, small: bool) -> Result<(Results, PathBuf), Failure> {
         let slug = |text: &str| {
             let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
             text.chars().map(plain).collect::<String>()
         };
         let name = format!("{}-{}", slug(words(&machine, "device")), words(&machine, "date"));
         std::fs::create_dir_all(folder).map_err(|e| Failure::file(folder, "create the folder", &e))?;
-        let path = folder.join(format!("{name}.json"));
+        let path = folder.join(format!("{name}{}.json", if small { SMALL } else { "" }));
         let sections = if path.exists() { read(&path)?.sections } else { Vec::new() };
         Ok((Results { kind: KIND.to_owned(), machine, sections }, path))
     }
@@ -171,7 +174,8 @@ pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
     let mut all: Vec<Results> = Vec::new();
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(all) };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|end| end == "json"));
+    let small = |path: &Path| path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with(SMALL));
+    paths.retain(|path| path.extension().is_some_and(|end| end == "json") && !small(path));
     // Names end in the day, so that what comes later in their order is newer.
     paths.sort();
     for path in paths {
@@ -212,7 +216,12 @@ pub fn targets(all: &[Results]) -> String {
             let Some(verdict) = (target.judge)(&outcome.rows) else {
                 return format!("{NOT_MEASURED}: {}", outcome.line());
             };
-            let met = verdict.met.map_or("", |met| if met { " (met)" } else { " (missed)" });
+            let met = match (verdict.met, outcome.state) {
+                (None, _) => "",
+                (Some(false), _) => " (missed)",
+                (Some(true), State::Done) => " (met)",
+                (Some(true), _) => " (so far: it did not run to its end)",
+            };
             format!("{}{met}", verdict.measured)
         }));
         row

@@ -33,7 +33,7 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
         named => named.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
     };
     let begun = Instant::now();
-    let (mut results, path) = Results::open(folder, machine(options)?)?;
+    let (mut results, path) = Results::open(folder, machine(options)?, options.small)?;
     println!("{}, {}", words(&results.machine, "device"), version());
     let (mut bad, mut count) = (Vec::new(), chosen.len() as u64);
     for section in chosen {
@@ -67,6 +67,9 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
     let what: Vec<String> = bad.into_iter().map(|(_, what)| what).collect();
     Err(Failure::new(exit, what.join("; ")))
 }
+
+/// How a line begins that says why something failed.
+const FAILURE: &str = "error: ";
 
 /// What a section's process says.
 enum Said {
@@ -108,8 +111,11 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
             },
             Ok(Said::Err(line)) => {
                 eprintln!("  {line}");
-                // What a panic says comes before its notes.
-                if !line.trim().is_empty() && !line.starts_with("note: ") {
+                // What a failure says is one line, and help may follow; what a panic says comes before its notes.
+                let failure = last.starts_with(FAILURE);
+                if line.starts_with(FAILURE)
+                    || !(failure || line.trim().is_empty() || line.starts_with("note: "))
+                {
                     last = line;
                 }
             }
@@ -129,7 +135,7 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
         (true, _) => (State::Cut, Some(format!("{seconds} s were over"))),
         (false, true) => (State::Done, None),
         (false, false) if last.is_empty() => (State::Failed, Some(status.to_string())),
-        (false, false) => (State::Failed, Some(last.trim_start_matches("error: ").to_owned())),
+        (false, false) => (State::Failed, Some(last.trim_start_matches(FAILURE).to_owned())),
     };
     Ok(outcome)
 }
