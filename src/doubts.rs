@@ -1,7 +1,6 @@
 //! What makes the times of a run doubtful, said once each on stderr: who else computes on the device, and what slows it down.
 
 use plimsoll_ir::health::Health;
-use plimsoll_runtime::Device;
 
 /// What was said so far.
 #[derive(Default)]
@@ -10,9 +9,9 @@ pub struct Doubts {
 }
 
 impl Doubts {
-    /// Looks how the device is, and says what is new.
-    pub fn look(&mut self, device: &dyn Device) {
-        let Some(now) = device.health() else { return };
+    /// Says what is new in how the device is, where that is told.
+    pub fn say(&mut self, now: Option<Health>) {
+        let Some(now) = now else { return };
         now.warnings(&self.known).iter().for_each(|warning| tracing::warn!("{warning}"));
         self.known = std::mem::take(&mut self.known).then(now);
     }

@@ -101,7 +101,6 @@ pub fn train(
     let mut doubts = Doubts::default();
     let bar = progress::bar("train", total, quiet);
     while trainer.step() < total {
-        bar.suspend(|| doubts.look(trainer.device()));
         let epoch = trainer.step() / per_epoch;
         let reached = Cell::new(trainer.step());
         let mut observe = |observation: &Observation| {
@@ -112,6 +111,7 @@ pub fn train(
         let stop = || interrupt::pressed() || kept.is_old(reached.get());
         let until = (epoch + 1) * per_epoch;
         let outcome = trainer.train(&*task.data.train, until, Some(checkpoint), &mut observe, &stop);
+        bar.suspend(|| doubts.say(trainer.seen()));
         match outcome.map_err(|error| kept.failure(error))? {
             Outcome::Interrupted { step, .. } => {
                 kept.saved(step);

@@ -194,8 +194,11 @@ fn a_device_that_is_lost_in_training_leaves_the_last_state_that_was_saved() {
     let resumed = run("", "--format json");
     check(&resumed, 0, &[&format!("going on from iteration {after} of")]);
     std::fs::remove_file(&kept).expect("it is there");
-    let whole = run("", "--format json");
-    check(&whole, 0, &[]);
+    // Undisturbed but for another process, which is said once.
+    let run_shared = format!("run {} --epochs 2 --format json", study.join("chosen.config.json").display());
+    let whole = libraries.run(&run_shared, "", &[SHARED]);
+    check(&whole, 0, &["process 4242 (python3, 3 GiB)", "slowed down (heat)"]);
+    assert_eq!(String::from_utf8_lossy(&whole.stderr).matches("4242").count(), 1);
     let loss = |output: &Output| {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let at = text.find("\"test_loss\"").expect("it is told");

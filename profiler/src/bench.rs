@@ -17,8 +17,8 @@ pub(crate) trait Bench {
     /// Measures the four rates.
     fn link(&mut self, watch: &mut Watch<'_>) -> Result<LinkSamples, ProfileError>;
 
-    /// How the device is now; none where there is nobody to tell.
-    fn health(&mut self) -> Option<Health>;
+    /// Runs one iteration that does not count, and tells how the device was meanwhile; none where there is nobody to tell.
+    fn warm_up(&mut self, position: usize, way: Option<u32>) -> Result<Option<Health>, ProfileError>;
 
     /// The alternatives that can be measured at the batch size of this position, by number.
     fn ways(&self, position: usize) -> Vec<u32>;

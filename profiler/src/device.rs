@@ -179,8 +179,13 @@ impl Bench for DeviceBench<'_, '_> {
         Ok(samples)
     }
 
-    fn health(&mut self) -> Option<Health> {
-        self.executor.as_ref().expect(PREPARED).device().health()
+    fn warm_up(&mut self, position: usize, way: Option<u32>) -> Result<Option<Health>, ProfileError> {
+        let awake = std::mem::replace(&mut self.awake, true);
+        let (executor, loaded) = self.ready(position, way)?;
+        if !awake {
+            wake(executor, loaded)?;
+        }
+        Ok(executor.run_watched(loaded)?)
     }
 
     fn ways(&self, position: usize) -> Vec<u32> {
@@ -188,6 +193,20 @@ impl Bench for DeviceBench<'_, '_> {
     }
 
     fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError> {
+        let overhead = self.overhead;
+        let (executor, loaded) = self.ready(position, way)?;
+        let timeline = executor.run_timed(loaded)?;
+        let mut samples = batch_samples(loaded.trace(), loaded.schedule(), &[timeline], overhead);
+        if let Some(number) = way {
+            keep_way(&mut samples, loaded.trace(), number);
+        }
+        Ok(samples)
+    }
+}
+
+impl DeviceBench<'_, '_> {
+    /// The inputs of an iteration are written; what runs it, and what is run.
+    fn ready(&mut self, position: usize, way: Option<u32>) -> Result<(&mut Executor, &Loaded), ProfileError> {
         let executor = self.executor.as_mut().expect(PREPARED);
         let Prepared { loaded, ways, images, labels } = &self.batches[position];
         let loaded = match way {
@@ -198,15 +217,7 @@ impl Bench for DeviceBench<'_, '_> {
         };
         executor.write_images(loaded, images)?;
         executor.write_labels(loaded, labels)?;
-        if !std::mem::replace(&mut self.awake, true) {
-            wake(executor, loaded)?;
-        }
-        let timeline = executor.run_timed(loaded)?;
-        let mut samples = batch_samples(loaded.trace(), loaded.schedule(), &[timeline], self.overhead);
-        if let Some(number) = way {
-            keep_way(&mut samples, loaded.trace(), number);
-        }
-        Ok(samples)
+        Ok((executor, loaded))
     }
 }
 

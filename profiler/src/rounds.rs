@@ -181,27 +181,28 @@ pub(crate) fn measure(
             open.reverse();
         }
         for position in open {
-            let (samples, end) = turn(effort, bench, position, measured, watch);
+            let mut seen = None;
+            let (samples, end) = turn(effort, bench, position, measured, watch, &mut seen);
             if let Some(samples) = samples {
                 let entry = Entry::Round(samples);
                 measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
                 journal.append(&entry)?;
             }
             end?;
-            look(bench, journal, measured, watch)?;
+            note(seen, journal, measured, watch)?;
         }
         round += 1;
     }
 }
 
-/// Looks how the device is, and says what is new and makes the times doubtful.
-pub(crate) fn look(
-    bench: &mut dyn Bench,
+/// Notes how the device was, and says what is new and makes the times doubtful.
+fn note(
+    seen: Option<Health>,
     journal: &mut Journal,
     measured: &mut Measured,
     watch: &mut Watch<'_>,
 ) -> Result<(), ProfileError> {
-    let Some(now) = bench.health() else { return Ok(()) };
+    let Some(now) = seen else { return Ok(()) };
     now.warnings(&measured.health.clone().unwrap_or_default())
         .iter()
         .for_each(|warning| (watch.warn)(warning));
@@ -217,6 +218,7 @@ fn turn(
     position: usize,
     measured: &Measured,
     watch: &mut Watch<'_>,
+    seen: &mut Option<Health>,
 ) -> (Option<BatchSamples>, Result<(), ProfileError>) {
     let before = &measured.batches[position];
     let of = effort.at_least * measured.batches.len();
@@ -227,13 +229,17 @@ fn turn(
         if (watch.stop)() {
             return (samples, Err(ProfileError::Interrupted));
         }
+        if repetition == 0 {
+            match bench.warm_up(position, None) {
+                Ok(health) => *seen = health,
+                Err(error) => return (samples, Err(error)),
+            }
+            continue;
+        }
         let sample = match bench.iterate(position, None) {
             Ok(sample) => sample,
             Err(error) => return (samples, Err(error)),
         };
-        if repetition == 0 {
-            continue;
-        }
         let all = samples.get_or_insert_with(|| BatchSamples {
             batch: before.batch,
             iteration_seconds: vec![],
@@ -275,31 +281,43 @@ pub(crate) fn measure_ways(
         let batch = measured.batches[position].batch;
         let known = measured.ways.get(&(batch, number)).copied().unwrap_or(0);
         let missing = IN_A_WAY.saturating_sub(known);
-        let mut samples: Option<BatchSamples> = None;
-        let mut end = Ok(());
-        // One warms up.
-        for repetition in 0..=missing {
-            if missing == 0 || (watch.stop)() {
-                end = if missing == 0 { Ok(()) } else { Err(ProfileError::Interrupted) };
-                break;
-            }
-            match (bench.iterate(position, Some(number)), &mut samples) {
-                (Err(error), _) => {
-                    end = Err(error);
-                    break;
-                }
-                (Ok(_), _) if repetition == 0 => {}
-                (Ok(sample), None) => samples = Some(sample),
-                (Ok(sample), Some(all)) => extend(all, sample).expect("one program has the same ops always"),
-            }
-        }
+        let (mut samples, mut seen) = (None, None);
+        let end = if missing == 0 {
+            Ok(())
+        } else {
+            iterate_in_way(bench, (position, number), missing, watch, &mut samples, &mut seen)
+        };
         if let Some(samples) = samples {
             let entry = Entry::Way(number, samples);
             measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
             journal.append(&entry)?;
         }
         end?;
+        note(seen, journal, measured, watch)?;
         (watch.progress)(Progress { stage: Stage::Ways { batch }, done: done + 1, of: all.len() });
     }
-    if all.is_empty() { Ok(()) } else { look(bench, journal, measured, watch) }
+    Ok(())
+}
+
+/// One warm-up and so many iterations of a batch size with the ops in their alternatives of a number.
+fn iterate_in_way(
+    bench: &mut dyn Bench,
+    (position, number): (usize, u32),
+    times: usize,
+    watch: &mut Watch<'_>,
+    samples: &mut Option<BatchSamples>,
+    seen: &mut Option<Health>,
+) -> Result<(), ProfileError> {
+    let go_on = || if (watch.stop)() { Err(ProfileError::Interrupted) } else { Ok(()) };
+    go_on()?;
+    *seen = bench.warm_up(position, Some(number))?;
+    for _ in 0..times {
+        go_on()?;
+        let sample = bench.iterate(position, Some(number))?;
+        match samples {
+            None => *samples = Some(sample),
+            Some(all) => extend(all, sample).expect("one program has the same ops in every iteration"),
+        }
+    }
+    Ok(())
 }

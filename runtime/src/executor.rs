@@ -14,6 +14,7 @@ use crate::host::{HostSlab, host_slab, moved};
 use crate::operands::operand_bytes;
 use crate::waits::crossing_waits;
 use plimsoll_ir::check::{Places, locate};
+use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Operand, Program, Region, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, way_of};
 use plimsoll_ir::simulate::{Span, Timeline};
@@ -257,6 +258,14 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    /// Runs one iteration as a timed one and gives no times, but how the device was while it ran.
+    pub fn run_watched(&mut self, loaded: &Loaded) -> Result<Option<Health>, RuntimeError> {
+        self.enqueue(loaded, &loaded.timed);
+        let health = self.device.health();
+        self.device.synchronise()?;
+        Ok(health)
     }
 
     /// Copies plain host memory (neither page-locked nor the slab's) to the start of the pool and back, as inputs are written and

@@ -9,11 +9,12 @@
 
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
 use crate::data::{Batch, Dataset, epoch_order};
-use crate::device::{Device, MemoryLayout};
+use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::rate::LearningRateSchedule;
 use plimsoll_ir::Seconds;
+use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Init, Region, Role};
@@ -104,6 +105,9 @@ pub struct Trainer {
     step: u64,
     /// What it was trained on so far, and the iterations of an epoch.
     data: Option<(DataName, u64)>,
+    /// Whether the device is looked at in the next iteration, and what was seen last.
+    look: bool,
+    seen: Option<Health>,
 }
 
 /// Metrics as the device leaves them.
@@ -132,7 +136,8 @@ impl Trainer {
                 found,
             ));
         }
-        let mut trainer = Trainer { executor, train, evaluate, plan, step: 0, data: None };
+        let mut trainer =
+            Trainer { executor, train, evaluate, plan, step: 0, data: None, look: true, seen: None };
         trainer.initialise()?;
         Ok(trainer)
     }
@@ -147,9 +152,11 @@ impl Trainer {
         &self.plan
     }
 
-    /// What it trains on.
-    pub fn device(&self) -> &dyn Device {
-        self.executor.device()
+    /// How the device was in the middle of the first iteration after the last call of this, where it tells; a device at rest shows
+    /// nothing that slows it down.
+    pub fn seen(&mut self) -> Option<Health> {
+        self.look = true;
+        self.seen.take()
     }
 
     /// What was allocated for it.
@@ -251,6 +258,9 @@ impl Trainer {
             let start = Instant::now();
             self.executor.start(&self.train);
             feed.prepare(step + 1);
+            if std::mem::take(&mut self.look) {
+                self.seen = self.executor.device().health();
+            }
             self.executor.finish()?;
             let end = Instant::now();
             self.step += 1;
