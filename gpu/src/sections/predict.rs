@@ -114,7 +114,7 @@ impl Bench<'_> {
             return Ok(false);
         }
         let keep = keeping(trace)?.schedule;
-        let (rounds, count) = self.ground.pick((4, 5), (1, 1));
+        let (rounds, count) = self.ground.pick((3, 4), (1, 1));
         let batch = trace.batch;
         // Alone on the device first, for its memory.
         let mut runners = vec![Runner::new(self.task, batch, &plan.schedule)?];
