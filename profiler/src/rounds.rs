@@ -262,7 +262,7 @@ fn ends_and_middle_first(count: usize) -> Vec<usize> {
 }
 
 /// Measures the other ways to run the ops, each batch size in each, as often as is still missing. When time is up, what is missing
-/// stays so, but for the smallest batch size: some algorithms take many times as long as the usual ones.
+/// stays so, but for the smallest batch size that has other ways: some algorithms take many times as long as the usual ones.
 pub(crate) fn measure_ways(
     effort: &Effort,
     bench: &mut dyn Bench,
@@ -275,7 +275,7 @@ pub(crate) fn measure_ways(
     let order = ends_and_middle_first(measured.batches.len());
     let all: Vec<(usize, u32)> = order.into_iter().flat_map(pairs).collect();
     for (done, (position, number)) in all.iter().copied().enumerate() {
-        if position > 0 && begun.elapsed().as_secs_f64() > effort.time.0 {
+        if position != all[0].0 && begun.elapsed().as_secs_f64() > effort.time.0 {
             break;
         }
         let batch = measured.batches[position].batch;
