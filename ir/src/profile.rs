@@ -223,12 +223,15 @@ impl Document for Profile {
         if all.iter().any(|samples| samples.is_empty()) {
             return fault("link".into(), "each way needs samples, alone and together");
         }
-        let pageable = link.pageable.iter().flat_map(|p| p.offload.iter().chain(&p.prefetch));
-        let transfers = all.iter().flat_map(|s| s.iter()).chain(pageable);
+        let pageable = link.pageable.iter().flat_map(|p| [&p.offload, &p.prefetch]);
+        let mut transfers = all.into_iter().chain(pageable).flatten();
+        let none = |seconds: &Seconds| !(seconds.0.is_finite() && seconds.0 > 0.0);
+        if transfers.any(|transfer| none(&transfer.seconds)) {
+            return fault("link".into(), "a transfer takes more than 0 seconds");
+        }
         let beside = link.beside.iter().flat_map(|b| [&b.alone, &b.offloading, &b.prefetching, &b.both]);
-        let mut times = transfers.map(|s| s.seconds.0).chain(beside.flatten().map(|s| s.0));
-        if times.any(|seconds| !(seconds.is_finite() && seconds > 0.0)) {
-            return fault("link".into(), "a transfer, and an op beside it, take more than 0 seconds");
+        if beside.flatten().any(none) {
+            return fault("link.beside".into(), "an op beside transfers takes more than 0 seconds");
         }
         Ok(())
     }

@@ -443,6 +443,26 @@ fn profiles_are_read_strictly() {
                 "at link: a transfer takes more than 0 seconds",
             ),
             (
+                "/link/pageable",
+                Some(json!({"offload": [{"bytes": 4, "seconds": 0.0}], "prefetch": []})),
+                "at link: a transfer takes more than 0 seconds",
+            ),
+            (
+                "/link/beside",
+                Some(json!({"bytes": 4, "alone": [0.1], "offloading": [], "prefetching": [0.0], "both": []})),
+                "at link.beside: an op beside transfers takes more than 0 seconds",
+            ),
+            (
+                "/machine/health",
+                Some(json!({"celsius": 40, "others": [{"pid": -7}]})),
+                "at machine.health.others[0].pid: invalid value: integer `-7`, expected u32",
+            ),
+            (
+                "/batches/0/ops/0/ways",
+                Some(json!([{"name": "lean", "workspace_bytes": 0, "seconds": [-0.5]}])),
+                "at batches[0].ops[0]: an op needs at least one time, and times are 0 or more",
+            ),
+            (
                 "/link/prefetch_together/0/bytes",
                 Some(json!(-4)),
                 "at link.prefetch_together[0].bytes: invalid value: integer `-4`, expected u64",
