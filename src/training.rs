@@ -54,6 +54,35 @@ fn rate_schedule(config: &Config, args: &TrainArgs, iterations: u64) -> Learning
     LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }
 }
 
+/// A trainer at the start of training, and the iterations of an epoch.
+fn set_up(
+    task: &Task,
+    config: &Config,
+    schedule: &Schedule,
+    args: &TrainArgs,
+) -> Result<(Trainer, u64), Failure> {
+    let program = task.program(config.batch, Mode::Train)?;
+    let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
+    let (executor, mut loaded) = task.executor(&[(&program, schedule), (&evaluate, &evaluate_schedule)])?;
+    let per_epoch = task.samples() / config.batch;
+    if per_epoch == 0 {
+        let (name, samples, batch) = (task.data.train.name(), task.samples(), config.batch);
+        let message = format!("{name} has {samples} samples, fewer than the batch of {batch}");
+        return Err(Failure::usage(message).help("choose other --data, or tune anew for this one"));
+    }
+    let plan = TrainingPlan {
+        network: task.network.spec.clone(),
+        batch: config.batch,
+        seed: args.seed,
+        rate: rate_schedule(config, args, per_epoch * args.epochs),
+        momentum: args.momentum,
+        weight_decay: args.weight_decay,
+    };
+    let evaluate = loaded.pop();
+    let train = loaded.pop().expect("two programs were loaded");
+    Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
+}
+
 /// Trains, or goes on from the checkpoint where there is one, and tests at the end. With `timed` it then runs two more
 /// iterations, of which the second is timed command by command; they change nothing that is kept.
 pub fn train(
@@ -65,28 +94,8 @@ pub fn train(
     timed: bool,
     quiet: bool,
 ) -> Result<Trained, Failure> {
-    let program = task.program(config.batch, Mode::Train)?;
-    let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
-    let (executor, mut loaded) = task.executor(&[(&program, schedule), (&evaluate, &evaluate_schedule)])?;
-    let peak = executor.layout().device();
-    let per_epoch = task.samples() / config.batch;
-    if per_epoch == 0 {
-        let (name, samples, batch) = (task.data.train.name(), task.samples(), config.batch);
-        let message = format!("{name} has {samples} samples, fewer than the batch of {batch}");
-        return Err(Failure::usage(message).help("choose other --data, or tune anew for this one"));
-    }
-    let total = per_epoch * args.epochs;
-    let plan = TrainingPlan {
-        network: task.network.spec.clone(),
-        batch: config.batch,
-        seed: args.seed,
-        rate: rate_schedule(config, args, total),
-        momentum: args.momentum,
-        weight_decay: args.weight_decay,
-    };
-    let evaluate = loaded.pop();
-    let train = loaded.pop().expect("two programs were loaded");
-    let mut trainer = Trainer::new(executor, train, evaluate, plan)?;
+    let (mut trainer, per_epoch) = set_up(task, config, schedule, args)?;
+    let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
     if checkpoint.exists() {
         trainer.resume(&Checkpoint::load(checkpoint)?, checkpoint).map_err(|error| {
             Failure::from(error).help("train with the same options, or start anew with --fresh")

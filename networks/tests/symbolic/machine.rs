@@ -241,6 +241,10 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
 
 /// What a call writes: operand and term. `get` gives what an operand holds, and is asked for those that the call reads.
 fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId) -> Vec<(usize, TermId)> {
+    if let Some(function) = map(call) {
+        let x = get(0);
+        return vec![(1, terms.apply(&function, &[x]))];
+    }
     match *call {
         Call::ConvForward { shape } => {
             let mut inputs = vec![get(0), get(1)];
@@ -277,14 +281,6 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let y = terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta]);
             vec![(3, y), (4, terms.apply(&format!("row stats {epsilon}"), &[x]))]
         }
-        Call::ReluForward { .. } => {
-            let x = get(0);
-            vec![(1, terms.apply("relu", &[x]))]
-        }
-        Call::GeluForward { .. } => {
-            let x = get(0);
-            vec![(1, terms.apply("gelu", &[x]))]
-        }
         Call::ReluMaskForward { .. } => {
             let x = get(0);
             vec![(1, terms.apply("relu", &[x])), (2, terms.apply("positive", &[x]))]
@@ -293,10 +289,6 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let x = get(0);
             let places = terms.apply(&format!("places {shape:?}"), &[x]);
             vec![(1, terms.apply(&format!("max {shape:?}"), &[x])), (2, places)]
-        }
-        Call::AvgPoolForward { shape } => {
-            let x = get(0);
-            vec![(1, terms.apply(&format!("mean {shape:?}"), &[x]))]
         }
         Call::DropoutForward { probability, stream, .. } => {
             let inputs = [get(0), get(1)];
@@ -313,10 +305,6 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             }
             vec![(1, terms.apply(&format!("part from {first}"), &inputs))]
         }
-        Call::LrnForward { size, alpha, beta, bias, .. } => {
-            let x = get(0);
-            vec![(1, terms.apply(&format!("lrn {size} {alpha} {beta} {bias}"), &[x]))]
-        }
         Call::SoftmaxCrossEntropyForward { .. } => {
             let (logits, labels) = (get(0), get(1));
             let metrics = terms.apply("metrics", &[logits, labels]);
@@ -331,18 +319,13 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let parameter = terms.apply(&format!("sgd {decay}"), &inputs);
             vec![(1, parameter), (3, terms.apply(&format!("sgd momentum {decay}"), &inputs))]
         }
-        Call::BatchNormBackward { accumulate, .. } => {
+        Call::BatchNormBackward { accumulate, .. } | Call::LayerNormBackward { accumulate, .. } => {
+            let of_rows = matches!(call, Call::LayerNormBackward { .. });
+            let [dx, dgamma] = if of_rows { ["ln dx", "ln dgamma"] } else { ["bn dx", "dgamma"] };
             let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
-            let dx = terms.apply("bn dx", &[x, dy, gamma, stats]);
+            let dx = terms.apply(dx, &[x, dy, gamma, stats]);
             let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
-            vec![(4, dx), (5, terms.apply("dgamma", &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
-        }
-        Call::LayerNormBackward { accumulate, .. } => {
-            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
-            let dx = terms.apply("ln dx", &[x, dy, gamma, stats]);
-            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
-            let dgamma = terms.apply("ln dgamma", &[x, dy, stats]);
-            vec![(4, dx), (5, dgamma), (6, terms.apply("dbeta", &[dy]))]
+            vec![(4, dx), (5, terms.apply(dgamma, &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
         }
         _ => {
             let (accumulate, function, arguments) = input_gradient(terms, call, get);
@@ -351,6 +334,17 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             vec![(at, if accumulate { terms.sum(get(at), dx) } else { dx })]
         }
     }
+}
+
+/// The calls that make one tensor of one other.
+fn map(call: &Call) -> Option<String> {
+    Some(match *call {
+        Call::ReluForward { .. } => "relu".to_owned(),
+        Call::GeluForward { .. } => "gelu".to_owned(),
+        Call::AvgPoolForward { shape } => format!("mean {shape:?}"),
+        Call::LrnForward { size, alpha, beta, bias, .. } => format!("lrn {size} {alpha} {beta} {bias}"),
+        _ => return None,
+    })
 }
 
 /// The calls that only give the gradient of their input: whether they add it to what their last operand holds, and the
