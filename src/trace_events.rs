@@ -12,7 +12,7 @@
 
 use crate::failure::Failure;
 use crate::files;
-use plimsoll_ir::schedule::{Command, Schedule, Stream, piece_of};
+use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
 use plimsoll_ir::simulate::{Cause, Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Seconds, TensorId};
@@ -192,13 +192,6 @@ impl HostCopies {
         held.push(joined);
         new
     }
-}
-
-/// What a transfer moves; none for a compute command.
-fn moved(trace: &Trace, command: &Command) -> Option<(TensorId, Range<u64>)> {
-    let (tensor, first_byte, bytes) = command.transfer()?;
-    let piece = piece_of(&trace.tensors[tensor.index()], first_byte, bytes);
-    Some((tensor, piece.expect("a checked transfer stays in its tensor")))
 }
 
 fn nanoseconds(at: Seconds) -> u64 {

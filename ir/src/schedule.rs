@@ -6,7 +6,7 @@
 
 use crate::document::{Document, Fault, define_kind};
 use crate::ids::{BufferId, CommandId, OpId, TensorId};
-use crate::trace::{BYTES_MAX, Op, Tensor};
+use crate::trace::{BYTES_MAX, Op, Tensor, Trace};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -211,6 +211,12 @@ pub fn piece_of(tensor: &Tensor, first_byte: Option<Bytes>, bytes: Option<Bytes>
     let rest = tensor.bytes.0.checked_sub(first)?;
     let length = bytes.map_or(rest, |b| b.0);
     (length <= rest).then(|| first..first + length)
+}
+
+/// The tensor and the bytes of it that a transfer moves; none for a compute command, and where it leaves the tensor.
+pub fn moved(trace: &Trace, command: &Command) -> Option<(TensorId, Range<u64>)> {
+    let (tensor, first_byte, bytes) = command.transfer()?;
+    Some((tensor, piece_of(trace.tensors.get(tensor.index())?, first_byte, bytes)?))
 }
 
 /// The seconds and the workspace of an op run in the given way; none where it has no such alternative.

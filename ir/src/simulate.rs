@@ -9,7 +9,7 @@
 //! whose two ways slow each other down.
 
 use crate::ids::{BufferId, CommandId};
-use crate::schedule::{Command, Duplex, Holds, Schedule, Stream, piece_of, way_of};
+use crate::schedule::{Command, Duplex, Holds, Schedule, Stream, moved, piece_of, way_of};
 use crate::trace::Trace;
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -122,9 +122,10 @@ fn duration(trace: &Trace, schedule: &Schedule, command: &Command) -> Seconds {
 
 /// What a transfer moves; nothing for a compute command.
 fn moved_bytes(trace: &Trace, command: &Command) -> Bytes {
-    let Some((tensor, first_byte, bytes)) = command.transfer() else { return Bytes::ZERO };
-    let piece =
-        piece_of(&trace.tensors[tensor.index()], first_byte, bytes).expect("the schedule passed the check");
+    if command.stream() == Stream::Compute {
+        return Bytes::ZERO;
+    }
+    let (_, piece) = moved(trace, command).expect("the schedule passed the check");
     Bytes(piece.end - piece.start)
 }
 

@@ -10,13 +10,13 @@
 
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
 use crate::error::RuntimeError;
-use crate::host::{HostSlab, host_slab, moved};
+use crate::host::{HostSlab, host_slab};
 use crate::operands::operand_bytes;
 use crate::waits::crossing_waits;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Operand, Program, Region, STORAGE_ALIGNMENT};
-use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, way_of};
+use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, moved, way_of};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, CommandId, Seconds, TensorId};

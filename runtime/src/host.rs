@@ -4,7 +4,7 @@
 //! allocated.
 
 use plimsoll_ir::program::STORAGE_ALIGNMENT;
-use plimsoll_ir::schedule::{Command, Schedule, Stream, piece_of};
+use plimsoll_ir::schedule::{Schedule, Stream, moved};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, TensorId};
 use std::ops::Range;
@@ -49,10 +49,4 @@ impl HostSlab {
         let (span, start) = self.places[tensor.index()].as_ref()?;
         (span.start <= piece.start && piece.end <= span.end).then(|| Bytes(start + piece.start - span.start))
     }
-}
-
-/// The tensor and the bytes of it that a transfer moves.
-pub(crate) fn moved(trace: &Trace, command: &Command) -> Option<(TensorId, Range<u64>)> {
-    let (tensor, first_byte, bytes) = command.transfer()?;
-    Some((tensor, piece_of(trace.tensors.get(tensor.index())?, first_byte, bytes)?))
 }
