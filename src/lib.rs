@@ -19,6 +19,7 @@ pub mod files;
 pub mod interrupt;
 pub mod output;
 pub mod progress;
+pub mod report;
 pub mod study;
 pub mod task;
 pub mod trace_events;

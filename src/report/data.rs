@@ -1,0 +1,411 @@
+//! What a report says: `report/1`, plain data that the page shows and that a script gets as JSON.
+//!
+//! Seconds, bytes, bytes per second and shares (0.01 is 1 %) throughout. Long lists are kept as columns of one length, so
+//! that an iteration of some thousand commands stays small. Part that only a tuning knows (`answer`, `batches`, `fit`) are
+//! absent in the report of a trace and its schedule.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    /// The format.
+    pub kind: ReportKind,
+    /// What it is about, and where it comes from.
+    pub about: About,
+    /// What to use, and what it costs; of a tuning.
+    pub answer: Option<Answer>,
+    /// Time over batch size; of a tuning.
+    pub batches: Option<Batches>,
+    /// One iteration, predicted and, where it was run, measured.
+    pub iteration: Iteration,
+    /// The pool, the host and the addresses over time.
+    pub memory: Memory,
+    /// What was decided, layer by layer, in the order of the forward pass.
+    pub layers: Vec<Layer>,
+    /// How well the model fits; of a tuning.
+    pub fit: Option<Fit>,
+    /// All policies at the same batch and budget.
+    pub policies: Policies,
+}
+
+/// `report/1`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub enum ReportKind {
+    /// This version.
+    #[serde(rename = "report/1")]
+    Report1,
+}
+
+/// What a report is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct About {
+    /// The network's (or trace's) name.
+    pub network: String,
+    /// What it is trained on or with, in words, such as `28x28x1 images, 10 classes, 1500 samples`.
+    pub data: Option<String>,
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// What the device may hold.
+    pub budget_bytes: u64,
+    /// The device, in words.
+    pub device: Option<String>,
+    /// The system, threads, driver and what else was found out of the machine: name and value.
+    pub machine: Vec<(String, String)>,
+    /// The version of Plimsoll that made what is reported, and the commit where it is known.
+    pub plimsoll: String,
+    /// The commit, where the build knew it.
+    pub commit: Option<String>,
+    /// The command that made it.
+    pub command: Option<String>,
+    /// The seed.
+    pub seed: Option<u64>,
+    /// When it was measured, in seconds since 1970.
+    pub unix_seconds: Option<u64>,
+    /// What to know before one believes the numbers (a busy machine, a device that throttles, ...).
+    pub warnings: Vec<String>,
+}
+
+/// What to use, and what it costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Answer {
+    /// Whether the user gains by changing anything.
+    pub keep_your_settings: bool,
+    /// The answer in one sentence.
+    pub headline: String,
+    /// Why, in a sentence or two.
+    pub why: String,
+    /// What stays, what is swapped, what is run again, in one sentence.
+    pub placement: String,
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// The learning rate.
+    pub learning_rate: f64,
+    /// The rule that it follows, in words with its base point.
+    pub learning_rate_rule: String,
+    /// Iterations over which the rate rises to it.
+    pub warmup_iterations: u64,
+    /// The choice, the user's own setting and keeping everything; the choice first.
+    pub settings: Vec<Setting>,
+    /// The training that followed, where there was one: name and value, in words.
+    pub training: Vec<(String, String)>,
+}
+
+/// One way to train, predicted and measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Setting {
+    /// `chosen`, `yours` or `keeping everything`.
+    pub what: String,
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// The model's.
+    pub predicted_iteration_seconds: Option<f64>,
+    /// The relative error that the prediction states.
+    pub predicted_error: Option<f64>,
+    /// The median.
+    pub iteration_seconds: Option<f64>,
+    /// How far measurements lie apart, relative to the median.
+    pub relative_error: Option<f64>,
+    /// Measured.
+    pub samples_per_second: Option<f64>,
+    /// What the device held.
+    pub peak_bytes: Option<u64>,
+    /// Measured iterations and what passes between them, over one epoch.
+    pub epoch_seconds: Option<f64>,
+    /// Why numbers are missing, where they are.
+    pub note: Option<String>,
+}
+
+/// Time over batch size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Batches {
+    /// Every batch size that was planned, from the smallest.
+    pub points: Vec<BatchPoint>,
+    /// The batch sizes that were profiled or run, and what was measured there.
+    pub measured: Vec<BatchMeasured>,
+    /// The chosen one.
+    pub chosen: u64,
+    /// The largest that keeps everything.
+    pub keeps_all: Option<u64>,
+    /// The largest that can be trained at all within the budget.
+    pub largest: u64,
+    /// The user's own.
+    pub yours: u64,
+    /// Samples of an epoch.
+    pub samples: u64,
+    /// Batch sizes for which no plan fits.
+    pub no_plan: Vec<u64>,
+}
+
+/// One planned batch size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchPoint {
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// Predicted.
+    pub iteration_seconds: f64,
+    /// Predicted.
+    pub epoch_seconds: f64,
+    /// The stated error of both.
+    pub relative_error: f64,
+    /// The floor: what the ops alone take, were there no budget.
+    pub compute_seconds: f64,
+    /// What the device would hold.
+    pub peak_bytes: u64,
+    /// Feature maps that stay.
+    pub kept_bytes: u64,
+    /// Bytes that leave in every iteration.
+    pub offloaded_bytes: u64,
+    /// Ops that run again.
+    pub recomputed_ops: u64,
+}
+
+/// One measured batch size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchMeasured {
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// What was run, such as `chosen`, `keeping everything`, `yours`.
+    pub what: String,
+    /// The median.
+    pub iteration_seconds: f64,
+    /// How far measurements lie apart, relative to the median.
+    pub relative_error: f64,
+    /// With what passes between iterations.
+    pub epoch_seconds: f64,
+}
+
+/// One iteration on three lanes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Iteration {
+    /// The names that `Slices::name` counts from 0.
+    pub names: Vec<String>,
+    /// `predicted` first, then `measured` where it was run.
+    pub timelines: Vec<LaneView>,
+    /// No schedule is shorter than this, within the budget.
+    pub bound_seconds: f64,
+    /// What the ops alone take.
+    pub compute_seconds: f64,
+}
+
+/// One timeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LaneView {
+    /// `predicted` or `measured`.
+    pub name: String,
+    /// The end of the last command.
+    pub makespan_seconds: f64,
+    /// All commands.
+    pub slices: Slices,
+    /// All stalls of compute, in order.
+    pub stalls: Vec<StallView>,
+    /// By lane (compute, swap-out, swap-in): seconds at work.
+    pub busy_seconds: [f64; 3],
+}
+
+/// Commands as columns of one length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Slices {
+    /// 0 compute, 1 swap-out, 2 swap-in.
+    pub lane: Vec<u8>,
+    /// Nanoseconds from the start of the iteration.
+    pub start: Vec<u64>,
+    /// Nanoseconds that it takes.
+    pub length: Vec<u64>,
+    /// The position in `Iteration::names`.
+    pub name: Vec<u32>,
+    /// 0 forward, 1 backward, 2 update, 3 run again, 4 offload, 5 prefetch.
+    pub what: Vec<u8>,
+    /// Bytes moved; 0 for compute.
+    pub bytes: Vec<u64>,
+}
+
+/// Compute waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StallView {
+    /// Nanoseconds from the start of the iteration.
+    pub start: u64,
+    /// Nanoseconds that it takes.
+    pub length: u64,
+    /// What was waited for, in words.
+    pub cause: String,
+}
+
+/// Memory over time. All times are nanoseconds of the predicted timeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Memory {
+    /// The line: what the device may hold, parameters included.
+    pub budget_bytes: u64,
+    /// Parameters, optimizer state and what else stays all the time.
+    pub resident_bytes: u64,
+    /// The pool's bytes, as allocated (addresses included).
+    pub pool_bytes: u64,
+    /// Most bytes alive in the pool at one time.
+    pub alive_bytes: u64,
+    /// The host's slab.
+    pub host_bytes: u64,
+    /// Pool bytes in use, as steps.
+    pub pool: StepSeries,
+    /// The same were everything kept (its own timeline, without a budget).
+    pub keeping_everything: StepSeries,
+    /// Bytes of host copies.
+    pub host: StepSeries,
+    /// Bytes on their way.
+    pub in_flight: StepSeries,
+    /// Every residency of a tensor in the pool: a rectangle of time and addresses.
+    pub addresses: Residencies,
+}
+
+/// A step function: from `at[i]` on it is `bytes[i]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StepSeries {
+    /// Nanoseconds, ascending.
+    pub at: Vec<u64>,
+    /// Bytes.
+    pub bytes: Vec<u64>,
+}
+
+/// Rectangles as columns of one length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Residencies {
+    /// The position in `Iteration::names`.
+    pub name: Vec<u32>,
+    /// 0 feature map, 1 gradient, 2 workspace, 3 other.
+    pub what: Vec<u8>,
+    /// Nanoseconds from the start of the iteration.
+    pub start: Vec<u64>,
+    /// Nanoseconds that it takes.
+    pub length: Vec<u64>,
+    /// The first byte, from the start of the pool.
+    pub offset: Vec<u64>,
+    /// How many bytes.
+    pub bytes: Vec<u64>,
+}
+
+/// One layer's line of the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Layer {
+    /// Its name.
+    pub layer: String,
+    /// What it computes, such as `conv2d`.
+    pub kind: String,
+    /// What its ops take in the forward pass.
+    pub forward_seconds: f64,
+    /// In the backward pass.
+    pub backward_seconds: f64,
+    /// What its ops took when measured, forward and backward; none where it was not run.
+    pub measured_seconds: Option<f64>,
+    /// Its feature maps that the backward pass reads.
+    pub feature_map_bytes: u64,
+    /// What becomes of them: `kept`, `swapped`, `recomputed`, several joined by ` + `, or `none` where there are none.
+    pub decision: String,
+    /// Why, in words with the numbers that decided.
+    pub reason: String,
+    /// Bytes that leave.
+    pub offloaded_bytes: u64,
+    /// Seconds of its ops that run again.
+    pub recomputed_seconds: f64,
+    /// What moving all its feature maps out and back takes on the link.
+    pub transfer_seconds: f64,
+    /// The time between their last use forward and their first backward, less nothing: what a transfer can hide in.
+    pub slack_seconds: f64,
+}
+
+/// How well the model fits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Fit {
+    /// Each layer type's samples.
+    pub kinds: Vec<FitKind>,
+    /// Whole iterations at batch sizes that were held out of the fit.
+    pub held_out: Vec<FitHeldOut>,
+    /// The link.
+    pub link: Vec<FitLink>,
+    /// In words: what fits, what does not, what was measured of the slowdown beside transfers.
+    pub notes: Vec<String>,
+}
+
+/// One layer type, columns of one length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FitKind {
+    /// Such as `conv2d forward`.
+    pub kind: String,
+    /// Median of the absolute relative errors.
+    pub median_error: f64,
+    /// The largest of them.
+    pub worst_error: f64,
+    /// Predicted seconds of each sample.
+    pub predicted: Vec<f64>,
+    /// Measured seconds of each sample.
+    pub measured: Vec<f64>,
+    /// Its batch size.
+    pub batch: Vec<u64>,
+    /// Its op's name.
+    pub op: Vec<String>,
+}
+
+/// An iteration that was held out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FitHeldOut {
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// Whether smaller and larger ones were in the fit.
+    pub inside: bool,
+    /// Predicted.
+    pub predicted_seconds: f64,
+    /// Measured.
+    pub measured_seconds: f64,
+}
+
+/// One way of the link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FitLink {
+    /// `offload alone`, `prefetch alone`, `offload beside prefetch`, `prefetch beside offload`, `offload, pageable`, ...
+    pub what: String,
+    /// The fitted rate.
+    pub bytes_per_second: f64,
+    /// The fitted latency.
+    pub latency_seconds: f64,
+    /// How far samples lie from the fit.
+    pub relative_error: f64,
+    /// Bytes of each sample.
+    pub bytes: Vec<u64>,
+    /// Seconds of each sample.
+    pub seconds: Vec<f64>,
+}
+
+/// All policies at the same batch and budget.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Policies {
+    /// No schedule is shorter than this.
+    pub bound_seconds: f64,
+    /// What the ops alone take.
+    pub compute_seconds: f64,
+    /// One row a policy, the fastest first, those without a plan last.
+    pub rows: Vec<PolicyRow>,
+}
+
+/// One policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PolicyRow {
+    /// Its name.
+    pub policy: String,
+    /// Where it comes from, such as `vDNN`.
+    pub paper: String,
+    /// Its makespan; none where it has no plan.
+    pub makespan_seconds: Option<f64>,
+    /// Bytes that leave.
+    pub offloaded_bytes: u64,
+    /// Bytes that come back.
+    pub prefetched_bytes: u64,
+    /// Seconds of ops that run again.
+    pub recomputed_seconds: f64,
+    /// Seconds that compute waits.
+    pub stalled_seconds: f64,
+    /// The pool's bytes and what is resident.
+    pub device_bytes: Option<u64>,
+    /// What planning took; none where the plan is an earlier one.
+    pub planning_seconds: Option<f64>,
+    /// Why it has no plan.
+    pub note: Option<String>,
+}
