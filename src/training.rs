@@ -20,7 +20,7 @@ use plimsoll_runtime::{
 };
 use std::cell::Cell;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What came of training.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +117,7 @@ pub fn train(
             reached.set(observation.step + 1);
             bar.set_position(observation.step + 1);
         };
-        let stop = || interrupt::pressed() || kept.is_old(reached.get());
+        let stop = || interrupt::pressed() || kept.begin(reached.get());
         let until = (epoch + 1) * per_epoch;
         let outcome = trainer.train(&*task.data.train, until, Some(checkpoint), &mut observe, &stop);
         bar.suspend(|| doubts.say(trainer.seen()));
@@ -135,6 +135,7 @@ pub fn train(
                 }
             }
             Outcome::Finished => {
+                kept.began.set(Instant::now());
                 let state = trainer.checkpoint().map_err(|error| kept.failure(error))?;
                 state.save(checkpoint)?;
                 kept.saved(trainer.step());
@@ -170,28 +171,45 @@ pub fn train(
     })
 }
 
+/// Saving may take such a share of the time where nobody says how often to save. A device that fails takes its memory with
+/// it, and so what was trained since the last save: the iteration that failed, and at most a hundred times what a save takes.
+const SAVING: f64 = 0.01;
+
 /// What of a training is in its file, for whoever has to go on from there.
 struct Kept<'a> {
     path: &'a Path,
     /// The iterations that it holds; none where there is no file yet.
     step: Option<u64>,
-    since: Instant,
     total: u64,
-    every: Seconds,
+    /// How often it is to be saved, where somebody said so.
+    every: Option<Seconds>,
+    /// When the last save began.
+    began: Cell<Instant>,
+    /// When it ended, and what it took; before the first, the start and nothing.
+    ended: Instant,
+    cost: Duration,
 }
 
 impl Kept<'_> {
-    fn new(path: &Path, step: u64, total: u64, every: Seconds) -> Kept<'_> {
-        Kept { path, step: path.exists().then_some(step), since: Instant::now(), total, every }
+    fn new(path: &Path, step: u64, total: u64, every: Option<Seconds>) -> Kept<'_> {
+        let (step, now) = (path.exists().then_some(step), Instant::now());
+        Kept { path, step, total, every, began: Cell::new(now), ended: now, cost: Duration::ZERO }
     }
 
+    /// Whether it is time to save, at a step beyond what is saved. If so, the save begins now.
+    fn begin(&self, step: u64) -> bool {
+        let after = self.every.map_or(self.cost.as_secs_f64() / SAVING, |every| every.0);
+        let due = step > self.step.unwrap_or(0) && self.ended.elapsed().as_secs_f64() >= after;
+        if due {
+            self.began.set(Instant::now());
+        }
+        due
+    }
+
+    /// The save that began has ended.
     fn saved(&mut self, step: u64) {
-        (self.step, self.since) = (Some(step), Instant::now());
-    }
-
-    /// Whether it is time to save, at a step beyond what is saved.
-    fn is_old(&self, step: u64) -> bool {
-        step > self.step.unwrap_or(0) && self.since.elapsed().as_secs_f64() >= self.every.0
+        (self.step, self.ended) = (Some(step), Instant::now());
+        self.cost = self.began.get().elapsed();
     }
 
     /// A failure in the middle of training: where a device was lost, its memory is lost, and what was saved is not.
@@ -205,7 +223,7 @@ impl Kept<'_> {
             Some(step) => format!(
                 "the state after {step} of {total} iterations is kept in {path}; the same command goes on from there"
             ),
-            None => "nothing was saved yet; the same command begins anew, and --save-every saves more often".to_owned(),
+            None => "nothing was saved yet; the same command begins anew".to_owned(),
         })
     }
 }

@@ -178,11 +178,15 @@ fn a_device_that_is_lost_in_training_leaves_the_last_state_that_was_saved() {
     let kept = study.join("training.safetensors");
     // A kernel fails before anything was saved.
     check(
-        &run("cuStreamSynchronize:60:719:lost", ""),
+        &run("cuStreamSynchronize:60:719:lost", "--save-every 5min"),
         4,
         &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
     );
     assert!(!kept.exists());
+    // Without a word of how often, the first iterations are saved at once.
+    check(&run("cuStreamSynchronize:60:719:lost", ""), 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
+    assert!(kept.exists());
+    std::fs::remove_file(&kept).expect("it is there");
     // Every iteration is saved, and the device falls off the bus.
     let lost = run("cuStreamSynchronize:150:214:lost", "--save-every 0s");
     check(&lost, 4, &["CUDA_ERROR_ECC_UNCORRECTABLE", "is kept in", "the same command goes on from there"]);
