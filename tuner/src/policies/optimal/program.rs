@@ -16,7 +16,7 @@
 //! # What it is for
 //!
 //! It says what the space is in rows that a solver reads, shares no idea with the search, and gives the same least
-//! makespan. It takes far longer: the solver of the default build (microlp, in Rust) solves some hundred choices in a second;
+//! makespan, for every plan whose program is small and in the tests. It takes far longer: the solver of the default build (microlp, in Rust) solves some hundred choices in a second;
 //! with the feature `highs` it is HiGHS.
 
 use super::space::{Space, members};

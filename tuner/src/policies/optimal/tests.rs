@@ -2,9 +2,9 @@
 
 use super::search::{Found, fastest};
 use super::space::Space;
-use crate::plan::{Allow, Policy};
+use crate::plan::{Allow, PlanRequest, Policy};
 use crate::tricks::{Trick, Tricks};
-use plimsoll_ir::BytesPerSecond;
+use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::testing::random_trace_of;
 
@@ -62,4 +62,30 @@ fn prompt_offloads() {
 fn dominance() {
     check(Trick::Dominance, HYBRID, 4, 12);
     check(Trick::Dominance, SWAP, 4, 40);
+}
+
+#[test]
+fn what_is_proved_is_no_more_than_the_program_says() {
+    let mut corrected = 0;
+    for seed in 0..12 {
+        let trace = random_trace_of(5, seed);
+        let memory = trace.memory();
+        let (floor, peak) = (memory.floor().expect("an op").1.0, memory.peak().expect("an op").1.0);
+        let budget = Bytes(floor + (peak - floor) / 4);
+        let link = Link::symmetric(BytesPerSecond(600.0));
+        let mut request = PlanRequest { allow: SWAP, ..PlanRequest::new(budget, link, Policy::Optimal) };
+        let space = Space::new(&trace, budget.0 - trace.resident_bytes.0, &link, SWAP);
+        let Found::Fastest(commands) = fastest(&space, f64::INFINITY, 1_000_000, &|| false, Tricks::NONE).0
+        else {
+            continue;
+        };
+        let least = super::end(&commands);
+        assert_eq!(super::proved(&space, &request, least), least);
+        // A search that were wrong would be found out.
+        let proved = super::proved(&space, &request, least * 1.1);
+        corrected += usize::from((proved / least - 1.0).abs() < 1e-5);
+        request.without = [Trick::Program].into_iter().collect();
+        assert_eq!(super::proved(&space, &request, least * 1.1), least * 1.1);
+    }
+    assert!(corrected >= 6, "{corrected}");
 }
