@@ -192,7 +192,9 @@ fn proved(space: &Space, request: &PlanRequest<'_>, found: f64) -> f64 {
         Solved::Nothing => f64::INFINITY,
     };
     if (solved / found - 1.0).abs() > SOLVED {
-        tracing::warn!("please report this trace: its optimum is {found} s by search and {solved} s by program");
+        tracing::warn!(
+            "please report this trace: its optimum is {found} s by search and {solved} s by program"
+        );
     }
     if solved < found * (1.0 - SOLVED) { solved } else { found }
 }

@@ -4,9 +4,9 @@ use super::search::{Found, fastest};
 use super::space::Space;
 use crate::plan::{Allow, PlanRequest, Policy};
 use crate::tricks::{Trick, Tricks};
-use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::testing::random_trace_of;
+use plimsoll_ir::{Bytes, BytesPerSecond};
 
 /// What a search without some tricks finds of a random trace of that many ops or a few more, and how many states it looks at.
 fn search(ops: u64, seed: u64, allow: Allow, without: Tricks) -> (Option<f64>, usize) {
