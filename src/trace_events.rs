@@ -94,28 +94,8 @@ impl TraceEvents {
     fn counters(&mut self, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
         let pool = timeline.pool_bytes_over_time(trace, schedule);
         self.counter("pool", pool.iter().map(|step| (step.from, step.bytes.0)));
-        let (mut changes, mut copies) = (Vec::new(), HostCopies::default());
-        let (mut host, mut on_host) = (Vec::new(), 0);
-        for (command, span) in schedule.commands.iter().zip(&timeline.spans) {
-            let Some((tensor, piece)) = moved(trace, command) else { continue };
-            let bytes = (piece.end - piece.start) as i64;
-            changes.extend([(span.start, bytes), (span.end, -bytes)]);
-            if command.stream() == Stream::Offload {
-                on_host += copies.add(tensor, piece);
-                host.push((span.end, on_host));
-            }
-        }
-        self.counter("host copies", host);
-        changes.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
-        let mut flying = 0;
-        let steps: Vec<(Seconds, u64)> = changes
-            .into_iter()
-            .map(|(at, bytes)| {
-                flying += bytes;
-                (at, flying.unsigned_abs())
-            })
-            .collect();
-        self.counter("in flight", steps);
+        self.counter("host copies", host_bytes_over_time(trace, schedule, timeline));
+        self.counter("in flight", bytes_in_flight_over_time(trace, schedule, timeline));
     }
 
     /// A slice; none where it has no length.
@@ -194,7 +174,42 @@ impl HostCopies {
     }
 }
 
-fn nanoseconds(at: Seconds) -> u64 {
+/// Bytes that have a copy on the host, from a time on.
+pub fn host_bytes_over_time(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Vec<(Seconds, u64)> {
+    let (mut copies, mut host, mut on_host) = (HostCopies::default(), Vec::new(), 0);
+    for (command, span) in schedule.commands.iter().zip(&timeline.spans) {
+        if let Some((tensor, piece)) = moved(trace, command).filter(|_| command.stream() == Stream::Offload) {
+            on_host += copies.add(tensor, piece);
+            host.push((span.end, on_host));
+        }
+    }
+    host
+}
+
+/// Bytes that are being copied, either way, from a time on.
+pub fn bytes_in_flight_over_time(
+    trace: &Trace,
+    schedule: &Schedule,
+    timeline: &Timeline,
+) -> Vec<(Seconds, u64)> {
+    let mut changes = Vec::new();
+    for (command, span) in schedule.commands.iter().zip(&timeline.spans) {
+        if let Some((_, piece)) = moved(trace, command) {
+            let bytes = (piece.end - piece.start) as i64;
+            changes.extend([(span.start, bytes), (span.end, -bytes)]);
+        }
+    }
+    changes.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
+    let mut flying = 0;
+    let add = |(at, bytes): (Seconds, i64)| {
+        flying += bytes;
+        (at, flying.unsigned_abs())
+    };
+    changes.into_iter().map(add).collect()
+}
+
+/// Whole nanoseconds of a time.
+pub(crate) fn nanoseconds(at: Seconds) -> u64 {
     (at.0 * 1e9).round() as u64
 }
 

@@ -76,6 +76,19 @@ pub struct Totals {
     pub recomputed: Seconds,
 }
 
+/// A buffer of the pool opens or closes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolEvent {
+    /// When.
+    pub at: Seconds,
+    /// Which.
+    pub buffer: BufferId,
+    /// How large it is.
+    pub bytes: Bytes,
+    /// Whether it opens.
+    pub opens: bool,
+}
+
 /// Bytes of the pool that lie in open buffers from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolStep {
@@ -197,32 +210,46 @@ impl Timeline {
         totals
     }
 
-    /// Bytes in open buffers over time, as steps in order of time: a buffer counts from the start of the command that
-    /// opens it until the last end of those that close it. Steps at one time stand in an order that the schedule
-    /// allows, so that no two buffers that never meet are counted together.
-    pub fn pool_bytes_over_time(&self, trace: &Trace, schedule: &Schedule) -> Vec<PoolStep> {
+    /// When buffers open and close, in order of time: a buffer is open from the start of the command that opens it until
+    /// the last end of those that close it. Events at one time stand in an order that the schedule allows, so that no two
+    /// buffers that never meet are open together. Empty buffers are left out.
+    pub fn pool_events(&self, trace: &Trace, schedule: &Schedule) -> Vec<PoolEvent> {
         let mut events = Vec::with_capacity(2 * schedule.buffers.len());
-        for (id, _) in schedule.numbered_buffers() {
-            let bytes = buffer_bytes(trace, schedule, id).0 as i64;
-            if bytes > 0 {
-                events.push((self.opening(schedule, id), bytes));
-                events.push((self.closing(schedule, id), -bytes));
+        for (buffer, _) in schedule.numbered_buffers() {
+            let bytes = buffer_bytes(trace, schedule, buffer);
+            if bytes > Bytes::ZERO {
+                for (opens, when) in
+                    [(true, self.opening(schedule, buffer)), (false, self.closing(schedule, buffer))]
+                {
+                    events.push((when, PoolEvent { at: Seconds(when.0), buffer, bytes, opens }));
+                }
             }
         }
-        events.sort_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let mut open = 0;
-        let mut steps: Vec<PoolStep> = Vec::with_capacity(events.len());
-        for ((from, _), bytes) in events {
-            open += bytes;
-            steps.push(PoolStep { from: Seconds(from), bytes: Bytes(u64::try_from(open).unwrap_or(0)) });
-        }
-        steps
+        events.sort_by(|((a, i), x), ((b, j), y)| {
+            a.total_cmp(b).then(i.cmp(j)).then(x.opens.cmp(&y.opens)).then(x.buffer.cmp(&y.buffer))
+        });
+        events.into_iter().map(|(_, event)| event).collect()
+    }
+
+    /// Bytes in open buffers over time, as steps in the order of [`Timeline::pool_events`].
+    pub fn pool_bytes_over_time(&self, trace: &Trace, schedule: &Schedule) -> Vec<PoolStep> {
+        let mut open = Bytes::ZERO;
+        let step = |event: PoolEvent| {
+            open = if event.opens { open + event.bytes } else { open.saturating_sub(event.bytes) };
+            PoolStep { from: event.at, bytes: open }
+        };
+        self.pool_events(trace, schedule).into_iter().map(step).collect()
     }
 
     /// The most bytes that lie in open buffers at once. The pool's bytes over these are its fragmentation.
     pub fn peak(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
         let steps = self.pool_bytes_over_time(trace, schedule);
         steps.iter().map(|step| step.bytes).max().unwrap_or(Bytes::ZERO)
+    }
+
+    /// When a buffer is open: from the start of the command that opens it until the last end of those that close it.
+    pub fn buffer_span(&self, schedule: &Schedule, id: BufferId) -> Span {
+        Span { start: Seconds(self.opening(schedule, id).0), end: Seconds(self.closing(schedule, id).0) }
     }
 
     /// When a buffer opens, and where that stands among the events of one instant.
@@ -283,7 +310,7 @@ fn waited_for(schedule: &Schedule, id: CommandId) -> Cause {
 }
 
 /// How much of the pool a buffer takes.
-fn buffer_bytes(trace: &Trace, schedule: &Schedule, id: BufferId) -> Bytes {
+pub fn buffer_bytes(trace: &Trace, schedule: &Schedule, id: BufferId) -> Bytes {
     match schedule.buffers[id.index()].holds {
         Holds::Tensor { tensor, first_byte, bytes } => {
             let piece = piece_of(&trace.tensors[tensor.index()], first_byte, bytes);

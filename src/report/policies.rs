@@ -1,0 +1,115 @@
+//! What the policies of the papers make of the same trace at the same budget and link, beside the schedule that a report is of.
+//!
+//! Each is planned as `compare` does. Time is limited: a report of a large trace comes all the same, and the policies that
+//! were not asked say so.
+
+use crate::failure::Failure;
+use crate::report::data::{Policies, PolicyRow};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::bound::lower_bound_within;
+use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
+use std::time::{Duration, Instant};
+
+/// All policies but `plimsoll` get this long together, and the bound is found within it.
+pub const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// Plans under every policy but the one that the schedule is of, and puts all in order. `own` is the name of the schedule's row.
+/// No new policy is begun after `limit`, or once `stop` says so.
+pub fn compare(
+    trace: &Trace,
+    schedule: &Schedule,
+    own: (&str, &str),
+    limit: Duration,
+    stop: &dyn Fn() -> bool,
+) -> Result<Policies, Failure> {
+    let begun = Instant::now();
+    let expired = || begun.elapsed() >= limit || stop();
+    let limits = Limits { evaluations: None, expired: Some(&expired) };
+    let bound = lower_bound_within(trace, schedule.budget_bytes, &schedule.link, Allow::default(), &limits);
+    let mut rows = vec![row(own, trace, schedule, &simulate(trace, schedule), None)];
+    for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Plimsoll) {
+        let names = (policy.name(), paper(policy));
+        if expired() {
+            let note =
+                format!("not planned: the {} for all policies were over", Seconds(limit.as_secs_f64()));
+            rows.push(without(names, note, None));
+            continue;
+        }
+        let start = Instant::now();
+        let request =
+            PlanRequest { limits, ..PlanRequest::new(schedule.budget_bytes, schedule.link, policy) };
+        let outcome = plan(trace, &request)?;
+        let planning = Some(start.elapsed().as_secs_f64());
+        rows.push(match &outcome {
+            Outcome::Planned(made) => {
+                row(names, trace, &made.schedule, &simulate(trace, &made.schedule), planning)
+            }
+            Outcome::Infeasible(witness) => without(names, witness.to_string(), planning),
+        });
+    }
+    // Those that found the same stand in the order of the policies.
+    let seconds = |row: &PolicyRow| row.makespan_seconds.unwrap_or(f64::INFINITY);
+    rows.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    let fastest = |op: &plimsoll_ir::trace::Op| {
+        op.alternatives.iter().map(|way| way.seconds).fold(op.seconds, Seconds::min)
+    };
+    let compute_seconds = trace.ops.iter().map(fastest).sum::<Seconds>().0;
+    Ok(Policies { bound_seconds: bound.0, compute_seconds, rows })
+}
+
+fn row(
+    (policy, paper): (&str, &str),
+    trace: &Trace,
+    schedule: &Schedule,
+    timeline: &Timeline,
+    planning_seconds: Option<f64>,
+) -> PolicyRow {
+    let totals = timeline.totals(trace, schedule);
+    PolicyRow {
+        policy: policy.to_owned(),
+        paper: paper.to_owned(),
+        makespan_seconds: Some(timeline.makespan().0),
+        offloaded_bytes: totals.offloaded.0,
+        prefetched_bytes: totals.prefetched.0,
+        recomputed_seconds: totals.recomputed.0,
+        stalled_seconds: totals.stalled[0].0,
+        device_bytes: Some((trace.resident_bytes + schedule.pool_bytes).0),
+        planning_seconds,
+        note: None,
+    }
+}
+
+fn without((policy, paper): (&str, &str), note: String, planning_seconds: Option<f64>) -> PolicyRow {
+    PolicyRow {
+        policy: policy.to_owned(),
+        paper: paper.to_owned(),
+        makespan_seconds: None,
+        offloaded_bytes: 0,
+        prefetched_bytes: 0,
+        recomputed_seconds: 0.0,
+        stalled_seconds: 0.0,
+        device_bytes: None,
+        planning_seconds,
+        note: Some(note),
+    }
+}
+
+/// Where a policy comes from.
+pub fn paper(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Keep => "",
+        Policy::Naive | Policy::Accudnn => "AccUDNN",
+        Policy::VdnnAll | Policy::VdnnConv | Policy::VdnnDyn => "vDNN",
+        Policy::LayrubIntra | Policy::LayrubInter | Policy::LayrubHybrid => "Layrub",
+        Policy::Greedy | Policy::DynProg => "Euro-Par'20",
+        Policy::VdnnRatio => "Euro-Par'20, after vDNN",
+        Policy::Tflms => "Euro-Par'20, after TFLMS",
+        Policy::AutoSwap => "Euro-Par'20, after AutoSwap",
+        Policy::SuperNeurons => "SuperNeurons",
+        Policy::Memonger => "Memonger",
+        Policy::Optimal | Policy::Plimsoll => "Plimsoll",
+    }
+}

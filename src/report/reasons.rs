@@ -1,0 +1,483 @@
+//! What becomes of every feature map, and why, in words with the numbers that decided.
+//!
+//! The decision is read off the schedule: what is offloaded, what is run again, what stays. The planner weighs all tensors at
+//! once, so no single number made it decide; the words therefore say numbers that hold of this schedule and leave the
+//! judgement to the reader. Every one of them is worked out here:
+//!
+//! - *slack* is the time between a map's last use in the forward pass and its first in the backward pass, were everything kept;
+//! - a *transfer* takes the link's latency and rate each way, a map that is moved what its commands take;
+//! - memory is *short* across a map where, in its slack, keeping everything would pass the budget;
+//! - the link is *free* in the predicted timeline, between the same two uses, while no transfer of its way runs.
+//!
+//! What this file does not do: say what another schedule would have taken.
+
+use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
+use plimsoll_ir::simulate::{Cause, Span, Timeline};
+use plimsoll_ir::trace::{Phase, Trace};
+use plimsoll_ir::{BufferId, Bytes, CommandId, OpId, Seconds, TensorId};
+use std::ops::Range;
+
+/// A map that takes less than this share of the pool is called small.
+const SMALL: f64 = 1e-3;
+
+/// What becomes of feature maps; several may hold of one that is partly swapped, or treated differently in two gaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Some of it stays on the device from the forward to the backward pass.
+    pub kept: bool,
+    /// Some of it leaves and returns.
+    pub swapped: bool,
+    /// It is made again.
+    pub recomputed: bool,
+}
+
+impl Decision {
+    /// `kept`, `swapped`, `recomputed`, joined by ` + `; `none` where there is nothing to decide.
+    pub fn words(self) -> String {
+        let all = [(self.kept, "kept"), (self.swapped, "swapped"), (self.recomputed, "recomputed")];
+        let words: Vec<&str> = all.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(" + ") }
+    }
+}
+
+/// One feature map that the backward pass needs, and what becomes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fate {
+    /// Which.
+    pub tensor: TensorId,
+    /// The op that wrote it last in the forward pass; none where it is there from the start.
+    pub maker: Option<OpId>,
+    /// The positions of its last use in the forward pass (0 with no use: the first op), and of the first use after it.
+    pub between: (usize, usize),
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// What becomes of it.
+    pub decision: Decision,
+    /// Its offloads and prefetches, in order.
+    pub transfers: Vec<CommandId>,
+    /// The commands that make it again.
+    pub again: Vec<CommandId>,
+}
+
+/// An iteration, ready to be asked for reasons.
+pub struct Iteration<'a> {
+    /// The trace, with seconds.
+    pub trace: &'a Trace,
+    /// A valid schedule of it.
+    pub schedule: &'a Schedule,
+    /// When its commands run, as predicted.
+    pub predicted: &'a Timeline,
+    /// What becomes of what, in the order of the trace's tensors.
+    pub fates: Vec<Fate>,
+    /// By op: when it starts, and at the end when all are done, were everything kept.
+    keeping: Vec<Seconds>,
+    /// By op: what is in use were everything kept.
+    in_use: Vec<Bytes>,
+    /// By op: the command of its first run.
+    first_run: Vec<Option<CommandId>>,
+    /// By transfer stream, the spans of its commands.
+    lanes: [Vec<Span>; 2],
+    /// By tensor: how long compute waits for its transfers.
+    stalls: Vec<Seconds>,
+}
+
+impl<'a> Iteration<'a> {
+    /// Looks at an iteration. The schedule is valid for the trace, and the timeline of both.
+    pub fn new(trace: &'a Trace, schedule: &'a Schedule, predicted: &'a Timeline) -> Iteration<'a> {
+        let mut at = Seconds::ZERO;
+        let mut keeping = vec![at];
+        for op in &trace.ops {
+            at += op.alternatives.iter().map(|way| way.seconds).fold(op.seconds, Seconds::min);
+            keeping.push(at);
+        }
+        let mut first_run = vec![None; trace.ops.len()];
+        for (id, command) in schedule.numbered_commands() {
+            if let Command::Compute { op, again: false, .. } = command {
+                first_run[op.index()].get_or_insert(id);
+            }
+        }
+        let lane = |stream| {
+            let all = schedule.commands.iter().zip(&predicted.spans);
+            all.filter(|(command, _)| command.stream() == stream).map(|(_, span)| *span).collect()
+        };
+        let lanes = [Stream::Offload, Stream::Prefetch].map(lane);
+        let mut stalls = vec![Seconds::ZERO; trace.tensors.len()];
+        for stall in predicted.stalls(schedule).iter().filter(|stall| stall.stream == Stream::Compute) {
+            if let Cause::Offload(id) | Cause::Prefetch(id) | Cause::Link(id) = stall.cause
+                && let Some((tensor, _)) = moved(trace, &schedule.commands[id.index()])
+            {
+                stalls[tensor.index()] += stall.span.seconds();
+            }
+        }
+        let in_use = trace.memory().in_use;
+        let fates = fates(trace, schedule);
+        Iteration { trace, schedule, predicted, fates, keeping, in_use, first_run, lanes, stalls }
+    }
+
+    /// The time between two uses, were everything kept: from the end of one op to the start of another.
+    pub fn slack(&self, between: (usize, usize)) -> Seconds {
+        (self.keeping[between.1] - self.keeping[between.0 + 1]).max(Seconds::ZERO)
+    }
+
+    /// Whether the forward pass made it, or found it: else it is the backward pass's own.
+    pub fn is_map(&self, fate: &Fate) -> bool {
+        fate.maker.is_none_or(|op| self.trace.ops[op.index()].phase == Phase::Forward)
+    }
+
+    /// What moving a whole map takes, out and back.
+    pub fn transfer(&self, bytes: Bytes) -> [Seconds; 2] {
+        [Stream::Offload, Stream::Prefetch].map(|way| self.schedule.link.seconds(way, bytes))
+    }
+
+    /// How long compute waits for transfers of a tensor.
+    pub fn stalled(&self, tensor: TensorId) -> Seconds {
+        self.stalls[tensor.index()]
+    }
+
+    /// The decision about several maps, in words; what stays of each is one thing, what leaves another.
+    pub fn decision(fates: &[&Fate]) -> Decision {
+        fates.iter().fold(Decision::default(), |all, fate| Decision {
+            kept: all.kept || fate.decision.kept,
+            swapped: all.swapped || fate.decision.swapped,
+            recomputed: all.recomputed || fate.decision.recomputed,
+        })
+    }
+
+    /// Why, of the maps of one layer together: one sentence for each thing that becomes of them.
+    pub fn reason(&self, fates: &[&Fate]) -> String {
+        if fates.is_empty() {
+            return "none: the backward pass reads nothing that it makes".to_owned();
+        }
+        let of = |which: fn(&Decision) -> bool| -> Vec<&Fate> {
+            fates.iter().copied().filter(|fate| which(&fate.decision)).collect()
+        };
+        let groups = [
+            (of(|d| d.kept && !d.swapped && !d.recomputed), Iteration::kept as fn(&Self, &[&Fate]) -> String),
+            (of(|d| d.swapped), Iteration::swapped),
+            (of(|d| d.recomputed), Iteration::recomputed),
+        ];
+        let mixed = groups.iter().filter(|(group, _)| !group.is_empty()).count() > 1;
+        let mut words = Vec::new();
+        for (group, say) in groups.iter().filter(|(group, _)| !group.is_empty()) {
+            let mut said = say(self, group);
+            if mixed && fates.len() > 1 {
+                said += &format!(" ({} of {} maps)", group.len(), fates.len());
+            }
+            words.push(said);
+        }
+        words.join("; ")
+    }
+
+    fn kept(&self, group: &[&Fate]) -> String {
+        let between = common(group);
+        let bytes: Bytes = group.iter().map(|fate| fate.bytes).sum();
+        let open = between.0 + 1..between.1.max(between.0 + 1);
+        let most = self.in_use[open.clone()].iter().copied().max();
+        let budget = self.schedule.budget_bytes;
+        let Some(most) = most else {
+            return "kept: the backward pass reads it right after its last use forward".to_owned();
+        };
+        if most <= budget {
+            return format!("kept: memory is not short across it (at most {most} of {budget} in use)");
+        }
+        let share = bytes.0 as f64 / self.schedule.pool_bytes.0.max(1) as f64;
+        if share < SMALL {
+            return format!("kept: small ({} of the pool)", percent(share));
+        }
+        let again = self.again_in_words(group);
+        let (slack, [out, back]) = (self.slack(between), self.transfers(group));
+        let moving = out + back;
+        if moving > slack {
+            return format!("kept: its transfer takes {moving}, the slack is {slack}{again}");
+        }
+        let free = self.free(between);
+        if out > free[0] || back > free[1] {
+            return format!(
+                "kept: its transfer takes {out} out and {back} back; of the {} between its uses the link is free for {} out \
+                 and {} back{again}",
+                self.window(between).seconds(),
+                free[0],
+                free[1]
+            );
+        }
+        format!(
+            "kept: what else leaves or is made again makes room for it ({bytes}); its transfer takes {moving} in {slack} of \
+             slack{again}"
+        )
+    }
+
+    /// What making these again would take, where that is possible, as the end of a sentence.
+    fn again_in_words(&self, group: &[&Fate]) -> String {
+        let makers = || group.iter().filter_map(|fate| fate.maker);
+        let possible = |op: OpId| self.trace.ops[op.index()].recomputable;
+        if makers().count() < group.len() || !makers().all(possible) {
+            return String::new();
+        }
+        let mut ops: Vec<OpId> = makers().collect();
+        ops.dedup();
+        let seconds: Seconds =
+            ops.iter().map(|op| self.keeping[op.index() + 1] - self.keeping[op.index()]).sum();
+        format!("; making it again would take {seconds}")
+    }
+
+    fn swapped(&self, group: &[&Fate]) -> String {
+        let whole: Bytes = group.iter().map(|fate| fate.bytes).sum();
+        let transfers = || group.iter().flat_map(|fate| &fate.transfers).copied();
+        let way = |stream: Stream| {
+            transfers().filter(move |id| self.schedule.commands[id.index()].stream() == stream)
+        };
+        let seconds = |stream| -> Seconds { way(stream).map(|id| self.seconds(id)).sum() };
+        let bytes =
+            |stream| -> u64 { way(stream).map(|id| self.moved_bytes(id)).fold(0, u64::saturating_add) };
+        let (out, back) = (bytes(Stream::Offload), bytes(Stream::Prefetch));
+        let partly = group.iter().any(|fate| fate.decision.kept);
+        let mut words = if partly {
+            format!("partly swapped: {} of {whole} leave", Bytes(out))
+        } else {
+            format!("swapped: {} leave", Bytes(out))
+        };
+        words += &format!(" in {}", seconds(Stream::Offload));
+        if back == out {
+            words += &format!(" and return in {}", seconds(Stream::Prefetch));
+        } else if back > 0 {
+            // Of one host copy several gaps live, and what is made again needs not return.
+            words += &format!(" and {} return in {}", Bytes(back), seconds(Stream::Prefetch));
+        }
+        words += &format!(", the slack is {}", self.slack(common(group)));
+        let gaps = group.iter().map(|fate| self.returns(fate)).max().unwrap_or(0);
+        if gaps > 1 {
+            words += &format!("; it returns {gaps} times");
+        }
+        let stalled: Seconds = group.iter().map(|fate| self.stalled(fate.tensor)).sum();
+        if stalled > Seconds::ZERO {
+            words += &format!("; compute waits {stalled} for it");
+        }
+        words
+    }
+
+    /// How often a map returns: the most prefetches of one of its bytes.
+    fn returns(&self, fate: &Fate) -> usize {
+        let pieces = fate.transfers.iter().map(|id| &self.schedule.commands[id.index()]);
+        let pieces: Vec<Range<u64>> = pieces
+            .filter(|command| command.stream() == Stream::Prefetch)
+            .filter_map(|command| moved(self.trace, command).map(|(_, piece)| piece))
+            .collect();
+        pieces.iter().map(|p| pieces.iter().filter(|q| q.contains(&p.start)).count()).max().unwrap_or(0)
+    }
+
+    fn recomputed(&self, group: &[&Fate]) -> String {
+        let whole: Bytes = group.iter().map(|fate| fate.bytes).sum();
+        // One run may make several maps.
+        let mut runs: Vec<CommandId> = group.iter().flat_map(|fate| &fate.again).copied().collect();
+        runs.sort_unstable();
+        runs.dedup();
+        let seconds: Seconds = runs.iter().map(|id| self.seconds(*id)).sum();
+        let [out, back] = self.transfers(group);
+        let times = group.iter().map(|fate| self.times(fate)).max().unwrap_or(1);
+        let often = if times > 1 { format!(" {times} times") } else { String::new() };
+        let moving = out + back;
+        format!("recomputed: {seconds} to make {whole} again{often}; moving it would take {moving}")
+    }
+
+    /// How often a map is made again: the most runs of one op that writes it.
+    pub fn times(&self, fate: &Fate) -> usize {
+        let op = |id: &CommandId| match self.schedule.commands[id.index()] {
+            Command::Compute { op, .. } => Some(op),
+            _ => None,
+        };
+        let runs = |id| fate.again.iter().filter(|other| op(other) == op(id)).count();
+        fate.again.iter().map(runs).max().unwrap_or(0)
+    }
+
+    /// What moving each of these whole takes together, out and back.
+    fn transfers(&self, group: &[&Fate]) -> [Seconds; 2] {
+        group
+            .iter()
+            .map(|fate| self.transfer(fate.bytes))
+            .fold([Seconds::ZERO; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]])
+    }
+
+    /// What a command takes, as predicted.
+    pub fn seconds(&self, id: CommandId) -> Seconds {
+        self.predicted.spans[id.index()].seconds()
+    }
+
+    /// What a transfer moves.
+    pub fn moved_bytes(&self, id: CommandId) -> u64 {
+        moved(self.trace, &self.schedule.commands[id.index()]).map_or(0, |(_, piece)| piece.end - piece.start)
+    }
+
+    /// The time between two uses in the predicted timeline.
+    fn window(&self, between: (usize, usize)) -> Span {
+        let span = |op: usize| self.first_run[op].map(|id| self.predicted.spans[id.index()]);
+        let start = span(between.0).map_or(Seconds::ZERO, |span| span.end);
+        let end = span(between.1).map_or(self.predicted.makespan(), |span| span.start);
+        Span { start, end: end.max(start) }
+    }
+
+    /// How long each way of the link has nothing to do between two uses.
+    fn free(&self, between: (usize, usize)) -> [Seconds; 2] {
+        let window = self.window(between);
+        let inside =
+            |span: &Span| (span.end.min(window.end) - span.start.max(window.start)).max(Seconds::ZERO);
+        [0, 1].map(|way: usize| window.seconds() - self.lanes[way].iter().map(inside).sum())
+    }
+}
+
+/// The stretch that all of several maps are not used in: after the last of their last uses, before the first of the others.
+pub fn common(group: &[&Fate]) -> (usize, usize) {
+    let after = group.iter().map(|fate| fate.between.0).max().unwrap_or(0);
+    let before = group.iter().map(|fate| fate.between.1).min().unwrap_or(0);
+    (after, before.max(after + 1))
+}
+
+/// A share in percent, small ones with the digits that they need.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent >= 0.1 { format!("{percent:.1} %") } else { format!("{percent:.2} %") }
+}
+
+/// The uses of a tensor that its fate follows from.
+#[derive(Clone, Default)]
+struct Uses {
+    maker: Option<OpId>,
+    last_forward: Option<usize>,
+    first_after: Option<usize>,
+    /// The backward pass wrote it before it read it: what the forward pass left there is not needed.
+    overwritten: bool,
+}
+
+fn uses(trace: &Trace) -> Vec<Uses> {
+    let mut uses = vec![Uses::default(); trace.tensors.len()];
+    for (i, op) in trace.ops.iter().enumerate() {
+        let forward = op.phase == Phase::Forward;
+        for t in &op.reads {
+            let one = &mut uses[t.index()];
+            if forward {
+                one.last_forward = Some(i);
+            } else if !one.overwritten {
+                one.first_after.get_or_insert(i);
+            }
+        }
+        for t in &op.writes {
+            let one = &mut uses[t.index()];
+            if forward {
+                (one.maker, one.last_forward) = (Some(OpId::new(i)), Some(i));
+            } else {
+                one.overwritten = true;
+            }
+        }
+    }
+    uses
+}
+
+/// What becomes of every tensor that the forward pass leaves for the backward pass, or that a run of the forward pass again needs.
+fn fates(trace: &Trace, schedule: &Schedule) -> Vec<Fate> {
+    let mut uses = uses(trace);
+    let mut transfers: Vec<Vec<CommandId>> = vec![Vec::new(); trace.tensors.len()];
+    let mut again: Vec<Vec<CommandId>> = vec![Vec::new(); trace.tensors.len()];
+    let mut sources: Vec<Option<CommandId>> = vec![None; trace.tensors.len()];
+    for (id, command) in schedule.numbered_commands() {
+        match command {
+            Command::Compute { op, again: true, .. } => {
+                let op = &trace.ops[op.index()];
+                for t in &op.reads {
+                    sources[t.index()].get_or_insert(id);
+                }
+                op.writes.iter().for_each(|t| again[t.index()].push(id));
+            }
+            Command::Compute { .. } => {}
+            Command::Offload { tensor, .. } | Command::Prefetch { tensor, .. } => {
+                transfers[tensor.index()].push(id);
+            }
+        }
+    }
+    let needed_again = needed_again(schedule, trace.tensors.len());
+    let next = next_ops(schedule, trace.ops.len());
+    let mut fates = Vec::new();
+    for (i, tensor) in trace.tensors.iter().enumerate().filter(|(_, tensor)| tensor.bytes > Bytes::ZERO) {
+        let Uses { maker, last_forward, first_after, .. } = std::mem::take(&mut uses[i]);
+        // A run of the forward pass again reads it before the op that it is run for.
+        let source = sources[i].filter(|_| again[i].is_empty()).map(|id| next[id.index()]);
+        let source = source.filter(|op| last_forward.is_some_and(|last| *op > last));
+        let before = [first_after, source].into_iter().flatten().min();
+        let moves = !transfers[i].is_empty();
+        let (maker, between) = match before {
+            Some(before) => (maker, (last_forward.unwrap_or(0).min(before.saturating_sub(1)), before)),
+            // A gradient, or what else the backward pass makes for itself, is told of where it is moved.
+            None if moves => widest_gap(trace, TensorId::new(i)),
+            None => continue,
+        };
+        let recomputed = needed_again[i] && !again[i].is_empty();
+        let left: u64 = outside(trace, schedule, &transfers[i]);
+        let kept = if moves { left < tensor.bytes.0 && !recomputed } else { !recomputed };
+        fates.push(Fate {
+            tensor: TensorId::new(i),
+            maker,
+            between,
+            bytes: tensor.bytes,
+            decision: Decision { kept, swapped: moves, recomputed },
+            transfers: std::mem::take(&mut transfers[i]),
+            again: if recomputed { std::mem::take(&mut again[i]) } else { Vec::new() },
+        });
+    }
+    fates
+}
+
+/// The op that first writes a tensor, and the two uses of it that lie farthest apart.
+fn widest_gap(trace: &Trace, tensor: TensorId) -> (Option<OpId>, (usize, usize)) {
+    let touches = |op: &plimsoll_ir::trace::Op| op.touches().any(|t| t == tensor);
+    let all: Vec<usize> = (0..trace.ops.len()).filter(|i| touches(&trace.ops[*i])).collect();
+    let widest = all.windows(2).map(|pair| (pair[0], pair[1])).max_by_key(|(a, b)| b - a);
+    let maker = all.iter().copied().find(|i| trace.ops[*i].writes.contains(&tensor)).map(OpId::new);
+    let first = all.first().copied().unwrap_or(0);
+    (maker, widest.unwrap_or((first, first + 1)))
+}
+
+/// By tensor: whether a run again makes it for others. One that makes several tensors may make one that nobody asked for.
+fn needed_again(schedule: &Schedule, tensors: usize) -> Vec<bool> {
+    use plimsoll_ir::schedule::Holds;
+    let mut needed = vec![false; tensors];
+    for buffer in &schedule.buffers {
+        let Holds::Tensor { tensor, .. } = buffer.holds else { continue };
+        let Some(opens) = buffer.opens else { continue };
+        let again = matches!(schedule.commands[opens.index()], Command::Compute { again: true, .. });
+        needed[tensor.index()] |= again && buffer.closes.iter().any(|close| *close != opens);
+    }
+    needed
+}
+
+/// By command: the op of the next command that runs an op for the first time; the last op where there is none.
+fn next_ops(schedule: &Schedule, ops: usize) -> Vec<usize> {
+    let mut next = ops.saturating_sub(1);
+    let mut all = vec![next; schedule.commands.len()];
+    for (id, command) in schedule.commands.iter().enumerate().rev() {
+        if let Command::Compute { op, again: false, .. } = command {
+            next = op.index();
+        }
+        all[id] = next;
+    }
+    all
+}
+
+/// How many bytes of a tensor its offloads copy, each counted once.
+fn outside(trace: &Trace, schedule: &Schedule, transfers: &[CommandId]) -> u64 {
+    let commands = transfers.iter().map(|id| &schedule.commands[id.index()]);
+    let out = commands.filter(|command| command.stream() == Stream::Offload);
+    let mut pieces: Vec<Range<u64>> =
+        out.filter_map(|command| moved(trace, command).map(|(_, piece)| piece)).collect();
+    pieces.sort_by_key(|piece| piece.start);
+    let (mut end, mut sum) = (0, 0);
+    for piece in pieces {
+        sum += piece.end.saturating_sub(piece.start.max(end));
+        end = end.max(piece.end);
+    }
+    sum
+}
+
+/// The buffers that hold a tensor, in the order of the schedule.
+pub fn buffers_of(schedule: &Schedule, wanted: TensorId) -> Vec<BufferId> {
+    use plimsoll_ir::schedule::Holds;
+    let holds = |holds: &Holds| matches!(holds, Holds::Tensor { tensor, .. } if *tensor == wanted);
+    schedule.numbered_buffers().filter(|(_, buffer)| holds(&buffer.holds)).map(|(id, _)| id).collect()
+}
