@@ -4,6 +4,7 @@
 
 use crate::failure::Failure;
 use crate::output::Format;
+use crate::progress::MessageFormat;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::config::GpuKernels;
@@ -17,6 +18,7 @@ use std::str::FromStr;
 /// memory budget, and trains exactly that.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Every option can be set in plimsoll.toml, too: see `plimsoll config --help`.")]
 pub struct Cli {
     /// How to print results on stdout
     #[arg(long, global = true, value_enum, default_value_t, help_heading = "Output")]
@@ -27,6 +29,12 @@ pub struct Cli {
     /// Say more on stderr; twice for everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Output")]
     pub verbose: u8,
+    /// How progress, logs and errors are told on stderr
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", help_heading = "Output")]
+    pub message_format: MessageFormat,
+    /// Read settings from this file instead of ./plimsoll.toml or ~/.config/plimsoll/plimsoll.toml
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Output")]
+    pub config_file: Option<PathBuf>,
     /// What to do
     #[command(subcommand)]
     pub verb: Verb,
@@ -62,6 +70,12 @@ pub enum Verb {
     Trace(TraceArgs),
     /// Say what this machine offers and what is missing
     Doctor(DoctorArgs),
+    /// Show which settings hold and where they come from
+    ///
+    /// A setting is the option of the same name. Flags on the line come first, then the environment (PLIMSOLL_BUDGET for
+    /// --budget), then the file plimsoll.toml, here or in ~/.config/plimsoll; in the file, the table of a command before what
+    /// stands on top. Paths are taken from the current folder. A flag that the file sets is put off by --flag=false.
+    Config(ConfigArgs),
     /// Print the completions of a shell
     ///
     /// For bash: `plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll`; for zsh: to a file
@@ -71,6 +85,29 @@ pub enum Verb {
     ///
     /// To read it: `plimsoll man > plimsoll.1 && man ./plimsoll.1`.
     Man(ManArgs),
+}
+
+impl Verb {
+    /// Its name on the line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verb::Auto(_) => "auto",
+            Verb::Profile(_) => "profile",
+            Verb::Tune(_) => "tune",
+            Verb::Plan(_) => "plan",
+            Verb::Compare(_) => "compare",
+            Verb::Check(_) => "check",
+            Verb::Simulate(_) => "simulate",
+            Verb::Run(_) => "run",
+            Verb::Verify(_) => "verify",
+            Verb::Networks(_) => "networks",
+            Verb::Trace(_) => "trace",
+            Verb::Doctor(_) => "doctor",
+            Verb::Config(_) => "config",
+            Verb::Completions(_) => "completions",
+            Verb::Man(_) => "man",
+        }
+    }
 }
 
 /// Which network, for which images.
@@ -485,7 +522,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
     pub policy: String,
     /// Where to write the schedule/1 file; with --sweep a folder, for a schedule of every budget
-    #[arg(short, long, value_name = "SCHEDULE", required_unless_present = "sweep")]
+    #[arg(short, long, value_name = "SCHEDULE")]
     pub output: Option<PathBuf>,
 }
 
@@ -658,6 +695,31 @@ pub struct DoctorArgs {
     /// Compute threads to report for
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+}
+
+/// `config`
+#[derive(Clone, Debug, Args)]
+pub struct ConfigArgs {
+    /// What to show
+    #[command(subcommand)]
+    pub what: ConfigVerb,
+}
+
+/// What `config` shows.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Print every option of a command, its value, and where that comes from
+    Show(ConfigShowArgs),
+    /// Print the JSON schema of plimsoll.toml, for editors
+    Schema,
+}
+
+/// `config show`
+#[derive(Clone, Debug, Args)]
+pub struct ConfigShowArgs {
+    /// A command, with as many of its options as you like, such as `tune --budget 90%`; without one all commands
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
 }
 
 /// `completions`

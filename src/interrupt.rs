@@ -11,7 +11,7 @@ pub fn listen() -> Result<(), ctrlc::Error> {
         if PRESSED.swap(true, Ordering::SeqCst) {
             std::process::exit(Exit::Interrupted as i32);
         }
-        eprintln!("stopping: saving what is done (press Ctrl-C again to stop at once)");
+        tracing::warn!("stopping: saving what is done (press Ctrl-C again to stop at once)");
     })
 }
 

@@ -20,6 +20,7 @@ pub mod interrupt;
 pub mod output;
 pub mod progress;
 pub mod report;
+pub mod settings;
 pub mod study;
 pub mod task;
 pub mod trace_events;

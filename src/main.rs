@@ -1,26 +1,30 @@
 //! The program `plimsoll`: reads the command line, runs one verb, and turns a failure into a message and an exit code.
 
-use clap::Parser;
 use plimsoll::args::{Cli, Verb};
 use plimsoll::failure::{Exit, Failure};
-use plimsoll::{interrupt, verbs};
+use plimsoll::progress::MessageFormat;
+use plimsoll::settings::{self, Stop};
+use plimsoll::{interrupt, progress, verbs};
+use std::ffi::OsString;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    log_to_stderr(cli.quiet, cli.verbose);
-    match run(&cli) {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let settings = match settings::read(&line) {
+        Ok(settings) => settings,
+        Err(stop) => return refuse(&line, stop),
+    };
+    let cli = &settings.cli;
+    progress::start(cli.message_format, cli.quiet, cli.verbose);
+    match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("error: {failure}");
-            ExitCode::from(failure.exit as u8)
-        }
+        Err(failure) => end(cli.message_format, &settings.explain(failure)),
     }
 }
 
 fn run(cli: &Cli) -> Result<(), Failure> {
     interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let working = progress::command(cli.verb.name());
     let tables = match &cli.verb {
         Verb::Auto(args) => verbs::auto::run(args, cli.quiet),
         Verb::Profile(args) => verbs::profile::run(args, cli.quiet),
@@ -34,29 +38,28 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Networks(args) => verbs::networks::run(args),
         Verb::Trace(args) => verbs::trace::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Config(args) => verbs::config::run(args, cli.format),
         Verb::Completions(args) => verbs::shell::completions(args),
         Verb::Man(args) => verbs::shell::man(args),
     }?;
+    drop(working);
     plimsoll::output::print(cli.format, &tables)
 }
 
-/// `RUST_LOG` rules where it is set; else `-q` leaves errors, and each `-v` adds a level to warnings and news.
-fn log_to_stderr(quiet: bool, verbose: u8) {
-    let level = match (quiet, verbose) {
-        (true, _) => "error",
-        (false, 0) => "info",
-        (false, 1) => "debug",
-        (false, _) => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let colour =
-        std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
-    let writer = std::io::stderr;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_ansi(colour)
-        .without_time()
-        .with_target(false)
-        .init();
+/// A line that cannot be read; or one that asks for help, which goes to stdout.
+fn refuse(line: &[OsString], stop: Stop) -> ExitCode {
+    let asked = settings::early(line, "message-format");
+    let format = if asked.as_deref() == Some("json") { MessageFormat::Json } else { MessageFormat::Human };
+    match stop {
+        Stop::Failure(failure) => end(format, &failure),
+        Stop::Line(error) if error.use_stderr() && format == MessageFormat::Json => {
+            end(format, &settings::in_words(&error))
+        }
+        Stop::Line(error) => error.exit(),
+    }
+}
+
+fn end(format: MessageFormat, failure: &Failure) -> ExitCode {
+    progress::failure(format, failure);
+    ExitCode::from(failure.exit as u8)
 }

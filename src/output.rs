@@ -4,6 +4,7 @@
 //! both, so the two never tell different things. Progress and logs go to stderr and are none of this file's business.
 
 use crate::failure::Failure;
+use crate::progress::aside;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table as TextTable, presets};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
@@ -169,7 +170,8 @@ impl Table {
                 text.add_row(row.iter().map(Cell::shown));
             }
             for (i, column) in text.column_iter_mut().enumerate() {
-                let words = self.rows.first().is_some_and(|row| matches!(row[i], Cell::Text(_)));
+                let said = self.rows.iter().map(|row| &row[i]).find(|cell| **cell != Cell::None);
+                let words = matches!(said, Some(Cell::Text(_)));
                 column.set_cell_alignment(if words { CellAlignment::Left } else { CellAlignment::Right });
             }
         }
@@ -195,7 +197,7 @@ impl Table {
 /// Writes to stdout. A reader that closed the pipe is no error, a full disk is.
 pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+    match aside(|| out.write_all(bytes).and_then(|()| out.flush())) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::file(Path::new("standard output"), "write to", &error))
         }
@@ -203,8 +205,11 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Prints tables on stdout in the chosen format.
+/// Prints tables on stdout in the chosen format; nothing where there are none.
 pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
+    if tables.is_empty() {
+        return Ok(());
+    }
     let mut out = Vec::new();
     match format {
         Format::Json => {

@@ -1,17 +1,362 @@
-//! Progress on stderr: a bar on a terminal, silence elsewhere. Results never come this way.
+//! All that goes to stderr while a command works: progress, logs, and the error at the end, for people or for programs.
+//!
+//! People see a bar on a terminal, once a step has taken half a second, and silence elsewhere; logs are lines. With
+//! `--message-format json` each line is an object whose `event` says what it is, and whose keys are always the same:
+//!
+//! ```text
+//! {"event":"progress","what":"train","done":12,"of":100,"seconds":3.1,"left_seconds":22.7}
+//! {"event":"log","level":"info","message":"..."}
+//! {"event":"error","exit":3,"message":"...","help":"..."}
+//! ```
+//!
+//! `what` names the step, or the command where no step is counted; `of` and `left_seconds` are null where they are not
+//! known, `help` where there is none. Of progress there are at most five a second, and one a second where nothing can be
+//! counted. Results never come this way: they go to stdout.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use crate::failure::Failure;
+use clap::ValueEnum;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
-/// A bar for `steps` steps of the named work; hidden where stderr is no terminal, or `quiet` is set.
-pub fn bar(what: &'static str, steps: u64, quiet: bool) -> ProgressBar {
-    let shown = !quiet && std::io::stderr().is_terminal();
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let style =
-        ProgressStyle::with_template("{prefix:>10} [{bar:32}] {pos}/{len} {elapsed}, {eta} left {msg}");
-    let bar = ProgressBar::with_draw_target(Some(steps), target).with_prefix(what);
-    match style {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")),
-        Err(_) => bar,
+/// How progress, logs and errors are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MessageFormat {
+    /// In words, with a bar on a terminal
+    #[default]
+    Human,
+    /// One JSON object a line
+    Json,
+}
+
+/// How often progress is looked at.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// A step that is over before this shows nothing on a terminal.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often a program is told that a step goes on.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// How this process tells of its progress; nothing is told until it is set.
+static SHOWN: OnceLock<Shown> = OnceLock::new();
+
+/// Steps with a bar of their own that are under way.
+static STEPS: AtomicUsize = AtomicUsize::new(0);
+
+struct Shown {
+    format: MessageFormat,
+    /// Whether progress is told at all.
+    progress: bool,
+    bars: MultiProgress,
+}
+
+/// Sets up progress and logs. `RUST_LOG` rules where it is set; else `quiet` leaves errors, and each `verbose` adds a level.
+/// To be called once, by the program.
+pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
+    let human = format == MessageFormat::Human;
+    let progress = !quiet && (!human || io::stderr().is_terminal());
+    let target = if human { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    SHOWN.get_or_init(|| Shown { format, progress, bars: MultiProgress::with_draw_target(target) });
+    let level = match (quiet, verbose) {
+        (true, _) => "error",
+        (false, 0) => "info",
+        (false, 1) => "debug",
+        (false, _) => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| BetweenBars);
+    if human {
+        let set = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        logs.with_ansi(io::stderr().is_terminal() && !set).without_time().with_target(false).init();
+    } else {
+        logs.event_format(JsonLines).init();
+    }
+}
+
+/// Tells the error with which the program ends.
+pub fn failure(format: MessageFormat, failure: &Failure) {
+    let Failure { exit, message, help } = failure;
+    match format {
+        MessageFormat::Human => eprintln!("error: {failure}"),
+        MessageFormat::Json => {
+            tell(&json!({"event": "error", "exit": *exit as u8, "message": message, "help": help}));
+        }
+    }
+}
+
+/// Writes something else while no bar is drawn.
+pub fn aside<T>(write: impl FnOnce() -> T) -> T {
+    match SHOWN.get() {
+        Some(shown) => shown.bars.suspend(write),
+        None => write(),
+    }
+}
+
+/// A bar for so many steps of the named work.
+pub fn bar(what: &'static str, steps: u64, quiet: bool) -> Bar {
+    Bar::new(what, Some(steps), quiet, true)
+}
+
+/// The named work, of which nobody knows how long it takes.
+pub fn spinner(what: &'static str, quiet: bool) -> Bar {
+    Bar::new(what, None, quiet, true)
+}
+
+/// A whole command, which is told of while no step of it is.
+pub fn command(what: &'static str) -> Bar {
+    Bar::new(what, None, false, false)
+}
+
+/// Work under way. It is gone from the screen when it is finished or dropped.
+pub struct Bar {
+    told: Arc<Told>,
+    teller: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the one who tells of the work knows of it.
+struct Told {
+    what: &'static str,
+    bar: ProgressBar,
+    /// Whether this is a step, and no whole command.
+    step: bool,
+    over: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Bar {
+    fn new(what: &'static str, steps: Option<u64>, quiet: bool, step: bool) -> Bar {
+        let bar = ProgressBar::with_draw_target(steps, ProgressDrawTarget::hidden()).with_prefix(what);
+        let template = match steps {
+            Some(_) => "{prefix:>10} [{bar:32}] {pos}/{len} {elapsed}, {eta} left {msg}",
+            None => "{prefix:>10} {spinner} {elapsed} {msg}",
+        };
+        let style = ProgressStyle::with_template(template).expect("the template is fixed");
+        bar.set_style(style.progress_chars("=> "));
+        let told = Arc::new(Told { what, bar, step, over: Mutex::new(false), wake: Condvar::new() });
+        let mut teller = None;
+        if let Some(shown) = SHOWN.get().filter(|shown| shown.progress && !quiet) {
+            STEPS.fetch_add(usize::from(step), Ordering::SeqCst);
+            let told = Arc::clone(&told);
+            teller = Some(std::thread::spawn(move || match shown.format {
+                MessageFormat::Human => told.draw(&shown.bars),
+                MessageFormat::Json => told.tell(),
+            }));
+        }
+        Bar { told, teller: Mutex::new(teller) }
+    }
+
+    /// So many more are done.
+    pub fn inc(&self, more: u64) {
+        self.told.bar.inc(more);
+    }
+
+    /// So many are done.
+    pub fn set_position(&self, done: u64) {
+        self.told.bar.set_position(done);
+    }
+
+    /// So many are to be done.
+    pub fn set_length(&self, of: u64) {
+        self.told.bar.set_length(of);
+    }
+
+    /// A word on how it goes.
+    pub fn set_message(&self, message: String) {
+        self.told.bar.set_message(message);
+    }
+
+    /// Back to the start.
+    pub fn reset(&self) {
+        self.told.bar.reset();
+    }
+
+    /// Writes logs while the bar is not drawn. Logs see to that themselves; this says so to the reader.
+    pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        write()
+    }
+
+    /// Whether nobody watches a bar, and a log is needed to tell how it goes.
+    pub fn is_hidden(&self) -> bool {
+        SHOWN.get().is_none_or(|shown| !shown.progress || shown.format == MessageFormat::Json)
+    }
+
+    /// The work is done.
+    pub fn finish_and_clear(&self) {
+        let teller = lock(&self.teller).take();
+        if let Some(teller) = teller {
+            *lock(&self.told.over) = true;
+            self.told.wake.notify_all();
+            STEPS.fetch_sub(usize::from(self.told.step), Ordering::SeqCst);
+            // It only draws; a panic of its would have been shown.
+            let _ = teller.join();
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.finish_and_clear();
+    }
+}
+
+impl Told {
+    /// Waits a moment; false once the work is over.
+    fn goes_on(&self) -> bool {
+        let over = lock(&self.over);
+        let waited = self.wake.wait_timeout_while(over, PERIOD, |over| !*over);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Whether a step is under way that tells more than this.
+    fn gives_way(&self) -> bool {
+        !self.step && STEPS.load(Ordering::SeqCst) > 0
+    }
+
+    /// Draws the bar until the work is over.
+    fn draw(&self, bars: &MultiProgress) {
+        let start = Instant::now();
+        let mut drawn = None;
+        while self.goes_on() {
+            if self.gives_way() {
+                let Some(bar) = drawn.take() else { continue };
+                ProgressBar::finish_and_clear(&bar);
+                bars.remove(&bar);
+            } else if start.elapsed() >= PATIENCE {
+                let added = || {
+                    // What gives way is drawn anew each time, with all of its time.
+                    let spinner = || {
+                        let bar = ProgressBar::hidden().with_elapsed(start.elapsed()).with_prefix(self.what);
+                        bar.with_style(self.bar.style())
+                    };
+                    bars.add(if self.step { self.bar.clone() } else { spinner() })
+                };
+                drawn.get_or_insert_with(added).tick();
+            }
+        }
+        if let Some(bar) = drawn {
+            bar.finish_and_clear();
+            bars.remove(&bar);
+        }
+    }
+
+    /// Writes an event now and then until the work is over, and a last one then.
+    fn tell(&self) {
+        let start = Instant::now();
+        let (mut last, mut position, mut any) = (start, 0, false);
+        while self.goes_on() {
+            let moved = self.bar.position() != position;
+            if !self.gives_way() && (moved || last.elapsed() >= HEARTBEAT) {
+                (last, position, any) = (Instant::now(), self.bar.position(), true);
+                tell(&self.event(start.elapsed()));
+            }
+        }
+        if any && self.step {
+            tell(&self.event(start.elapsed()));
+        }
+    }
+
+    fn event(&self, since: Duration) -> Value {
+        let (done, of) = (self.bar.position(), self.bar.length());
+        let left = of.filter(|_| done > 0).map(|of| match done < of {
+            true => hundredths(self.bar.eta()),
+            false => 0.0,
+        });
+        let (what, seconds) = (self.what, hundredths(since));
+        json!({"event": "progress", "what": what, "done": done, "of": of, "seconds": seconds, "left_seconds": left})
+    }
+}
+
+/// Seconds, to a hundredth.
+fn hundredths(time: Duration) -> f64 {
+    (time.as_secs_f64() * 100.0).round() / 100.0
+}
+
+/// A line to stderr. A reader that went away misses it.
+fn tell(event: &Value) {
+    let _ = writeln!(io::stderr().lock(), "{event}");
+}
+
+/// What is locked here is a plain value, and whole even if its holder panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stderr, with bars taken away while a log is written.
+struct BetweenBars;
+
+impl Write for BetweenBars {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        aside(|| io::stderr().write_all(bytes)).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// Logs as events.
+struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        let level = event.metadata().level().as_str().to_lowercase();
+        writeln!(writer, "{}", json!({"event": "log", "level": level, "message": message.0}))
+    }
+}
+
+/// A log's words, and its values after them.
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let words = match field.name() {
+            "message" => format!("{value:?}"),
+            name => format!("{}{name}={value:?}", if self.0.is_empty() { "" } else { " " }),
+        };
+        self.0.push_str(&words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_the_same_keys_whatever_is_known() {
+        let keys = |bar: &Bar| {
+            let event = bar.told.event(Duration::from_millis(1234));
+            assert_eq!(event["seconds"], 1.23);
+            let keys = event.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+            (keys, event)
+        };
+        let (counted, unknown) = (bar("train", 10, true), spinner("plan", true));
+        assert_eq!(keys(&counted).0, keys(&unknown).0);
+        assert!(keys(&counted).1["left_seconds"].is_null(), "nothing is done yet");
+        counted.inc(10);
+        assert_eq!((&keys(&counted).1["done"], &keys(&counted).1["left_seconds"]), (&json!(10), &json!(0.0)));
+        assert!(keys(&unknown).1["of"].is_null());
     }
 }

@@ -94,7 +94,9 @@ pub fn train(
     timed: bool,
     quiet: bool,
 ) -> Result<Trained, Failure> {
+    let loading = progress::spinner("load", quiet);
     let (mut trainer, per_epoch) = set_up(task, config, schedule, args)?;
+    drop(loading);
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
     if checkpoint.exists() {
         trainer.resume(&Checkpoint::load(checkpoint)?, checkpoint).map_err(|error| {
@@ -154,7 +156,9 @@ pub fn train(
         }
     }
     bar.finish_and_clear();
+    let testing = progress::spinner("test", quiet);
     let test = trainer.evaluate(&*task.data.test)?;
+    drop(testing);
     let (iterations, mut timeline) = (trainer.step(), None);
     for _ in 0..if timed { 2 } else { 0 } {
         timeline = Some(trainer.train_timed(&*task.data.train)?);

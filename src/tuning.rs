@@ -189,7 +189,7 @@ impl Tuner<'_> {
     }
 
     /// Plans at batch sizes over the whole range.
-    fn search(&self, model: &Model, bar: &indicatif::ProgressBar) -> Result<Search, Failure> {
+    fn search(&self, model: &Model, bar: &progress::Bar) -> Result<Search, Failure> {
         let relative_error = |batch| model.iteration_error(batch);
         let mut plan_at = |batch| {
             bar.inc(1);

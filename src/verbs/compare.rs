@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, Table, print};
 use crate::verbs::plan::parse_policy;
 use crate::verbs::planning::{Tried, carry, recomputed};
-use crate::{files, interrupt};
+use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_tuner::{Limits, Policy};
 
@@ -38,7 +38,9 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
         names => names.iter().map(|name| parse_policy(name)).collect::<Result<_, _>>()?,
     };
     let mut tried = Vec::new();
-    'all: for budget in args.planning.budgets(&trace, BUDGETS) {
+    let budgets = args.planning.budgets(&trace, BUDGETS);
+    let bar = progress::bar("compare", (budgets.len() * policies.len()) as u64, false);
+    'all: for budget in budgets {
         let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
         let bound = args.planning.bound(&trace, budget, &limits);
         for &policy in &policies {
@@ -47,8 +49,10 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
                 break 'all;
             }
             tried.push(one);
+            bar.inc(1);
         }
     }
+    bar.finish_and_clear();
     let (ours, theirs) = tried.into_iter().partition(|one: &Tried| one.policy == Policy::Plimsoll);
     let mut tried: Vec<Tried> = carry(&trace, &args.planning, ours)?;
     tried.extend::<Vec<Tried>>(theirs);

@@ -3,6 +3,7 @@
 pub mod auto;
 pub mod check;
 pub mod compare;
+pub mod config;
 pub mod doctor;
 pub mod networks;
 pub mod plan;

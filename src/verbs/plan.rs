@@ -8,7 +8,7 @@ use crate::args::PlanArgs;
 use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Format, Table, print};
 use crate::verbs::planning::{Tried, carry, recomputed};
-use crate::{files, interrupt};
+use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document};
 use plimsoll_tuner::search::moved;
@@ -21,6 +21,8 @@ pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let policy = parse_policy(&args.policy)?;
     match (&args.output, args.planning.sweep) {
         (Some(output), None) => one(args, format, &trace, policy, output),
+        (None, None) => Err(Failure::usage("a plan is written to a file, and --output names none")
+            .help("add --output SCHEDULE, or ask for a --sweep")),
         _ => sweep(args, format, &trace, policy),
     }
 }
@@ -149,14 +151,18 @@ const COLUMNS: [(&str, &str); 11] = [
 /// Plans at every budget of the sweep.
 fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Failure> {
     let mut tried = Vec::new();
-    for budget in args.planning.budgets(trace, 1) {
+    let budgets = args.planning.budgets(trace, 1);
+    let bar = progress::bar("plan", budgets.len() as u64, false);
+    for budget in budgets {
         tried.push(args.planning.plan(trace, policy, budget, None)?);
+        bar.inc(1);
         if interrupt::pressed() {
             // What was cut short is no point of a frontier.
             tried.pop();
             break;
         }
     }
+    bar.finish_and_clear();
     let tried = carry(trace, &args.planning, tried)?;
     if let Some(folder) = &args.output {
         write_all(trace, &tried, &args.planning.trace, folder)?;

@@ -46,7 +46,10 @@ pub fn measure(
     study: &Study,
     quiet: bool,
 ) -> Result<Profile, Failure> {
-    let Some(largest) = task.largest_trainable(budget, limit)? else {
+    let looking = progress::spinner("limits", quiet);
+    let largest = task.largest_trainable(budget, limit)?;
+    drop(looking);
+    let Some(largest) = largest else {
         // Planning the smallest batch says which layer needs how much.
         task.plan(&task.trace(task.smallest_batch())?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
         let message =

@@ -31,8 +31,10 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (peak, floor) = (bytes(memory.peak()), bytes(memory.floor()));
     let budget = args.budget.map_or(Bytes((floor.0 + peak.0) / 2), |size| size.of(peak));
     let link = task.setup.link().unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
+    let planning = progress::spinner("plan", quiet);
     let plan = task.plan(&trace, policy, budget, link)?;
     let keep = task.plan(&trace, Policy::Keep, Bytes(u64::MAX >> 2), link)?;
+    drop(planning);
     let bar = progress::bar("verify", 2 * args.iterations, quiet);
     let planned = train(&task, args, &plan.schedule, &bar)?;
     let kept = train(&task, args, &keep.schedule, &bar)?;
@@ -70,7 +72,7 @@ fn train(
     task: &Task,
     args: &VerifyArgs,
     schedule: &Schedule,
-    bar: &indicatif::ProgressBar,
+    bar: &progress::Bar,
 ) -> Result<Checkpoint, Failure> {
     let program = task.program(args.batch, Mode::Train)?;
     let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;

@@ -1,0 +1,523 @@
+//! Where the command line's values come from: flag over environment over `plimsoll.toml` over built-in default.
+//!
+//! The definitions of the command line are all there is: what the environment and the file say becomes the default of the
+//! option that they name, before the line is parsed, so that one parser judges all values and one set of types holds them.
+//! A value that contradicts one of higher rank (`budget` in the file, `--sweep` on the line) gives way to it.
+//!
+//! What it deliberately does not do: positional arguments, which say what a command works on, are given on the line only.
+
+use crate::args::{Cli, Image};
+use crate::failure::Failure;
+use clap::builder::Resettable;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use plimsoll_ir::units::Size;
+use plimsoll_ir::{BytesPerSecond, Seconds};
+use std::any::TypeId;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The file's name, here and in the user's folder of configurations.
+pub const FILE: &str = "plimsoll.toml";
+
+/// The option that names another file; the file itself cannot set it.
+const FILE_OPTION: &str = "config-file";
+
+/// What an environment variable of ours begins with.
+const PREFIX: &str = "PLIMSOLL_";
+
+/// Where a value comes from, beneath the flags; the higher rank wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A key of the file that holds for every command with such an option.
+    File(PathBuf),
+    /// A key of the file in the table of one command.
+    Table(PathBuf, String),
+    /// This variable of the environment.
+    Environment(String),
+}
+
+impl Source {
+    fn rank(&self) -> u8 {
+        match self {
+            Source::File(_) => 0,
+            Source::Table(..) => 1,
+            Source::Environment(_) => 2,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::File(path) => write!(f, "{}", path.display()),
+            Source::Table(path, table) => write!(f, "{} [{table}]", path.display()),
+            Source::Environment(variable) => f.write_str(variable),
+        }
+    }
+}
+
+/// A value that environment or file give to an option.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The command, or the empty text for what holds for all.
+    command: String,
+    /// The option.
+    option: String,
+    /// The option's name on the line and in the file.
+    pub name: String,
+    values: Vec<String>,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// A parsed line.
+pub struct Settings {
+    /// The values, typed.
+    pub cli: Cli,
+    /// What environment and file gave to the options of this command, and no flag overruled.
+    pub given: Vec<Given>,
+}
+
+/// Why there is none.
+pub enum Stop {
+    /// The parser's own words; help and version are among them.
+    Line(Box<clap::Error>),
+    /// The file, or something in the environment.
+    Failure(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failure(failure)
+    }
+}
+
+impl From<clap::Error> for Stop {
+    fn from(error: clap::Error) -> Stop {
+        Stop::Line(Box::new(error))
+    }
+}
+
+/// Reads a command line, the program's name first, with what environment and file add to it.
+pub fn read(line: &[OsString]) -> Result<Settings, Stop> {
+    let layers = match Layers::find(line) {
+        Ok(layers) => layers,
+        Err(failure) => return Err(help_or(line, failure)),
+    };
+    let (matches, given) = layers.parse(line, false)?;
+    Ok(Settings { cli: Cli::from_arg_matches(&matches)?, given })
+}
+
+/// Help needs no file that can be read.
+fn help_or(line: &[OsString], failure: Failure) -> Stop {
+    match Cli::command().try_get_matches_from(line) {
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            error.into()
+        }
+        _ => failure.into(),
+    }
+}
+
+impl Settings {
+    /// Where a failure names an option that nobody typed, says where its value comes from.
+    pub fn explain(&self, failure: Failure) -> Failure {
+        let names = |given: &&Given| {
+            let option = format!("--{}", given.name);
+            let mut words = failure.message.split(|c: char| !(c.is_alphanumeric() || c == '-'));
+            words.any(|word| word == option)
+        };
+        let Some(given) = self.given.iter().find(names) else { return failure };
+        let from = format!("--{} is set by {}", given.name, given.source);
+        let help = failure.help.as_ref().map_or(from.clone(), |help| format!("{help}; {from}"));
+        failure.help(help)
+    }
+}
+
+/// An option's value before the line is parsed: the value of the first of these words, or `--name=value`.
+pub fn early(line: &[OsString], name: &str) -> Option<String> {
+    let flag = format!("--{name}");
+    let mut words = line.iter().skip(1).map(|word| word.to_string_lossy()).take_while(|word| word != "--");
+    let mut on_line = None;
+    while let Some(word) = words.next() {
+        on_line = match word.strip_prefix(&flag) {
+            Some("") => words.next().map(std::borrow::Cow::into_owned),
+            Some(rest) => rest.strip_prefix('=').map(str::to_owned).or(on_line),
+            None => on_line,
+        };
+    }
+    on_line.or_else(|| variable(name).map(|(_, value)| value))
+}
+
+/// The environment's variable for an option, and its value; an empty one counts as none.
+fn variable(name: &str) -> Option<(String, String)> {
+    let variable = format!("{PREFIX}{}", name.to_uppercase().replace('-', "_"));
+    let value = std::env::var_os(&variable).filter(|value| !value.is_empty())?;
+    Some((variable, value.to_string_lossy().into_owned()))
+}
+
+/// The options of a command that file and environment can set: all but positional ones, and what only a line can ask for.
+pub fn settable(command: &Command) -> impl Iterator<Item = (&Arg, &str)> {
+    let named = command.get_arguments().filter_map(|arg| Some((arg, arg.get_long()?)));
+    named.filter(|(_, name)| !["help", "version", FILE_OPTION].contains(name))
+}
+
+/// The commands that have options of their own.
+pub fn commands(program: &Command) -> impl Iterator<Item = &Command> {
+    let own = |verb: &&Command| settable(verb).any(|(arg, _)| !arg.is_global_set());
+    program.get_subcommands().filter(own)
+}
+
+/// What an option takes, as far as a file can say it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Yes or no.
+    Flag,
+    /// A whole number.
+    Whole,
+    /// A number.
+    Number,
+    /// One of these words.
+    Choice(Vec<String>),
+    /// Words.
+    Text,
+    /// A number, or one with its unit.
+    Measure,
+}
+
+impl Kind {
+    /// An option's.
+    pub fn of(arg: &Arg) -> Kind {
+        match arg.get_action() {
+            ArgAction::SetTrue | ArgAction::SetFalse => return Kind::Flag,
+            ArgAction::Count => return Kind::Whole,
+            _ => {}
+        }
+        let choices = arg.get_possible_values();
+        if !choices.is_empty() {
+            return Kind::Choice(choices.iter().map(|value| value.get_name().to_owned()).collect());
+        }
+        let parsed = arg.get_value_parser().type_id();
+        let is = |types: &[TypeId]| types.iter().any(|one| parsed == *one);
+        if is(&[TypeId::of::<u64>(), TypeId::of::<u32>(), TypeId::of::<u8>()]) {
+            Kind::Whole
+        } else if is(&[TypeId::of::<f64>(), TypeId::of::<f32>()]) {
+            Kind::Number
+        } else if is(&[
+            TypeId::of::<Size>(),
+            TypeId::of::<Seconds>(),
+            TypeId::of::<BytesPerSecond>(),
+            TypeId::of::<Image>(),
+        ]) {
+            Kind::Measure
+        } else {
+            Kind::Text
+        }
+    }
+
+    /// Whether an option takes several.
+    pub fn several(arg: &Arg) -> bool {
+        arg.get_value_delimiter().is_some()
+    }
+
+    /// What is wanted, in words.
+    fn wanted(&self) -> String {
+        match self {
+            Kind::Flag => "true or false".to_owned(),
+            Kind::Whole => "a whole number".to_owned(),
+            Kind::Number => "a number".to_owned(),
+            Kind::Choice(names) => format!("one of \"{}\"", names.join("\", \"")),
+            Kind::Text => "a text in quotes".to_owned(),
+            Kind::Measure => "a text in quotes, or a number".to_owned(),
+        }
+    }
+
+    /// A value of the file as it would stand on the line.
+    fn on_line(&self, value: &toml::Value) -> Option<String> {
+        match (self, value) {
+            (Kind::Flag, toml::Value::Boolean(yes)) => Some(yes.to_string()),
+            (Kind::Whole | Kind::Number | Kind::Measure, toml::Value::Integer(number)) => {
+                Some(number.to_string())
+            }
+            (Kind::Number | Kind::Measure, toml::Value::Float(number)) => Some(number.to_string()),
+            (Kind::Choice(_) | Kind::Text | Kind::Measure, toml::Value::String(text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// What environment and file say, for all commands.
+pub struct Layers {
+    /// The file that was read.
+    pub file: Option<PathBuf>,
+    given: Vec<Given>,
+}
+
+impl Layers {
+    /// Finds and reads the file, and the environment.
+    pub fn find(line: &[OsString]) -> Result<Layers, Failure> {
+        let program = Cli::command();
+        let file = read_file(early(line, FILE_OPTION))?;
+        let mut given = Vec::new();
+        if let Some((path, table)) = &file {
+            check_keys(&program, path, table)?;
+        }
+        for verb in std::iter::once(None).chain(program.get_subcommands().map(Some)) {
+            let name = verb.map_or("", Command::get_name);
+            for (arg, long) in settable(verb.unwrap_or(&program)).chain(settable(&program)) {
+                let mut add = |values: Vec<String>, source: Source| {
+                    let (command, option) = (name.to_owned(), arg.get_id().to_string());
+                    given.retain(|one: &Given| (&one.command, &one.option) != (&command, &option));
+                    given.push(Given { command, option, name: long.to_owned(), values, source });
+                };
+                if let Some((path, table)) = &file {
+                    // A command's name stands for its table.
+                    if let Some(value) = table.get(long).filter(|value| !value.is_table()) {
+                        add(values(path, arg, long, value)?, Source::File(path.clone()));
+                    }
+                    let own = table.get(name).and_then(toml::Value::as_table);
+                    if let Some(value) = own.and_then(|own| own.get(long)) {
+                        let source = Source::Table(path.clone(), name.to_owned());
+                        add(values(path, arg, long, value)?, source);
+                    }
+                }
+                if let Some((variable, value)) = variable(long) {
+                    let split = |delimiter| value.split(delimiter).map(str::to_owned).collect();
+                    let values = arg.get_value_delimiter().map_or_else(|| vec![value.clone()], split);
+                    add(values, Source::Environment(variable));
+                }
+            }
+        }
+        Ok(Layers { file: file.map(|(path, _)| path), given })
+    }
+
+    /// Parses a line. Where it is `lenient`, what the line lacks is no fault. Gives what was left to environment and file, too.
+    pub fn parse(&self, line: &[OsString], lenient: bool) -> Result<(ArgMatches, Vec<Given>), Stop> {
+        let parse = |given: &[Given], verb: &str| {
+            let program = with_defaults(Cli::command(), given, verb, line, lenient);
+            program.try_get_matches_from(line).map_err(|error| attribute(error, given, line))
+        };
+        let mut matches = parse(&self.given, "")?;
+        let Some((verb, own)) = matches.subcommand() else { return Ok((matches, Vec::new())) };
+        let verb = verb.to_owned();
+        let given = self.left(&verb, own)?;
+        matches = parse(&given, &verb)?;
+        Ok((matches, given))
+    }
+
+    /// What holds for a command, without what flags or values of higher rank overrule.
+    fn left(&self, verb: &str, own: &ArgMatches) -> Result<Vec<Given>, Failure> {
+        let program = Cli::command();
+        let command = program.find_subcommand(verb).expect("it was just parsed");
+        let typed = |option: &str| own.value_source(option) == Some(ValueSource::CommandLine);
+        let ours = self.given.iter().filter(|one| one.command == verb && !typed(&one.option));
+        let mut left: Vec<Given> = ours.cloned().collect();
+        let contradict = |a: &str, b: &str| {
+            let names = |a: &str, b: &str| {
+                let arg = command.get_arguments().find(|arg| arg.get_id() == a && !arg.is_global_set());
+                arg.is_some_and(|arg| command.get_arg_conflicts_with(arg).iter().any(|c| c.get_id() == b))
+            };
+            names(a, b) || names(b, a)
+        };
+        let typed_ones: Vec<String> =
+            own.ids().filter(|id| typed(id.as_str())).map(ToString::to_string).collect();
+        left.retain(|one| !typed_ones.iter().any(|typed| contradict(typed, &one.option)));
+        let all = left.clone();
+        for (i, one) in all.iter().enumerate() {
+            for other in &all[i + 1..] {
+                if contradict(&one.option, &other.option) && one.source.rank() == other.source.rank() {
+                    let (a, b) = (&one.name, &other.name);
+                    let message =
+                        format!("`{a}` and `{b}` are both set, by {} and {}", one.source, other.source);
+                    return Err(Failure::usage(message).help("leave one of the two out"));
+                }
+            }
+        }
+        left.retain(|one| {
+            let over = |other: &&Given| {
+                other.source.rank() > one.source.rank() && contradict(&one.option, &other.option)
+            };
+            !all.iter().any(|other| over(&other))
+        });
+        Ok(left)
+    }
+}
+
+/// The file's path and content: the one that is named, or else the first of the usual places that is there.
+fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Failure> {
+    let text = |path: &Path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let (path, text) = match named {
+        Some(path) => {
+            let path = PathBuf::from(path);
+            let text = text(&path).map_err(|error| {
+                Failure::usage(format_args!("cannot read {}: {error}", path.display()))
+                    .help(format_args!("name a file that is there with --{FILE_OPTION}, or leave it out"))
+            })?;
+            (path, text)
+        }
+        None => {
+            let mut found = None;
+            for path in usual_places() {
+                match text(&path) {
+                    Ok(text) => {
+                        found = Some((path, text));
+                        break;
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(Failure::file(&path, "read", &error)),
+                }
+            }
+            let Some(found) = found else { return Ok(None) };
+            found
+        }
+    };
+    let table = text.parse::<toml::Table>().map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        let place = format!("{}: line {line}", path.display());
+        Failure::usage(format_args!("{place}: {}", error.message()))
+            .help("a setting is written `key = value`, such as `budget = \"90%\"`; `plimsoll config schema` has all")
+    })?;
+    Ok(Some((path, table)))
+}
+
+/// The current folder, and the user's folder of configurations.
+fn usual_places() -> Vec<PathBuf> {
+    let folder = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let user = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
+    let user = user.map(|folder| folder.join("plimsoll").join(FILE));
+    std::iter::once(PathBuf::from(FILE)).chain(user).collect()
+}
+
+/// Every key is an option's, or a command's with a table of its options.
+fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(), Failure> {
+    let global: Vec<&str> = settable(program).map(|(_, name)| name).collect();
+    let verbs: Vec<&str> = commands(program).map(Command::get_name).collect();
+    let options = commands(program).flat_map(settable).map(|(_, name)| name);
+    let options: Vec<&str> = options.chain(global.iter().copied()).collect();
+    let place = path.display();
+    for (key, value) in table {
+        match value.as_table() {
+            None if verbs.contains(&key.as_str()) => {
+                let message = format!("{place}: `{key}` is a command, which has a table of options");
+                return Err(Failure::usage(message).help(format!("write [{key}], and its options below")));
+            }
+            None if !options.contains(&key.as_str()) => {
+                let message = format!("{place}: no option is called `{key}`");
+                return Err(Failure::usage(message).help(did_you_mean(key, &options)));
+            }
+            Some(_) if !verbs.contains(&key.as_str()) => {
+                let message = format!("{place}: no command with options is called `{key}`");
+                return Err(Failure::usage(message).help(did_you_mean(key, &verbs)));
+            }
+            None => {}
+            Some(own) => {
+                let verb = program.find_subcommand(key).expect("its name was just found");
+                let names = settable(verb).map(|(_, name)| name).chain(global.iter().copied());
+                let names: Vec<&str> = names.collect();
+                if let Some(unknown) = own.keys().find(|name| !names.contains(&name.as_str())) {
+                    let message = format!("{place} [{key}]: `{key}` has no option `{unknown}`");
+                    return Err(Failure::usage(message).help(did_you_mean(unknown, &names)));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The name that is most like what was asked for, as the parser would propose it, or where all names are.
+fn did_you_mean(asked: &str, names: &[&str]) -> String {
+    let like = names.iter().map(|name| (strsim::jaro(asked, name), *name));
+    match like.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(like, _)| *like > 0.7) {
+        Some((_, name)) => format!("did you mean `{name}`?"),
+        None => "`plimsoll config show` lists all that there are".to_owned(),
+    }
+}
+
+/// A value of the file as the words of an option.
+fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec<String>, Failure> {
+    let kind = Kind::of(arg);
+    let of = |value| kind.on_line(value);
+    let words = match value {
+        toml::Value::Array(values) if Kind::several(arg) => values.iter().map(of).collect(),
+        value => of(value).map(|word| vec![word]),
+    };
+    words.ok_or_else(|| {
+        let several = if Kind::several(arg) { ", or a list of such" } else { "" };
+        let wanted = kind.wanted();
+        Failure::usage(format_args!("{}: `{name}` is {wanted}{several}, not {value}", path.display()))
+    })
+}
+
+/// The program with the given values as its options' defaults; with the name of the command that is run, those of it are
+/// that of the options that all commands have.
+fn with_defaults(program: Command, given: &[Given], verb: &str, line: &[OsString], lenient: bool) -> Command {
+    let set = |arg: Arg, command: &str| {
+        let arg = if lenient { arg.required(false).required_unless_present(Resettable::Reset) } else { arg };
+        let arg = can_be_off(arg, line);
+        let ours = |one: &&Given| one.command == command && arg.get_id() == one.option.as_str();
+        match given.iter().find(ours) {
+            Some(one) => arg.required(false).default_values(one.values.clone()),
+            None => arg,
+        }
+    };
+    let program = program.mut_args(|arg| set(arg, verb));
+    program.mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        let is_set =
+            |id: &clap::Id| given.iter().any(|one| one.command == name && *id == one.option.as_str());
+        let groups = command.get_groups().filter(|group| group.is_required_set());
+        let met: Vec<clap::Id> = groups
+            .filter(|group| lenient || group.get_args().any(is_set))
+            .map(|group| group.get_id().clone())
+            .collect();
+        let command = command.mut_args(|arg| set(arg, &name));
+        met.into_iter().fold(command, |command, id| command.mut_group(id, |group| group.required(false)))
+    })
+}
+
+/// A flag that the line sets with `--flag=false`, over the file or the environment, takes a value; others do not.
+fn can_be_off(arg: Arg, line: &[OsString]) -> Arg {
+    let prefix = format!("--{}=", arg.get_long().unwrap_or_default());
+    let is_given = || line.iter().any(|word| word.to_string_lossy().starts_with(&prefix));
+    if !matches!(arg.get_action(), ArgAction::SetTrue) || !is_given() {
+        return arg;
+    }
+    let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true);
+    arg.value_parser(clap::value_parser!(bool)).default_missing_value("true").default_value("false")
+}
+
+/// The parser's error about a value that nobody typed names the place where it stands.
+fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (Some(option), Some(value)) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue))
+    else {
+        return error.into();
+    };
+    let name = option.trim_start_matches('-').split([' ', '=', '[']).next().unwrap_or_default();
+    let blamed = |one: &&Given| one.name == name && one.values.iter().any(|word| word == value);
+    let is_run = |one: &&Given| line.iter().any(|word| *word == *one.command);
+    let Some(one) = given.iter().filter(blamed).max_by_key(is_run) else { return error.into() };
+    let Failure { exit, message, help } = in_words(&error);
+    let message = match &one.source {
+        Source::Environment(variable) => format!("{variable}: {message}"),
+        place => format!("{place}: `{name}`: {message}"),
+    };
+    Failure { exit, message, help }.into()
+}
+
+/// The parser's error as one of ours: its first paragraph, and what it proposes.
+pub fn in_words(error: &clap::Error) -> Failure {
+    let said = error.to_string();
+    let mut parts = said.trim().split("\n\n");
+    let first = parts.next().unwrap_or_default().trim_start_matches("error: ");
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let tips: Vec<String> =
+        parts.filter_map(|part| part.trim().strip_prefix("tip: ").map(one_line)).collect();
+    let failure = Failure::usage(one_line(first));
+    if tips.is_empty() { failure } else { failure.help(tips.join("; ")) }
+}

@@ -1,0 +1,179 @@
+//! `config`: which settings hold and from where, and the schema of `plimsoll.toml`, both made of the command line's own
+//! definitions.
+
+use crate::args::{Cli, ConfigArgs, ConfigVerb};
+use crate::failure::Failure;
+use crate::output::{self, Cell, Format, Table};
+use crate::settings::{Given, Kind, Layers, Source, Stop, commands, in_words, settable};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, CommandFactory};
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+
+/// Runs the verb.
+pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    match &args.what {
+        ConfigVerb::Schema => {
+            let text = serde_json::to_string_pretty(&schema()).expect("a schema is plain JSON");
+            output::write_stdout(format!("{text}\n").as_bytes())?;
+            Ok(Vec::new())
+        }
+        ConfigVerb::Show(args) => show(&args.command, format),
+    }
+}
+
+/// The settings of one command, given with any of its options, or of all.
+fn show(command: &[OsString], format: Format) -> Result<Vec<Table>, Failure> {
+    let program = Cli::command();
+    let mut table = Table::new(
+        "settings",
+        &[
+            ("command", "command"),
+            ("option", "option"),
+            ("value", "value"),
+            ("source", "from"),
+            ("place", "which"),
+        ],
+    );
+    let whole_line: Vec<OsString> = std::env::args_os().collect();
+    let layers = Layers::find(&whole_line)?;
+    let line = |words: &[OsString]| [&[OsString::from("plimsoll")], words].concat();
+    let mut format = format;
+    if command.is_empty() {
+        let mut first = true;
+        for verb in commands(&program) {
+            let (matches, given) = parse(&layers, &line(&[verb.get_name().into()]))?;
+            let own = matches.subcommand().map_or(&matches, |(_, own)| own);
+            if std::mem::take(&mut first) {
+                settable(&program).for_each(|option| table.rows.push(row("(all)", option, own, &given)));
+            }
+            settable(verb).for_each(|option| table.rows.push(row(verb.get_name(), option, own, &given)));
+        }
+    } else {
+        let (matches, given) = parse(&layers, &line(command))?;
+        let (name, own) = matches.subcommand().ok_or_else(|| {
+            Failure::usage("there is no command on the line to show the settings of")
+                .help("name one, such as `plimsoll config show tune`; without anything all are shown")
+        })?;
+        let verb = program.find_subcommand(name).expect("it was just parsed");
+        for option in settable(&program).chain(settable(verb)) {
+            table.rows.push(row(name, option, own, &given));
+        }
+        if own.value_source("format") == Some(ValueSource::CommandLine) {
+            format = own.get_one("format").copied().unwrap_or(format);
+        }
+    }
+    let file = layers.file.map(|path| path.display().to_string());
+    output::print(format, &[Table::facts("file", vec![("path", "plimsoll.toml", file.into())]), table])?;
+    Ok(Vec::new())
+}
+
+fn parse(layers: &Layers, line: &[OsString]) -> Result<(ArgMatches, Vec<Given>), Failure> {
+    layers.parse(line, true).map_err(|stop| match stop {
+        Stop::Failure(failure) => failure,
+        Stop::Line(error) if error.use_stderr() => in_words(&error),
+        Stop::Line(_) => Failure::usage("help has no settings").help("leave --help and --version out"),
+    })
+}
+
+/// One option: its value, and where that comes from.
+fn row(command: &str, (arg, name): (&Arg, &str), matches: &ArgMatches, given: &[Given]) -> Vec<Cell> {
+    let id = arg.get_id().as_str();
+    let words = matches.get_raw(id).map(|values| {
+        let words: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+        words.join(",")
+    });
+    let (source, place) = match (matches.value_source(id), given.iter().find(|one| one.name == name)) {
+        (Some(ValueSource::CommandLine), _) => ("flag", Cell::None),
+        (_, Some(one)) => {
+            let source = if matches!(one.source, Source::Environment(_)) { "environment" } else { "file" };
+            (source, one.source.to_string().into())
+        }
+        (_, None) => ("default", Cell::None),
+    };
+    vec![command.into(), name.into(), words.into(), source.into(), place]
+}
+
+/// The schema of `plimsoll.toml`.
+pub fn schema() -> Value {
+    let program = Cli::command();
+    let mut top = Map::new();
+    for (arg, name) in settable(&program) {
+        top.insert(name.to_owned(), option(arg));
+    }
+    for (arg, name) in commands(&program).flat_map(settable) {
+        // One that several commands have may stand for more in one than in another.
+        let alike = option(arg);
+        match top.get_mut(name) {
+            None => {
+                top.insert(name.to_owned(), alike);
+            }
+            Some(known) if known["type"] == alike["type"] && known["enum"] == alike["enum"] => {
+                if known["default"] != alike["default"] {
+                    known.as_object_mut().expect("it is one").remove("default");
+                }
+            }
+            Some(known) => {
+                let earlier = known.get("anyOf").and_then(Value::as_array).cloned();
+                let mut all = earlier.unwrap_or_else(|| vec![known.clone()]);
+                if !all.contains(&alike) {
+                    all.push(alike);
+                }
+                *known = json!({ "anyOf": all });
+            }
+        }
+    }
+    for verb in commands(&program) {
+        top.insert(verb.get_name().to_owned(), table(&program, verb));
+    }
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "plimsoll.toml",
+        "description": "Settings of the program plimsoll: each key is an option of the same name. Keys on top hold for every command that has such an option; a table holds for the command that it is named after, and comes before them. Flags and environment variables come before both.",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": top,
+    })
+}
+
+/// The table of one command: its own options, and those of all.
+fn table(program: &Command, verb: &Command) -> Value {
+    let options = settable(verb).chain(settable(program)).map(|(arg, name)| (name.to_owned(), option(arg)));
+    let about = verb.get_about().map(ToString::to_string);
+    json!({
+        "description": about,
+        "type": "object",
+        "additionalProperties": false,
+        "properties": options.collect::<Map<_, _>>(),
+    })
+}
+
+/// What an option takes.
+fn option(arg: &Arg) -> Value {
+    let kind = Kind::of(arg);
+    let mut value = match &kind {
+        Kind::Flag => json!({"type": "boolean"}),
+        Kind::Whole => json!({"type": "integer"}),
+        Kind::Number => json!({"type": "number"}),
+        Kind::Choice(names) => json!({"type": "string", "enum": names}),
+        Kind::Text => json!({"type": "string"}),
+        Kind::Measure => json!({"type": ["string", "number"]}),
+    };
+    if Kind::several(arg) {
+        let one = value.clone();
+        value = json!({"anyOf": [one, {"type": "array", "items": one}]});
+    }
+    let about = arg.get_help().map(ToString::to_string);
+    value["description"] = about.into();
+    let mut defaults = arg.get_default_values().iter().map(|word| word.to_string_lossy());
+    if let Some(default) = defaults.next().filter(|_| kind != Kind::Flag) {
+        // As TOML writes it: numbers are numbers, all else is text.
+        let number = || default.parse::<f64>().ok().filter(|_| kind != Kind::Text);
+        value["default"] = match (&kind, number()) {
+            (Kind::Whole, Some(number)) => json!(number as i64),
+            (Kind::Number, Some(number)) => json!(number),
+            _ => json!(default),
+        };
+    }
+    value
+}

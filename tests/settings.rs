@@ -1,0 +1,174 @@
+//! Settings as a user meets them: which of flag, environment and file wins, what is said of a bad file, and that the
+//! published schema is that of the command line as it is.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs the program in a folder, with these variables and no settings of the user's.
+fn plimsoll(folder: &Path, variables: &[(&str, &str)], arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .env("XDG_CONFIG_HOME", folder.join("user"));
+    command.envs(variables.iter().copied()).output().expect("the program starts")
+}
+
+/// A folder with this `plimsoll.toml`.
+fn with_file(text: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("plimsoll.toml"), text).expect("a file");
+    folder
+}
+
+/// Value, source and place of an option, as `config show` has them.
+#[track_caller]
+fn shown(folder: &Path, variables: &[(&str, &str)], line: &str, option: &str) -> [Option<String>; 3] {
+    let output = plimsoll(folder, variables, &format!("config show --format json {line}"));
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = all["settings"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["option"] == option).expect("the option is listed");
+    ["value", "source", "place"].map(|key| row[key].as_str().map(str::to_owned))
+}
+
+#[test]
+fn a_flag_is_over_the_environment_over_the_file_over_the_default() {
+    let folder = with_file("epochs = 3\nbudget = \"7MiB\"\n[tune]\nepochs = 4\nfresh = true\n");
+    let folder = folder.path();
+    let check = |variables: &[(&str, &str)], line: &str, option: &str, expected: [&str; 3]| {
+        let expected = expected.map(|text| Some(text.to_owned()).filter(|text| !text.is_empty()));
+        assert_eq!(shown(folder, variables, line, option), expected, "{line} --{option}");
+    };
+    let five = [("PLIMSOLL_EPOCHS", "5")];
+    check(&[], "run", "epochs", ["3", "file", "plimsoll.toml"]);
+    check(&[], "tune", "epochs", ["4", "file", "plimsoll.toml [tune]"]);
+    check(&five, "tune", "epochs", ["5", "environment", "PLIMSOLL_EPOCHS"]);
+    check(&five, "tune --epochs 6", "epochs", ["6", "flag", ""]);
+    check(&[("PLIMSOLL_EPOCHS", "")], "tune", "epochs", ["4", "file", "plimsoll.toml [tune]"]);
+    check(&[], "tune", "base-batch", ["32", "default", ""]);
+    check(&[], "tune", "min-batch", ["", "default", ""]);
+    check(&[], "tune", "fresh", ["true", "file", "plimsoll.toml [tune]"]);
+    check(&[], "tune --fresh=false", "fresh", ["false", "flag", ""]);
+    // What contradicts something of higher rank gives way.
+    check(&[], "plan", "budget", ["7MiB", "file", "plimsoll.toml"]);
+    check(&[], "plan --sweep 2", "budget", ["", "default", ""]);
+    check(&[("PLIMSOLL_SWEEP", "2")], "plan", "budget", ["", "default", ""]);
+}
+
+#[test]
+fn the_file_is_the_named_one_or_the_one_here_or_the_users() {
+    let folder = with_file("seed = 1\n");
+    let folder = folder.path();
+    fs::create_dir_all(folder.join("user/plimsoll")).expect("a folder");
+    fs::write(folder.join("user/plimsoll/plimsoll.toml"), "seed = 2\n").expect("a file");
+    fs::write(folder.join("named.toml"), "seed = 3\n").expect("a file");
+    let seed = |variables: &[(&str, &str)], line: &str| shown(folder, variables, line, "seed")[0].clone();
+    assert_eq!(seed(&[], "run").as_deref(), Some("1"));
+    assert_eq!(seed(&[], "--config-file named.toml run").as_deref(), Some("3"));
+    assert_eq!(seed(&[("PLIMSOLL_CONFIG_FILE", "named.toml")], "run").as_deref(), Some("3"));
+    fs::remove_file(folder.join("plimsoll.toml")).expect("it is there");
+    assert_eq!(seed(&[], "run").as_deref(), Some("2"));
+    let missing = plimsoll(folder, &[], "networks --config-file no.toml");
+    let said = String::from_utf8_lossy(&missing.stderr);
+    assert!(missing.status.code() == Some(2) && said.contains("cannot read no.toml"), "{said}");
+}
+
+#[test]
+fn settings_hold_where_the_command_runs() {
+    let folder = with_file(
+        "link = \"1GB/s\"\nformat = \"json\"\n[plan]\nsweep = 2\nwithout = [\"seeds\", \"tilts\"]\n",
+    );
+    let folder = folder.path();
+    assert!(plimsoll(folder, &[], "trace mlp --batch 4 -o t.json").status.success());
+    let plan = |line: &str| -> serde_json::Value {
+        let output = plimsoll(folder, &[], line);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("the file asks for JSON")
+    };
+    assert_eq!(plan("plan t.json")["frontier"].as_array().map(Vec::len), Some(2));
+    assert_eq!(plan("plan t.json --budget 100% -o s.json")["plan"]["status"], "optimal");
+    // An option that nobody typed is blamed on the one who set it.
+    fs::write(folder.join("plimsoll.toml"), "threads = 2\n").expect("a file");
+    let refused = plimsoll(folder, &[], "verify --device cuda");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("--threads is set by plimsoll.toml"), "{said}");
+}
+
+#[test]
+fn a_bad_file_is_told_with_file_key_and_what_is_wanted() {
+    for (text, says) in [
+        ("budgett = 3\n", &["plimsoll.toml", "`budgett`", "did you mean `budget`?"][..]),
+        ("[tuna]\nepochs = 3\n", &["plimsoll.toml", "`tuna`", "did you mean `tune`?"]),
+        ("[tune]\nepoch = 3\n", &["plimsoll.toml [tune]", "`epoch`", "did you mean `epochs`?"]),
+        ("[man]\ncommand = \"tune\"\n", &["no command with options is called `man`"]),
+        ("profile = 3\n", &["`profile` is a command", "[profile]"]),
+        ("trace = \"t.json\"\n", &["`trace` is a command"]),
+        ("budget = \"12XB\"\n", &["plimsoll.toml: `budget`", "a size such as 22GiB"]),
+        ("budget = [1, 2]\n", &["`budget` is a text in quotes, or a number, not [1, 2]"]),
+        ("epochs = \"many\"\n", &["`epochs` is a whole number, not \"many\""]),
+        ("epochs = 0\n", &["plimsoll.toml: `epochs`", "0 is not in 1.."]),
+        ("decay = \"cosin\"\n", &["plimsoll.toml: `decay`", "similar value exists: 'cosine'"]),
+        ("fresh = 1\n", &["`fresh` is true or false, not 1"]),
+        ("config-file = \"other.toml\"\n", &["`config-file`"]),
+        ("a = 1\nbudget = = 3\n", &["plimsoll.toml: line 2", "key = value"]),
+    ] {
+        let folder = with_file(text);
+        let output = plimsoll(folder.path(), &[], "auto");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}: {said}");
+        assert!(says.iter().all(|words| said.contains(words)), "{text}: {said}");
+        // Help needs no file that can be read.
+        assert!(plimsoll(folder.path(), &[], "tune --help").status.success(), "{text}");
+    }
+    let folder = with_file("[plan]\nbudget = \"90%\"\nsweep = 3\n");
+    let said = plimsoll(folder.path(), &[], "plan t.json --link 1GB/s");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("`budget` and `sweep` are both set, by plimsoll.toml [plan]"), "{said}");
+    let said = plimsoll(folder.path(), &[("PLIMSOLL_EPOCHS", "no")], "tune");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("PLIMSOLL_EPOCHS: invalid value 'no' for '--epochs <N>'"), "{said}");
+}
+
+#[test]
+fn the_published_schema_is_that_of_the_command_line() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas/plimsoll.toml.schema.json");
+    let published = fs::read_to_string(&path).expect("the schema is published");
+    let current = serde_json::to_string_pretty(&plimsoll::verbs::config::schema()).expect("JSON") + "\n";
+    assert!(published == current, "write it anew: plimsoll config schema > {}", path.display());
+}
+
+#[test]
+fn programs_read_errors_and_logs_as_lines_of_json() {
+    let folder = with_file("message-format = \"json\"\n");
+    let folder = folder.path();
+    let events = |line: &str| -> Vec<serde_json::Value> {
+        let said = plimsoll(folder, &[], line).stderr;
+        let said = String::from_utf8(said).expect("text");
+        said.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+    };
+    let error = |line: &str| {
+        let error = events(line).pop().expect("an error");
+        assert_eq!(error["event"], "error", "{line}: {error}");
+        assert_eq!(error["exit"], 2, "{line}: {error}");
+        let keys: Vec<_> = error.as_object().expect("an object").keys().cloned().collect();
+        assert_eq!(keys, ["event", "exit", "message", "help"]);
+        error
+    };
+    assert!(error("networks resnt18")["message"].as_str().expect("text").contains("did you mean resnet18"));
+    // The line itself cannot be read: only what stands on it tells how to say so.
+    let unknown = error("plann --message-format json");
+    assert!(unknown["help"].as_str().expect("text").contains("'plan'"), "{unknown}");
+    let all = events("verify --network mlp --image 8 --batch 16 --iterations 5000 --format json");
+    let progress: Vec<_> = all.iter().filter(|event| event["event"] == "progress").collect();
+    let keys = ["event", "what", "done", "of", "seconds", "left_seconds"];
+    for event in &progress {
+        let found: Vec<_> = event.as_object().expect("an object").keys().cloned().collect();
+        assert_eq!(found, keys, "{event}");
+    }
+    let done = |what: &str| {
+        progress.iter().rev().find(|event| event["what"] == what).map(|event| event["done"].clone())
+    };
+    assert_eq!(done("verify"), Some(10_000.into()), "{progress:?}");
+}
