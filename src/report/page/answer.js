@@ -1,0 +1,100 @@
+// The answer on top: what to use, what it costs, against the user's own setting and against keeping everything.
+
+function aboutLine() {
+  const { about } = report;
+  const parts = [element("b", {}, about.network), about.data, `budget ${bytes(about.budget_bytes)}`, about.device].filter(Boolean);
+  return element("p", { class: "about" }, parts.flatMap((part, at) => (at ? [" · ", part] : [part])));
+}
+
+function warnings() {
+  const { warnings } = report.about;
+  if (!warnings.length) return null;
+  return element("div", { class: "warnings" }, element("h2", {}, "Before you rely on the numbers"), element("ul", {}, warnings.map((w) => element("li", {}, w))));
+}
+
+function answer() {
+  const { answer, about } = report;
+  if (!answer) return schedule();
+  const [chosen] = answer.settings;
+  const yours = answer.settings.find((s) => s.what === "yours");
+  const gain = chosen && yours && chosen !== yours && chosen.samples_per_second / yours.samples_per_second;
+  const keep = answer.keep_your_settings;
+  document.getElementById("sections").append(element("li", {}, element("a", { href: "#page" }, "Answer")));
+  return element(
+    "section",
+    { id: "answer", class: "answer", "aria-label": "The answer" },
+    aboutLine(),
+    element("h1", {}, answer.headline),
+    element("p", { class: "lead" }, keep && !/keep your settings/i.test(answer.headline) ? [element("span", { class: "badge" }, "Keep your settings"), " "] : null, answer.why),
+    warnings(),
+    facts([
+      ["Batch", count(answer.batch), yours && yours.batch !== answer.batch ? `yours: ${count(yours.batch)}` : "samples of one iteration"],
+      ["Learning rate", digits(answer.learning_rate), answer.warmup_iterations ? `reached after ${counted(answer.warmup_iterations, "iteration")}` : "from the first iteration on"],
+      chosen && ["Throughput", `${digits(chosen.samples_per_second ?? answer.batch / chosen.predicted_iteration_seconds)}/s`, throughputWords(chosen, gain)],
+      chosen && known(chosen.epoch_seconds) && ["Epoch", seconds(chosen.epoch_seconds), yours && yours !== chosen && known(yours.epoch_seconds) ? `yours: ${seconds(yours.epoch_seconds)}` : null],
+      chosen && known(chosen.peak_bytes) && ["Peak of device memory", bytes(chosen.peak_bytes), `budget: ${bytes(about.budget_bytes)}`],
+    ]),
+    pairs([
+      ["Placement", answer.placement],
+      ["Learning rate", answer.learning_rate_rule],
+    ]),
+    element("h2", {}, "What each setting gives"),
+    settings(answer.settings),
+    answer.training.length ? [element("h2", { style: "margin-top:2rem" }, "The training that followed"), pairs(answer.training)] : null,
+  );
+}
+
+function throughputWords(chosen, gain) {
+  const measured = known(chosen.samples_per_second) ? "samples, measured" : "samples, predicted";
+  if (!known(gain)) return measured;
+  return Math.abs(gain - 1) < 0.005 ? `${measured}; the same as yours` : `${measured}; ${digits(gain, 3)} times yours`;
+}
+
+/** Settings as columns, quantities as rows: one compares along a line. */
+function settings(all) {
+  const off = (s) => (known(s.iteration_seconds) && known(s.predicted_iteration_seconds) ? s.predicted_iteration_seconds / s.iteration_seconds - 1 : null);
+  const with_error = (value, error, words) => (known(value) ? [seconds(value), known(error) ? element("small", {}, `± ${percent(error)} ${words}`) : null] : MISSING);
+  const rows = [
+    ["batch", (s) => count(s.batch), (s) => s.batch],
+    ["iteration, predicted", (s) => with_error(s.predicted_iteration_seconds, s.predicted_error, "stated"), (s) => s.predicted_iteration_seconds],
+    ["iteration, measured", (s) => with_error(s.iteration_seconds, s.relative_error, "spread"), (s) => s.iteration_seconds],
+    ["prediction is off by", (s) => percent(off(s), true), off],
+    ["samples per second", (s) => digits(s.samples_per_second), (s) => s.samples_per_second],
+    ["peak of device memory", (s) => bytes(s.peak_bytes), (s) => s.peak_bytes],
+    ["epoch", (s) => seconds(s.epoch_seconds), (s) => s.epoch_seconds],
+    ["note", (s) => s.note || "", (s) => s.note || null],
+  ].filter(([, , value]) => all.some((s) => value(s) !== null && value(s) !== undefined));
+  const columns = [
+    { title: "", csv: "quantity", value: (row) => row[0] },
+    ...all.map((s) => ({ title: s.what, value: (row) => row[2](s) })),
+  ];
+  const made = element(
+    "table",
+    { class: "settings" },
+    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, element("span", { class: "aside" }, "quantity")), all.map((s) => element("th", { scope: "col" }, s.what)))),
+    element("tbody", {}, rows.map(([name, show]) => element("tr", {}, element("th", { scope: "row" }, name), all.map((s, at) => element("td", { class: at ? "" : "chosen" }, show(s)))))),
+  );
+  return element("div", { class: "table-block settings-block" }, element("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": "Settings side by side" }, made), element("div", { class: "tools", style: "margin-top:.5rem" }, copyButton(columns, () => rows)));
+}
+
+/** On top where there was no tuning: what the schedule does. */
+function schedule() {
+  const { about, iteration, memory } = report;
+  const [view] = iteration.timelines;
+  document.getElementById("sections").append(element("li", {}, element("a", { href: "#page" }, "Schedule")));
+  const over = view && view.makespan_seconds / iteration.bound_seconds - 1;
+  return element(
+    "section",
+    { id: "answer", class: "answer", "aria-label": "The schedule" },
+    aboutLine(),
+    element("h1", {}, `${about.network}, batch ${count(about.batch)}: ${view ? `an iteration takes ${seconds(view.makespan_seconds)}` : "one iteration"}`),
+    warnings(),
+    facts([
+      ["Batch", count(about.batch), "samples of one iteration"],
+      view && ["Iteration", seconds(view.makespan_seconds), `${view.name}; ${percent(over)} above the lower bound`],
+      ["Compute alone", seconds(iteration.compute_seconds), "what the ops take, were there no budget"],
+      ["Device memory", bytes(memory.resident_bytes + memory.pool_bytes), `budget: ${bytes(memory.budget_bytes)}`],
+      ["Host memory", bytes(memory.host_bytes), "for what is swapped"],
+    ]),
+  );
+}

@@ -1,0 +1,157 @@
+// Throughput and epoch time over batch size.
+
+function batches() {
+  const b = report.batches;
+  if (!b || !b.points.length) return null;
+  const marks = [
+    [b.chosen, "chosen", "ink", "solid"],
+    [b.yours, "yours", "purple", "dashed"],
+    [b.keeps_all, "keeps everything up to", "green", "dotted"],
+    [b.largest, "largest", "soft", "dashed"],
+  ];
+  const words = [
+    b.chosen === b.yours ? `Batch ${count(b.chosen)} is chosen, and it is yours.` : `Batch ${count(b.chosen)} is chosen, yours is ${count(b.yours)}.`,
+    b.keeps_all === null ? "No batch that was tried keeps everything within the budget." : `Up to batch ${count(b.keeps_all)} everything stays on the device;`,
+    b.keeps_all === null ? `Up to ${count(b.largest)} can be trained at all.` : `up to ${count(b.largest)} can be trained at all.`,
+    b.no_plan.length ? `No plan fits for ${listed(b.no_plan.slice(0, 6).map(count))}${b.no_plan.length > 6 ? " and more" : ""}.` : "",
+  ];
+  const notes = element("p", {}, words.join(" "));
+  const iterations = (p) => b.samples / p.batch;
+  const floor = (p) => p.epoch_seconds - (p.iteration_seconds - p.compute_seconds) * iterations(p);
+  const through = batchPlot({
+    id: "throughput", b, marks, title: "Throughput over batch size", value: (p) => p.batch / p.iteration_seconds,
+    low: (p) => p.batch / (p.iteration_seconds * (1 + p.relative_error)), high: (p) => p.batch / (p.iteration_seconds * Math.max(1e-3, 1 - p.relative_error)),
+    limit: (p) => p.batch / p.compute_seconds, measured: (m) => m.batch / m.iteration_seconds, axis: "samples per second", text: (v) => `${digits(v)} samples/s`,
+    caption: "Higher is better. The dashed line is the limit that the ops alone set: it has no transfers, no waiting and nothing computed again.",
+  });
+  const epoch = batchPlot({
+    id: "epoch", b, marks, title: "Epoch time over batch size", value: (p) => p.epoch_seconds, low: (p) => p.epoch_seconds * (1 - p.relative_error),
+    high: (p) => p.epoch_seconds * (1 + p.relative_error), limit: floor, measured: (m) => m.epoch_seconds, axis: "time of an epoch", text: seconds, time: true,
+    caption: `Lower is better. One epoch is ${count(b.samples)} samples, with what passes between iterations. The dashed line is the floor: the ops alone.`,
+  });
+  return section("batches", "Why this batch size", "Batch size", notes, element("div", { class: "pair" }, through, epoch));
+}
+
+function batchPlot(of) {
+  const { b } = of;
+  const points = b.points;
+  const scale = of.time ? unit(TIMES, Math.max(...points.map(of.value))) : { size: 1, name: null };
+  const rows = points.map((p) => [p.batch, ...[of.value(p), of.low(p), of.high(p), of.limit(p)].map((v) => v / scale.size)]);
+  const xs = [...points.map((p) => p.batch), ...b.measured.map((m) => m.batch), b.yours];
+  const [least, most] = [Math.min(...xs), Math.max(...xs)];
+  const wide = most / least > 12;
+  return plot({
+    id: of.id,
+    title: of.title,
+    caption: of.caption,
+    about: `${of.text(of.value(points[0]))} predicted at batch ${points[0].batch}, ${of.text(of.value(points[points.length - 1]))} at batch ${points[points.length - 1].batch}; chosen is ${b.chosen}.`,
+    height: (width) => (width < 480 ? 330 : 380),
+    legend: [
+      { name: "predicted", colour: "blue", mark: "line" },
+      { name: "its stated error", colour: "blue", mark: "band" },
+      { name: of.time ? "floor" : "limit", colour: "grey", mark: "dash" },
+      { name: "measured", colour: "red", mark: "diamond" },
+    ],
+    tooltip: { trigger: "item" },
+    option: (colours, width) => batchOption(of, { rows, scale, least, most, wide }, colours, width),
+    numbers: () => ({
+      columns: [
+        { title: "batch", value: (p) => p.batch, text: count },
+        { title: "iteration", csv: "iteration_seconds", value: (p) => p.iteration_seconds, text: (v) => seconds(v) },
+        { title: "stated error", csv: "relative_error", value: (p) => p.relative_error, text: (v) => percent(v) },
+        { title: "epoch", csv: "epoch_seconds", value: (p) => p.epoch_seconds, text: (v) => seconds(v) },
+        { title: "ops alone", csv: "compute_seconds", value: (p) => p.compute_seconds, text: (v) => seconds(v) },
+        { title: "samples per second", csv: "samples_per_second", value: (p) => p.batch / p.iteration_seconds, text: (v) => digits(v) },
+        { title: "peak", csv: "peak_bytes", value: (p) => p.peak_bytes, text: (v) => bytes(v) },
+        { title: "kept", csv: "kept_bytes", value: (p) => p.kept_bytes, text: (v) => bytes(v) },
+        { title: "offloaded", csv: "offloaded_bytes", value: (p) => p.offloaded_bytes, text: (v) => bytes(v) },
+        { title: "ops run again", csv: "recomputed_ops", value: (p) => p.recomputed_ops, text: count },
+        { title: "measured iteration", csv: "measured_iteration_seconds", value: (p) => measuredAt(b, p, "iteration_seconds"), text: (v) => seconds(v) },
+        { title: "measured epoch", csv: "measured_epoch_seconds", value: (p) => measuredAt(b, p, "epoch_seconds"), text: (v) => seconds(v) },
+      ],
+      rows: points,
+    }),
+  });
+}
+
+function measuredAt(b, point, what) {
+  const found = b.measured.find((m) => m.batch === point.batch);
+  return found ? found[what] : null;
+}
+
+function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
+  const { b } = of;
+  const frame = { left: 62, right: 18, top: 58, bottom: 50 };
+  // A logarithmic axis lives in powers of its base; a plain one starts at 0.
+  const [min, max] = wide ? [2 ** Math.floor(Math.log2(least)), 2 ** Math.ceil(Math.log2(most * 1.02))] : [0, most * 1.06];
+  const within = width - frame.left - frame.right;
+  const place = (x) => frame.left + within * (wide ? Math.log(x / min) / Math.log(max / min) : (x - min) / (max - min));
+  const line = (name, at, style) => ({ type: "line", name, showSymbol: rows.length < 40, symbol: "circle", symbolSize: 5, data: rows.map((r) => [r[0], r[at]]), ...style });
+  const at = new Map();
+  for (const [x, words, colour, type] of b.keeps_all === b.chosen ? of.marks.slice(0, 3) : of.marks) {
+    if (x === null || x === undefined) continue;
+    if (at.has(x)) at.get(x).words += `, ${words}`;
+    else at.set(x, { x, words, colour, type, strong: x === b.chosen });
+  }
+  const lines = [...at.values()].map((m) => ({ ...m, words: `${m.words} ${count(m.x)}` }));
+  return {
+    grid: frame,
+    xAxis: axis(colours, { type: wide ? "log" : "value", logBase: 2, min, max, name: "batch (samples of one iteration)", nameGap: 28, splitLine: { show: false }, axisLabel: { formatter: count, showMaxLabel: wide } }),
+    yAxis: axis(colours, {
+      name: of.time ? `${of.axis} (${scale.name})` : of.axis, nameGap: 44, min: 0,
+      axisLabel: { formatter: (v) => digits(v) },
+    }),
+    tooltip: { ...tooltip(colours), formatter: (item) => batchTip(of, item) },
+    series: [
+      band("its stated error", rows.map((r) => [r[0], r[2], r[3]]), colours.blue),
+      line(of.time ? "floor" : "limit", 4, { lineStyle: { type: "dashed", color: colours.grey, width: 2 }, itemStyle: { color: colours.grey }, showSymbol: false }),
+      line("predicted", 1, {
+        lineStyle: { color: colours.blue, width: 2.5 }, itemStyle: { color: colours.blue },
+        markLine: { silent: true, symbol: "none", data: uprights(colours, lines, place, width) },
+      }),
+      errorBars(of, scale, colours),
+      {
+        type: "scatter", name: "measured", symbol: "diamond", symbolSize: 13, z: 5,
+        data: b.measured.map((m, at) => ({ value: [m.batch, of.measured(m) / scale.size], at })), itemStyle: { color: colours.red, borderColor: colours.card, borderWidth: 1.5 },
+      },
+    ],
+  };
+}
+
+/** The spread of what was measured, as upright lines through the points. */
+function errorBars(of, scale, colours) {
+  const value = (m) => of.measured(m) / scale.size;
+  return {
+    type: "custom", name: "measured", silent: true, z: 4,
+    data: of.b.measured.map((m) => [m.batch, value(m) * (1 - m.relative_error), value(m) * (1 + m.relative_error)]),
+    encode: { x: 0, y: [1, 2] },
+    renderItem: (_, api) => {
+      const [x, low] = api.coord([api.value(0), api.value(1)]);
+      const [, high] = api.coord([api.value(0), api.value(2)]);
+      return { type: "line", shape: { x1: x, y1: low, x2: x, y2: high }, style: { stroke: colours.red, lineWidth: 2 } };
+    },
+  };
+}
+
+function batchTip(of, item) {
+  if (item.seriesName === "measured") {
+    const m = of.b.measured[item.data.at];
+    return tip(`Batch ${count(m.batch)}, ${m.what}`, [
+      ["iteration, measured", seconds(m.iteration_seconds)],
+      ["spread", `± ${percent(m.relative_error)}`],
+      ["samples per second", digits(m.batch / m.iteration_seconds)],
+      ["epoch", seconds(m.epoch_seconds)],
+    ]);
+  }
+  const p = of.b.points[item.dataIndex];
+  return tip(`Batch ${count(p.batch)}, predicted`, [
+    ["iteration", `${seconds(p.iteration_seconds)} ± ${percent(p.relative_error)}`],
+    ["samples per second", digits(p.batch / p.iteration_seconds)],
+    ["epoch", seconds(p.epoch_seconds)],
+    ["ops alone", seconds(p.compute_seconds)],
+    ["peak", bytes(p.peak_bytes)],
+    ["feature maps kept", bytes(p.kept_bytes)],
+    ["offloaded", bytes(p.offloaded_bytes)],
+    ["ops run again", count(p.recomputed_ops)],
+  ]);
+}

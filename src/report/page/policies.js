@@ -1,0 +1,99 @@
+// All policies side by side, with the lower bound; and where the report comes from.
+
+function policies() {
+  const p = report.policies;
+  if (!p.rows.length) return null;
+  const planned = p.rows.filter((r) => known(r.makespan_seconds));
+  const failed = p.rows.length - planned.length;
+  const columns = [
+    { title: "policy", value: (r) => r.policy },
+    { title: "from", value: (r) => r.paper },
+    { title: "iteration", csv: "makespan_seconds", value: (r) => r.makespan_seconds, text: (v) => (known(v) ? seconds(v) : "no plan") },
+    { title: "above the bound", csv: "above_bound", value: (r) => (known(r.makespan_seconds) ? r.makespan_seconds / p.bound_seconds - 1 : null), text: (v) => percent(v) },
+    { title: "compute waits", csv: "stalled_seconds", value: (r) => ofPlan(r, r.stalled_seconds), text: (v) => seconds(v) },
+    { title: "run again", csv: "recomputed_seconds", value: (r) => ofPlan(r, r.recomputed_seconds), text: (v) => seconds(v) },
+    { title: "leaves", csv: "offloaded_bytes", value: (r) => ofPlan(r, r.offloaded_bytes), text: (v) => bytes(v) },
+    { title: "comes back", csv: "prefetched_bytes", value: (r) => ofPlan(r, r.prefetched_bytes), text: (v) => bytes(v) },
+    { title: "device memory", csv: "device_bytes", value: (r) => r.device_bytes, text: (v) => bytes(v) },
+    { title: "planned in", csv: "planning_seconds", value: (r) => r.planning_seconds, text: (v) => seconds(v, 3) },
+    p.rows.some((r) => r.note) ? { title: "note", value: (r) => r.note || "", wide: true } : null,
+  ].filter(Boolean);
+  return section(
+    "policies",
+    "All policies side by side",
+    "Policies",
+    element("p", {}, `All at batch ${count(report.about.batch)} within ${bytes(report.about.budget_bytes)}. No schedule is shorter than ${seconds(p.bound_seconds)}; the ops alone take ${seconds(p.compute_seconds)}. ${failed ? `${capital(counted(failed, "policy has", "policies have"))} no plan that fits.` : ""}`),
+    planned.length ? policyPlot(p, planned) : null,
+    table(columns, p.rows, { label: "All policies side by side" }),
+  );
+}
+
+const ofPlan = (row, value) => (known(row.makespan_seconds) ? value : null);
+
+function policyPlot(p, planned) {
+  const longest = Math.max(...planned.map((r) => r.makespan_seconds));
+  const { size, name } = unit(TIMES, longest);
+  return plot({
+    id: "policy-times",
+    title: "Time of an iteration under every policy",
+    caption: "Shorter is better. A bar is made of what the ops take once, what is run again, and what compute waits.",
+    about: planned.map((r) => `${r.policy} ${seconds(r.makespan_seconds)}`).join(", "),
+    height: () => 92 + planned.length * 34,
+    legend: [
+      { name: "ops, once", colour: "blue", mark: "box" },
+      { name: "run again", colour: "red", mark: "striped" },
+      { name: "compute waits", colour: "grey", mark: "hatch" },
+    ],
+    option: (colours, width) => {
+      const bar = (title, value, itemStyle, more) => ({ type: "bar", name: title, stack: "all", barWidth: 20, data: planned.map(value), itemStyle, emphasis: { disabled: true }, ...more });
+      const once = (r) => Math.max(0, r.makespan_seconds - r.recomputed_seconds - r.stalled_seconds);
+      const total = { show: true, position: "right", color: colours.ink, fontSize: 12, formatter: (item) => seconds(planned[item.dataIndex].makespan_seconds) };
+      const place = (x) => 110 + (width - 110 - 70) * (x / (longest * 1.02));
+      return {
+        grid: { left: 110, right: 70, top: 28, bottom: 48 },
+        xAxis: axis(colours, { min: 0, max: longest * 1.02, name: `time of an iteration (${name})`, nameGap: 28, axisLabel: { formatter: (v) => digits(v / size), showMaxLabel: false } }),
+        yAxis: { type: "category", inverse: true, data: planned.map((r) => r.policy), axisTick: { show: false }, axisLine: { lineStyle: { color: colours.line } }, axisLabel: { color: colours.ink, fontSize: 12.5, interval: 0, width: 100, overflow: "truncate" } },
+        tooltip: { ...tooltip(colours), formatter: (item) => policyTip(p, planned[item.dataIndex]) },
+        series: [
+          bar("ops, once", once, { color: colours.blue }, {
+            markLine: { silent: true, symbol: "none", precision: 12, label: { position: "start" }, data: uprights(colours, [{ x: p.bound_seconds, words: `lower bound ${seconds(p.bound_seconds)}`, colour: "ink", type: "dashed", strong: true }], place, width) },
+          }),
+          bar("run again", (r) => r.recomputed_seconds, { color: colours.red, decal: stripes(colours) }),
+          bar("compute waits", (r) => r.stalled_seconds, { color: colours.card, borderColor: colours.grey, borderWidth: 1, decal: hatching(colours.grey) }, { label: total }),
+        ],
+      };
+    },
+  });
+}
+
+function policyTip(p, r) {
+  return tip(`${r.policy} (${r.paper})`, [
+    ["iteration", seconds(r.makespan_seconds)],
+    ["above the bound", percent(r.makespan_seconds / p.bound_seconds - 1)],
+    ["compute waits", seconds(r.stalled_seconds)],
+    ["run again", seconds(r.recomputed_seconds)],
+    ["leaves", bytes(r.offloaded_bytes)],
+    ["comes back", bytes(r.prefetched_bytes)],
+  ]);
+}
+
+function origin() {
+  const { about } = report;
+  const when = known(about.unix_seconds) ? new Date(about.unix_seconds * 1000).toISOString().replace("T", " ").slice(0, 16) : null;
+  const code = (text) => (text ? element("code", {}, text) : null);
+  return section(
+    "origin",
+    "Where this comes from",
+    "Origin",
+    pairs([
+      ["network", about.network],
+      ["data", about.data],
+      ["device", about.device],
+      ...about.machine,
+      ["measured", when ? `${when} UTC` : null],
+      ["Plimsoll", about.commit ? `${about.plimsoll}, commit ${about.commit}` : about.plimsoll],
+      ["command", code(about.command)],
+      ["seed", known(about.seed) ? String(about.seed) : null],
+    ]),
+  );
+}
