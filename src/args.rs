@@ -2,6 +2,7 @@
 //!
 //! Help texts are these doc comments. What is not built yet is not here.
 
+use crate::export::Tool;
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::progress::MessageFormat;
@@ -70,6 +71,11 @@ pub enum Verb {
     Trace(TraceArgs),
     /// Say what this machine offers and what is missing
     Doctor(DoctorArgs),
+    /// Print what was tuned as lines for torchrun, Accelerate, Lightning or DeepSpeed
+    ///
+    /// Batch size of each worker, gradient accumulation, learning rate and warm-up. What Plimsoll plans inside an iteration
+    /// (swapping, running ops again) stays behind: none of these tools can follow it.
+    Export(ExportArgs),
     /// Show which settings hold and where they come from
     ///
     /// A setting is the option of the same name. Flags on the line come first, then the environment (PLIMSOLL_BUDGET for
@@ -103,6 +109,7 @@ impl Verb {
             Verb::Networks(_) => "networks",
             Verb::Trace(_) => "trace",
             Verb::Doctor(_) => "doctor",
+            Verb::Export(_) => "export",
             Verb::Config(_) => "config",
             Verb::Completions(_) => "completions",
             Verb::Man(_) => "man",
@@ -695,6 +702,25 @@ pub struct DoctorArgs {
     /// Compute threads to report for
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+}
+
+/// `export`
+#[derive(Clone, Debug, Args)]
+pub struct ExportArgs {
+    /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
+    pub config: PathBuf,
+    /// The tool
+    #[arg(long, value_name = "TOOL", value_enum)]
+    pub to: Tool,
+    /// Workers that train together, each on a device of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub workers: u64,
+    /// Samples in an update, of all workers together; by default one batch of each. More are accumulated
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub global_batch: Option<u64>,
+    /// Passes over the data that will be trained; the warm-up of an update of more than one batch takes at most a tenth of them
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub epochs: u64,
 }
 
 /// `config`

@@ -14,6 +14,7 @@ pub use plimsoll_tuner as tuner;
 
 pub mod args;
 pub mod doubts;
+pub mod export;
 pub mod failure;
 pub mod files;
 pub mod interrupt;

@@ -38,6 +38,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Networks(args) => verbs::networks::run(args),
         Verb::Trace(args) => verbs::trace::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Export(args) => verbs::export::run(args, cli.format),
         Verb::Config(args) => verbs::config::run(args, cli.format),
         Verb::Completions(args) => verbs::shell::completions(args),
         Verb::Man(args) => verbs::shell::man(args),

@@ -24,6 +24,8 @@ pub enum Format {
     Csv,
     /// Markdown tables
     Md,
+    /// The JSON schema of what `json` prints
+    Schema,
 }
 
 /// One value.
@@ -116,6 +118,20 @@ impl Cell {
             Cell::None => Value::Null,
         }
     }
+
+    /// The type of its value in JSON, and what it is counted in.
+    fn kind(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Cell::Text(_) => Some(("string", "")),
+            Cell::Count(_) => Some(("integer", "")),
+            Cell::Size(_) => Some(("integer", ", in bytes")),
+            Cell::Time(_) => Some(("number", ", in seconds")),
+            Cell::Rate(_) => Some(("number", ", in bytes per second")),
+            Cell::Number(..) => Some(("number", "")),
+            Cell::Share(_) => Some(("number", ", as a part of 1")),
+            Cell::None => None,
+        }
+    }
 }
 
 /// Rows under named columns.
@@ -152,6 +168,27 @@ impl Table {
             )
         };
         if self.facts { object(&self.rows[0]) } else { self.rows.iter().map(object).collect() }
+    }
+
+    /// The schema of its objects. What a column holds is what its cells hold; any of them may have nothing to say.
+    fn schema(&self) -> Value {
+        let column = |(i, (key, heading)): (usize, &(&'static str, &'static str))| {
+            let kind = self.rows.iter().find_map(|row| row[i].kind());
+            let column = match kind {
+                Some((kind, unit)) => {
+                    json!({"type": [kind, "null"], "description": format!("{heading}{unit}")})
+                }
+                None => json!({"description": heading}),
+            };
+            ((*key).to_owned(), column)
+        };
+        let object = json!({
+            "type": "object",
+            "properties": self.columns.iter().enumerate().map(column).collect::<Map<_, _>>(),
+            "required": self.columns.iter().map(|(key, _)| *key).collect::<Vec<_>>(),
+            "additionalProperties": false,
+        });
+        if self.facts { object } else { json!({"type": "array", "items": object}) }
     }
 
     fn text(&self, markdown: bool) -> String {
@@ -212,10 +249,21 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
     }
     let mut out = Vec::new();
     match format {
-        Format::Json => {
-            let all = tables.iter().map(|t| (t.key.to_owned(), t.objects())).collect::<Map<_, _>>();
-            let text =
-                serde_json::to_string_pretty(&Value::Object(all)).expect("cells hold strings and numbers");
+        Format::Json | Format::Schema => {
+            let by_key = |of: fn(&Table) -> Value| {
+                tables.iter().map(|table| (table.key.to_owned(), of(table))).collect::<Map<_, _>>()
+            };
+            let value = match format {
+                Format::Json => Value::Object(by_key(Table::objects)),
+                _ => json!({
+                    "$schema": "https://json-schema.org/draft/2020-12/schema",
+                    "type": "object",
+                    "properties": by_key(Table::schema),
+                    "required": tables.iter().map(|table| table.key).collect::<Vec<_>>(),
+                    "additionalProperties": false,
+                }),
+            };
+            let text = serde_json::to_string_pretty(&value).expect("cells hold strings and numbers");
             out.extend_from_slice(text.as_bytes());
             out.push(b'\n');
         }

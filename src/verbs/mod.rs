@@ -5,6 +5,7 @@ pub mod check;
 pub mod compare;
 pub mod config;
 pub mod doctor;
+pub mod export;
 pub mod networks;
 pub mod plan;
 pub mod planning;

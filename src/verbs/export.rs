@@ -1,0 +1,40 @@
+//! `export`: what was tuned, as lines for other tools.
+
+use crate::args::ExportArgs;
+use crate::export::{Export, Tool};
+use crate::failure::Failure;
+use crate::files;
+use crate::output::{self, Cell, Format, Table};
+use crate::study::Study;
+use plimsoll_ir::config::Config;
+use plimsoll_ir::schedule::Schedule;
+
+/// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
+pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    let (study, path) = Study::of_config(&args.config);
+    let config: Config = files::read(&path)?;
+    let schedule: Schedule = files::read(&study.folder().join(&config.schedule))?;
+    let mut export = Export::new(&config, args.workers, args.global_batch, args.epochs)?;
+    export.tell(&config, &schedule, &path.display().to_string());
+    let lines = export.lines(args.to);
+    if format == Format::Table {
+        if args.to == Tool::Deepspeed {
+            export.notes.iter().for_each(|note| tracing::info!("{note}"));
+        }
+        output::write_stdout(lines.as_bytes())?;
+        return Ok(Vec::new());
+    }
+    Ok(vec![Table::facts(
+        "export",
+        vec![
+            ("batch", "batch of each worker", export.batch.into()),
+            ("workers", "workers", export.workers.into()),
+            ("accumulation", "batches of each in an update", export.accumulation.into()),
+            ("global_batch", "samples in an update", export.global().into()),
+            ("learning_rate", "learning rate", Cell::Number(export.rate, 6)),
+            ("warmup_updates", "updates of warm-up", export.warmup.into()),
+            ("notes", "notes", export.notes.join(" ").into()),
+            ("lines", "lines", lines.into()),
+        ],
+    )])
+}
