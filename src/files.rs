@@ -23,14 +23,19 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
     write_text(path, &document.to_json())
 }
 
-/// Writes a text in one step, replacing the file that was there. A link is followed; what is no regular file (a pipe, a
-/// terminal) is written to as it is.
+/// Writes a text as [`write_bytes`] does.
 pub fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// Writes in one step, replacing the file that was there. A link is followed; what is no regular file (a pipe, a
+/// terminal) is written to as it is.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::file(path, "write", &error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(&place).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         let file = fs::OpenOptions::new().write(true).open(&place);
-        return file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed);
+        return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
     }
     let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
@@ -38,7 +43,7 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(folder).map_err(failed)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
     file.persist(&place).map_err(|error| failed(error.error))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ fn plimsoll(folder: &Path, arguments: &str) -> Output {
     Command::new(program)
         .args(arguments.split_whitespace())
         .current_dir(folder)
+        .env("XDG_CACHE_HOME", folder.join("cache"))
         .output()
         .expect("the program starts")
 }
@@ -412,4 +413,28 @@ fn options_of_another_device_are_refused() {
     ] {
         check(folder, &format!("verify {options}"), 2, &[says]);
     }
+}
+
+#[test]
+fn what_was_measured_in_one_study_is_used_in_another() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let profile = "profile --network mlp --max-batch 8 --study";
+    let measured =
+        (0..8).map(|_| plimsoll(folder, &format!("{profile} first"))).find(|o| o.status.code() != Some(5));
+    let first = measured.expect("the machine is calm at times");
+    assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
+    let kept = folder.join("cache/plimsoll/profiles");
+    if option_env!("PLIMSOLL_COMMIT").is_some_and(|commit| commit.ends_with("-dirty")) {
+        println!("a build with uncommitted changes keeps no profiles");
+        assert!(!kept.exists());
+        return;
+    }
+    assert_eq!(fs::read_dir(kept).expect("a folder").count(), 1);
+    check(folder, &format!("{profile} second"), 0, &["ago in another study, and used here"]);
+    let samples = |study: &str| fs::read(folder.join(study).join("profile.journal.jsonl")).expect("a journal");
+    assert_eq!(samples("second"), samples("first"));
+    // Measured anew when asked for, whether the machine is calm enough or not.
+    let third = plimsoll(folder, &format!("{profile} third --fresh"));
+    assert!(String::from_utf8_lossy(&third.stderr).contains("measuring mlp"));
 }

@@ -155,7 +155,7 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     }
     // Who holds the memory that is missing.
     let full = libraries.run(
-        &format!("profile {SMALL} --study {}", folder.path().join("other").display()),
+        &format!("profile {SMALL} --fresh --study {}", folder.path().join("other").display()),
         "cuMemAlloc_v2:0:2",
         &[SHARED],
     );

@@ -10,6 +10,7 @@ fn auto(study: &Path, press_at: Option<&str>) -> (Option<i32>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(["auto", "--epochs", "12", "--study"])
         .arg(study)
+        .env("XDG_CACHE_HOME", study.with_file_name("cache"))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -54,6 +55,7 @@ fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) 
     let run = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(["run", "--epochs", "12", "--trace-out"])
         .args([&out, study])
+        .env("XDG_CACHE_HOME", folder.join("cache"))
         .output()
         .expect("the program starts");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));

@@ -16,6 +16,7 @@ use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -82,6 +83,14 @@ impl Header {
             batches: request.batches.clone(),
             unix_seconds: machine.unix_seconds,
         }
+    }
+
+    /// A name of the measurement: others have another, but for the one in 2^64 that has not.
+    pub(crate) fn key(&self) -> String {
+        let timeless = Header { unix_seconds: 0, ..self.clone() };
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_string(&timeless).expect("a header can be written").hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
     }
 
     /// What differs first, in words; none where both are of one measurement.

@@ -64,6 +64,14 @@ pub struct ProfileRequest {
     pub fresh: bool,
 }
 
+impl ProfileRequest {
+    /// A name of what is measured, on what and within what: 16 hexadecimal digits that are the same for requests whose
+    /// journals go on from each other. How often it is repeated is no part of it.
+    pub fn key(&self) -> String {
+        Header::of(self).key()
+    }
+}
+
 /// How often everything is repeated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {

@@ -33,7 +33,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
             (config, schedule)
         }
         None => {
-            let mut profile = measure(&task, budget, limit, &study, quiet)?;
+            let mut profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
             let tuned = tune(&task, &mut profile, &request, quiet)?;
             keep(&study, &tuned, &profile)?;
             tables.extend([choice(&tuned), figures(&tuned)]);

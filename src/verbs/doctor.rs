@@ -3,6 +3,7 @@
 use crate::args::{DoctorArgs, HostPlace};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
+use crate::profile_cache::ProfileCache;
 use crate::task::Setup;
 use plimsoll_ir::health::{Health, PcieLink};
 use plimsoll_ir::{Bytes, BytesPerSecond};
@@ -31,6 +32,7 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
             ("memory_bytes", "memory", facts.memory.into()),
             ("vector", "vector instructions", vector().into()),
             ("copy_rate", "memory copy, one thread", copy_rate()?.into()),
+            ("profile_cache", "profiles kept in", kept_in().into()),
         ],
     );
     let mut advice = Table::new("advice", &[("what", "what"), ("advice", "what to do")]);
@@ -50,6 +52,11 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
     tables.extend(cuda(survey(), &mut advice));
     tables.extend((!advice.rows.is_empty()).then_some(advice));
     Ok(tables)
+}
+
+/// Where profiles are kept for other studies; none where they are not.
+fn kept_in() -> Option<String> {
+    ProfileCache::of_user().folder().map(|folder| folder.display().to_string())
 }
 
 /// What there is of CUDA, with what is doubtful about it as advice; a machine without it is told so in one line.

@@ -5,10 +5,12 @@ use crate::failure::{Exit, Failure};
 use crate::files;
 use crate::interrupt;
 use crate::output::{Cell, Table};
+use crate::profile_cache::ProfileCache;
 use crate::progress;
 use crate::study::Study;
 use crate::task::{Setup, Task, median};
 use crate::verbs::doctor::version;
+use indicatif::HumanDuration;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Link;
@@ -33,17 +35,18 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         study.forget(&[study.journal(), study.profile()])?;
     }
     let limit = args.max_batch.unwrap_or(u64::MAX).min(task.samples());
-    let profile = measure(&task, budget, limit, &study, quiet)?;
+    let profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
     tables(&profile, &study)
 }
 
 /// Measures at fractions of the largest trainable batch, at most `limit`, or goes on measuring, and keeps the profile in the
-/// study.
+/// study. What any study measured of the same is taken as it is, unless it is to be `fresh`.
 pub fn measure(
     task: &Task,
     budget: Bytes,
     limit: u64,
     study: &Study,
+    fresh: bool,
     quiet: bool,
 ) -> Result<Profile, Failure> {
     let looking = progress::spinner("limits", quiet);
@@ -69,7 +72,18 @@ pub fn measure(
         journal: study.journal(),
         fresh: false,
     };
-    tracing::info!("measuring {} at batches {:?} within {budget}", task.network.spec.name, request.batches);
+    let cache = ProfileCache::of_user();
+    let known = if fresh || request.journal.exists() { None } else { cache.find(&request)? };
+    let name = &task.network.spec.name;
+    match known {
+        Some(age) => {
+            let ago = HumanDuration(age);
+            tracing::info!(
+                "{name}: measured {ago} ago in another study, and used here; --fresh measures anew"
+            );
+        }
+        None => tracing::info!("measuring {name} at batches {:?} within {budget}", request.batches),
+    }
     // On a processor transfers take from the caches and cores of ops, so all batch sizes are measured under the same conditions, those
     // of naive swapping. A GPU's ops do not notice them much, and page-locked memory is dear: what fits is kept.
     let policies: &[Policy] = match task.setup {
@@ -105,6 +119,7 @@ pub fn measure(
     };
     let profile = plimsoll_profiler::profile(&request, &mut subject, device, &mut watch)?;
     bar.finish_and_clear();
+    cache.keep(&request);
     files::write(&study.profile(), &profile)?;
     Ok(profile)
 }

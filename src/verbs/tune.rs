@@ -23,7 +23,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     if args.study.fresh {
         study.forget(&[study.journal(), study.profile(), study.config(), study.schedule()])?;
     }
-    let mut profile = measure(&task, budget, limit, &study, quiet)?;
+    let mut profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
     let tuned = tune(&task, &mut profile, &request, quiet)?;
     keep(&study, &tuned, &profile)?;
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])

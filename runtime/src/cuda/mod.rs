@@ -20,6 +20,7 @@ mod numa;
 mod presence;
 mod table;
 
+pub use compile::user_cache;
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Refusal};
 pub use libraries::{Found, Kernels, Precision};
@@ -29,7 +30,7 @@ use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
     in_range,
 };
-use compile::{Compiler, user_cache};
+use compile::Compiler;
 use driver::{Context, Driver, Event, Function, Module};
 
 use graph::{Iterations, Next, Streams};
