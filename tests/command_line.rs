@@ -432,7 +432,8 @@ fn what_was_measured_in_one_study_is_used_in_another() {
     }
     assert_eq!(fs::read_dir(kept).expect("a folder").count(), 1);
     check(folder, &format!("{profile} second"), 0, &["ago in another study, and used here"]);
-    let samples = |study: &str| fs::read(folder.join(study).join("profile.journal.jsonl")).expect("a journal");
+    let samples =
+        |study: &str| fs::read(folder.join(study).join("profile.journal.jsonl")).expect("a journal");
     assert_eq!(samples("second"), samples("first"));
     // Measured anew when asked for, whether the machine is calm enough or not.
     let third = plimsoll(folder, &format!("{profile} third --fresh"));

@@ -13,6 +13,7 @@ use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, OpId, Seconds};
+use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -98,6 +99,7 @@ pub enum Begun {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     pub(crate) op: OpId,
+    pub(crate) name: CString,
     pub(crate) call: Call,
     pub(crate) way: u32,
     pub(crate) offsets: Vec<Bytes>,
@@ -110,6 +112,11 @@ impl Launch {
     /// Whose kernel it is.
     pub fn op(&self) -> OpId {
         self.op
+    }
+
+    /// Its op's name, for profilers.
+    pub fn name(&self) -> &CStr {
+        &self.name
     }
 
     /// What to compute.

@@ -20,6 +20,7 @@ use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, moved, way_of};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, CommandId, Seconds, TensorId};
+use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -433,6 +434,9 @@ impl Builder<'_> {
         let workspace = self.places.workspace(id).map_or(Bytes::ZERO, |w| self.resident + w);
         Step::Compute(Arc::new(Launch {
             op: *op,
+            // A name with a zero byte in it is shown up to there.
+            name: CString::new(op_of_trace.name.split('\0').next().unwrap_or_default())
+                .expect("what stands before the first zero byte has none"),
             call: kernel.call,
             way: alternative.map_or(0, |k| k + 1),
             offsets: kernel.operands.iter().map(offset).collect(),

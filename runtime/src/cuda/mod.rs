@@ -18,6 +18,7 @@ mod libraries;
 mod memory;
 mod numa;
 mod presence;
+mod ranges;
 mod table;
 
 pub use compile::user_cache;
@@ -25,6 +26,7 @@ pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Refusal};
 pub use libraries::{Found, Kernels, Precision};
 pub use presence::LIBRARIES_VARIABLE;
+use ranges::Ranges;
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
@@ -44,6 +46,7 @@ use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Seconds};
 use presence::Search;
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -148,6 +151,8 @@ pub struct CudaDevice {
 
 /// What devices on one GPU share: kernels and libraries, which take memory of it themselves.
 struct Gpu {
+    /// Names for profilers, where NVTX is there.
+    ranges: Option<Ranges>,
     /// NVML's view of it, where there is one.
     watched: Option<Watched>,
     libraries: Option<Libraries>,
@@ -163,6 +168,8 @@ struct Now {
     recorded: Vec<EventId>,
     /// The first failure.
     failure: Option<DeviceError>,
+    /// Whether its range is open.
+    in_range: bool,
     /// By event, after a timed iteration.
     seconds: Vec<f64>,
 }
@@ -182,6 +189,7 @@ impl CudaDevice {
                 None
             }
         };
+        let ranges = Ranges::start(&search).inspect_err(|why| tracing::debug!("{why}")).ok();
         let context = Context::retain(driver, options.ordinal)?;
         watched.iter().for_each(Watched::recognise);
         let cache = options.cache.clone().or_else(user_cache);
@@ -204,7 +212,7 @@ impl CudaDevice {
         let facts =
             DeviceFacts { name: gpu.name, system, threads: gpu.multiprocessors, memory: Some(gpu.memory) };
         let (node, graphs) = (numa::node_of(&gpu.bus), options.graphs);
-        CudaDevice::on(Arc::new(Gpu { watched, libraries, module, context }), facts, node, graphs)
+        CudaDevice::on(Arc::new(Gpu { ranges, watched, libraries, module, context }), facts, node, graphs)
     }
 
     /// Another device on the same GPU, with memory, streams and graphs of its own; kernels and libraries are shared.
@@ -258,6 +266,35 @@ impl CudaDevice {
                 self.now.failure = Some(error);
                 None
             }
+        }
+    }
+
+    /// Does something within a range of that name.
+    fn named<T>(&mut self, name: &CStr, act: impl FnOnce(&mut CudaDevice) -> T) -> T {
+        if let Some(ranges) = &self.gpu.ranges {
+            ranges.open(name);
+        }
+        let done = act(self);
+        if let Some(ranges) = &self.gpu.ranges {
+            ranges.close();
+        }
+        done
+    }
+
+    /// Opens the range of an iteration, which ends when the device has been waited for.
+    fn begin_range(&mut self, name: &CStr) {
+        if let Some(ranges) = &self.gpu.ranges {
+            ranges.open(name);
+            self.now.in_range = true;
+        }
+    }
+
+    /// Closes it, where it is open.
+    fn end_range(&mut self) {
+        if std::mem::take(&mut self.now.in_range)
+            && let Some(ranges) = &self.gpu.ranges
+        {
+            ranges.close();
         }
     }
 
@@ -403,6 +440,8 @@ impl Device for CudaDevice {
     }
 
     fn begin(&mut self, iteration: IterationId) -> Begun {
+        self.end_range();
+        self.begin_range(c"iteration");
         self.now.timed = iteration.timed;
         self.now.recorded.clear();
         self.now.failure = None;
@@ -420,11 +459,12 @@ impl Device for CudaDevice {
     }
 
     fn compute(&mut self, launch: &Arc<Launch>) {
-        self.attempt(|device| device.launch(launch));
+        self.attempt(|device| device.named(launch.name(), |device| device.launch(launch)));
     }
 
     fn copy(&mut self, transfer: Transfer) {
-        self.attempt(|device| {
+        let name = if transfer.stream == Stream::Offload { c"offload" } else { c"prefetch" };
+        let copy = |device: &mut CudaDevice| {
             let Transfer { stream, bytes, .. } = transfer;
             let (on_device, on_host) =
                 (device.memory.device(transfer.device), device.memory.host(transfer.host));
@@ -438,7 +478,8 @@ impl Device for CudaDevice {
                 }
             };
             Ok(enqueued?)
-        });
+        };
+        self.attempt(|device| device.named(name, copy));
     }
 
     fn record(&mut self, stream: Stream, event: EventId) {
@@ -474,6 +515,7 @@ impl Device for CudaDevice {
             entered?;
             device.finish()
         });
+        self.end_range();
         self.now.failure.take().map_or(Ok(()), Err)
     }
 

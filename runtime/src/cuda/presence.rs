@@ -76,6 +76,15 @@ pub(super) const CUDNN: Wanted = Wanted {
                  in PLIMSOLL_CUDA_LIBRARIES; or choose --kernels own, which needs no library",
 };
 
+/// Names for profilers.
+pub(super) const NVTX: Wanted = Wanted {
+    library: "NVTX",
+    files: &["libnvtx3interop.so.1", "libnvToolsExt.so.1"],
+    beside: None,
+    probe: c"nvtxRangePushA",
+    what_to_do: "install it with `pip install nvidia-nvtx` to see the names of ops in Nsight Systems",
+};
+
 /// The folders in which libraries are looked for.
 #[derive(Clone, Debug)]
 pub(super) struct Search {

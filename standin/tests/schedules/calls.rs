@@ -81,6 +81,31 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
 }
 
 #[test]
+fn a_profiler_sees_the_names_of_what_is_enqueued() {
+    let Some(library) = StandIn::open() else { return };
+    let program = program(&library, &everything());
+    let schedule = naive(&program.trace);
+    let on = |stream| schedule.commands.iter().filter(|c| c.stream() == stream).count() as u64;
+    let device = Box::new(library.device(true));
+    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let names: Vec<String> = program.trace.ops.iter().map(|op| format!("iteration/{}", op.name)).collect();
+    let transfers = ["iteration/offload".to_owned(), "iteration/prefetch".to_owned()];
+    let seen = || {
+        let ops = names.iter().map(|name| library.ranges(name)).collect::<Vec<_>>();
+        (library.ranges("iteration"), ops, transfers.each_ref().map(|name| library.ranges(name)))
+    };
+    let before = seen();
+    // Enqueued, captured, and then replayed as a whole.
+    (0..5).for_each(|_| executor.run(&loaded).expect("an iteration"));
+    let after = seen();
+    assert_eq!(after.0 - before.0, 5);
+    assert!(after.1.iter().zip(&before.1).all(|(after, before)| after - before == 2), "{after:?}");
+    let moved = [0, 1].map(|way| after.2[way] - before.2[way]);
+    assert_eq!(moved, [Stream::Offload, Stream::Prefetch].map(|stream| 2 * on(stream)));
+}
+
+#[test]
 fn a_timed_iteration_tells_when_each_command_ran() {
     let Some(library) = StandIn::open() else { return };
     let program = program(&library, &everything());

@@ -24,7 +24,9 @@ impl StandIn {
         }
         let built = built();
         let folder = tempfile::tempdir().expect("there is a folder for temporary files");
-        for name in ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9"] {
+        for name in
+            ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9", "libnvtx3interop.so.1"]
+        {
             std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
         }
         let path = CString::new(built.into_os_string().into_encoded_bytes()).expect("no zero in a path");
@@ -113,6 +115,16 @@ impl StandIn {
         let answer =
             unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char, u64, u32)>(at) };
         answer(name.as_ptr(), after, code);
+    }
+
+    /// How often a range of this path was closed so far, such as `iteration/offload`.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn ranges(&self, path: &str) -> u64 {
+        let at = self.symbol(c"plimsoll_standin_ranges");
+        let path = CString::new(path).expect("a name");
+        // SAFETY: it has this type.
+        let ranges = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(*const c_char) -> u64>(at) };
+        ranges(path.as_ptr())
     }
 
     /// Asks how many streams have something left to do.
