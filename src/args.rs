@@ -577,6 +577,9 @@ pub struct SimulateArgs {
     /// Write the timeline as trace events, which ui.perfetto.dev and chrome://tracing open
     #[arg(long, value_name = "FILE")]
     pub trace_out: Option<PathBuf>,
+    /// Write the device's memory over the iteration as a snapshot (.pickle), which pytorch.org/memory_viz opens
+    #[arg(long, value_name = "FILE")]
+    pub memory_snapshot: Option<PathBuf>,
 }
 
 /// `run`
@@ -601,6 +604,10 @@ pub struct RunArgs {
     /// Write one more iteration, predicted and measured, as trace events, which ui.perfetto.dev and chrome://tracing open
     #[arg(long, value_name = "FILE")]
     pub trace_out: Option<PathBuf>,
+    /// Write the device's memory over one more iteration, as measured, as a snapshot (.pickle), which
+    /// pytorch.org/memory_viz opens
+    #[arg(long, value_name = "FILE")]
+    pub memory_snapshot: Option<PathBuf>,
     /// Start anew even where a checkpoint lies beside the config
     #[arg(long)]
     pub fresh: bool,

@@ -18,6 +18,7 @@ pub mod export;
 pub mod failure;
 pub mod files;
 pub mod interrupt;
+pub mod memory_snapshot;
 pub mod output;
 pub mod profile_cache;
 pub mod progress;

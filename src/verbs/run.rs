@@ -3,6 +3,7 @@
 use crate::args::{DeviceChoice, NetworkArgs, RunArgs};
 use crate::failure::Failure;
 use crate::files;
+use crate::memory_snapshot::MemorySnapshot;
 use crate::output::{Cell, Table};
 use crate::study::Study;
 use crate::task::{Setup, Task, open_data};
@@ -34,16 +35,21 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     if args.fresh {
         study.forget(&[study.checkpoint()])?;
     }
-    if let Some(out) = &args.trace_out {
+    for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         for input in [&path, &study.folder().join(&config.schedule), &study.profile(), &study.checkpoint()] {
             files::not_the_same(input, out)?;
         }
     }
-    let timed = args.trace_out.is_some();
+    let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
     let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), timed, quiet)?;
     if let (Some(path), Some(measured)) = (&args.trace_out, &trained.timeline) {
         events(&task, &config, &schedule, &study.profile(), measured)?.write(path)?;
         tracing::info!("{} opens in ui.perfetto.dev", path.display());
+    }
+    if let (Some(path), Some(measured)) = (&args.memory_snapshot, &trained.timeline) {
+        let trace = task.program(config.batch, Mode::Train)?.trace;
+        MemorySnapshot::new(&trace, &schedule, measured).write(path)?;
+        tracing::info!("{} opens in pytorch.org/memory_viz", path.display());
     }
     Ok(vec![table(&task, &config, &trained)])
 }

@@ -3,6 +3,7 @@
 use crate::args::SimulateArgs;
 use crate::failure::Failure;
 use crate::files::not_the_same;
+use crate::memory_snapshot::MemorySnapshot;
 use crate::output::{Cell, Table};
 use crate::trace_events::{TraceEvents, cause, describe};
 use crate::verbs::check::read_valid;
@@ -18,10 +19,16 @@ const STALLS_SHOWN: usize = 10;
 pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
     let (trace, schedule) = read_valid(&args.trace, &args.schedule)?;
     let timeline = simulate(&trace, &schedule);
-    if let Some(path) = &args.trace_out {
+    for output in args.trace_out.iter().chain(&args.memory_snapshot) {
         for input in [&args.trace, &args.schedule] {
-            not_the_same(input, path)?;
+            not_the_same(input, output)?;
         }
+    }
+    if let Some(path) = &args.memory_snapshot {
+        MemorySnapshot::new(&trace, &schedule, &timeline).write(path)?;
+        tracing::info!("{} opens in pytorch.org/memory_viz", path.display());
+    }
+    if let Some(path) = &args.trace_out {
         let mut events = TraceEvents::default();
         events.add("predicted", &trace, &schedule, &timeline);
         events.write(path)?;
