@@ -148,11 +148,8 @@ function addressOption(m, colours) {
         if (!shape) return null;
         const roomy = shape.width > 60 && shape.height > 13;
         const thick = shape.width > 4 && shape.height > 4;
-        return {
-          type: "rect", shape, style: { fill: fills[what].color, decal: thick ? fills[what].decal : undefined, stroke: colours.card, lineWidth: thick ? 0.7 : 0 },
-          textContent: roomy ? inside(nameOf(a.name[api.value(4)]), shape, fills[what].color, HOLD_LOOKS[what], colours) : undefined,
-          textConfig: { position: "inside" },
-        };
+        const style = { fill: fills[what].color, decal: thick ? fills[what].decal : undefined, stroke: colours.card, lineWidth: thick ? 0.7 : 0 };
+        return named({ type: "rect", shape, style }, roomy ? nameOf(a.name[api.value(4)]) : "", HOLD_LOOKS[what], colours);
       },
     };
   });

@@ -179,7 +179,7 @@ function tooltip(colours, own) {
 
 function zoomParts(colours, option, [start, end]) {
   const xAxisIndex = Array.isArray(option.xAxis) ? option.xAxis.map((_, at) => at) : [0];
-  const both = { xAxisIndex, start, end, filterMode: "weakFilter" };
+  const both = { xAxisIndex, start, end, filterMode: "none" };
   return [
     { type: "inside", ...both, zoomOnMouseWheel: "ctrl", moveOnMouseMove: true, moveOnMouseWheel: false, preventDefaultMouseMove: false },
     {
@@ -218,7 +218,7 @@ function axis(colours, more) {
 /** Round steps for an axis of bytes, in powers of two as its unit is. */
 function byteAxis(largest) {
   const { size, name } = unit(SIZES, largest || 1);
-  const rough = largest / size / 5 || 1;
+  const rough = largest / size / 6 || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
   const interval = Math.max(step, size === 1 ? 1 : 0) * size;
@@ -233,7 +233,8 @@ function timeAxis(colours, end, more) {
     nameGap: 26,
     min: 0,
     max: end,
-    axisLabel: { formatter: (value) => digits(value / 1e9 / size, 6), showMaxLabel: false },
+    // Where it is zoomed, it begins at no round number.
+    axisLabel: { formatter: (value, at) => (at === 0 && value !== 0 ? "" : digits(value / 1e9 / size, 6)), showMaxLabel: false },
     ...more,
   });
 }
@@ -255,11 +256,16 @@ function cut(x, y, width, height, frame) {
   return right > left && bottom > top ? { x: left, y: top, width: right - left, height: bottom - top } : null;
 }
 
-/** A name within a rectangle; on stripes it stands on plain ground. */
-function inside(text, shape, fill, { colour, mark }, colours) {
+/** A rectangle with a name in it where there is one; on stripes the name stands on plain ground. */
+function named(rectangle, words, { colour, mark }, colours) {
+  if (!words) return rectangle;
+  const { x, y, width, height } = rectangle.shape;
   const dark = colours.onData === "#ffffff" && ["orange", "sky"].includes(colour);
-  const ground = mark === "box" ? {} : { backgroundColor: fill, padding: [1, 3] };
-  return { type: "text", style: { text, fill: dark ? colours.ink : colours.onData, fontSize: 11, width: shape.width - 12, overflow: "truncate", ellipsis: "…", ...ground } };
+  const ground = mark === "box" ? {} : { backgroundColor: rectangle.style.fill, padding: [3, 4] };
+  const place = { x: x + width / 2, y: y + height / 2, align: "center", verticalAlign: "middle" };
+  const fitted = { width: width - 12, overflow: "truncate", ellipsis: "…" };
+  const style = { text: words, fill: dark ? colours.ink : colours.onData, fontSize: 11, ...place, ...fitted, ...ground };
+  return { type: "group", children: [rectangle, { type: "text", silent: true, z2: 9, style }] };
 }
 
 /** A band between two lines: a polygon through [x, low, high]. */
@@ -314,4 +320,9 @@ function forPaper(on) {
     state.chart = null;
   }
   repaint();
+  if (!on) return;
+  for (const { drawing, chart } of plots) {
+    const svg = drawing.querySelector("svg");
+    if (svg) svg.setAttribute("viewBox", `0 0 ${chart.getWidth()} ${chart.getHeight()}`);
+  }
 }

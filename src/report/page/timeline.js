@@ -105,11 +105,8 @@ function slicesOf(t, view, kind, colours) {
       const shape = laneBox(frame, api, 0.76);
       if (!shape) return null;
       const words = shape.width > 46 ? nameOf(slices.name[api.value(3)]) : "";
-      return {
-        type: "rect", shape, style: { fill, decal: shape.width > 6 ? decal : undefined, stroke: colours.card, lineWidth: shape.width > 4 ? 0.7 : 0 },
-        textContent: words ? inside(words, shape, fill, KIND_LOOKS[kind], colours) : undefined,
-        textConfig: { position: "inside" },
-      };
+      const style = { fill, decal: shape.width > 6 ? decal : undefined, stroke: colours.card, lineWidth: shape.width > 4 ? 0.7 : 0 };
+      return named({ type: "rect", shape, style }, words, KIND_LOOKS[kind], colours);
     },
   };
 }
@@ -143,7 +140,7 @@ function stallsOf(t, view, colours) {
         children: [
           { type: "rect", shape, style: { fill: colours.card, decal: hatching(colours.soft), stroke: colours.soft, lineWidth: shape.width > 3 ? 1 : 0 } },
           ...(shape.width > 8 || t.stalls[api.value(3)].length >= longest ? [{ type: "polygon", shape: { points: [[middle - 4.5, shape.y - 8], [middle + 4.5, shape.y - 8], [middle, shape.y]] }, style: { fill: colours.ink } }] : []),
-          ...(words ? [{ type: "text", silent: true, style: { x: middle, y: shape.y + shape.height / 2, text: words, align: "center", verticalAlign: "middle", fill: colours.ink, backgroundColor: colours.card, padding: [2, 4], borderRadius: 3, fontSize: 11, width: shape.width - 12, overflow: "truncate" } }] : []),
+          ...(words ? [{ type: "text", silent: true, z2: 9, style: { x: middle, y: shape.y + shape.height / 2, text: words, align: "center", verticalAlign: "middle", fill: colours.ink, backgroundColor: colours.card, padding: [4, 6], fontSize: 11, width: shape.width - 12, overflow: "truncate" } }] : []),
         ],
       };
     },
