@@ -42,7 +42,10 @@ impl Report {
         let headline = self.answer.as_ref().map_or("", |answer| &answer.headline);
         let fill = |place: &str, page: &mut String| match place {
             "title" => {
-                escaped(&format!("{}, batch {}: Plimsoll's report", self.about.network, self.about.batch), page);
+                escaped(
+                    &format!("{}, batch {}: Plimsoll's report", self.about.network, self.about.batch),
+                    page,
+                );
             }
             "generator" => escaped(&format!("Plimsoll {}", self.about.plimsoll), page),
             "headline" => escaped(headline, page),
@@ -57,7 +60,8 @@ impl Report {
             "script" => SCRIPTS.iter().for_each(|text| page.push_str(text)),
             other => unreachable!("the template has a place {other}"),
         };
-        let mut page = String::with_capacity(TEMPLATE.len() + STYLE.len() + LIBRARY.len() + json.len() + (1 << 17));
+        let mut page =
+            String::with_capacity(TEMPLATE.len() + STYLE.len() + LIBRARY.len() + json.len() + (1 << 17));
         // Places are found in the template alone, never in what was filled in.
         let mut parts = TEMPLATE.split("{{");
         page.push_str(parts.next().unwrap_or_default());
