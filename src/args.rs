@@ -65,6 +65,12 @@ pub enum Verb {
     Run(RunArgs),
     /// Train a few iterations twice, planned and keeping everything, and compare every bit
     Verify(VerifyArgs),
+    /// Make a report that a browser opens offline: of a study, or of a trace and its schedule
+    ///
+    /// With --format json it is printed as JSON instead (report/1, whose schema is schemas/report.schema.json).
+    Report(ReportArgs),
+    /// Say in words why a study's tuning chose what it chose, what limits it, and what becomes of a layer
+    Explain(ExplainArgs),
     /// List the networks, or show one layer by layer
     Networks(NetworksArgs),
     /// Print one training iteration of a network as a trace
@@ -106,6 +112,8 @@ impl Verb {
             Verb::Simulate(_) => "simulate",
             Verb::Run(_) => "run",
             Verb::Verify(_) => "verify",
+            Verb::Report(_) => "report",
+            Verb::Explain(_) => "explain",
             Verb::Networks(_) => "networks",
             Verb::Trace(_) => "trace",
             Verb::Doctor(_) => "doctor",
@@ -639,6 +647,42 @@ pub struct VerifyArgs {
     /// Seed of parameters and data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// What is reported: a study, or a trace and its schedule.
+#[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("reported").args(["study", "trace"]).required(true)))]
+pub struct ReportedArgs {
+    /// A study's folder, as `tune` and `auto` make it
+    pub study: Option<PathBuf>,
+    /// Instead of a study: a trace/1 file
+    #[arg(long, value_name = "TRACE", requires = "schedule")]
+    pub trace: Option<PathBuf>,
+    /// With --trace: a schedule/1 file
+    #[arg(long, value_name = "SCHEDULE", requires = "trace")]
+    pub schedule: Option<PathBuf>,
+}
+
+/// `report`
+#[derive(Clone, Debug, Args)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub reported: ReportedArgs,
+    /// Where to write it; by default report.html in the study's folder, or here
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// `explain`
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub reported: ReportedArgs,
+    /// Say all there is to say of this layer
+    #[arg(long, value_name = "LAYER")]
+    pub layer: Option<String>,
 }
 
 /// The images that a network is built for.

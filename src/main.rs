@@ -35,6 +35,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Simulate(args) => verbs::simulate::run(args),
         Verb::Run(args) => verbs::run::run(args, cli.quiet),
         Verb::Verify(args) => verbs::verify::run(args, cli.quiet),
+        Verb::Report(args) => verbs::report::run(args, cli.format),
+        Verb::Explain(args) => verbs::explain::run(args),
         Verb::Networks(args) => verbs::networks::run(args),
         Verb::Trace(args) => verbs::trace::run(args),
         Verb::Doctor(args) => verbs::doctor::run(args),

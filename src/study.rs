@@ -79,6 +79,31 @@ impl Study {
         self.folder.join("chosen.schedule.json")
     }
 
+    /// The iteration that the chosen schedule is of, with the seconds that it was planned for.
+    pub fn trace(&self) -> PathBuf {
+        self.folder.join("chosen.trace.json")
+    }
+
+    /// What was tried for the choice, and what was measured of it.
+    pub fn tuning(&self) -> PathBuf {
+        self.folder.join("tuning.json")
+    }
+
+    /// The plans of a search that is not over.
+    pub fn tried(&self) -> PathBuf {
+        self.folder.join("tuning.journal.jsonl")
+    }
+
+    /// The page for people.
+    pub fn report(&self) -> PathBuf {
+        self.folder.join("report.html")
+    }
+
+    /// All that a tuning leaves besides the profile.
+    pub fn choice(&self) -> Vec<PathBuf> {
+        vec![self.config(), self.schedule(), self.trace(), self.tuning(), self.tried(), self.report()]
+    }
+
     /// Parameters and optimizer state of the last run.
     pub fn checkpoint(&self) -> PathBuf {
         self.folder.join("training.safetensors")

@@ -9,10 +9,16 @@ use crate::args::{RateArgs, RuleArg, SearchArgs};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::progress;
+use crate::record;
+use crate::study::Study;
 use crate::task::Task;
+use crate::tried::Tried;
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate, LearningRateRule};
-use plimsoll_ir::profile::Profile;
+use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::{Schedule, Stream};
+use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::tuning::{Round, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{batch_samples, centre};
@@ -23,6 +29,10 @@ use plimsoll_tuner::search::{
     Candidate, Observed, Planned, Reason, Search, SearchError, SearchRequest, Verdict, confirm, search,
 };
 use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
 
 /// What is tuned for.
 #[derive(Clone, Debug)]
@@ -93,18 +103,25 @@ pub struct Tuned {
     pub config: Config,
     /// The schedule to run.
     pub schedule: Schedule,
+    /// The iteration that it is of, with the model's seconds.
+    pub trace: Trace,
     /// The choice.
     pub chosen: Measured,
     /// The largest batch that keeps everything; none where not even one sample does.
     pub keeper: Option<Measured>,
+    /// The base batch, keeping everything; none where it does not fit.
+    pub yours: Option<Measured>,
     /// Every batch size that was planned in the last round.
     pub curve: Vec<Candidate>,
-    /// The largest batch that can be trained within the budget and the data.
-    pub largest: u64,
+    /// All that was tried and measured, to be kept.
+    pub tuning: Tuning,
+}
+
+impl Tuned {
     /// How often the model was refitted with what the choice was measured to take.
-    pub refits: u32,
-    /// Why this choice, in words.
-    pub why: String,
+    pub fn refits(&self) -> u64 {
+        self.tuning.rounds.iter().filter(|round| round.refit).count() as u64
+    }
 }
 
 /// Refits at most; then what was measured is told beside what was predicted.
@@ -119,24 +136,42 @@ const WARM_UP: u64 = 3;
 /// Iterations that count, at least.
 const MEASURED: u64 = 15;
 
+/// Of the parameters and of the order of the data while a choice is measured.
+pub(crate) const SEED: u64 = 1;
+
 /// Timed iterations that join the profile when the model is refitted.
 const TIMED: usize = 7;
 
 /// What one tuning stands on, besides the profile.
-struct Tuner<'a> {
-    task: &'a Task,
-    request: &'a TuneRequest<'a>,
+pub(crate) struct Tuner<'a> {
+    pub task: &'a Task,
+    pub request: &'a TuneRequest<'a>,
     /// The largest batch that can be trained.
-    largest: u64,
+    pub largest: u64,
     /// The largest batch that keeps everything.
-    keeps_all: Option<u64>,
+    pub keeps_all: Option<u64>,
+    /// By batch size, what its plan took and what its ops alone take.
+    pub costs: RefCell<BTreeMap<u64, Cost>>,
+    /// The plans of this round.
+    tried: RefCell<Tried>,
 }
 
-/// Tunes. The profile grows where the model had to be refitted.
+/// What is worth knowing of a plan beside its candidate.
+#[derive(Clone, Copy)]
+pub(crate) struct Cost {
+    /// What planning took.
+    pub planning: Seconds,
+    /// What the ops alone take, each in its fastest way.
+    pub compute: Seconds,
+}
+
+/// Tunes. The profile grows where the model had to be refitted; plans are noted in the study while the search lasts, so
+/// that one that is interrupted goes on.
 pub fn tune(
     task: &Task,
     profile: &mut Profile,
     request: &TuneRequest<'_>,
+    study: &Study,
     quiet: bool,
 ) -> Result<Tuned, Failure> {
     let limit = request.limit(task)?;
@@ -149,26 +184,32 @@ pub fn tune(
         return Err(Failure::new(Exit::NoPlan, message).help("raise --budget, or lower --min-batch"));
     }
     let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
-    let tuner = Tuner { task, request, largest, keeps_all };
+    let tried = || Tried::open(&study.tried(), profile, request.budget);
+    let (costs, tried) = (RefCell::default(), RefCell::new(tried()?));
+    let tuner = Tuner { task, request, largest, keeps_all, costs, tried };
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let bar = progress::bar("tune", EVALUATIONS as u64, quiet);
-    let mut refits = 0;
+    let mut rounds: Vec<Round> = Vec::new();
     loop {
         let model = Model::fit(profile).map_err(Failure::usage)?;
         bar.reset();
         let found = tuner.search(&model, &bar)?;
-        let chosen = tuner.measure(&model, &found.chosen, &found.plan.schedule)?;
+        let chosen = tuner.measure(&model, found.chosen, found.plan)?;
         let verdict = confirm(&predicted(&model, &chosen.measured), &observed(&chosen.measured));
         let (iteration, measured) = (found.chosen.iteration, chosen.measured.figures.iteration_seconds);
         let batch = found.chosen.batch;
         bar.suspend(|| tracing::info!("batch {batch}: predicted {iteration}, measured {measured}"));
-        if matches!(verdict, Verdict::Refit { .. }) && refits < REFITS {
-            refits += 1;
+        let refit = matches!(verdict, Verdict::Refit { .. }) && rounds.len() < REFITS as usize;
+        rounds.push(record::round(&tuner, &model, &found.curve, &found.no_plan, &chosen.measured, refit));
+        if refit {
             take_in(profile, chosen.samples);
+            *tuner.tried.borrow_mut() = Tried::open(&study.tried(), profile, request.budget)?;
             continue;
         }
         bar.finish_and_clear();
-        return tuner.finish(&model, found, chosen.measured, refits);
+        let tuned = tuner.finish(&model, profile, (found.curve, &found.reason), chosen, rounds)?;
+        tuner.tried.into_inner().forget()?;
+        return Ok(tuned);
     }
 }
 
@@ -213,7 +254,25 @@ impl Tuner<'_> {
     fn planned(&self, model: &Model, batch: u64) -> Result<Option<Planned>, Failure> {
         let mut trace = self.task.trace(batch)?;
         model.fill(&mut trace).map_err(Failure::usage)?;
-        Ok(match self.task.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link())? {
+        let compute = record::compute_seconds(&trace);
+        let mut tried = self.tried.borrow_mut();
+        if let Some((schedule, planning)) = tried.known(&trace) {
+            self.costs.borrow_mut().insert(batch, Cost { planning, compute });
+            let fits = schedule.filter(|schedule| self.task.fits_host(&trace, schedule));
+            return Ok(fits.map(|schedule| {
+                let makespan = simulate(&trace, &schedule).makespan();
+                Planned { trace, schedule, makespan }
+            }));
+        }
+        let start = Instant::now();
+        let outcome = self.task.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link())?;
+        let planning = Seconds(start.elapsed().as_secs_f64());
+        self.costs.borrow_mut().insert(batch, Cost { planning, compute });
+        // A search that was cut short found less than there is.
+        if !interrupt::pressed() {
+            tried.note(batch, planning, outcome.plan().map(|plan| &plan.schedule))?;
+        }
+        Ok(match outcome {
             PlanOutcome::Planned(plan) if self.task.fits_host(&trace, &plan.schedule) => {
                 Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
             }
@@ -222,22 +281,22 @@ impl Tuner<'_> {
     }
 
     /// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges.
-    fn measure(&self, model: &Model, candidate: &Candidate, schedule: &Schedule) -> Result<Run, Failure> {
-        let task = self.task;
+    fn measure(&self, model: &Model, candidate: Candidate, plan: Planned) -> Result<Ran, Failure> {
+        let (task, schedule) = (self.task, &plan.schedule);
         let batch = candidate.batch;
         let program = task.program(batch, Mode::Train)?;
         let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
         let peak = executor.layout().device();
         let loaded = loaded.remove(0);
-        let plan = TrainingPlan {
+        let training = TrainingPlan {
             network: task.network.spec.clone(),
             batch,
-            seed: 1,
+            seed: SEED,
             rate: LearningRateSchedule::constant(0.0),
             momentum: 0.0,
             weight_decay: 0.0,
         };
-        let mut trainer = Trainer::new(executor, loaded.clone(), None, plan)?;
+        let mut trainer = Trainer::new(executor, loaded.clone(), None, training)?;
         let (mut iterations, mut between) = (Vec::new(), Vec::new());
         let mut observe = |observation: &Observation| {
             if observation.step >= WARM_UP {
@@ -269,39 +328,71 @@ impl Tuner<'_> {
             peak_bytes: peak,
         };
         let epoch = (candidate.iteration + between) * per_epoch;
-        let candidate = Candidate { between, epoch, ..*candidate };
-        Ok(Run {
-            measured: Measured { candidate, figures, predicted_error: stated_error(model, &candidate) },
-            samples,
-        })
+        let candidate = Candidate { between, epoch, ..candidate };
+        timelines.sort_by(|a, b| a.makespan().0.total_cmp(&b.makespan().0));
+        let timeline = timelines.swap_remove(TIMED / 2);
+        let measured = Measured { candidate, figures, predicted_error: stated_error(model, &candidate) };
+        Ok(Ran { measured, plan, samples, timeline })
     }
 
-    /// Measures keeping everything beside the choice, takes the better, and writes it up.
-    fn finish(&self, model: &Model, found: Search, chosen: Measured, refits: u32) -> Result<Tuned, Failure> {
+    /// Plans a batch size at which everything is kept, and runs it.
+    fn run_keeping(&self, model: &Model, batch: u64) -> Result<Rc<Ran>, Failure> {
+        let plan = self.planned(model, batch)?;
+        let plan = plan.ok_or_else(|| Failure::new(Exit::Internal, "what keeps everything has no plan"))?;
+        let candidate = self.search_request(&|_| 0.0).candidate(batch, &plan);
+        Ok(Rc::new(self.measure(model, candidate, plan)?))
+    }
+
+    /// Measures keeping everything and the user's own setting beside the choice, takes the best, and writes it up.
+    fn finish(
+        &self,
+        model: &Model,
+        profile: &Profile,
+        (curve, reason): (Vec<Candidate>, &Reason),
+        chosen: Ran,
+        rounds: Vec<Round>,
+    ) -> Result<Tuned, Failure> {
+        let mut best = Rc::new(chosen);
+        let mut why = in_words(reason);
         let mut keeper = None;
-        let mut schedule = found.plan.schedule;
-        let mut best = chosen;
-        let mut why = in_words(&found.reason);
-        match self.keeps_all {
-            Some(batch) if batch == chosen.candidate.batch => keeper = Some(chosen),
-            Some(batch) => {
-                let plan = self.planned(model, batch)?;
-                let plan =
-                    plan.ok_or_else(|| Failure::new(Exit::Internal, "what keeps everything has no plan"))?;
-                let candidate = self.search_request(&|_| 0.0).candidate(batch, &plan);
-                let measured = self.measure(model, &candidate, &plan.schedule)?.measured;
-                let no_slower = measured.figures.epoch_seconds <= chosen.figures.epoch_seconds;
-                if no_slower && batch >= self.request.min_batch {
-                    why = format!("keeping everything at batch {batch} is measured to be no slower");
-                    (best, schedule) = (measured, plan.schedule);
-                }
-                keeper = Some(measured);
+        if let Some(batch) = self.keeps_all {
+            let same = batch == best.batch();
+            let ran = if same { best.clone() } else { self.run_keeping(model, batch)? };
+            if !same && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
+                why = format!("keeping everything at batch {batch} is measured to be no slower");
+                best = ran.clone();
             }
-            None => {}
+            keeper = Some(ran);
         }
-        let config = self.config(model, &best)?;
-        let (curve, largest) = (found.curve, self.largest);
-        Ok(Tuned { config, schedule, chosen: best, keeper, curve, largest, refits, why })
+        let base = self.request.rate.base_batch;
+        let known = [Some(&best), keeper.as_ref()].into_iter().flatten();
+        let known = known.filter(|ran| ran.batch() == base && ran.keeps_everything()).cloned().next();
+        let yours = match (known, self.keeps_all) {
+            (Some(ran), _) => Some(ran),
+            (None, Some(most)) if (self.task.smallest_batch()..=most).contains(&base) => {
+                Some(self.run_keeping(model, base)?)
+            }
+            _ => None,
+        };
+        if let Some(ran) = yours.as_ref().filter(|ran| ran.batch() != best.batch())
+            && base >= self.request.min_batch
+            && let Some(words) = ran.no_slower(&best)
+        {
+            (why, best) = (words, ran.clone());
+        }
+        let config = self.config(model, &best.measured)?;
+        let ran = record::Runs { best: &best, keeper: keeper.as_deref(), yours: yours.as_deref() };
+        let tuning = record::tuning(self, profile, &ran, rounds, why)?;
+        Ok(Tuned {
+            config,
+            schedule: best.plan.schedule.clone(),
+            trace: best.plan.trace.clone(),
+            chosen: best.measured,
+            keeper: keeper.map(|ran| ran.measured),
+            yours: yours.map(|ran| ran.measured),
+            curve,
+            tuning,
+        })
     }
 
     /// The choice as a config.
@@ -341,10 +432,50 @@ impl Tuner<'_> {
     }
 }
 
-/// A choice that was run, with the samples that would mend the model.
-struct Run {
-    measured: Measured,
-    samples: plimsoll_ir::profile::BatchSamples,
+/// A plan that was run.
+pub(crate) struct Ran {
+    pub measured: Measured,
+    pub plan: Planned,
+    /// What would mend the model.
+    samples: BatchSamples,
+    /// A typical iteration of those that were timed command by command.
+    pub timeline: Timeline,
+}
+
+impl Ran {
+    pub fn batch(&self) -> u64 {
+        self.measured.candidate.batch
+    }
+
+    fn epoch(&self) -> Seconds {
+        self.measured.figures.epoch_seconds
+    }
+
+    fn keeps_everything(&self) -> bool {
+        let Candidate { offloaded, recomputed, .. } = self.measured.candidate;
+        offloaded == Bytes::ZERO && recomputed == 0
+    }
+
+    /// Says that another gains nothing over this one, where that is so: it is no faster, or by no more than both scatter.
+    fn no_slower(&self, other: &Ran) -> Option<String> {
+        let gain = 1.0 - other.epoch() / self.epoch();
+        let [a, b] = [self, other].map(|ran| ran.measured.figures.relative_error);
+        let scatter = a.hypot(b);
+        let (own, batch) = (self.batch(), other.batch());
+        if gain <= 0.0 {
+            Some(format!(
+                "your own batch of {own}, with everything kept, is measured to be no slower than {batch}"
+            ))
+        } else if gain <= scatter {
+            let [gain, scatter] = [gain, scatter].map(|share| share * 100.0);
+            Some(format!(
+                "batch {batch} is measured to gain {gain:.1} % over your own {own}, and measurements scatter by \
+                 {scatter:.1} %: no gain is shown"
+            ))
+        } else {
+            None
+        }
+    }
 }
 
 /// Why a search chose what it chose.
@@ -370,7 +501,7 @@ fn predicted(model: &Model, measured: &Measured) -> Observed {
 }
 
 /// The error that is stated for a candidate: the model's, and what its transfers may do to its ops.
-fn stated_error(model: &Model, candidate: &Candidate) -> f64 {
+pub(crate) fn stated_error(model: &Model, candidate: &Candidate) -> f64 {
     let link = model.link();
     let moving = [Stream::Offload, Stream::Prefetch].map(|way| link.seconds(way, candidate.offloaded));
     let transfers = if candidate.offloaded == Bytes::ZERO { Seconds::ZERO } else { moving[0] + moving[1] };
@@ -383,7 +514,7 @@ fn observed(measured: &Measured) -> Observed {
 }
 
 /// Adds samples to the profile's of the same batch size, or as a new batch size.
-fn take_in(profile: &mut Profile, samples: plimsoll_ir::profile::BatchSamples) {
+fn take_in(profile: &mut Profile, samples: BatchSamples) {
     match profile.batches.iter_mut().find(|b| b.batch == samples.batch) {
         Some(known) => {
             known.iteration_seconds.extend(samples.iteration_seconds);

@@ -3,7 +3,7 @@
 //! A [`network::Network`] is lowered to a [`program::Program`] (what each op computes) and a [`trace::Trace`] (what each
 //! op touches and how long it takes). The tuner turns a trace into a [`schedule::Schedule`]: a static program for three
 //! streams. [`check`] proves a schedule free of races, [`simulate`] says how long it takes. A [`profile::Profile`] is
-//! what was measured, a [`config::Config`] what was chosen.
+//! what was measured, a [`config::Config`] what was chosen, a [`tuning::Tuning`] what was tried for it.
 //!
 //! Nothing here does IO, nothing is `unsafe`, and no other crate of the house is imported: what stands here can be
 //! printed, saved, compared and trusted on its own.
@@ -23,6 +23,7 @@ pub mod simulate;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod trace;
+pub mod tuning;
 pub mod units;
 
 pub use document::{Document, Fault};

@@ -28,4 +28,4 @@ mod zoo;
 pub use builder::Builder;
 pub use error::NetworkError;
 pub use lower::{LowerOptions, Mode, ReluStorage, lower};
-pub use zoo::{Entry, build, entries, usual};
+pub use zoo::{Entry, build, entries, nearest, usual};

@@ -153,11 +153,16 @@ fn smallest_image(spec: &NetworkSpec) -> u32 {
     (1..).find(|side| fits(*side)).expect("every network of the zoo works on some image")
 }
 
-/// The three names that take the fewest edits from what was asked for.
+/// The names of the zoo nearest to what was asked for.
 fn nearest_names(asked: &str) -> Vec<String> {
+    nearest(asked, entries().iter().map(|e| e.name).filter(|name| !name.contains('<')))
+}
+
+/// The three names that take the fewest edits from what was asked for, whatever its capitals.
+pub fn nearest<'n>(asked: &str, names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
     let asked = asked.to_lowercase();
-    let names = entries().iter().map(|e| e.name).filter(|name| !name.contains('<'));
-    let mut ranked: Vec<(usize, &str)> = names.map(|name| (edits(&asked, name), name)).collect();
+    let edits_to = |name: &'n str| (edits(&asked, &name.to_lowercase()), name);
+    let mut ranked: Vec<(usize, &str)> = names.into_iter().map(edits_to).collect();
     ranked.sort_by_key(|(edits, _)| *edits);
     ranked.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
 }

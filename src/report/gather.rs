@@ -222,7 +222,7 @@ fn residencies(trace: &Trace, schedule: &Schedule, predicted: &Timeline, names: 
 }
 
 /// The layer that tensors belong to which are on the device from the start.
-const INPUT: &str = "input";
+pub const INPUT: &str = "input";
 
 /// One line a layer, in the order of the first op of each; what is there from the start comes first, where the backward pass needs it.
 pub fn layers(

@@ -148,8 +148,9 @@ impl<'a> Iteration<'a> {
         if fates.is_empty() {
             return "none: the backward pass reads nothing that it makes".to_owned();
         }
+        let (maps, others): (Vec<&Fate>, Vec<&Fate>) = fates.iter().partition(|fate| self.is_map(fate));
         let of = |which: fn(&Decision) -> bool| -> Vec<&Fate> {
-            fates.iter().copied().filter(|fate| which(&fate.decision)).collect()
+            maps.iter().copied().filter(|fate| which(&fate.decision)).collect()
         };
         let groups = [
             (of(|d| d.kept && !d.swapped && !d.recomputed), Iteration::kept as fn(&Self, &[&Fate]) -> String),
@@ -159,11 +160,21 @@ impl<'a> Iteration<'a> {
         let mixed = groups.iter().filter(|(group, _)| !group.is_empty()).count() > 1;
         let mut words = Vec::new();
         for (group, say) in groups.iter().filter(|(group, _)| !group.is_empty()) {
-            let mut said = say(self, group);
-            if mixed && fates.len() > 1 {
-                said += &format!(" ({} of {} maps)", group.len(), fates.len());
-            }
-            words.push(said);
+            let said = say(self, group);
+            let of = format!(" ({} of {} maps): ", group.len(), maps.len());
+            words.push(if mixed && maps.len() > 1 { said.replacen(": ", &of, 1) } else { said });
+        }
+        // What the backward pass makes for itself has gaps of its own.
+        let gradients = |fate: &&Fate| fate.decision.swapped;
+        let others: Vec<&Fate> = others.into_iter().filter(gradients).collect();
+        if !others.is_empty() {
+            let said = self.swapped(&others);
+            let of = if others.len() == 1 {
+                " (a gradient): ".to_owned()
+            } else {
+                format!(" ({} gradients): ", others.len())
+            };
+            words.push(said.replacen(": ", &of, 1));
         }
         words.join("; ")
     }
@@ -182,7 +193,7 @@ impl<'a> Iteration<'a> {
         }
         let share = bytes.0 as f64 / self.schedule.pool_bytes.0.max(1) as f64;
         if share < SMALL {
-            return format!("kept: small ({} of the pool)", percent(share));
+            return format!("kept: small ({bytes}, {} of the pool)", percent(share));
         }
         let again = self.again_in_words(group);
         let (slack, [out, back]) = (self.slack(between), self.transfers(group));
@@ -201,8 +212,8 @@ impl<'a> Iteration<'a> {
             );
         }
         format!(
-            "kept: what else leaves or is made again makes room for it ({bytes}); its transfer takes {moving} in {slack} of \
-             slack{again}"
+            "kept: there is room for it, as others leave or are made again; its transfer would take {moving}, the slack is \
+             {slack}{again}"
         )
     }
 
@@ -273,10 +284,27 @@ impl<'a> Iteration<'a> {
         runs.dedup();
         let seconds: Seconds = runs.iter().map(|id| self.seconds(*id)).sum();
         let [out, back] = self.transfers(group);
+        let others = self.made_for_others(group, &runs);
         let times = group.iter().map(|fate| self.times(fate)).max().unwrap_or(1);
         let often = if times > 1 { format!(" {times} times") } else { String::new() };
         let moving = out + back;
-        format!("recomputed: {seconds} to make {whole} again{often}; moving it would take {moving}")
+        let others =
+            if others > Bytes::ZERO { format!(", and {others} that others use") } else { String::new() };
+        format!("recomputed: {seconds} to make {whole} again{often}{others}; moving it would take {moving}")
+    }
+
+    /// The bytes of other tensors that these runs make besides.
+    fn made_for_others(&self, group: &[&Fate], runs: &[CommandId]) -> Bytes {
+        let own = |t: &TensorId| group.iter().any(|fate| fate.tensor == *t);
+        let mut others: Vec<TensorId> = Vec::new();
+        for id in runs {
+            if let Command::Compute { op, .. } = self.schedule.commands[id.index()] {
+                others.extend(self.trace.ops[op.index()].writes.iter().filter(|t| !own(t)));
+            }
+        }
+        others.sort_unstable();
+        others.dedup();
+        others.iter().map(|t| self.trace.tensors[t.index()].bytes).sum()
     }
 
     /// How often a map is made again: the most runs of one op that writes it.
@@ -331,10 +359,9 @@ pub fn common(group: &[&Fate]) -> (usize, usize) {
     (after, before.max(after + 1))
 }
 
-/// A share in percent, small ones with the digits that they need.
+/// A share in percent.
 pub fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    if percent >= 0.1 { format!("{percent:.1} %") } else { format!("{percent:.2} %") }
+    if share > 0.0 && share < 1e-3 { "less than 0.1 %".to_owned() } else { format!("{:.1} %", share * 100.0) }
 }
 
 /// The uses of a tensor that its fate follows from.
@@ -480,4 +507,162 @@ pub fn buffers_of(schedule: &Schedule, wanted: TensorId) -> Vec<BufferId> {
     use plimsoll_ir::schedule::Holds;
     let holds = |holds: &Holds| matches!(holds, Holds::Tensor { tensor, .. } if *tensor == wanted);
     schedule.numbered_buffers().filter(|(_, buffer)| holds(&buffer.holds)).map(|(id, _)| id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::BytesPerSecond;
+    use plimsoll_ir::schedule::Link;
+    use plimsoll_ir::simulate::simulate;
+    use plimsoll_ir::trace::{Op, Tensor, TensorKind, TraceKind};
+    use plimsoll_tuner::{Allow, Outcome, PlanRequest, Policy, plan};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Four layers in a row that each make a map of so many MiB, in so many milliseconds; the backward pass reads them in the
+    /// opposite order.
+    fn chain(sizes: [u64; 4], milliseconds: f64) -> Trace {
+        let map = |i: usize| Tensor {
+            name: format!("map{i}"),
+            bytes: Bytes(sizes[i] * MIB),
+            kind: TensorKind::Activation,
+        };
+        let op = |name: String, layer: usize, phase, reads: Vec<usize>, writes: Vec<usize>| Op {
+            name,
+            layer: format!("layer{layer}"),
+            kind: "conv".into(),
+            phase,
+            seconds: Seconds(milliseconds / 1e3),
+            reads: reads.into_iter().map(TensorId::new).collect(),
+            writes: writes.into_iter().map(TensorId::new).collect(),
+            workspace_bytes: Bytes::ZERO,
+            flops: 0,
+            recomputable: phase == Phase::Forward,
+            alternatives: Vec::new(),
+        };
+        let forward = |i: usize| {
+            let reads = if i == 0 { vec![] } else { vec![i - 1] };
+            op(format!("f{i}"), i, Phase::Forward, reads, vec![i])
+        };
+        let mut ops: Vec<Op> = (0..4).map(forward).collect();
+        ops.extend((0..4).rev().map(|i| op(format!("b{i}"), i, Phase::Backward, vec![i], vec![])));
+        let tensors = (0..4).map(map).collect();
+        Trace { kind: TraceKind, name: "chain".into(), batch: 1, resident_bytes: Bytes::ZERO, tensors, ops }
+    }
+
+    fn planned(trace: &Trace, mib: u64, rate: f64, swap: bool, policy: Policy) -> Schedule {
+        let link = Link { latency_seconds: Seconds(1e-5), ..Link::symmetric(BytesPerSecond(rate)) };
+        let allow = Allow { swap, recompute: !swap, pieces: false };
+        let request = PlanRequest { allow, ..PlanRequest::new(Bytes(mib * MIB), link, policy) };
+        match plan(trace, &request) {
+            Ok(Outcome::Planned(plan)) => plan.schedule,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What is said of every map of a chain under a schedule.
+    fn said(trace: &Trace, schedule: &Schedule) -> Vec<(String, String)> {
+        let predicted = simulate(trace, schedule);
+        let iteration = Iteration::new(trace, schedule, &predicted);
+        assert_eq!(iteration.fates.len(), 4, "every map is read by the backward pass");
+        let fates = iteration.fates.iter();
+        fates.map(|fate| (fate.decision.words(), iteration.reason(&[fate]))).collect()
+    }
+
+    #[test]
+    fn where_everything_fits_memory_is_said_not_to_be_short() {
+        let trace = chain([8; 4], 10.0);
+        let all = said(&trace, &planned(&trace, 64, 1e10, true, Policy::Plimsoll));
+        for (decision, reason) in &all[..3] {
+            assert_eq!(decision, "kept");
+            assert_eq!(reason, "kept: memory is not short across it (at most 32 MiB of 64 MiB in use)");
+        }
+        assert_eq!(all[3].1, "kept: the backward pass reads it right after its last use forward");
+    }
+
+    #[test]
+    fn what_is_swapped_is_said_to_leave_within_its_slack() {
+        let trace = chain([8; 4], 10.0);
+        let schedule = planned(&trace, 24, 1e10, true, Policy::Plimsoll);
+        let all = said(&trace, &schedule);
+        let swapped: Vec<_> = all.iter().filter(|(decision, _)| decision == "swapped").collect();
+        assert_eq!(swapped.len(), 1, "one map of four does not fit: {all:?}");
+        // 8 MiB at 10 GB/s and 10 us; map 0 is used last by op 1 and again by op 7: ops 2 to 6 lie between.
+        let expected = "swapped: 8 MiB leave in 848.9 us and return in 848.9 us, the slack is 50 ms";
+        assert_eq!(all[0].1, expected, "the first map has the longest slack");
+    }
+
+    #[test]
+    fn naive_swapping_on_a_slow_link_is_said_to_make_compute_wait() {
+        let trace = chain([8; 4], 1.0);
+        let all = said(&trace, &planned(&trace, 24, 1e9, true, Policy::Naive));
+        assert!(
+            all[0]
+                .1
+                .starts_with("swapped: 8 MiB leave in 8.399 ms and return in 8.399 ms, the slack is 5 ms")
+        );
+        assert!(all.iter().any(|(_, reason)| reason.contains("; compute waits ")), "{all:?}");
+    }
+
+    #[test]
+    fn what_is_made_again_is_said_to_take_less_than_moving_it() {
+        let trace = chain([8; 4], 10.0);
+        let all = said(&trace, &planned(&trace, 24, 1e8, false, Policy::Plimsoll));
+        let again: Vec<_> = all.iter().filter(|(decision, _)| decision == "recomputed").collect();
+        assert!(!again.is_empty(), "{all:?}");
+        for (_, reason) in again {
+            assert_eq!(reason, "recomputed: 10 ms to make 8 MiB again; moving it would take 167.8 ms");
+        }
+    }
+
+    #[test]
+    fn what_stays_although_memory_is_short_says_what_moving_it_would_take() {
+        // Map 2 has 10 ms of slack, and its transfer takes 16.8 ms.
+        let trace = chain([8, 8, 8, 8], 10.0);
+        let all = said(&trace, &planned(&trace, 24, 1e9, true, Policy::Plimsoll));
+        let expected =
+            "kept: its transfer takes 16.8 ms, the slack is 10 ms; making it again would take 10 ms";
+        assert_eq!(all[2], ("kept".to_owned(), expected.to_owned()), "{all:?}");
+        let small = chain([40, 40, 40, 0], 10.0);
+        let mut small = Trace { name: "small".into(), ..small };
+        small.tensors[2].bytes = Bytes(4096);
+        small.tensors[3].bytes = Bytes(40 * MIB);
+        let schedule = planned(&small, 90, 1e10, true, Policy::Plimsoll);
+        let all = said(&small, &schedule);
+        assert_eq!(all[2].1, "kept: small (4 KiB, less than 0.1 % of the pool)", "{all:?}");
+    }
+
+    #[test]
+    fn maps_of_one_layer_are_told_of_together_by_what_becomes_of_them() {
+        let trace = chain([8; 4], 10.0);
+        let schedule = planned(&trace, 24, 1e10, true, Policy::Plimsoll);
+        let predicted = simulate(&trace, &schedule);
+        let iteration = Iteration::new(&trace, &schedule, &predicted);
+        let all: Vec<&Fate> = iteration.fates.iter().collect();
+        assert_eq!(Iteration::decision(&all).words(), "kept + swapped");
+        let reason = iteration.reason(&all);
+        assert!(reason.starts_with("kept (3 of 4 maps): "), "{reason}");
+        assert!(reason.contains("; swapped (1 of 4 maps): 8 MiB leave"), "{reason}");
+        assert_eq!(iteration.reason(&[]), "none: the backward pass reads nothing that it makes");
+    }
+
+    #[test]
+    fn an_op_that_is_run_again_for_one_map_says_so_of_the_other_that_it_makes() {
+        // Layer 0 makes a second map of 4 KiB, which the last op reads, too.
+        let mut trace = chain([8; 4], 10.0);
+        trace.tensors.push(Tensor { name: "mask".into(), bytes: Bytes(4096), kind: TensorKind::Other });
+        trace.ops[0].writes.push(TensorId(4));
+        trace.ops[7].reads.push(TensorId(4));
+        let schedule = planned(&trace, 24, 1e8, false, Policy::Plimsoll);
+        let predicted = simulate(&trace, &schedule);
+        let iteration = Iteration::new(&trace, &schedule, &predicted);
+        let mask = iteration.fates.iter().find(|fate| fate.tensor == TensorId(4)).expect("it is read again");
+        let reason = iteration.reason(&[mask]);
+        if mask.decision.recomputed {
+            assert!(reason.contains("to make 4 KiB again, and 8 MiB that others use"), "{reason}");
+        } else {
+            assert!(reason.starts_with("kept: small"), "{reason}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use crate::task::{Setup, Task};
 use crate::training::{Trained, train};
 use crate::tuning::{TuneRequest, tune};
 use crate::verbs::profile::measure;
+use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
@@ -22,8 +23,8 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let limit = request.limit(&task)?;
     let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
     if args.study.fresh {
-        let (journal, profile, checkpoint) = (study.journal(), study.profile(), study.checkpoint());
-        study.forget(&[journal, profile, study.config(), study.schedule(), checkpoint])?;
+        let measured = vec![study.journal(), study.profile(), study.checkpoint()];
+        study.forget(&[measured, study.choice()].concat())?;
     }
     let mut tables = Vec::new();
     let (config, schedule) = match earlier(&study, &task, &request)? {
@@ -34,7 +35,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         }
         None => {
             let mut profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
-            let tuned = tune(&task, &mut profile, &request, quiet)?;
+            let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
             keep(&study, &tuned, &profile)?;
             tables.extend([choice(&tuned), figures(&tuned)]);
             (tuned.config, tuned.schedule)
@@ -42,6 +43,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     };
     let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), false, quiet)?;
     tables.push(outcome(&task, &config, &trained, &study));
+    tables.extend(report::after_training(&study, &trained)?);
     Ok(tables)
 }
 

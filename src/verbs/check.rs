@@ -31,8 +31,13 @@ pub fn run(args: &CheckArgs) -> Result<Vec<Table>, Failure> {
 pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Failure> {
     let (at, trace) = (schedule, files::read::<Trace>(trace)?);
     let schedule: Schedule = files::read(at)?;
-    check(&trace, &schedule).map_err(|violation| {
-        Failure::new(Exit::Verification, format_args!("{} is not valid: {violation}", at.display()))
-    })?;
+    check_valid(at, &trace, &schedule)?;
     Ok((trace, schedule))
+}
+
+/// Fails where a schedule, which stands at this path, is not valid for a trace.
+pub fn check_valid(at: &Path, trace: &Trace, schedule: &Schedule) -> Result<(), Failure> {
+    check(trace, schedule).map_err(|violation| {
+        Failure::new(Exit::Verification, format_args!("{} is not valid: {violation}", at.display()))
+    })
 }

@@ -21,11 +21,12 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
     study.without_training()?;
     if args.study.fresh {
-        study.forget(&[study.journal(), study.profile(), study.config(), study.schedule()])?;
+        study.forget(&[vec![study.journal(), study.profile()], study.choice()].concat())?;
     }
     let mut profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
-    let tuned = tune(&task, &mut profile, &request, quiet)?;
+    let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
     keep(&study, &tuned, &profile)?;
+    tracing::info!("`plimsoll report {}` shows all of it", study.folder().display());
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])
 }
 
@@ -33,8 +34,12 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
 /// schedule.
 pub fn keep(study: &Study, tuned: &Tuned, profile: &Profile) -> Result<(), Failure> {
     files::write(&study.profile(), profile)?;
+    files::write(&study.trace(), &tuned.trace)?;
     files::write(&study.schedule(), &tuned.schedule)?;
-    files::write(&study.config(), &tuned.config)
+    files::write(&study.tuning(), &tuned.tuning)?;
+    files::write(&study.config(), &tuned.config)?;
+    // The page of an earlier choice would tell of that.
+    study.forget(&[study.report()])
 }
 
 /// Where a learning rate comes from.
@@ -62,15 +67,33 @@ pub fn choice(tuned: &Tuned) -> Table {
                 "largest batch that keeps everything",
                 tuned.keeper.map(|k| k.candidate.batch).into(),
             ),
-            ("largest_batch", "largest batch that can be trained", tuned.largest.into()),
-            ("why", "why", tuned.why.clone().into()),
+            ("largest_batch", "largest batch that can be trained", tuned.tuning.asked.largest.into()),
+            ("why", "why", tuned.tuning.why.clone().into()),
+            ("yours", "your own setting", yours(tuned).into()),
             ("placement", "placement", placement(&tuned.chosen).into()),
             ("learning_rate", "learning rate", Cell::Number(rate.rate, 4)),
             ("learning_rate_rule", "by", rule_in_words(rate).into()),
             ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
-            ("refits", "refits of the model", u64::from(tuned.refits).into()),
+            ("refits", "refits of the model", tuned.refits().into()),
         ],
     )
+}
+
+/// How the base batch, with everything kept, compares.
+fn yours(tuned: &Tuned) -> String {
+    let own = tuned.tuning.runs.iter().find(|run| run.what == "yours");
+    let (batch, note) = own.map_or((0, None), |run| (run.batch, run.note.as_deref()));
+    match (&tuned.yours, note) {
+        _ if tuned.tuning.keep_your_settings => format!("batch {batch}: keep it"),
+        (Some(yours), _) => {
+            let gain = 1.0 - tuned.chosen.figures.epoch_seconds / yours.figures.epoch_seconds;
+            format!(
+                "batch {batch}: its epoch is measured to take {:.1} % longer",
+                100.0 * gain / (1.0 - gain)
+            )
+        }
+        (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
+    }
 }
 
 /// The placement in a sentence.
@@ -120,8 +143,12 @@ pub fn figures(tuned: &Tuned) -> Table {
         ]);
     };
     add("chosen", &tuned.chosen);
-    if let Some(keeper) = tuned.keeper.filter(|k| k.candidate.batch != tuned.chosen.candidate.batch) {
-        add("keeping everything", &keeper);
+    let mut shown = vec![tuned.chosen.candidate.batch];
+    for (what, measured) in [("keeping everything", &tuned.keeper), ("yours", &tuned.yours)] {
+        if let Some(measured) = measured.as_ref().filter(|m| !shown.contains(&m.candidate.batch)) {
+            add(what, measured);
+            shown.push(measured.candidate.batch);
+        }
     }
     table
 }

@@ -1,0 +1,235 @@
+//! `tuning/1`: what a tuning tried, measured and found out, so that a report can say why.
+//!
+//! The choice itself stands in `config/1`, its schedule in `schedule/1`, what the model was fitted to in `profile/1`. Here is
+//! what none of them holds: every batch size that was planned in every round, what was run for comparison, the measured
+//! timeline, and what the other policies make of the chosen batch.
+
+use crate::config::Figures;
+use crate::document::{Document, Fault, define_kind};
+use crate::profile::Machine;
+use crate::simulate::Timeline;
+use crate::units::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+
+define_kind!(TuningKind, "tuning/1");
+
+/// What a tuning tried, measured and found out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    /// The kind and version of the document.
+    #[serde(rename = "plimsoll")]
+    pub kind: TuningKind,
+    /// What made it.
+    pub made: Made,
+    /// Where everything was measured.
+    pub machine: Machine,
+    /// What was asked for, and its limits.
+    pub asked: Asked,
+    /// The rounds of the search; each but the last ended with a refit of the model.
+    pub rounds: Vec<Round>,
+    /// Why this choice, in words.
+    pub why: String,
+    /// Whether the user gains nothing by changing the batch.
+    pub keep_your_settings: bool,
+    /// What was run, or why not: `chosen`, `keeping everything`, `yours`.
+    pub runs: Vec<Run>,
+    /// A typical iteration of the choice: when each command of its schedule ran.
+    pub timeline: Timeline,
+    /// All policies at the chosen batch.
+    pub policies: Comparison,
+    /// The training that followed; none before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<Training>,
+}
+
+/// What made a tuning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Made {
+    /// The command line.
+    pub command: String,
+    /// The version of Plimsoll.
+    pub version: String,
+    /// Its commit, where the build knew it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// The seed of the runs that were measured.
+    pub seed: u64,
+    /// When it ended: seconds since 1970, UTC.
+    pub unix_seconds: u64,
+}
+
+/// What was asked for, and its limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// The data, in words.
+    pub data: String,
+    /// Samples of an epoch.
+    pub samples: u64,
+    /// The smallest batch that was considered.
+    pub least: u64,
+    /// The largest that can be trained within the budget and the data.
+    pub largest: u64,
+    /// The largest that keeps everything; none where not even one sample does.
+    pub keeps_all: Option<u64>,
+}
+
+/// One round of the search.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Round {
+    /// Every batch size that has a plan, ascending.
+    pub candidates: Vec<Planned>,
+    /// Those without one, ascending.
+    pub no_plan: Vec<u64>,
+    /// The one that was run.
+    pub chosen: u64,
+    /// Its iteration, as predicted.
+    pub predicted_seconds: Seconds,
+    /// And as measured.
+    pub measured_seconds: Seconds,
+    /// Whether the model was refitted with what was measured, and the search made again.
+    pub refit: bool,
+}
+
+/// One planned batch size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Planned {
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// Predicted, stalls included.
+    pub iteration_seconds: Seconds,
+    /// The relative error that the prediction states.
+    pub relative_error: f64,
+    /// What the ops alone take.
+    pub compute_seconds: Seconds,
+    /// Resident bytes and pool.
+    pub peak_bytes: Bytes,
+    /// Feature maps that stay.
+    pub kept_bytes: Bytes,
+    /// Bytes that leave in every iteration.
+    pub offloaded_bytes: Bytes,
+    /// Ops that run again.
+    pub recomputed_ops: u64,
+}
+
+/// One way to train that was run for comparison, or was to be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// `chosen`, `keeping everything` or `yours`.
+    pub what: String,
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// What the model says of it.
+    pub predicted: Option<Figures>,
+    /// What was measured.
+    pub measured: Option<Figures>,
+    /// Why it was not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// All policies at the same batch, budget and link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// No schedule is shorter than this.
+    pub bound_seconds: Seconds,
+    /// What the ops alone take.
+    pub compute_seconds: Seconds,
+    /// One a policy, the fastest first, those without a plan last.
+    pub rows: Vec<PolicyRun>,
+}
+
+/// What one policy makes of the chosen batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRun {
+    /// Its name.
+    pub policy: String,
+    /// One iteration; none where it has no plan.
+    pub makespan_seconds: Option<Seconds>,
+    /// Bytes that leave.
+    pub offloaded_bytes: Bytes,
+    /// Bytes that come back.
+    pub prefetched_bytes: Bytes,
+    /// Seconds of ops that run again.
+    pub recomputed_seconds: Seconds,
+    /// Seconds that compute waits.
+    pub stalled_seconds: Seconds,
+    /// Resident bytes and pool.
+    pub device_bytes: Option<Bytes>,
+    /// What planning took.
+    pub planning_seconds: Option<Seconds>,
+    /// Why it has no plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What training with the choice took and gave.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Training {
+    /// Iterations in all.
+    pub iterations: u64,
+    /// The median iteration, and what passes between two.
+    pub iteration_seconds: Seconds,
+    /// See `iteration_seconds`.
+    pub between_seconds: Seconds,
+    /// Of the last epoch.
+    pub loss: f64,
+    /// On samples that were held out.
+    pub test_loss: f64,
+    /// The share of them that is told right.
+    pub test_accuracy: f64,
+    /// How many they are.
+    pub test_samples: u64,
+    /// What the device held.
+    pub peak_bytes: Bytes,
+}
+
+impl Document for Tuning {
+    const KIND: &'static str = "tuning/1";
+
+    fn validate(&self) -> Result<(), Fault> {
+        let fault = |place: String, why: &str| Err(Fault::Meaning { place, why: why.to_owned() });
+        if self.asked.samples == 0 {
+            return fault("asked.samples".into(), "an epoch has at least 1 sample");
+        }
+        let Some(last) = self.rounds.last() else {
+            return fault("rounds".into(), "a tuning has at least one round");
+        };
+        for (i, round) in self.rounds.iter().enumerate() {
+            if !round.candidates.iter().any(|candidate| candidate.batch == round.chosen) {
+                return fault(format!("rounds[{i}].chosen"), "what was chosen is none of the candidates");
+            }
+            if !round.candidates.is_sorted_by(|a, b| a.batch < b.batch) || round.candidates[0].batch == 0 {
+                return fault(format!("rounds[{i}].candidates"), "batches are at least 1, and ascend");
+            }
+        }
+        if last.refit {
+            return fault("rounds".into(), "a refit is followed by another round");
+        }
+        let chosen = self.runs.iter().find(|run| run.what == "chosen");
+        if chosen.is_none_or(|run| run.measured.is_none() || run.batch == 0) {
+            return fault("runs".into(), "what was chosen was measured; there is no such run");
+        }
+        let ordered = |span: &crate::simulate::Span| {
+            span.start.0.is_finite()
+                && span.end.0.is_finite()
+                && 0.0 <= span.start.0
+                && span.start.0 <= span.end.0
+        };
+        if !self.timeline.spans.iter().all(ordered) {
+            return fault(
+                "timeline".into(),
+                "a command ends no earlier than it begins, and begins at 0 or later",
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! What of a tuning is kept in its study as `tuning/1`: everything that was tried and measured, and what the other policies make
+//! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
+
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::report::policies::{self, TIME_LIMIT};
+use crate::task::Task;
+use crate::training::Trained;
+use crate::tuning::{Measured, Ran, SEED, Tuner, stated_error};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::config::Figures;
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::tuning::{
+    Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Training, Tuning, TuningKind,
+};
+use plimsoll_tuner::Policy;
+use plimsoll_tuner::model::Model;
+use plimsoll_tuner::search::Candidate;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What was run at the end of a tuning.
+pub(crate) struct Runs<'a> {
+    /// The choice.
+    pub best: &'a Ran,
+    /// The largest batch that keeps everything.
+    pub keeper: Option<&'a Ran>,
+    /// The base batch, keeping everything.
+    pub yours: Option<&'a Ran>,
+}
+
+/// What the ops alone take, each in its fastest way.
+pub(crate) fn compute_seconds(trace: &Trace) -> Seconds {
+    let ways = |op: &plimsoll_ir::trace::Op| {
+        op.alternatives.iter().map(|way| way.seconds).fold(op.seconds, Seconds::min)
+    };
+    trace.ops.iter().map(ways).sum()
+}
+
+/// One round of a search, whose choice was run.
+pub(crate) fn round(
+    tuner: &Tuner<'_>,
+    model: &Model,
+    curve: &[Candidate],
+    no_plan: &[u64],
+    chosen: &Measured,
+    refit: bool,
+) -> Round {
+    let costs = tuner.costs.borrow();
+    let planned = |candidate: &Candidate| Planned {
+        batch: candidate.batch,
+        iteration_seconds: candidate.iteration,
+        relative_error: stated_error(model, candidate),
+        compute_seconds: costs.get(&candidate.batch).map_or(candidate.iteration, |cost| cost.compute),
+        peak_bytes: candidate.peak,
+        kept_bytes: candidate.kept,
+        offloaded_bytes: candidate.offloaded,
+        recomputed_ops: candidate.recomputed,
+    };
+    Round {
+        candidates: curve.iter().map(planned).collect(),
+        no_plan: no_plan.to_vec(),
+        chosen: chosen.candidate.batch,
+        predicted_seconds: chosen.candidate.iteration,
+        measured_seconds: chosen.figures.iteration_seconds,
+        refit,
+    }
+}
+
+/// The whole of a tuning that is over.
+pub(crate) fn tuning(
+    tuner: &Tuner<'_>,
+    profile: &Profile,
+    runs: &Runs<'_>,
+    rounds: Vec<Round>,
+    why: String,
+) -> Result<Tuning, Failure> {
+    let Runs { best, keeper, yours } = *runs;
+    let policies = comparison(tuner, best)?;
+    Ok(Tuning {
+        kind: TuningKind,
+        made: made(),
+        machine: profile.machine.clone(),
+        asked: Asked {
+            data: data_in_words(tuner.task),
+            samples: tuner.task.samples(),
+            least: tuner.request.min_batch,
+            largest: tuner.largest,
+            keeps_all: tuner.keeps_all,
+        },
+        rounds,
+        why,
+        keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
+        runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?],
+        timeline: best.timeline.clone(),
+        policies,
+        training: None,
+    })
+}
+
+fn run(what: &str, ran: &Ran) -> Run {
+    let Measured { candidate, figures, predicted_error } = ran.measured;
+    let predicted = Figures {
+        iteration_seconds: candidate.iteration,
+        relative_error: predicted_error,
+        between_seconds: candidate.between,
+        epoch_seconds: candidate.epoch,
+        peak_bytes: candidate.peak,
+    };
+    let (predicted, measured) = (Some(predicted), Some(figures));
+    Run { what: what.to_owned(), batch: ran.batch(), predicted, measured, note: None }
+}
+
+fn keeping(keeper: Option<&Ran>) -> Run {
+    let what = "keeping everything";
+    let note = Some("no batch size keeps everything within the budget".to_owned());
+    let none = Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note };
+    keeper.map_or(none, |ran| run(what, ran))
+}
+
+/// The user's own setting is the base batch with everything kept.
+fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Failure> {
+    let what = "yours";
+    if let Some(ran) = yours {
+        return Ok(run(what, ran));
+    }
+    let (batch, samples, budget) =
+        (tuner.request.rate.base_batch, tuner.task.samples(), tuner.request.budget);
+    let note = if batch > samples {
+        format!("an epoch has {samples} samples, fewer than one iteration of it")
+    } else if batch < tuner.task.smallest_batch() {
+        "batch normalisation needs two samples".to_owned()
+    } else {
+        let needs = tuner.task.trace(batch)?.memory().peak().map_or(budget, |(_, bytes)| bytes);
+        if needs > budget {
+            format!("it does not fit: keeping everything takes {needs}, the budget is {budget}")
+        } else {
+            format!("it was not run: batches of at most {} were considered", tuner.largest)
+        }
+    };
+    Ok(Run { what: what.to_owned(), batch, predicted: None, measured: None, note: Some(note) })
+}
+
+/// All policies at the chosen batch. The planner's own row is the plan that was chosen.
+fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Failure> {
+    let (trace, schedule) = (&best.plan.trace, &best.plan.schedule);
+    let own = (Policy::Plimsoll.name(), "");
+    let all = policies::compare(trace, schedule, own, TIME_LIMIT, &interrupt::pressed)?;
+    let planning = tuner.costs.borrow().get(&best.batch()).map(|cost| cost.planning);
+    let row = |row: crate::report::PolicyRow| PolicyRun {
+        planning_seconds: if row.policy == own.0 { planning } else { row.planning_seconds.map(Seconds) },
+        policy: row.policy,
+        makespan_seconds: row.makespan_seconds.map(Seconds),
+        offloaded_bytes: plimsoll_ir::Bytes(row.offloaded_bytes),
+        prefetched_bytes: plimsoll_ir::Bytes(row.prefetched_bytes),
+        recomputed_seconds: Seconds(row.recomputed_seconds),
+        stalled_seconds: Seconds(row.stalled_seconds),
+        device_bytes: row.device_bytes.map(plimsoll_ir::Bytes),
+        note: row.note,
+    };
+    Ok(Comparison {
+        bound_seconds: Seconds(all.bound_seconds),
+        compute_seconds: Seconds(all.compute_seconds),
+        rows: all.rows.into_iter().map(row).collect(),
+    })
+}
+
+fn made() -> Made {
+    Made {
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("PLIMSOLL_COMMIT").map(str::to_owned),
+        seed: SEED,
+        unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    }
+}
+
+fn data_in_words(task: &Task) -> String {
+    let data = &task.data.train;
+    format!("{}: {} images, {} classes, {} samples", data.name(), data.image(), data.classes(), data.len())
+}
+
+/// What a training took and gave; none where this run had nothing left to train.
+pub fn training(trained: &Trained) -> Option<Training> {
+    (trained.iterations > trained.resumed_at).then(|| Training {
+        iterations: trained.iterations,
+        iteration_seconds: trained.iteration,
+        between_seconds: trained.between,
+        loss: f64::from(trained.loss),
+        test_loss: trained.test.loss,
+        test_accuracy: trained.test.accuracy(),
+        test_samples: trained.test.samples,
+        peak_bytes: trained.peak,
+    })
+}
+
+/// The command line as it was given, its words quoted where a shell would split them.
+pub fn command_line() -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
+    let quoted = |word: String| {
+        let as_it_is = !word.is_empty() && word.chars().all(plain);
+        if as_it_is { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("plimsoll".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}

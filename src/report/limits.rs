@@ -1,0 +1,72 @@
+//! What limits an iteration: the budget, the link, or computing itself; each with its numbers, and which of them costs most.
+
+use plimsoll_ir::schedule::{Schedule, Stream};
+use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+
+use crate::report::reasons::percent;
+
+/// Time beside computing that is less than this share of an iteration limits nothing.
+const LITTLE: f64 = 0.01;
+
+/// The three, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Which costs most, in a sentence.
+    pub verdict: String,
+    /// What keeping everything would need beside the budget, and what running again costs.
+    pub budget: String,
+    /// How busy the link is, and how long compute waits for it.
+    pub link: String,
+    /// The share of the iteration in which ops run for the first time.
+    pub compute: String,
+}
+
+impl Limits {
+    /// Of an iteration as it was predicted. The schedule is valid for the trace.
+    pub fn of(trace: &Trace, schedule: &Schedule, predicted: &Timeline) -> Limits {
+        let totals = predicted.totals(trace, schedule);
+        let makespan = predicted.makespan();
+        let share = |seconds: Seconds| if makespan.0 > 0.0 { seconds / makespan } else { 0.0 };
+        let [compute, out, back] = Stream::ALL.map(|stream| totals.busy[stream.index()]);
+        let first = compute - totals.recomputed;
+        // What compute waits for, and what still moves when it is done.
+        let waits = totals.stalled[Stream::Compute.index()] + totals.idle[Stream::Compute.index()];
+        let (again, budget) = (totals.recomputed, schedule.budget_bytes);
+        let moves = totals.offloaded > Bytes::ZERO || totals.prefetched > Bytes::ZERO;
+        let (op, needs) = trace
+            .memory()
+            .peak()
+            .map_or(("", Bytes::ZERO), |(op, bytes)| (trace.ops[op.index()].name.as_str(), bytes));
+        let verdict = if share(waits) < LITTLE && share(again) < LITTLE {
+            format!("computing: it takes {} of the iteration", percent(share(first)))
+        } else if waits >= again {
+            format!("the link: compute waits {waits} for it, {} of the iteration", percent(share(waits)))
+        } else {
+            format!("the budget: {again} go to running ops again, {} of the iteration", percent(share(again)))
+        };
+        let short = if needs <= budget {
+            format!("keeping everything takes {needs}, which fits the budget of {budget}")
+        } else {
+            let by = needs - budget;
+            format!("keeping everything takes {needs} at `{op}`, {by} more than the budget of {budget}")
+        };
+        let link = if moves {
+            format!(
+                "busy {} of the time out and {} back; compute waits {waits} ({}) for it",
+                percent(share(out)),
+                percent(share(back)),
+                percent(share(waits))
+            )
+        } else {
+            "nothing is moved".to_owned()
+        };
+        Limits {
+            verdict,
+            budget: format!("{short}; running ops again takes {again} ({})", percent(share(again))),
+            link,
+            compute: format!("{first} of {makespan} ({})", percent(share(first))),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! `explain`: why a tuning chose what it chose, or what a schedule does, in words for a terminal; and of one layer everything:
+//! its ops, its tensors, what becomes of them, and the commands that move them.
+
+use crate::args::{ExplainArgs, ReportedArgs};
+use crate::failure::Failure;
+use crate::output::{Cell, Table};
+use crate::report::Layer;
+use crate::report::gather::layers;
+use crate::report::limits::Limits;
+use crate::report::reasons::{Fate, Iteration};
+use crate::report::study::Tuned;
+use crate::study::Study;
+use crate::trace_events::describe;
+use crate::verbs::check::read_valid;
+use crate::verbs::tune::rule_in_words;
+use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::trace::{Phase, Trace};
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_networks::nearest;
+
+/// Layers that are listed without `--layer`.
+const LISTED: usize = 5;
+
+/// What is explained.
+struct Subject<'a> {
+    trace: &'a Trace,
+    schedule: &'a Schedule,
+    predicted: Timeline,
+    measured: Option<&'a Timeline>,
+}
+
+/// Runs the verb.
+pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
+    match &args.reported {
+        ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
+            let (trace, schedule) = read_valid(trace, schedule)?;
+            let predicted = simulate(&trace, &schedule);
+            let subject = Subject { trace: &trace, schedule: &schedule, predicted, measured: None };
+            subject.tables(args.layer.as_deref(), Vec::new())
+        }
+        ReportedArgs { study: Some(folder), .. } => {
+            let (study, _) = Study::of_config(folder);
+            let tuned = Tuned::read(&study)?;
+            let predicted = simulate(&tuned.trace, &tuned.schedule);
+            let measured = Some(&tuned.tuning.timeline);
+            let subject = Subject { trace: &tuned.trace, schedule: &tuned.schedule, predicted, measured };
+            subject.tables(args.layer.as_deref(), answer(&tuned))
+        }
+        _ => Err(Failure::usage("what is explained is a study, or a trace and its schedule")),
+    }
+}
+
+type Facts = Vec<(&'static str, &'static str, Cell)>;
+
+/// What a tuning has to say of its choice.
+fn answer(tuned: &Tuned) -> Facts {
+    let rate = &tuned.config.learning_rate;
+    vec![
+        ("answer", "answer", tuned.headline().into()),
+        ("why", "why", tuned.why().into()),
+        ("placement", "placement", tuned.placement().into()),
+        ("learning_rate", "learning rate", Cell::Number(rate.rate, 4)),
+        ("learning_rate_rule", "by", rule_in_words(rate).into()),
+        ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
+    ]
+}
+
+impl Subject<'_> {
+    fn tables(&self, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Failure> {
+        let all = layers(self.trace, self.schedule, &self.predicted, self.measured);
+        match layer {
+            None => Ok(vec![self.whole(answer), listed(&all, self.what_it_costs())]),
+            Some(name) => match all.iter().find(|layer| layer.layer == name) {
+                Some(layer) => Ok(self.one(layer)),
+                None => {
+                    let names = nearest(name, all.iter().map(|layer| layer.layer.as_str()));
+                    let message = format!("`{}` has no layer `{name}`", self.trace.name);
+                    Err(Failure::usage(message).help(format!("did you mean {}?", names.join(", "))))
+                }
+            },
+        }
+    }
+
+    /// The iteration, and what limits it.
+    fn whole(&self, mut facts: Facts) -> Table {
+        let Subject { trace, schedule, predicted, measured } = self;
+        let limits = Limits::of(trace, schedule, predicted);
+        facts.splice(
+            0..0,
+            [
+                ("network", "network", trace.name.clone().into()),
+                ("batch", "batch", trace.batch.into()),
+                ("budget_bytes", "budget", schedule.budget_bytes.into()),
+            ],
+        );
+        facts.extend([
+            ("predicted_seconds", "iteration, predicted", Cell::from(predicted.makespan())),
+            ("measured_seconds", "measured", measured.map(Timeline::makespan).into()),
+            ("limit", "what limits it", limits.verdict.into()),
+            ("limit_budget", "  budget", limits.budget.into()),
+            ("limit_link", "  link", limits.link.into()),
+            ("limit_compute", "  computing", limits.compute.into()),
+        ]);
+        Table::facts("explanation", facts)
+    }
+
+    /// By layer name: what moving and running again its maps takes, and what compute waits for it.
+    fn what_it_costs(&self) -> impl Fn(&str) -> Seconds + use<> {
+        let iteration = Iteration::new(self.trace, self.schedule, &self.predicted);
+        let mut costs: std::collections::HashMap<String, Seconds> = Default::default();
+        for fate in &iteration.fates {
+            let seconds: Seconds = fate.transfers.iter().map(|id| iteration.seconds(*id)).sum();
+            *costs.entry(layer_of(self.trace, fate).to_owned()).or_default() +=
+                seconds + iteration.stalled(fate.tensor);
+        }
+        for (id, command) in self.schedule.numbered_commands() {
+            if let Command::Compute { op, again: true, .. } = command {
+                let layer = self.trace.ops[op.index()].layer.clone();
+                *costs.entry(layer).or_default() += iteration.seconds(id);
+            }
+        }
+        move |layer| costs.get(layer).copied().unwrap_or(Seconds::ZERO)
+    }
+
+    /// All that there is to say of one layer.
+    fn one(&self, layer: &Layer) -> Vec<Table> {
+        let iteration = Iteration::new(self.trace, self.schedule, &self.predicted);
+        let fates: Vec<&Fate> =
+            iteration.fates.iter().filter(|fate| layer_of(self.trace, fate) == layer.layer).collect();
+        let facts = Table::facts(
+            "layer",
+            vec![
+                ("layer", "layer", layer.layer.clone().into()),
+                ("kind", "kind", layer.kind.clone().into()),
+                ("forward_seconds", "forward", Seconds(layer.forward_seconds).into()),
+                ("backward_seconds", "backward", Seconds(layer.backward_seconds).into()),
+                ("measured_seconds", "both, measured", layer.measured_seconds.map(Seconds).into()),
+                ("feature_map_bytes", "feature maps", Bytes(layer.feature_map_bytes).into()),
+                ("decision", "decision", layer.decision.clone().into()),
+                ("reason", "why", layer.reason.clone().into()),
+                (
+                    "transfer_seconds",
+                    "moving all of them, out and back",
+                    Seconds(layer.transfer_seconds).into(),
+                ),
+                ("slack_seconds", "slack", Seconds(layer.slack_seconds).into()),
+                ("recomputed_seconds", "run again", Seconds(layer.recomputed_seconds).into()),
+            ],
+        );
+        let mut tables =
+            vec![facts, self.ops(&layer.layer), self.tensors(&iteration, &fates), self.commands(&fates)];
+        tables.retain(|table| !table.rows.is_empty());
+        tables
+    }
+
+    fn ops(&self, layer: &str) -> Table {
+        let columns = [
+            ("op", "op"),
+            ("phase", "phase"),
+            ("start", "start"),
+            ("seconds", "predicted"),
+            ("measured_seconds", "measured"),
+        ];
+        let mut table = Table::new("ops", &columns);
+        for (id, command) in self.schedule.numbered_commands() {
+            let Command::Compute { op, again, .. } = command else { continue };
+            let op = &self.trace.ops[op.index()];
+            if op.layer != layer {
+                continue;
+            }
+            let phase = match op.phase {
+                _ if *again => "again",
+                Phase::Forward => "forward",
+                Phase::Backward => "backward",
+                Phase::Update => "update",
+            };
+            let span = self.predicted.spans[id.index()];
+            let measured = self.measured.map(|timeline| timeline.spans[id.index()].seconds());
+            table.rows.push(vec![
+                op.name.clone().into(),
+                phase.into(),
+                span.start.into(),
+                span.seconds().into(),
+                measured.into(),
+            ]);
+        }
+        table
+    }
+
+    fn tensors(&self, iteration: &Iteration<'_>, fates: &[&Fate]) -> Table {
+        let columns = [("tensor", "tensor"), ("bytes", "bytes"), ("decision", "decision"), ("reason", "why")];
+        let mut table = Table::new("tensors", &columns);
+        for fate in fates {
+            table.rows.push(vec![
+                self.trace.tensors[fate.tensor.index()].name.clone().into(),
+                fate.bytes.into(),
+                fate.decision.words().into(),
+                iteration.reason(&[fate]).into(),
+            ]);
+        }
+        table
+    }
+
+    /// The commands that move the layer's tensors.
+    fn commands(&self, fates: &[&Fate]) -> Table {
+        let columns = [
+            ("command", "command"),
+            ("stream", "stream"),
+            ("bytes", "bytes"),
+            ("start", "start"),
+            ("seconds", "predicted"),
+            ("measured_seconds", "measured"),
+        ];
+        let mut table = Table::new("commands", &columns);
+        let iteration = Iteration::new(self.trace, self.schedule, &self.predicted);
+        let mut moves: Vec<_> = fates.iter().flat_map(|fate| fate.transfers.iter().copied()).collect();
+        moves.sort_by(|a, b| {
+            let start = |id: &plimsoll_ir::CommandId| self.predicted.spans[id.index()].start.0;
+            start(a).total_cmp(&start(b))
+        });
+        for id in moves {
+            let command = &self.schedule.commands[id.index()];
+            let stream = if command.stream() == Stream::Offload { "swap-out" } else { "swap-in" };
+            let measured = self.measured.map(|timeline| timeline.spans[id.index()].seconds());
+            table.rows.push(vec![
+                describe(self.trace, command).into(),
+                stream.into(),
+                Bytes(iteration.moved_bytes(id)).into(),
+                self.predicted.spans[id.index()].start.into(),
+                iteration.seconds(id).into(),
+                measured.into(),
+            ]);
+        }
+        table
+    }
+}
+
+/// The layer that a tensor is told of with.
+fn layer_of<'t>(trace: &'t Trace, fate: &Fate) -> &'t str {
+    fate.maker.map_or(crate::report::gather::INPUT, |op| &trace.ops[op.index()].layer)
+}
+
+/// The layers that matter most: those on which most time goes beside running each op once, then those with the largest maps.
+fn listed(all: &[Layer], cost: impl Fn(&str) -> Seconds) -> Table {
+    let columns = [
+        ("layer", "layer"),
+        ("kind", "kind"),
+        ("feature_map_bytes", "feature maps"),
+        ("decision", "decision"),
+        ("cost_seconds", "moving, again, waiting"),
+        ("reason", "why"),
+    ];
+    let mut table = Table::new("layers", &columns);
+    let mut ranked: Vec<&Layer> = all.iter().collect();
+    ranked.sort_by(|a, b| {
+        let costs = cost(&b.layer).0.total_cmp(&cost(&a.layer).0);
+        costs.then(b.feature_map_bytes.cmp(&a.feature_map_bytes))
+    });
+    for layer in ranked.into_iter().take(LISTED) {
+        table.rows.push(vec![
+            layer.layer.clone().into(),
+            layer.kind.clone().into(),
+            Bytes(layer.feature_map_bytes).into(),
+            layer.decision.clone().into(),
+            cost(&layer.layer).into(),
+            layer.reason.clone().into(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,93 @@
+//! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON.
+
+use crate::args::{ReportArgs, ReportedArgs};
+use crate::failure::Failure;
+use crate::files;
+use crate::interrupt;
+use crate::output::{self, Format, Table};
+use crate::record::{self, command_line};
+use crate::report::gather::Subject;
+use crate::report::policies::{TIME_LIMIT, compare};
+use crate::report::study::Tuned;
+use crate::report::{About, Report};
+use crate::study::Study;
+use crate::training::Trained;
+use crate::verbs::check::read_valid;
+use std::path::{Path, PathBuf};
+
+/// Runs the verb.
+pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    let (report, place) = match &args.reported {
+        ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
+            (of_schedule(trace, schedule)?, PathBuf::from("report.html"))
+        }
+        ReportedArgs { study: Some(folder), .. } => {
+            let (study, _) = Study::of_config(folder);
+            (Tuned::read(&study)?.report()?, study.report())
+        }
+        _ => return Err(Failure::usage("a report is of a study, or of a trace and its schedule")),
+    };
+    if format == Format::Json {
+        let text = report.json() + "\n";
+        match &args.out {
+            Some(path) => files::write_text(path, &text)?,
+            None => output::write_stdout(text.as_bytes())?,
+        }
+        return Ok(Vec::new());
+    }
+    let place = args.out.clone().unwrap_or(place);
+    for input in [&args.reported.trace, &args.reported.schedule].into_iter().flatten() {
+        files::not_the_same(input, &place)?;
+    }
+    Ok(vec![write(&report, &place)?])
+}
+
+/// The JSON schema of report/1.
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(Report);
+    serde_json::to_string_pretty(&schema).expect("a schema is plain JSON") + "\n"
+}
+
+/// Writes a report as a page; gives where it is.
+pub fn write(report: &Report, place: &Path) -> Result<Table, Failure> {
+    files::write_text(place, &report.html())?;
+    Ok(Table::facts("report", vec![("report", "report, for a browser", place.display().to_string().into())]))
+}
+
+/// Adds a training to its study and makes the study's report; none of a study that was tuned before there were reports.
+pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>, Failure> {
+    if !study.tuning().exists() {
+        let folder = study.folder().display();
+        tracing::warn!(
+            "{folder} was tuned by an older version, which kept too little for a report; --fresh makes one"
+        );
+        return Ok(None);
+    }
+    let mut tuned = Tuned::read(study)?;
+    if let Some(training) = record::training(trained) {
+        tuned.tuning.training = Some(training);
+        files::write(&study.tuning(), &tuned.tuning)?;
+    }
+    write(&tuned.report()?, &study.report()).map(Some)
+}
+
+/// The report of a schedule: what it does, and what others would.
+pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
+    let (trace, schedule) = read_valid(trace, schedule)?;
+    let policies = compare(&trace, &schedule, ("this schedule", ""), TIME_LIMIT, &interrupt::pressed)?;
+    let about = About {
+        network: trace.name.clone(),
+        data: None,
+        batch: trace.batch,
+        budget_bytes: schedule.budget_bytes.0,
+        device: None,
+        machine: Vec::new(),
+        plimsoll: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("PLIMSOLL_COMMIT").map(str::to_owned),
+        command: Some(command_line()),
+        seed: None,
+        unix_seconds: None,
+        warnings: Vec::new(),
+    };
+    Ok(Subject { trace: &trace, schedule: &schedule, measured: None }.report(policies, about))
+}
