@@ -1,0 +1,383 @@
+//! The report's page in a headless Chromium: it opens from a disk, asks for nothing, complains of nothing, and everything on it
+//! can be clicked. Pictures of it, light and dark, wide and narrow, and a print go to `report_page/` in Cargo's folder for tests.
+//! Without Chromium the tests that need it say that they were skipped.
+
+#[path = "support/browser.rs"]
+mod browser;
+#[path = "support/sample_report.rs"]
+mod sample_report;
+
+use browser::Browser;
+use plimsoll::report::Report;
+use sample_report::{LARGE, SMALL, Sample, UNTUNED, report};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What names may hold that would do harm were it taken for markup; each sets `window.broken`.
+const HOSTILE: [&str; 4] = [
+    "</script><script>window.broken = 1</script>",
+    "<img src=x onerror=\"window.broken = 2\">",
+    "\"><svg onload=window.broken=3>",
+    "<!-- <script> &lt;b&gt; {{report}}",
+];
+
+/// Where pictures go.
+fn folder() -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("report_page");
+    fs::create_dir_all(&folder).expect("a folder for pictures");
+    folder
+}
+
+/// Writes the page of a report.
+fn written(name: &str, report: &Report) -> PathBuf {
+    let path = folder().join(format!("{name}.html"));
+    fs::write(&path, report.html()).expect("a file");
+    path
+}
+
+/// A browser, or a word that there is none.
+fn browser() -> Option<Browser> {
+    let browser = Browser::start();
+    if browser.is_none() {
+        eprintln!("skipped: there is no Chromium to look at the report's page with");
+    }
+    browser
+}
+
+/// Nothing but the file itself was asked for, and nothing was wrong.
+#[track_caller]
+fn quiet(browser: &mut Browser) {
+    let (asked, wrong) = browser.heard();
+    let leaves =
+        |url: &&String| !["file:", "data:", "blob:", "about:"].iter().any(|own| url.starts_with(own));
+    assert_eq!(asked.iter().find(leaves), None, "a request leaves the page");
+    let own = asked.iter().filter(|url| url.starts_with("file:")).collect::<BTreeSet<_>>();
+    assert!(own.iter().all(|url| url.ends_with(".html")), "the page asks for other files: {own:?}");
+    assert_eq!(wrong, Vec::<String>::new(), "the console has errors or warnings");
+}
+
+/// The report in the middle of its page.
+fn data_of(page: &str) -> Report {
+    let (_, rest) =
+        page.split_once("<script type=\"application/json\" id=\"report\">").expect("the report's place");
+    let (json, _) = rest.split_once("</script>").expect("its end");
+    serde_json::from_str(json).expect("a report")
+}
+
+/// A report in which all names and words are hostile.
+fn hostile() -> Report {
+    let mut report = report(&Sample { layers: 8, ..SMALL });
+    let word = |at: usize| HOSTILE[at % HOSTILE.len()].to_owned();
+    report.about.network = word(0);
+    report.about.machine.push((word(1), word(2)));
+    report.about.warnings = vec![word(0), word(1)];
+    let answer = report.answer.as_mut().expect("a tuned sample");
+    (answer.headline, answer.why, answer.placement) = (word(0), word(1), word(2));
+    answer.learning_rate_rule = word(3);
+    answer.training.push((word(2), word(1)));
+    report.iteration.names.iter_mut().enumerate().for_each(|(at, name)| *name = word(at));
+    for view in &mut report.iteration.timelines {
+        view.stalls.iter_mut().enumerate().for_each(|(at, stall)| stall.cause = word(at));
+    }
+    for (at, layer) in report.layers.iter_mut().enumerate() {
+        (layer.layer, layer.kind, layer.reason) = (word(at), word(at + 1), word(at + 2));
+    }
+    let fit = report.fit.as_mut().expect("a tuned sample");
+    fit.notes = vec![word(0), word(1)];
+    fit.kinds.iter_mut().enumerate().for_each(|(at, kind)| kind.kind = format!("{at} {}", word(at)));
+    fit.kinds.iter_mut().for_each(|kind| kind.op.iter_mut().for_each(|op| *op = word(1)));
+    fit.link.iter_mut().enumerate().for_each(|(at, link)| link.what = format!("{at} {}", word(at)));
+    for (at, row) in report.policies.rows.iter_mut().enumerate() {
+        (row.policy, row.paper, row.note) = (word(at), word(at + 1), Some(word(at)));
+    }
+    report
+}
+
+#[test]
+fn a_page_of_resnet152s_size_is_small_and_made_at_once() {
+    let large = report(&LARGE);
+    let moved = large.iteration.timelines[0].slices.bytes.iter().filter(|bytes| **bytes > 0).count();
+    let commands = large.iteration.timelines[0].slices.start.len();
+    assert!(commands - moved >= 1_600 && moved >= 340 && large.layers.len() >= 520, "{commands} {moved}");
+    let begun = Instant::now();
+    let page = large.html();
+    let took = begun.elapsed();
+    assert!(page.len() < 2_000_000, "{} bytes", page.len());
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(data_of(&page), large, "the page holds the report as it is");
+}
+
+#[test]
+fn names_end_no_element_of_the_page() {
+    let plain = report(&SMALL).html();
+    let report = hostile();
+    let page = report.html();
+    assert_eq!(page.matches("</script").count(), plain.matches("</script").count());
+    assert_eq!(page.matches("<img").count(), plain.matches("<img").count());
+    assert_eq!(data_of(&page), report);
+}
+
+#[test]
+fn names_are_shown_as_texts() {
+    let Some(mut browser) = browser() else { return };
+    let report = hostile();
+    browser.look(1400, 900, false);
+    browser.open(&written("hostile", &report));
+    for figure in figures(&mut browser) {
+        tooltip(&mut browser, &figure);
+    }
+    open_all(&mut browser);
+    assert_eq!(browser.eval("window.broken ?? null"), Value::Null, "a name was taken for markup");
+    assert_eq!(browser.eval("document.querySelectorAll('main img, main script').length"), json!(0));
+    let shown = browser.eval("document.querySelector('main').textContent");
+    for word in HOSTILE {
+        assert!(shown.as_str().expect("a text").contains(word), "{word} is not shown");
+    }
+    quiet(&mut browser);
+}
+
+#[test]
+fn everything_on_the_page_can_be_clicked() {
+    let Some(mut browser) = browser() else { return };
+    for (name, sample) in [("small", SMALL), ("large", LARGE), ("untuned", UNTUNED)] {
+        let path = written(name, &report(&sample));
+        browser.look(1400, 900, false);
+        let begun = Instant::now();
+        browser.open(&path);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{name} takes {:?} to open", begun.elapsed());
+        sections(&mut browser, &sample);
+        // All of the small one; what is another thing with many ops, of the large one; what is left, of the untuned.
+        for figure in figures(&mut browser) {
+            if name == "small" {
+                legend(&mut browser, &figure);
+            }
+            let over_time = ["#timeline", "#bytes", "#addresses"].contains(&figure.as_str());
+            if name == "small" || name == "large" && over_time {
+                zoom(&mut browser, &figure);
+                tooltip(&mut browser, &figure);
+            }
+        }
+        if name == "small" {
+            open_all(&mut browser);
+            sort_all(&mut browser);
+            copy(&mut browser);
+        }
+        layers(&mut browser, sample.layers);
+        dark(&mut browser);
+        quiet(&mut browser);
+    }
+}
+
+#[test]
+fn pictures_are_taken_and_fit_their_width() {
+    let Some(mut browser) = browser() else { return };
+    for (name, sample) in [("small", SMALL), ("large", LARGE)] {
+        let path = written(name, &report(&sample));
+        for (width, dark) in [(1400, false), (1400, true), (400, false), (400, true)] {
+            browser.look(width, 900, dark);
+            browser.open(&path);
+            let theme = if dark { "dark" } else { "light" };
+            assert_eq!(
+                browser.eval("document.documentElement.dataset.theme"),
+                json!(theme),
+                "what the user prefers"
+            );
+            let most = browser.eval("document.documentElement.scrollWidth").as_u64().expect("a width");
+            assert!(most <= width, "{name} is {most} pixels wide in a window of {width}");
+            fs::write(folder().join(format!("{name}-{width}-{theme}.png")), browser.picture())
+                .expect("a file");
+        }
+        let paper = browser.paper();
+        assert!(paper.starts_with(b"%PDF"), "a print");
+        fs::write(folder().join(format!("{name}.pdf")), paper).expect("a file");
+        assert_eq!(
+            browser.eval("document.documentElement.dataset.theme"),
+            json!("dark"),
+            "as it was before printing"
+        );
+    }
+    quiet(&mut browser);
+}
+
+/// The parts that a report has are there, in order, and those that it does not have are not.
+fn sections(browser: &mut Browser, sample: &Sample) {
+    let found = browser.eval("[...document.querySelectorAll('main > section')].map(s => s.id)");
+    let all = ["answer", "batches", "iteration", "memory", "layers", "fit", "policies", "origin"];
+    let there = |id: &&str| sample.tuned || !["batches", "fit"].contains(id);
+    assert_eq!(found, json!(all.iter().filter(|id| there(id)).collect::<Vec<_>>()));
+    assert_eq!(browser.eval("document.querySelectorAll('h1').length"), json!(1));
+    let figures = if sample.tuned { 9 } else { 4 };
+    assert_eq!(browser.eval("document.querySelectorAll('figure').length"), json!(figures));
+    let undrawn = "[...document.querySelectorAll('figure')].filter(f => !f.querySelector('.plot canvas, .plot svg path')).length";
+    assert_eq!(browser.eval(undrawn), json!(0), "every plot is drawn");
+    let nameless =
+        "[...document.querySelectorAll('figure .plot')].filter(p => !p.getAttribute('aria-label')).length";
+    assert_eq!(browser.eval(nameless), json!(0), "every plot says what it shows");
+}
+
+fn figures(browser: &mut Browser) -> Vec<String> {
+    let ids = browser.eval("[...document.querySelectorAll('figure')].map(f => '#' + f.id)");
+    ids.as_array().expect("a list").iter().map(|id| id.as_str().expect("an id").to_owned()).collect()
+}
+
+/// Something that changes when a plot is drawn differently.
+fn drawing(browser: &mut Browser, figure: &str) -> String {
+    let look = format!(
+        "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => {{ \
+         const c = document.querySelector('{figure} canvas'); \
+         done(c ? c.toDataURL() : document.querySelector('{figure} .plot svg').innerHTML); }})))"
+    );
+    browser.eval(&look).as_str().expect("a drawing").to_owned()
+}
+
+fn legend(browser: &mut Browser, figure: &str) {
+    let many = browser
+        .eval(&format!("document.querySelectorAll('{figure} .legend li').length"))
+        .as_u64()
+        .expect("a count");
+    for at in 1..=many {
+        let button = format!("{figure} .legend li:nth-child({at}) button");
+        let pressed = format!("document.querySelector('{button}').getAttribute('aria-pressed')");
+        // What is hidden may be too small to be seen; the first entry never is.
+        let before = (at == 1).then(|| drawing(browser, figure));
+        browser.click(&button);
+        assert_eq!(browser.eval(&pressed), json!("false"));
+        assert!(before.is_none_or(|before| before != drawing(browser, figure)), "{button} hides nothing");
+        browser.click(&button);
+        assert_eq!(browser.eval(&pressed), json!("true"));
+    }
+}
+
+fn zoom(browser: &mut Browser, figure: &str) {
+    if browser.eval(&format!("document.querySelector('{figure} .zoom')")) == Value::Null {
+        return;
+    }
+    // In, earlier, later, in, out, all.
+    for at in [1, 3, 4, 1, 2, 5] {
+        let before = drawing(browser, figure);
+        browser.click(&format!("{figure} .zoom button:nth-child({at})"));
+        assert!(drawing(browser, figure) != before, "{figure}: zoom button {at} changes nothing");
+    }
+    // The middle may lie between two frames, where nothing is to zoom. What is zoomed along is looked at in a plot without a mouse.
+    let (x, y) = browser.middle(&format!("{figure} .plot"));
+    let other = if figure == "#bytes" { "#addresses" } else { "#bytes" };
+    let whole = drawing(browser, other);
+    browser.hover(x, y - 90.0);
+    browser.zoom(x, y - 90.0, -240.0);
+    let end = Instant::now() + Duration::from_secs(5);
+    while drawing(browser, other) == whole {
+        assert!(Instant::now() < end, "{figure}: Ctrl and the wheel do not zoom");
+    }
+    let zoomed = drawing(browser, figure);
+    browser.click(&format!("{figure} .zoom button:nth-child(5)"));
+    assert!(drawing(browser, figure) != zoomed, "{figure}: all of it is shown again");
+    assert!(other != "#bytes" || drawing(browser, other) == whole, "{figure}: {other} is as it was");
+}
+
+/// Moves over a plot until it says something.
+fn tooltip(browser: &mut Browser, figure: &str) {
+    let plot = format!("{figure} .plot");
+    let (x, y) = browser.middle(&plot);
+    let size = browser.eval(&format!(
+        "(() => {{ const p = document.querySelector('{plot}'); return [p.clientWidth, p.clientHeight]; }})()"
+    ));
+    let (width, height) = (size[0].as_f64().expect("a width"), size[1].as_f64().expect("a height"));
+    let said = format!(
+        "(() => {{ const t = document.querySelector('{figure} .tip'); \
+         return t && getComputedStyle(t).visibility !== 'hidden' && t.style.opacity !== '0' ? t.textContent : ''; }})()"
+    );
+    // From the middle row outwards, as close as a point is wide; the page is asked now and then.
+    for row in 0..40 {
+        let down = f64::from(if row % 2 == 0 { row } else { -row }) / 84.0 * (height - 40.0);
+        for column in 0..80 {
+            browser.hover(x + (f64::from(column) / 79.0 - 0.5) * (width - 40.0), y + down);
+            if column % 5 == 4 && browser.eval(&said) != json!("") {
+                return;
+            }
+        }
+    }
+    panic!("{figure}: nowhere does a tooltip come up");
+}
+
+fn open_all(browser: &mut Browser) {
+    let many = browser
+        .eval("(() => { const all = document.querySelectorAll('main details'); all.forEach((d, at) => d.dataset.at = at); return all.length; })()")
+        .as_u64()
+        .expect("a count");
+    for at in 0..many {
+        browser.click(&format!("details[data-at='{at}'] > summary"));
+        browser.eval("new Promise(done => setTimeout(done, 0))");
+        let rows =
+            browser.eval(&format!("document.querySelectorAll(\"details[data-at='{at}'] tbody tr\").length"));
+        assert!(rows.as_u64().is_some_and(|rows| rows > 0), "details {at} has no rows");
+    }
+}
+
+/// Every head of every table sorts, both ways.
+fn sort_all(browser: &mut Browser) {
+    let many = browser
+        .eval("(() => { const all = document.querySelectorAll('main thead th button'); all.forEach((b, at) => b.dataset.at = at); return all.length; })()")
+        .as_u64()
+        .expect("a count");
+    assert!(many > 20, "{many} columns");
+    for at in 0..many {
+        let head = format!("thead button[data-at='{at}']");
+        let sorted = format!("document.querySelector(\"{head}\").parentElement.getAttribute('aria-sort')");
+        let mut ways = BTreeSet::new();
+        for _ in 0..2 {
+            browser.click(&head);
+            ways.insert(browser.eval(&sorted).as_str().unwrap_or("not at all").to_owned());
+        }
+        assert_eq!(ways, BTreeSet::from(["ascending".to_owned(), "descending".to_owned()]), "column {at}");
+    }
+}
+
+fn copy(browser: &mut Browser) {
+    browser.click("#layers .copy");
+    let said = "new Promise(done => setTimeout(() => done(document.querySelector('#layers .copy').textContent), 200))";
+    assert_eq!(browser.eval(said), json!("Copied"));
+}
+
+/// The table of layers: sorted by a number, filtered by text and by decision.
+fn layers(browser: &mut Browser, many: usize) {
+    let column = "[...document.querySelectorAll('#layers tbody tr')].map(r => Number(r.children[4].textContent.replaceAll(',', '').replace('< ', '')))";
+    browser.click("#layers thead th:nth-child(5) button");
+    if browser.eval("document.querySelector('#layers thead th:nth-child(5)').getAttribute('aria-sort')")
+        == "ascending"
+    {
+        browser.click("#layers thead th:nth-child(5) button");
+    }
+    let sorted = browser.eval(column);
+    let sorted: Vec<f64> = sorted.as_array().expect("a list").iter().filter_map(Value::as_f64).collect();
+    assert_eq!(sorted.len(), many);
+    assert!(sorted.is_sorted_by(|a, b| a >= b), "{sorted:?}");
+    browser.click("#layers input[type=search]");
+    browser.type_text("CONV2D");
+    let names = browser.eval("[...document.querySelectorAll('#layers tbody tr')].map(r => r.textContent)");
+    let names = names.as_array().expect("a list");
+    assert!(!names.is_empty() && names.len() < many, "{} of {many}", names.len());
+    assert!(names.iter().all(|name| name.as_str().is_some_and(|name| name.contains("conv2d"))));
+    browser.click("#layers .chip:nth-child(2)");
+    let chip = browser.eval("document.querySelector('#layers .chip:nth-child(2)').firstChild.textContent");
+    let decisions = browser
+        .eval("[...document.querySelectorAll('#layers tbody tr')].map(r => r.children[2].textContent)");
+    let decisions = decisions.as_array().expect("a list");
+    assert!(
+        !decisions.is_empty() && decisions.iter().all(|decision| *decision == chip),
+        "{decisions:?}, {chip}"
+    );
+}
+
+fn dark(browser: &mut Browser) {
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.eval(ground);
+    let drawn = drawing(browser, "#timeline");
+    browser.click("#theme");
+    assert_ne!(browser.eval(ground), light, "the page is dark");
+    assert_ne!(drawing(browser, "#timeline"), drawn, "the plots are dark");
+    browser.click("#theme");
+    assert_eq!(browser.eval(ground), light, "the page is light again");
+}

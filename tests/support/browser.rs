@@ -1,0 +1,266 @@
+//! A headless Chromium on a pipe: opens pages, sends real clicks and keys, and hears all that a page asks for or complains of.
+//!
+//! It speaks the browser's own protocol (DevTools) over file descriptors 3 and 4, as JSON ended by a zero byte; a shell
+//! puts them there. Every wait has an end, and the browser goes with its [`Browser`]. What it does not do: run where there is
+//! no Chromium, which [`Browser::start`] says with `None`.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No answer takes longer than this.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Programs that are Chromium by another name.
+const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// A running browser with one page.
+pub struct Browser {
+    process: Child,
+    commands: ChildStdin,
+    messages: Receiver<Value>,
+    last: u64,
+    session: Option<String>,
+    events: Vec<Value>,
+    /// Its profile, gone with it.
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    /// Starts a browser with an empty page; none where there is no Chromium.
+    pub fn start() -> Option<Self> {
+        let runs = |name: &str| {
+            let version =
+                Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            version.is_ok_and(|status| status.success())
+        };
+        let name = NAMES.iter().find(|name| runs(name))?;
+        let profile = tempfile::tempdir().expect("a folder for the profile");
+        let script = "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null";
+        let mut process = Command::new("sh")
+            .args([
+                "-c",
+                script,
+                name,
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--no-sandbox",
+                "--disable-gpu",
+            ])
+            .args([
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-extensions",
+                "--disable-background-networking",
+            ])
+            .args(["--disable-component-update", "--disable-sync", "--mute-audio", "--hide-scrollbars"])
+            .args(["--force-device-scale-factor=1", "--force-color-profile=srgb"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let commands = process.stdin.take().expect("it was asked for");
+        let answers = process.stdout.take().expect("it was asked for");
+        let (send, messages) = channel();
+        thread::spawn(move || {
+            for part in BufReader::new(answers).split(0) {
+                let Ok(part) = part else { break };
+                let message = serde_json::from_slice(&part).expect("the browser speaks JSON");
+                if send.send(message).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut browser =
+            Self { process, commands, messages, last: 0, session: None, events: vec![], _profile: profile };
+        let target = browser.call("Target.createTarget", &json!({ "url": "about:blank" }));
+        let attached = json!({ "targetId": target["targetId"], "flatten": true });
+        let session = browser.call("Target.attachToTarget", &attached);
+        browser.session = Some(session["sessionId"].as_str().expect("a session").to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.call(&format!("{domain}.enable"), &json!({}));
+        }
+        Some(browser)
+    }
+
+    /// Calls a method of the protocol and waits for its result.
+    #[track_caller]
+    pub fn call(&mut self, method: &str, parameters: &Value) -> Value {
+        self.last += 1;
+        let id = self.last;
+        let mut message = json!({ "id": id, "method": method, "params": parameters });
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut line = serde_json::to_vec(&message).expect("plain JSON");
+        line.push(0);
+        self.commands.write_all(&line).expect("the browser listens");
+        let end = Instant::now() + LIMIT;
+        loop {
+            let message = self.next(end, method);
+            if message["id"] == json!(id) {
+                assert!(message.get("error").is_none(), "{method} {parameters}: {}", message["error"]);
+                return message["result"].clone();
+            }
+            self.events.push(message);
+        }
+    }
+
+    #[track_caller]
+    fn next(&self, end: Instant, waits_for: &str) -> Value {
+        match self.messages.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(message) => message,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("the browser gave no answer to {waits_for} within {LIMIT:?}")
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("the browser ended while it was asked for {waits_for}")
+            }
+        }
+    }
+
+    /// Opens a file as `file://` and waits until it is loaded.
+    #[track_caller]
+    pub fn open(&mut self, path: &Path) {
+        let seen = self.events.len();
+        let result = self.call("Page.navigate", &json!({ "url": format!("file://{}", path.display()) }));
+        assert!(result.get("errorText").is_none(), "{result}");
+        let end = Instant::now() + LIMIT;
+        let loaded = |event: &Value| event["method"] == "Page.loadEventFired";
+        while !self.events[seen..].iter().any(loaded) {
+            let message = self.next(end, "the load of a page");
+            self.events.push(message);
+        }
+    }
+
+    /// The window's size in pixels, and whether the user prefers dark colours.
+    pub fn look(&mut self, width: u64, height: u64, dark: bool) {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", &size);
+        let scheme = if dark { "dark" } else { "light" };
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.call("Emulation.setEmulatedMedia", &features);
+    }
+
+    /// The value of an expression in the page, awaited where it is a promise.
+    #[track_caller]
+    pub fn eval(&mut self, expression: &str) -> Value {
+        let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true });
+        let result = self.call("Runtime.evaluate", &asked);
+        assert!(result.get("exceptionDetails").is_none(), "{expression}: {}", result["exceptionDetails"]);
+        result["result"].get("value").cloned().unwrap_or(Value::Null)
+    }
+
+    /// Brings an element into view and gives the middle of it, in pixels of the window.
+    #[track_caller]
+    pub fn middle(&mut self, selector: &str) -> (f64, f64) {
+        let place = format!(
+            "(() => {{ const e = document.querySelector({}); if (!e) return null; \
+             e.scrollIntoView({{ block: 'center', behavior: 'instant' }}); const r = e.getBoundingClientRect(); \
+             return [r.x + r.width / 2, r.y + r.height / 2]; }})()",
+            json!(selector)
+        );
+        let place = self.eval(&place);
+        let number = |at: usize| place[at].as_f64().unwrap_or_else(|| panic!("there is no {selector}"));
+        (number(0), number(1))
+    }
+
+    /// Moves the mouse.
+    pub fn hover(&mut self, x: f64, y: f64) {
+        self.call("Input.dispatchMouseEvent", &json!({ "type": "mouseMoved", "x": x, "y": y }));
+    }
+
+    /// Clicks the middle of an element with the mouse.
+    #[track_caller]
+    pub fn click(&mut self, selector: &str) {
+        let (x, y) = self.middle(selector);
+        self.hover(x, y);
+        for what in ["mousePressed", "mouseReleased"] {
+            let event = json!({ "type": what, "x": x, "y": y, "button": "left", "clickCount": 1 });
+            self.call("Input.dispatchMouseEvent", &event);
+        }
+    }
+
+    /// Turns the wheel with Ctrl held.
+    pub fn zoom(&mut self, x: f64, y: f64, by: f64) {
+        let event =
+            json!({ "type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": by, "modifiers": 2 });
+        self.call("Input.dispatchMouseEvent", &event);
+    }
+
+    /// Types into what has the focus.
+    pub fn type_text(&mut self, text: &str) {
+        self.call("Input.insertText", &json!({ "text": text }));
+    }
+
+    /// The whole page as PNG.
+    pub fn picture(&mut self) -> Vec<u8> {
+        let asked = json!({ "format": "png", "captureBeyondViewport": true });
+        let size = self.call("Page.getLayoutMetrics", &json!({}));
+        let content = &size["cssContentSize"];
+        let mut asked = asked;
+        asked["clip"] =
+            json!({ "x": 0, "y": 0, "width": content["width"], "height": content["height"], "scale": 1 });
+        let shot = self.call("Page.captureScreenshot", &asked);
+        bytes_of(shot["data"].as_str().expect("a picture"))
+    }
+
+    /// The page as it prints, as PDF.
+    pub fn paper(&mut self) -> Vec<u8> {
+        let asked = json!({ "preferCSSPageSize": true, "printBackground": true, "paperWidth": 8.27, "paperHeight": 11.69 });
+        let paper = self.call("Page.printToPDF", &asked);
+        bytes_of(paper["data"].as_str().expect("a document"))
+    }
+
+    /// Addresses that were asked for, and errors, warnings and exceptions, since the browser started.
+    pub fn heard(&mut self) -> (Vec<String>, Vec<String>) {
+        self.eval("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))");
+        let (mut asked, mut wrong) = (vec![], vec![]);
+        for event in &self.events {
+            let of = &event["params"];
+            let level = |at: &Value| matches!(at.as_str(), Some("error" | "warning" | "assert"));
+            match event["method"].as_str().unwrap_or_default() {
+                "Network.requestWillBeSent" => {
+                    asked.push(of["request"]["url"].as_str().unwrap_or_default().to_owned())
+                }
+                "Network.webSocketCreated" => asked.push(of["url"].as_str().unwrap_or_default().to_owned()),
+                "Runtime.exceptionThrown" => wrong.push(of["exceptionDetails"].to_string()),
+                "Runtime.consoleAPICalled" if level(&of["type"]) => wrong.push(of["args"].to_string()),
+                "Log.entryAdded" if level(&of["entry"]["level"]) => wrong.push(of["entry"].to_string()),
+                _ => {}
+            }
+        }
+        (asked, wrong)
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // It is over either way; a browser that has ended already is as good.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Base64, as the protocol writes bytes.
+fn bytes_of(text: &str) -> Vec<u8> {
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        other => panic!("{other} is no sign of base64"),
+    };
+    let signs: Vec<u8> = text.trim_end_matches('=').bytes().map(value).collect();
+    let of = |four: &[u8]| {
+        let all = four.iter().fold(0u32, |sum, sign| sum << 6 | u32::from(*sign)) << (6 * (4 - four.len()));
+        all.to_be_bytes()[1..four.len()].to_vec()
+    };
+    signs.chunks(4).flat_map(of).collect()
+}
