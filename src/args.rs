@@ -48,54 +48,78 @@ pub enum Verb {
     ///
     /// Without options it trains resnet20 on the shipped handwritten digits within a budget that keeping every feature
     /// map on the device would not fit.
+    #[command(
+        after_help = "Example: plimsoll auto --network resnet18 --image 64 --data synthetic --budget 400MB"
+    )]
     Auto(AutoArgs),
     /// Measure a network's layers and the link, at fractions of the largest batch
+    #[command(after_help = "Example: plimsoll profile --network resnet20 --budget 4MB --study digits")]
     Profile(ProfileArgs),
     /// Choose batch size, placement and learning rate from a profile
+    #[command(after_help = "Example: plimsoll tune --network resnet20 --budget 4MB --study digits")]
     Tune(TuneArgs),
     /// Plan one trace within a budget, which writes a schedule, or show time over memory for a sweep of budgets
+    #[command(
+        after_help = "Example: plimsoll plan resnet50.trace.json --budget 60% --link 12GB/s -o resnet50.schedule.json"
+    )]
     Plan(PlanArgs),
     /// Plan one trace under every policy, at one budget or over a sweep of budgets (by default 5)
+    #[command(after_help = "Example: plimsoll compare resnet50.trace.json --budget 60% --link 12GB/s")]
     Compare(CompareArgs),
     /// Prove a schedule free of races and within its budget
+    #[command(after_help = "Example: plimsoll check resnet50.trace.json resnet50.schedule.json")]
     Check(CheckArgs),
     /// Say how long a schedule takes, and where it stalls
+    #[command(
+        after_help = "Example: plimsoll simulate resnet50.trace.json resnet50.schedule.json --trace-out iteration.json"
+    )]
     Simulate(SimulateArgs),
     /// Train what was tuned
+    #[command(after_help = "Example: plimsoll run digits --epochs 5")]
     Run(RunArgs),
     /// Train a few iterations twice, planned and keeping everything, and compare every bit
+    #[command(after_help = "Example: plimsoll verify --network resnet20 --batch 32 --budget 70%")]
     Verify(VerifyArgs),
     /// Make a report that a browser opens offline: of a study, or of a trace and its schedule
     ///
     /// With --format json it is printed as JSON instead (report/1, whose schema is schemas/report.schema.json).
+    #[command(after_help = "Example: plimsoll report digits --out digits.html")]
     Report(ReportArgs),
     /// Say in words why a study's tuning chose what it chose, what limits it, and what becomes of a layer
+    #[command(after_help = "Example: plimsoll explain digits --layer conv1")]
     Explain(ExplainArgs),
     /// List the networks, or show one layer by layer
+    #[command(after_help = "Example: plimsoll networks resnet50")]
     Networks(NetworksArgs),
     /// Print one training iteration of a network as a trace
+    #[command(after_help = "Example: plimsoll trace resnet50 --batch 32 -o resnet50.trace.json")]
     Trace(TraceArgs),
     /// Say what this machine offers and what is missing
+    #[command(after_help = "Example: plimsoll doctor")]
     Doctor(DoctorArgs),
     /// Print what was tuned as lines for torchrun, Accelerate, Lightning or DeepSpeed
     ///
     /// Batch size of each worker, gradient accumulation, learning rate and warm-up. What Plimsoll plans inside an iteration
     /// (swapping, running ops again) stays behind: none of these tools can follow it.
+    #[command(after_help = "Example: plimsoll export digits --to deepspeed --workers 4")]
     Export(ExportArgs),
     /// Show which settings hold and where they come from
     ///
     /// A setting is the option of the same name. Flags on the line come first, then the environment (PLIMSOLL_BUDGET for
     /// --budget), then the file plimsoll.toml, here or in ~/.config/plimsoll; in the file, the table of a command before what
     /// stands on top. Paths are taken from the current folder. A flag that the file sets is put off by --flag=false.
+    #[command(after_help = "Example: plimsoll config show plan")]
     Config(ConfigArgs),
     /// Print the completions of a shell
     ///
     /// For bash: `plimsoll completions bash > ~/.local/share/bash-completion/completions/plimsoll`; for zsh: to a file
     /// `_plimsoll` in a folder of `$fpath`; for fish: to `~/.config/fish/completions/plimsoll.fish`.
+    #[command(after_help = "Example: plimsoll completions bash")]
     Completions(CompletionsArgs),
     /// Print the manual page of the program or of a command
     ///
     /// To read it: `plimsoll man > plimsoll.1 && man ./plimsoll.1`.
+    #[command(after_help = "Example: plimsoll man plan")]
     Man(ManArgs),
 }
 
@@ -823,4 +847,21 @@ pub enum Shell {
 pub struct ManArgs {
     /// A command, such as auto; without one the program
     pub command: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_has_an_example_that_it_takes() {
+        let program = Cli::command();
+        for command in program.get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example = help.strip_prefix("Example: ").unwrap_or_else(|| panic!("{command} has none"));
+            let read = Cli::try_parse_from(example.split_whitespace());
+            assert_eq!(read.map(|cli| cli.verb.name()).ok(), Some(command.get_name()), "{example}");
+        }
+    }
 }
