@@ -426,13 +426,16 @@ fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(),
     Ok(())
 }
 
-/// The name that is most like what was asked for, as the parser would propose it, or where all names are.
-fn did_you_mean(asked: &str, names: &[&str]) -> String {
+/// The name that is most like what was asked for, as a question, where one is at all: what the parser would propose, too.
+pub fn nearest(asked: &str, names: &[&str]) -> Option<String> {
     let like = names.iter().map(|name| (strsim::jaro(asked, name), *name));
-    match like.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(like, _)| *like > 0.7) {
-        Some((_, name)) => format!("did you mean `{name}`?"),
-        None => "`plimsoll config show` lists all that there are".to_owned(),
-    }
+    let (_, name) = like.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(like, _)| *like > 0.7)?;
+    Some(format!("did you mean `{name}`?"))
+}
+
+/// The nearest name, or where all names are.
+fn did_you_mean(asked: &str, names: &[&str]) -> String {
+    nearest(asked, names).unwrap_or_else(|| "`plimsoll config show` lists all that there are".to_owned())
 }
 
 /// A value of the file as the words of an option.

@@ -7,6 +7,7 @@
 use crate::args::PlanArgs;
 use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Format, Table, print};
+use crate::settings::nearest;
 use crate::verbs::planning::{Tried, carry, recomputed};
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
@@ -60,7 +61,12 @@ fn one(
 
 /// The policy of this name.
 pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
-    name.parse().map_err(Failure::usage)
+    name.parse().map_err(|error| {
+        let all = Policy::names();
+        let names: Vec<&str> = all.split(", ").collect();
+        let failure = Failure::usage(error);
+        nearest(name, &names).map_or(failure.clone(), |help| failure.help(help))
+    })
 }
 
 /// The failure that says which op needs how much, and which batch would fit. A trace knows only its own batch; what is not
