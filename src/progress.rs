@@ -4,13 +4,13 @@
 //! `--message-format json` each line is an object whose `event` says what it is, and whose keys are always the same:
 //!
 //! ```text
-//! {"event":"progress","what":"train","done":12,"of":100,"seconds":3.1,"left_seconds":22.7}
+//! {"event":"progress","what":"train","done":12,"of":100,"seconds":3.1,"left_seconds":22.7,"message":"loss 1.2"}
 //! {"event":"log","level":"info","message":"..."}
 //! {"event":"error","exit":3,"message":"...","help":"..."}
 //! ```
 //!
-//! `what` names the step, or the command where no step is counted; `of` and `left_seconds` are null where they are not
-//! known, `help` where there is none. Of progress there are at most five a second, and one a second where nothing can be
+//! `what` names the step, or the command where it has none under way; `of` and `left_seconds` are null where they are not
+//! known, `message` and `help` where there is none. Of progress there are at most five a second, and one a second where nothing can be
 //! counted. Results never come this way: they go to stdout.
 
 use crate::failure::Failure;
@@ -273,8 +273,16 @@ impl Told {
             true => hundredths(self.bar.eta()),
             false => 0.0,
         });
-        let (what, seconds) = (self.what, hundredths(since));
-        json!({"event": "progress", "what": what, "done": done, "of": of, "seconds": seconds, "left_seconds": left})
+        let message = Some(self.bar.message()).filter(|message| !message.is_empty());
+        json!({
+            "event": "progress",
+            "what": self.what,
+            "done": done,
+            "of": of,
+            "seconds": hundredths(since),
+            "left_seconds": left,
+            "message": message,
+        })
     }
 }
 

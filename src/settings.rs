@@ -426,10 +426,9 @@ fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(),
     Ok(())
 }
 
-/// The name that is most like what was asked for, as a question, where one is at all: what the parser would propose, too.
+/// The name that is nearest to what was asked for, as a question.
 pub fn nearest(asked: &str, names: &[&str]) -> Option<String> {
-    let like = names.iter().map(|name| (strsim::jaro(asked, name), *name));
-    let (_, name) = like.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(like, _)| *like > 0.7)?;
+    let name = plimsoll_networks::nearest(asked, names.iter().copied()).into_iter().next()?;
     Some(format!("did you mean `{name}`?"))
 }
 

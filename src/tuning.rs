@@ -188,12 +188,13 @@ pub fn tune(
     let (costs, tried) = (RefCell::default(), RefCell::new(tried()?));
     let tuner = Tuner { task, request, largest, keeps_all, costs, tried };
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
-    let bar = progress::bar("tune", EVALUATIONS as u64, quiet);
+    let bar = progress::spinner("tune", quiet);
     let mut rounds: Vec<Round> = Vec::new();
     loop {
         let model = Model::fit(profile).map_err(Failure::usage)?;
         bar.reset();
         let found = tuner.search(&model, &bar)?;
+        bar.set_message(format!("running batch {}", found.chosen.batch));
         let chosen = tuner.measure(&model, found.chosen, found.plan)?;
         let verdict = confirm(&predicted(&model, &chosen.measured), &observed(&chosen.measured));
         let (iteration, measured) = (found.chosen.iteration, chosen.measured.figures.iteration_seconds);
@@ -233,6 +234,7 @@ impl Tuner<'_> {
     fn search(&self, model: &Model, bar: &progress::Bar) -> Result<Search, Failure> {
         let relative_error = |batch| model.iteration_error(batch);
         let mut plan_at = |batch| {
+            bar.set_message(format!("planning batch {batch}"));
             bar.inc(1);
             self.planned(model, batch)
         };

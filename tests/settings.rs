@@ -162,7 +162,7 @@ fn programs_read_errors_and_logs_as_lines_of_json() {
     assert!(unknown["help"].as_str().expect("text").contains("'plan'"), "{unknown}");
     let all = events("verify --network mlp --image 8 --batch 16 --iterations 5000 --format json");
     let progress: Vec<_> = all.iter().filter(|event| event["event"] == "progress").collect();
-    let keys = ["event", "what", "done", "of", "seconds", "left_seconds"];
+    let keys = ["event", "what", "done", "of", "seconds", "left_seconds", "message"];
     for event in &progress {
         let found: Vec<_> = event.as_object().expect("an object").keys().cloned().collect();
         assert_eq!(found, keys, "{event}");
