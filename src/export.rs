@@ -57,7 +57,7 @@ impl Export {
         let at_once =
             at_once.ok_or_else(|| Failure::usage(format_args!("{workers} is no number of workers")))?;
         let global = global.unwrap_or(at_once);
-        if global % at_once != 0 {
+        if !global.is_multiple_of(at_once) {
             let batch = config.batch;
             let below = global / at_once * at_once;
             let nearest = if below == 0 { String::new() } else { format!("{below} and ") };
@@ -74,7 +74,7 @@ impl Export {
             batch: config.batch,
             workers,
             accumulation: global / at_once,
-            rate,
+            rate: to_six_digits(rate),
             warmup,
             notes: Vec::new(),
         })
@@ -104,7 +104,7 @@ impl Export {
             "Its plan keeps everything on the device, so nothing is lost here.".to_owned()
         } else {
             format!(
-                "Not exported: its plan inside an iteration, which swaps {swaps} times and runs {again} ops again. \
+                "Not exported: its plan inside an iteration (tensors swapped: {swaps}, ops run again: {again}). \
                  Without that a batch of {batch} takes more memory."
             )
         });
@@ -222,6 +222,11 @@ impl Export {
         }
         serde_json::to_string_pretty(&config).expect("plain JSON") + "\n"
     }
+}
+
+/// As many digits as a rate needs.
+fn to_six_digits(rate: f64) -> f64 {
+    format!("{rate:.5e}").parse().expect("a number was just written")
 }
 
 /// Rate and warm-up of an update of so many samples: the config's own at its own batch.

@@ -38,6 +38,8 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
         return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
     }
     let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Said of the folder itself, and not of a temporary file that nobody asked for.
+    fs::metadata(folder).map_err(failed)?;
     let mut builder = tempfile::Builder::new();
     // As any new file has it; the umask takes its part.
     #[cfg(unix)]

@@ -56,7 +56,17 @@ impl Study {
             let config = study.config();
             return (study, config);
         }
-        (Study { folder: path.parent().map_or_else(PathBuf::new, Path::to_owned) }, path.to_owned())
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        (Study { folder: folder.map_or_else(|| PathBuf::from("."), Path::to_owned) }, path.to_owned())
+    }
+
+    /// The study of which a folder or the config in it is named, which must be there.
+    pub fn existing(path: &Path) -> Result<Study, Failure> {
+        if !path.exists() {
+            return Err(Failure::usage(format_args!("there is no folder {}", path.display()))
+                .help("name a study's folder, as `plimsoll auto` and `plimsoll tune` make it"));
+        }
+        Ok(Study::of_config(path).0)
     }
 
     /// What was measured, as it was measured.

@@ -368,7 +368,7 @@ impl Tuner<'_> {
         }
         let base = self.request.rate.base_batch;
         let known = [Some(&best), keeper.as_ref()].into_iter().flatten();
-        let known = known.filter(|ran| ran.batch() == base && ran.keeps_everything()).cloned().next();
+        let known = known.filter(|ran| ran.batch() == base && ran.keeps_everything()).next().cloned();
         let yours = match (known, self.keeps_all) {
             (Some(ran), _) => Some(ran),
             (None, Some(most)) if (self.task.smallest_batch()..=most).contains(&base) => {

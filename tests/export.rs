@@ -27,8 +27,8 @@ fn one_worker_has_the_configs_own_numbers_and_more_follow_its_rule() {
     let four = export(2, Some(384));
     assert_eq!((four.batch, four.workers, four.accumulation, four.global()), (96, 2, 2, 384));
     // Twelve times the base batch; log2(12) epochs of 25 updates, but a tenth of 20 epochs at most.
-    assert!((four.rate - 0.6).abs() < 1e-12 && four.warmup == 50, "{four:?}");
-    assert!(four.notes.iter().any(|note| note.contains("swaps 1 times")), "{four:?}");
+    assert!(four.rate == 0.6 && four.warmup == 50, "{four:?}");
+    assert!(four.notes.iter().any(|note| note.contains("tensors swapped: 1")), "{four:?}");
     assert!(four.notes.iter().any(|note| note.contains("Batch normalisation sees 96 samples")), "{four:?}");
 }
 

@@ -44,10 +44,6 @@ impl Tuned {
     /// Reads a study. Fails with what to do where it is no study, half of one, or one of another version.
     pub fn read(study: &Study) -> Result<Tuned, Failure> {
         let folder = study.folder().display();
-        if !study.folder().is_dir() {
-            return Err(Failure::usage(format_args!("there is no folder {folder}"))
-                .help("name a study's folder, as `plimsoll auto` and `plimsoll tune` make it"));
-        }
         if !study.config().exists() {
             let failure = Failure::usage(format_args!(
                 "{folder} holds no choice: {} is missing",

@@ -40,7 +40,7 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
             subject.tables(args.layer.as_deref(), Vec::new())
         }
         ReportedArgs { study: Some(folder), .. } => {
-            let (study, _) = Study::of_config(folder);
+            let study = Study::existing(folder)?;
             let tuned = Tuned::read(&study)?;
             let predicted = simulate(&tuned.trace, &tuned.schedule);
             let measured = Some(&tuned.tuning.timeline);

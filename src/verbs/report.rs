@@ -22,7 +22,7 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
             (of_schedule(trace, schedule)?, PathBuf::from("report.html"))
         }
         ReportedArgs { study: Some(folder), .. } => {
-            let (study, _) = Study::of_config(folder);
+            let study = Study::existing(folder)?;
             (Tuned::read(&study)?.report()?, study.report())
         }
         _ => return Err(Failure::usage("a report is of a study, or of a trace and its schedule")),
