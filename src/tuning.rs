@@ -367,8 +367,8 @@ impl Tuner<'_> {
             keeper = Some(ran);
         }
         let base = self.request.rate.base_batch;
-        let known = [Some(&best), keeper.as_ref()].into_iter().flatten();
-        let known = known.filter(|ran| ran.batch() == base && ran.keeps_everything()).next().cloned();
+        let is_base = |ran: &&Rc<Ran>| ran.batch() == base && ran.keeps_everything();
+        let known = [Some(&best), keeper.as_ref()].into_iter().flatten().find(is_base).cloned();
         let yours = match (known, self.keeps_all) {
             (Some(ran), _) => Some(ran),
             (None, Some(most)) if (self.task.smallest_batch()..=most).contains(&base) => {
