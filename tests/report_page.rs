@@ -88,7 +88,6 @@ fn hostile() -> Report {
     let fit = report.fit.as_mut().expect("a tuned sample");
     fit.notes = vec![word(0), word(1)];
     fit.kinds.iter_mut().enumerate().for_each(|(at, kind)| kind.kind = format!("{at} {}", word(at)));
-    fit.kinds.iter_mut().for_each(|kind| kind.op.iter_mut().for_each(|op| *op = word(1)));
     fit.link.iter_mut().enumerate().for_each(|(at, link)| link.what = format!("{at} {}", word(at)));
     for (at, row) in report.policies.rows.iter_mut().enumerate() {
         (row.policy, row.paper, row.note) = (word(at), word(at + 1), Some(word(at)));

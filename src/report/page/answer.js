@@ -17,7 +17,7 @@ function answer() {
   if (!answer) return schedule();
   const [chosen] = answer.settings;
   const yours = answer.settings.find((s) => s.what === "yours");
-  const gain = chosen && yours && chosen !== yours && chosen.samples_per_second / yours.samples_per_second;
+  const other = [yours, answer.settings.find((s) => s.what === "keeping everything")].find((s) => s && s !== chosen && known(s.epoch_seconds));
   const keep = answer.keep_your_settings;
   document.getElementById("sections").append(element("li", {}, element("a", { href: "#page" }, "Answer")));
   return element(
@@ -30,8 +30,8 @@ function answer() {
     facts([
       ["Batch", count(answer.batch), yours && yours.batch !== answer.batch ? `yours: ${count(yours.batch)}` : "samples of one iteration"],
       ["Learning rate", digits(answer.learning_rate), answer.warmup_iterations ? `reached after ${counted(answer.warmup_iterations, "iteration")}` : "from the first iteration on"],
-      chosen && ["Throughput", `${digits(chosen.samples_per_second ?? answer.batch / chosen.predicted_iteration_seconds)}/s`, throughputWords(chosen, gain)],
-      chosen && known(chosen.epoch_seconds) && ["Epoch", seconds(chosen.epoch_seconds), yours && yours !== chosen && known(yours.epoch_seconds) ? `yours: ${seconds(yours.epoch_seconds)}` : null],
+      chosen && ["Throughput", `${digits(chosen.samples_per_second ?? answer.batch / chosen.predicted_iteration_seconds)}/s`, throughputWords(chosen, other)],
+      chosen && known(chosen.epoch_seconds) && ["Epoch", seconds(chosen.epoch_seconds), other && `${otherWords(other)}: ${seconds(other.epoch_seconds)}`],
       chosen && known(chosen.peak_bytes) && ["Peak of device memory", bytes(chosen.peak_bytes), `budget: ${bytes(about.budget_bytes)}`],
     ]),
     pairs([
@@ -44,10 +44,13 @@ function answer() {
   );
 }
 
-function throughputWords(chosen, gain) {
+const otherWords = (other) => (other.what === "yours" ? "yours" : `${other.what} at batch ${count(other.batch)}`);
+
+function throughputWords(chosen, other) {
   const measured = known(chosen.samples_per_second) ? "samples, measured" : "samples, predicted";
-  if (!known(gain)) return measured;
-  return Math.abs(gain - 1) < 0.005 ? `${measured}; the same as yours` : `${measured}; ${digits(gain, 3)} times yours`;
+  const gain = other && chosen.samples_per_second / other.samples_per_second;
+  if (!gain || !known(gain)) return measured;
+  return Math.abs(gain - 1) < 0.005 ? `${measured}; as ${otherWords(other)}` : `${measured}; ${digits(gain, 3)} times ${otherWords(other)}`;
 }
 
 /** Settings as columns, quantities as rows: one compares along a line. */
@@ -62,7 +65,6 @@ function settings(all) {
     ["samples per second", (s) => digits(s.samples_per_second), (s) => s.samples_per_second],
     ["peak of device memory", (s) => bytes(s.peak_bytes), (s) => s.peak_bytes],
     ["epoch", (s) => seconds(s.epoch_seconds), (s) => s.epoch_seconds],
-    ["note", (s) => s.note || "", (s) => s.note || null],
   ].filter(([, , value]) => all.some((s) => value(s) !== null && value(s) !== undefined));
   const columns = [
     { title: "", csv: "quantity", value: (row) => row[0] },
@@ -74,7 +76,8 @@ function settings(all) {
     element("thead", {}, element("tr", {}, element("th", { scope: "col" }, element("span", { class: "aside" }, "quantity")), all.map((s) => element("th", { scope: "col" }, s.what)))),
     element("tbody", {}, rows.map(([name, show]) => element("tr", {}, element("th", { scope: "row" }, name), all.map((s, at) => element("td", { class: at ? "" : "chosen" }, show(s)))))),
   );
-  return element("div", { class: "table-block settings-block" }, element("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": "Settings side by side" }, made), element("div", { class: "tools", style: "margin-top:.5rem" }, copyButton(columns, () => rows)));
+  const notes = all.filter((s) => s.note).map((s) => element("p", { class: "note" }, `${capital(s.what)}: ${s.note}.`));
+  return element("div", { class: "table-block settings-block" }, element("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": "Settings side by side" }, made), notes, element("div", { class: "tools", style: "margin-top:.5rem" }, copyButton(columns, () => rows)));
 }
 
 /** On top where there was no tuning: what the schedule does. */

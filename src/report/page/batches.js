@@ -81,7 +81,7 @@ function measuredAt(b, point, what) {
 
 function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
   const { b } = of;
-  const frame = { left: 62, right: 18, top: 58, bottom: 50 };
+  const frame = { left: 62, right: 18, top: 62, bottom: 50 };
   // A logarithmic axis lives in powers of its base; a plain one starts at 0.
   const [min, max] = wide ? [2 ** Math.floor(Math.log2(least)), 2 ** Math.ceil(Math.log2(most * 1.02))] : [0, most * 1.06];
   const within = width - frame.left - frame.right;
@@ -104,7 +104,7 @@ function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
     tooltip: { ...tooltip(colours), formatter: (item) => batchTip(of, item) },
     series: [
       band("its stated error", rows.map((r) => [r[0], r[2], r[3]]), colours.blue),
-      line(of.time ? "floor" : "limit", 4, { lineStyle: { type: "dashed", color: colours.grey, width: 2 }, itemStyle: { color: colours.grey }, showSymbol: false }),
+      line(of.time ? "floor" : "limit", 4, { lineStyle: { type: "dashed", color: colours.grey, width: 2 }, itemStyle: { color: colours.grey }, showSymbol: false, z: 3 }),
       line("predicted", 1, {
         lineStyle: { color: colours.blue, width: 2.5 }, itemStyle: { color: colours.blue },
         markLine: { silent: true, symbol: "none", data: uprights(colours, lines, place, width) },

@@ -29,6 +29,9 @@ function memory() {
   );
 }
 
+/** The end of what is shown of memory, in nanoseconds; all of it is predicted. */
+const endOfMemory = () => Math.max(1, ...[report.memory.pool, report.memory.keeping_everything, report.memory.host, report.memory.in_flight].map(endOf));
+
 function bytesPlot(m, device, without) {
   const hasHost = m.host.bytes.some((b) => b > 0);
   const moves = m.in_flight.bytes.some((b) => b > 0);
@@ -45,14 +48,15 @@ function bytesPlot(m, device, without) {
     caption: `As predicted. ${known(without) ? "What keeping everything would need is drawn on its own timeline, which no budget slows down." : ""}`,
     about: `Budget ${bytes(m.budget_bytes)}; in use at most ${bytes(m.resident_bytes + m.alive_bytes)}.`,
     zoom: "time",
+    end: endOfMemory,
     height: (width) => (width < 480 ? 330 : 380),
     legend: [...lines, { name: "budget", colour: "black", mark: "line" }, { name: "always there", colour: "grey", mark: "dash" }],
     option: (colours) => {
       const y = byteAxis(highest);
-      const flat = (name, value, style) => ({ type: "line", name, showSymbol: false, silent: true, data: [[0, value], [endOfTime(), value]], lineStyle: style, itemStyle: { color: style.color } });
+      const flat = (name, value, style) => ({ type: "line", name, showSymbol: false, silent: true, data: [[0, value], [endOfMemory(), value]], lineStyle: style, itemStyle: { color: style.color } });
       return {
         grid: { left: 62, right: 18, top: 20, bottom: 76 },
-        xAxis: timeAxis(colours, endOfTime()),
+        xAxis: timeAxis(colours, endOfMemory()),
         yAxis: axis(colours, { name: `memory (${y.name})`, nameGap: 44, min: 0, max: y.max, interval: y.interval, axisLabel: { formatter: y.label } }),
         tooltip: { ...tooltip(colours), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: colours.soft } }, formatter: (items) => bytesTip(lines, items) },
         series: [
@@ -115,6 +119,7 @@ function addressPlot(m) {
     about: `${counted(a.start.length, "residency", "residencies")} in a pool of ${bytes(m.pool_bytes)}.`,
     canvas: true,
     zoom: "time",
+    end: endOfMemory,
     height: (width) => (width < 480 ? 380 : 460),
     legend: HOLDS.map((name, what) => ({ name, ...HOLD_LOOKS[what] })).filter((_, what) => used[what]),
     option: (colours) => addressOption(m, colours),
@@ -157,7 +162,7 @@ function addressOption(m, colours) {
   series[0].markLine = { ...end, data: [{ yAxis: m.pool_bytes }] };
   return {
     grid: { left: 62, right: 18, top: 24, bottom: 76 },
-    xAxis: timeAxis(colours, endOfTime()),
+    xAxis: timeAxis(colours, endOfMemory()),
     yAxis: axis(colours, { name: `address in the pool (${y.name})`, nameGap: 44, min: 0, max: Math.max(y.max, m.pool_bytes * 1.06), interval: y.interval, axisLabel: { formatter: y.label, showMaxLabel: false } }),
     tooltip: {
       ...tooltip(colours),

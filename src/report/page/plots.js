@@ -23,7 +23,7 @@ const palette = () => (isDark() && !printing ? COLOURS.dark : COLOURS.light);
  * - height(width): pixels; canvas: for thousands of shapes
  * - legend: [{ name, colour, mark, off? }]; colours are names of COLOURS, marks those of `swatch`
  * - option(colours, width): what ECharts draws
- * - zoom: "time" for plots that are zoomed together, "own" for others; hint: how, in words
+ * - zoom: "time" for plots that are zoomed together, which say where they `end()`; hint: how, in words
  * - numbers(): { columns, rows } of the table below
  * - extra: elements between the drawing and its numbers
  */
@@ -121,10 +121,15 @@ function scaleRange(state, factor, shift) {
 
 /** Zooms a plot, in percent of its width, and with it all that show the same time; not `drawnAlready`, which is there already. */
 function setRange(state, from, to, drawnAlready) {
+  const whole = from <= 0 && to >= 100;
   for (const other of plots) {
     if (other !== state && !(state.spec.zoom === "time" && other.spec.zoom === "time")) continue;
-    other.range = [from, to];
-    if (other.chart && other !== drawnAlready) other.chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, start: from, end: to, quiet: true });
+    const scale = other === state ? 1 : state.spec.end() / other.spec.end();
+    const [start, end] = whole ? [0, 100] : [from * scale, Math.min(100, to * scale)];
+    // A span that lies after the end of what the other shows moves nothing there.
+    if (start >= end) continue;
+    other.range = [start, end];
+    if (other.chart && other !== drawnAlready) other.chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, start, end, quiet: true });
   }
 }
 
@@ -288,7 +293,7 @@ function uprights(colours, lines, place, width) {
     .map((line) => ({ ...line, at: place(line.x) }))
     .sort((a, b) => a.at - b.at)
     .map((line) => {
-      const half = (line.words.length * 6.1) / 2 + 4;
+      const half = (line.words.length * (line.strong ? 7.2 : 6.2)) / 2 + 4;
       const middle = Math.max(half, Math.min(width - half, line.at));
       let row = 0;
       while ((used[row] ?? -Infinity) > middle - half) row += 1;
@@ -298,7 +303,7 @@ function uprights(colours, lines, place, width) {
     .map((line) => ({
       xAxis: line.x,
       lineStyle: { color: colours[line.colour], type: line.type, width: line.strong ? 2 : 1.5 },
-      label: { formatter: line.words, color: colours.ink, fontSize: 12, fontWeight: line.strong ? 600 : 400, distance: 5 + line.row * 16, offset: [line.shift, 0] },
+      label: { formatter: line.words, color: colours.ink, fontSize: 12, fontWeight: line.strong ? 600 : 400, distance: 9 + line.row * 16, offset: [line.shift, 0] },
     }));
 }
 

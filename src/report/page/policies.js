@@ -16,8 +16,8 @@ function policies() {
     { title: "comes back", csv: "prefetched_bytes", value: (r) => ofPlan(r, r.prefetched_bytes), text: (v) => bytes(v) },
     { title: "device memory", csv: "device_bytes", value: (r) => r.device_bytes, text: (v) => bytes(v) },
     { title: "planned in", csv: "planning_seconds", value: (r) => r.planning_seconds, text: (v) => seconds(v, 3) },
-    p.rows.some((r) => r.note) ? { title: "note", value: (r) => r.note || "", wide: true } : null,
-  ].filter(Boolean);
+    { title: "note", value: (r) => r.note, hidden: true },
+  ];
   return section(
     "policies",
     "All policies side by side",
@@ -25,6 +25,7 @@ function policies() {
     element("p", {}, `All at batch ${count(report.about.batch)} within ${bytes(report.about.budget_bytes)}. No schedule is shorter than ${seconds(p.bound_seconds)}; the ops alone take ${seconds(p.compute_seconds)}. ${failed ? `${capital(counted(failed, "policy has", "policies have"))} no plan that fits.` : ""}`),
     planned.length ? policyPlot(p, planned) : null,
     table(columns, p.rows, { label: "All policies side by side" }),
+    element("ul", { class: "notes note" }, p.rows.filter((r) => r.note).map((r) => element("li", {}, element("b", {}, r.policy), `: ${r.note}`))),
   );
 }
 

@@ -2,10 +2,11 @@
 
 /**
  * A table. Columns: { title, unit?, value(row), text?(value, row), show?(row) }; `value` is what sorts and what CSV gets,
- * `text` what is read, `show` an element instead of a text. Numbers stand right.
+ * `text` what is read, `show` an element instead of a text; what is `hidden` is only in the CSV. Numbers stand right.
  * Options: { label, filter: true, chips: { title, of(row) }, fixed: true (no sorting), file }.
  */
-function table(columns, rows, options = {}) {
+function table(all, rows, options = {}) {
+  const columns = all.filter((c) => !c.hidden);
   const lines = rows.map((row, index) => ({ row, index, line: null, search: "" }));
   const numeric = columns.map((c) => rows.some((row) => typeof c.value(row) === "number"));
   const body = element("tbody", { role: "rowgroup" });
@@ -69,7 +70,7 @@ function table(columns, rows, options = {}) {
   }
   if (asCards && !options.fixed) tools.push(element("span", { class: "narrow-sort" }, element("label", {}, "Sort by ", sortSelect), turn));
   if (options.filter || options.chips) tools.push(shownCount);
-  tools.push(copyButton(columns, () => lines.map((l) => l.row)));
+  tools.push(copyButton(all, () => lines.map((l) => l.row)));
   arrange();
 
   const made = element(

@@ -1,12 +1,7 @@
 // One iteration on three lanes, predicted over measured.
 
-/** The end of what is shown over time, in nanoseconds, the same for all plots that are zoomed together. */
-function endOfTime() {
-  const last = (series) => series.at[series.at.length - 1] || 0;
-  const { memory, iteration } = report;
-  const ends = [memory.pool, memory.keeping_everything, memory.host, memory.in_flight].map(last);
-  return Math.max(1, ...ends, ...iteration.timelines.map((t) => t.makespan_seconds * 1e9));
-}
+/** The end of all timelines, in nanoseconds. */
+const endOfTimelines = () => Math.max(1, ...report.iteration.timelines.map((t) => t.makespan_seconds * 1e9));
 
 function iteration() {
   const { iteration } = report;
@@ -22,6 +17,7 @@ function iteration() {
     about: timelines.map((t) => `${t.name}: ${seconds(t.makespan_seconds)}, compute waits ${seconds(stalledSeconds(t))}.`).join(" "),
     canvas: true,
     zoom: "time",
+    end: endOfTimelines,
     hint: "Zoom with the buttons, the slider, or Ctrl and the wheel; drag to move. Memory below zooms along.",
     height: (width) => 50 + timelines.length * (width < 480 ? 150 : 168),
     legend: [
@@ -33,10 +29,11 @@ function iteration() {
     extra: stalled ? stallTable() : null,
   });
   const words = timelines.map((t) => `${capital(t.name)}: ${seconds(t.makespan_seconds)}, ${t.stalls.length ? `of which compute waits ${seconds(stalledSeconds(t))} (${percent(stalledSeconds(t) / t.makespan_seconds)})` : "and compute never waits"}.`);
-  words.push(`The ops alone take ${seconds(iteration.compute_seconds)}; no schedule within the budget is shorter than ${seconds(iteration.bound_seconds)}, and the predicted one is ${percent(predicted.makespan_seconds / iteration.bound_seconds - 1)} above that.`);
+  words.push(`The ops alone take ${seconds(iteration.compute_seconds)}; no schedule within the budget is shorter than ${seconds(iteration.bound_seconds)}, ${aboveBound(predicted.makespan_seconds / iteration.bound_seconds - 1)}.`);
   return section("iteration", "Where the time goes", "Timeline", element("p", {}, words.join(" ")), laneTable(timelines), timeline);
 }
 
+const aboveBound = (share) => (share < 0.0005 ? "and the predicted one takes just that" : `and the predicted one is ${percent(share)} above that`);
 const stalledSeconds = (view) => view.stalls.reduce((sum, s) => sum + s.length, 0) / 1e9;
 
 function laneTable(timelines) {
@@ -65,7 +62,7 @@ function stallTable() {
 
 /** Zooms the plots over time to a span, with as much again on both sides. */
 function zoomTo(from, to) {
-  const end = endOfTime();
+  const end = endOfTimelines();
   const around = Math.max(to - from, end / 2000);
   const state = plots.find((p) => p.spec.id === "timeline");
   setRange(state, Math.max(0, (100 * (from - around)) / end), Math.min(100, (100 * (to + around)) / end));
@@ -77,7 +74,7 @@ function timelineOption(colours, width) {
   const narrow = width < 480;
   const left = narrow ? 66 : 78;
   const each = narrow ? 150 : 168;
-  const end = endOfTime();
+  const end = endOfTimelines();
   const grid = timelines.map((_, at) => ({ left, right: 16, top: 26 + at * each, height: each - 48 }));
   const last = timelines.length - 1;
   return {
@@ -153,7 +150,7 @@ function timelineTip(item) {
   const at = item.value[3];
   if (item.seriesName === "compute waits") {
     const s = t.stalls[at];
-    return tip("Compute waits", [["from", nanoseconds(s.start, 6)], ["for", nanoseconds(s.length)], ["in", t.name]], capital(s.cause));
+    return tip(`Compute waits for ${s.cause}`, [["from", nanoseconds(s.start, 6)], ["for", nanoseconds(s.length)], ["in", t.name]]);
   }
   const { slices } = t;
   const moved = slices.bytes[at];
