@@ -97,7 +97,7 @@ impl Export {
         self.notes = vec![
             format!("From {from}: {} tuned by Plimsoll on {device}, within {budget_bytes}.", network.name),
             format!(
-                "Learning rate {rate:.6} at {global} samples an update, from {base_rate} at {base_batch}."
+                "Learning rate {rate} at {global} samples an update, from {base_rate} at {base_batch}."
             ),
         ];
         self.notes.push(if swaps + again == 0 {
