@@ -2,6 +2,10 @@
 //!
 //! Help texts are these doc comments. What is not built yet is not here.
 
+mod values;
+
+pub use values::{DataSource, DeviceChoice, HostPlace, Image};
+
 use crate::export::Tool;
 use crate::failure::Failure;
 use crate::output::Format;
@@ -13,7 +17,6 @@ use plimsoll_ir::units::Size;
 use plimsoll_ir::{BytesPerSecond, Seconds};
 use plimsoll_tuner::{Policy, Trick};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// Loads a GPU to the line: measures a network and a machine, chooses batch size, placement and learning rate for a
 /// memory budget, and trains exactly that.
@@ -166,108 +169,12 @@ pub struct NetworkArgs {
     pub classes: Option<u32>,
 }
 
-/// Height and width of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Image(pub [u32; 2]);
-
-impl FromStr for Image {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Image, String> {
-        let (height, width) = text.split_once('x').unwrap_or((text, text));
-        let side = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0);
-        match (side(height), side(width)) {
-            (Some(height), Some(width)) => Ok(Image([height, width])),
-            _ => {
-                Err("an image size is a number of pixels such as 64, or height x width such as 48x64".into())
-            }
-        }
-    }
-}
-
-/// What to train on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DataSource {
-    /// The handwritten digits that come with Plimsoll.
-    Digits,
-    /// Noise of any shape: this many samples.
-    Synthetic(u64),
-    /// A folder with MNIST's four IDX files.
-    Mnist(PathBuf),
-    /// A folder with CIFAR-10's binary files.
-    Cifar10(PathBuf),
-}
-
-impl FromStr for DataSource {
-    type Err = String;
-    fn from_str(text: &str) -> Result<DataSource, String> {
-        let wanted = "data is `digits`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER` or `cifar10:FOLDER`";
-        match text.split_once(':').unwrap_or((text, "")) {
-            ("digits", "") => Ok(DataSource::Digits),
-            ("synthetic", "") => Ok(DataSource::Synthetic(4096)),
-            ("synthetic", count) => {
-                let samples = count.parse().ok().filter(|n| *n > 0);
-                samples
-                    .map(DataSource::Synthetic)
-                    .ok_or_else(|| format!("`{count}` is no number of samples; {wanted}"))
-            }
-            ("mnist", folder) if !folder.is_empty() => Ok(DataSource::Mnist(folder.into())),
-            ("cifar10", folder) if !folder.is_empty() => Ok(DataSource::Cifar10(folder.into())),
-            _ => Err(wanted.into()),
-        }
-    }
-}
-
 /// The data's option.
 #[derive(Clone, Debug, Args)]
 pub struct DataArgs {
     /// What to train on: digits, synthetic, synthetic:SAMPLES, mnist:FOLDER or cifar10:FOLDER
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
     pub data: DataSource,
-}
-
-/// Where the host side of the swapped tensors lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostPlace {
-    /// Anonymous memory.
-    Memory,
-    /// A file of exactly the needed size.
-    File(PathBuf),
-}
-
-impl FromStr for HostPlace {
-    type Err = String;
-    fn from_str(text: &str) -> Result<HostPlace, String> {
-        match text.split_once(':') {
-            None if text == "memory" => Ok(HostPlace::Memory),
-            Some(("file", path)) if !path.is_empty() => Ok(HostPlace::File(path.into())),
-            _ => Err("the host side is `memory` or `file:PATH`".into()),
-        }
-    }
-}
-
-/// What trains.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The processor.
-    #[default]
-    Cpu,
-    /// An NVIDIA GPU, by its number from 0.
-    Cuda(u32),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = String;
-    fn from_str(text: &str) -> Result<DeviceChoice, String> {
-        match text.split_once(':') {
-            None if text == "cpu" => Ok(DeviceChoice::Cpu),
-            None if text == "cuda" => Ok(DeviceChoice::Cuda(0)),
-            Some(("cuda", number)) => number
-                .parse()
-                .map(DeviceChoice::Cuda)
-                .map_err(|_| format!("`{number}` is no number of a device")),
-            _ => Err("a device is `cpu`, `cuda` or `cuda:N`".into()),
-        }
-    }
 }
 
 /// The device and how it is set up.

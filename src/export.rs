@@ -96,9 +96,7 @@ impl Export {
         let again = schedule.commands.iter().filter(is_again).count();
         self.notes = vec![
             format!("From {from}: {} tuned by Plimsoll on {device}, within {budget_bytes}.", network.name),
-            format!(
-                "Learning rate {rate} at {global} samples an update, from {base_rate} at {base_batch}."
-            ),
+            format!("Learning rate {rate} at {global} samples an update, from {base_rate} at {base_batch}."),
         ];
         self.notes.push(if swaps + again == 0 {
             "Its plan keeps everything on the device, so nothing is lost here.".to_owned()
