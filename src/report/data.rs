@@ -340,8 +340,8 @@ pub struct FitKind {
     pub measured: Vec<f64>,
     /// Its batch size.
     pub batch: Vec<u64>,
-    /// Its op's name.
-    pub op: Vec<String>,
+    /// Its op's name: the position in `Iteration::names`.
+    pub op: Vec<u32>,
 }
 
 /// An iteration that was held out.

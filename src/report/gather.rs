@@ -60,13 +60,25 @@ impl Subject<'_> {
 
 /// Names, each once.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     list: Vec<String>,
     index: HashMap<String, u32>,
 }
 
 impl Names {
-    fn of(&mut self, name: &str) -> u32 {
+    /// Names that are known already.
+    pub(super) fn from(list: Vec<String>) -> Names {
+        let index = list.iter().cloned().zip(0..).collect();
+        Names { list, index }
+    }
+
+    /// All of them.
+    pub(super) fn into_list(self) -> Vec<String> {
+        self.list
+    }
+
+    /// The position of a name.
+    pub(super) fn of(&mut self, name: &str) -> u32 {
         if let Some(known) = self.index.get(name) {
             return *known;
         }

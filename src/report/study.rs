@@ -8,7 +8,7 @@ use crate::report::data::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Policies,
     PolicyRow, Report, Setting,
 };
-use crate::report::gather::Subject;
+use crate::report::gather::{Names, Subject};
 use crate::report::policies::paper;
 use crate::report::reasons::percent;
 use crate::study::Study;
@@ -76,9 +76,9 @@ impl Tuned {
             schedule: document(study, &schedule)?,
         };
         check_valid(&schedule, &tuned.trace, &tuned.schedule)?;
-        if tuned.tuning.timeline.spans.len() != tuned.schedule.commands.len()
-            || tuned.tuning.made.version.is_empty()
-        {
+        let chosen = tuned.run("chosen").map(|run| run.batch);
+        let commands = tuned.schedule.commands.len();
+        if tuned.tuning.timeline.spans.len() != commands || chosen != Some(tuned.config.batch) {
             let message = format!("{folder}: {} is of another schedule", name(&study.tuning()));
             return Err(Failure::usage(message).help(tune_again(study)));
         }
@@ -92,7 +92,9 @@ impl Tuned {
         let mut report = subject.report(self.policies(), self.about());
         report.answer = Some(self.answer());
         report.batches = Some(self.batches());
-        report.fit = Some(fit(profile)?);
+        let mut names = Names::from(std::mem::take(&mut report.iteration.names));
+        report.fit = Some(fit(profile, &mut names)?);
+        report.iteration.names = names.into_list();
         Ok(report)
     }
 
@@ -344,7 +346,7 @@ fn ran(run: &Run, figures: Figures) -> BatchMeasured {
 }
 
 /// How well the model fits what was measured.
-pub fn fit(profile: &Profile) -> Result<Fit, Failure> {
+fn fit(profile: &Profile, names: &mut Names) -> Result<Fit, Failure> {
     let model = Model::fit(profile).map_err(Failure::usage)?;
     let held_out = model.held_out().iter().map(|held| FitHeldOut {
         batch: held.batch,
@@ -353,7 +355,7 @@ pub fn fit(profile: &Profile) -> Result<Fit, Failure> {
         measured_seconds: held.measured.0,
     });
     Ok(Fit {
-        kinds: kinds(profile, &model)?,
+        kinds: kinds(profile, &model, names)?,
         held_out: held_out.collect(),
         link: link(profile, model.rates()),
         notes: notes(profile, &model),
@@ -361,7 +363,7 @@ pub fn fit(profile: &Profile) -> Result<Fit, Failure> {
 }
 
 /// Each layer type, its phase and kernel: predicted beside the median of what was measured.
-fn kinds(profile: &Profile, model: &Model) -> Result<Vec<FitKind>, Failure> {
+fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitKind>, Failure> {
     let mut kinds: BTreeMap<String, FitKind> = BTreeMap::new();
     for batch in &profile.batches {
         let mut trace = bare_trace(profile, batch);
@@ -386,7 +388,7 @@ fn kinds(profile: &Profile, model: &Model) -> Result<Vec<FitKind>, Failure> {
             kind.predicted.push(rounded(op.seconds.0));
             kind.measured.push(rounded(measured));
             kind.batch.push(batch.batch);
-            kind.op.push(op.name.clone());
+            kind.op.push(names.of(&op.name));
         }
     }
     let mut kinds: Vec<FitKind> = kinds.into_values().collect();

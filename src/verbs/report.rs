@@ -17,6 +17,10 @@ use std::path::{Path, PathBuf};
 
 /// Runs the verb.
 pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    if format == Format::Schema {
+        output::write_stdout(schema().as_bytes())?;
+        return Ok(Vec::new());
+    }
     let (report, place) = match &args.reported {
         ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
             (of_schedule(trace, schedule)?, PathBuf::from("report.html"))

@@ -450,7 +450,7 @@ fn fit(dice: &mut Dice) -> Fit {
             worst_error: errors[errors.len() - 1],
             predicted,
             measured,
-            op: batch.iter().enumerate().map(|(i, _)| format!("stage{}.{name}", i / 4 + 1)).collect(),
+            op: (0..batch.len() as u32 / 4 + 1).flat_map(|name| [name; 4]).take(batch.len()).collect(),
             batch,
         }
     };

@@ -42,7 +42,7 @@ function kindTable(kinds) {
   return element("div", {}, element("h3", { style: "margin-top:1.4rem" }, "Errors by layer type"), table(columns, kinds, { label: "Errors by layer type", filter: kinds.length > 12 }));
 }
 
-const samplesOf = (k) => k.predicted.map((p, at) => ({ kind: k.kind, op: k.op[at], batch: k.batch[at], predicted: p, measured: k.measured[at] }));
+const samplesOf = (k) => k.predicted.map((p, at) => ({ kind: k.kind, op: nameOf(k.op[at]), batch: k.batch[at], predicted: p, measured: k.measured[at] }));
 const sampleColumns = [
   { title: "op", value: (s) => s.op },
   { title: "layer type", value: (s) => s.kind },
