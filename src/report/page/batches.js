@@ -46,6 +46,7 @@ function batchPlot(of) {
     caption: of.caption,
     about: `${of.text(of.value(points[0]))} predicted at batch ${points[0].batch}, ${of.text(of.value(points[points.length - 1]))} at batch ${points[points.length - 1].batch}; chosen is ${b.chosen}.`,
     height: (width) => (width < 480 ? 330 : 380),
+    paperHeight: 300,
     legend: [
       { name: "predicted", colour: "blue", mark: "line" },
       { name: "its stated error", colour: "blue", mark: "band" },

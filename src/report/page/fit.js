@@ -151,6 +151,7 @@ function linkPlot(link) {
     title: "The link: rate over the size of a transfer",
     caption: "Points are measured, curves are fitted: latency plus bytes at a rate. Small transfers are slow because of the latency.",
     height: (width) => (width < 480 ? 320 : 360),
+    paperHeight: 300,
     legend: link.map((l, at) => ({ name: l.what, ...looks(at) })),
     extra: linkTable(link),
     option: (colours) => ({

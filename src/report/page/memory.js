@@ -50,6 +50,7 @@ function bytesPlot(m, device, without) {
     zoom: "time",
     end: endOfMemory,
     height: (width) => (width < 480 ? 330 : 380),
+    paperHeight: 300,
     legend: [...lines, { name: "budget", colour: "black", mark: "line" }, { name: "always there", colour: "grey", mark: "dash" }],
     option: (colours) => {
       const y = byteAxis(highest);
@@ -121,6 +122,7 @@ function addressPlot(m) {
     zoom: "time",
     end: endOfMemory,
     height: (width) => (width < 480 ? 380 : 460),
+    paperHeight: 400,
     legend: HOLDS.map((name, what) => ({ name, ...HOLD_LOOKS[what] })).filter((_, what) => used[what]),
     option: (colours) => addressOption(m, colours),
     numbers: () => ({

@@ -20,7 +20,7 @@ const palette = () => (isDark() && !printing ? COLOURS.dark : COLOURS.light);
 /**
  * A figure. Of `spec`:
  * - title, caption: words; about: what one sees, for those who do not see it
- * - height(width): pixels; canvas: for thousands of shapes
+ * - height(width), on paper paperHeight: pixels; canvas: for thousands of shapes
  * - legend: [{ name, colour, mark, off? }]; colours are names of COLOURS, marks those of `swatch`
  * - option(colours, width): what ECharts draws
  * - zoom: "time" for plots that are zoomed together, which say where they `end()`; hint: how, in words
@@ -139,7 +139,7 @@ function draw(state) {
   const colours = palette();
   const width = printing ? 680 : drawing.clientWidth;
   if (!width) return;
-  const height = spec.height(width);
+  const height = (printing && spec.paperHeight) || spec.height(width);
   if (!state.chart) {
     drawing.style.height = `${height}px`;
     state.chart = echarts.init(drawing, null, { renderer: spec.canvas && !printing ? "canvas" : "svg", width, height });
