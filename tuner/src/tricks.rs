@@ -62,6 +62,7 @@ tricks! {
     Plimsoll: Budgets "budgets" "solve that program for smaller budgets, too";
     Plimsoll: Tilts "tilts" "price equal blocks apart in that program, so that its solution is nearly whole";
     Plimsoll: Chains "chains" "cut what is made again together in the solution where that takes much memory";
+    Plimsoll: Copies "copies" "plan a few of many equal blocks, and copy that plan to all of them";
     Plimsoll: Restarts "restarts" "begin from several seeds at several temperatures, and go on from the best of what comes of it";
     Plimsoll: Heat "heat" "take changes that are slightly worse, with falling probability";
     Plimsoll: Trade "trade" "keep what is dear to make again and give up what is cheap, in one change";

@@ -1,7 +1,8 @@
 //! The planner of this house: what to keep, to swap and to make again so that the iteration takes least time within the
 //! budget; of the plans that take equally long the one that moves the fewest bytes.
 //!
-//! 1. *Seeds* (`seeds.rs`): the linear program of the lower bound, rounded, for the budget and for smaller ones.
+//! 1. *Seeds* (`seeds.rs`): the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
+//!    networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
 //! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
 //!    falling probability (simulated annealing). Judged by [`crate::walk`] and [`crate::windows`]. It ends at the bound.
 //!    Where time cannot be better, bytes moved are what counts.
@@ -15,6 +16,8 @@
 //! What it does not do: run ops again earlier than just before the op that needs them; order transfers otherwise than by
 //! use.
 
+mod blocks;
+mod copies;
 mod moves;
 mod search;
 mod seeds;
@@ -187,7 +190,10 @@ impl Candidates {
 fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
-    let mut search = Search::new(task, &values, evaluations);
+    let mut search = Search::new(task, &values, evaluations, usize::MAX);
+    if task.request.uses(Trick::Copies) {
+        search.copy_blocks();
+    }
     address(task, &values, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
     let Allow { pieces, recompute, .. } = task.request.allow;

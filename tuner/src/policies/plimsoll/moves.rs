@@ -5,11 +5,12 @@
 //!
 //! Equal blocks of a deep network are decided once for as many of them as one likes ([`Move::Block`]): the like tensors of
 //! a run of blocks, from two to all, in one change, beginning with a linear program that gives whole blocks one fate
-//! (`seeds.rs`). A block is not planned by itself and copied. What was tried towards it is a first phase that changes
-//! nothing but such runs: on resnet152, densenet121, inception_v3, gpt2, vit and bert (resnet50 too, with all evaluations),
-//! means over the bound came out lower as often as higher, by up to 0.5 %, and resnet1517's the same; with 1,000 evaluations
-//! one plan was 2.09 over the bound instead of at most 1.03. A budget wants a number of blocks decided one way and the others
-//! another way, and which number is what is searched for.
+//! (`seeds.rs`). Of a long run a few are planned by themselves and copied (`copies.rs`); what is copied is then changed as
+//! anything else. What was tried, too, is a first phase that changes nothing but runs of blocks: on resnet152, densenet121,
+//! inception_v3, gpt2, vit and bert (resnet50 too, with all evaluations), means over the bound came out lower as often as
+//! higher, by up to 0.5 %, and resnet1517's the same; with 1,000 evaluations one plan was 2.09 over the bound instead of at
+//! most 1.03. A budget wants a number of blocks decided one way and the others another way, and which number is what is
+//! searched for.
 
 use super::search::Search;
 use crate::tricks::Trick;

@@ -55,7 +55,9 @@ pub(super) struct Search<'a> {
     pub(super) task: &'a Task<'a>,
     pub(super) values: &'a Values,
     /// The linear program's, from which seeds are rounded.
-    solutions: Vec<Relaxed>,
+    pub(super) solutions: Vec<Relaxed>,
+    /// What was planned for a few equal blocks, for all of them.
+    pub(super) copies: Vec<Decisions>,
     trail: Trail,
     /// By op: the bytes that are left free for addresses.
     margins: Vec<u64>,
@@ -75,7 +77,7 @@ pub(super) struct Search<'a> {
     /// Ops with more than one way, and values of which a part may be swapped.
     pub(super) choosable: Vec<u32>,
     /// Evaluations of the first run.
-    evaluations: u64,
+    pub(super) evaluations: u64,
     /// What the last run found.
     last: Option<Found>,
     aim: Aim,
@@ -91,7 +93,8 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub fn new(task: &'a Task<'a>, values: &'a Values, evaluations: u64) -> Search<'a> {
+    /// `programs` is how many linear programs are solved for seeds at most.
+    pub fn new(task: &'a Task<'a>, values: &'a Values, evaluations: u64, programs: usize) -> Search<'a> {
         let mut worthy: Vec<u32> = (0..values.gaps.len() as u32)
             .filter(|g| values.gaps[*g as usize].swap || values.gaps[*g as usize].remake)
             .collect();
@@ -126,7 +129,8 @@ impl<'a> Search<'a> {
             task,
             values,
             moves: Vec::new(),
-            solutions: solutions(task),
+            solutions: solutions(task, programs),
+            copies: Vec::new(),
             trail: Trail::default(),
             margins: vec![0; values.ways.len()],
             clock: Clock::new(&task.request.link),
@@ -161,7 +165,8 @@ impl<'a> Search<'a> {
             last => {
                 let share = if last.is_some() { share / ONCE_MORE } else { share };
                 let seeds = seeds(self.task, self.values, &self.solutions, self.pieces);
-                let seeds = seeds.into_iter().chain(last.map(|last| last.decisions));
+                let seeds =
+                    seeds.into_iter().chain(self.copies.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
                 let mut seeds: Vec<Found> =
                     seeds.map(|seed| self.found(Decisions { chunks, ..seed })).collect();
@@ -312,6 +317,12 @@ impl<'a> Search<'a> {
         Found { decisions, judged }
     }
 
+    /// What these decisions cost, and the pool bytes that their steps need at most.
+    pub(super) fn look(&mut self, decisions: Decisions) -> (Judged, u64) {
+        let judged = self.found(decisions).judged;
+        (judged, self.trail.walk().course.need.iter().max().copied().unwrap_or_default())
+    }
+
     /// The first op to which changes of the decisions that stand matter.
     fn first(&self, changed: &Decisions, changes: &[Change]) -> u32 {
         let look = |change: &Change| match *change {
@@ -324,7 +335,7 @@ impl<'a> Search<'a> {
 
     /// What counts, in seconds: time, or bytes moved, with what does not fit counted as if it went over the link many
     /// times, the more the longer nothing fits; and as a hint the seconds that the link and the device spend on it.
-    fn score(&self, judged: &Judged) -> f64 {
+    pub(super) fn score(&self, judged: &Judged) -> f64 {
         let Judged { cost, again, .. } = judged;
         let link = &self.task.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);

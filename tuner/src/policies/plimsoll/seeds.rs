@@ -26,8 +26,8 @@ const MANY: usize = 3000;
 /// What is made again together may take such a part of the pool.
 const CHAINS: [u64; 3] = [4, 16, 64];
 
-/// What the linear program says, for each share of the budget.
-pub(super) fn solutions(task: &Task<'_>) -> Vec<Relaxed> {
+/// What the linear program says, for each share of the budget, as many of them as `most`.
+pub(super) fn solutions(task: &Task<'_>, most: usize) -> Vec<Relaxed> {
     let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
     let budget = Bytes(task.pool) + task.trace.resident_bytes;
     let request = task.request;
@@ -43,7 +43,7 @@ pub(super) fn solutions(task: &Task<'_>) -> Vec<Relaxed> {
         let budget = floor + Bytes(room as u64);
         relax(&tilted(task.trace, tilt), budget, &request.link, request.allow.recompute, &request.limits)
     };
-    shares.iter().zip(TILTS.into_iter().cycle()).map(solve).collect()
+    shares.iter().zip(TILTS.into_iter().cycle()).take(most).map(solve).collect()
 }
 
 /// Seeds of all solutions; in parts of values, or of whole ones.

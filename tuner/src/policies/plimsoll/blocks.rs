@@ -1,0 +1,316 @@
+//! Equal blocks of a deep network: found, and most of them left out, so that a few can be planned for all (`copies.rs`).
+//!
+//! Ops are alike that have the same kind, phase and bytes of tensors. A stretch of ops that repeats itself is a *strand* of
+//! blocks; the forward and the backward strand of the same blocks are a *family*, in which blocks have numbers: an op of
+//! one strand reads what another has made in the block of the same number, or of one that is as far away for every block.
+//! Blocks are *equal* where each touches what the one before touches, one number further, or the very same tensors. So
+//! equal blocks can be taken out of the middle: those behind them touch what is before them instead.
+//!
+//! What this file does not do: find blocks within blocks, or equal blocks that do not follow each other; look at seconds,
+//! which differ among equal blocks where they were measured.
+
+use crate::values::NONE;
+use plimsoll_ir::TensorId;
+use plimsoll_ir::trace::{Op, Trace};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// So many equal blocks in a row are a strand at least.
+const FEWEST: usize = 4;
+
+/// So many of them are left at least.
+const LEFT: i64 = 2;
+
+/// Comparisons of two ops that looking for strands takes at most.
+const WORK: usize = 20_000_000;
+
+/// Ops that repeat themselves, block by block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Strand {
+    first: usize,
+    /// Ops of a block.
+    period: usize,
+    blocks: usize,
+    family: usize,
+    /// The number of the first block, and whether the next has one less or one more.
+    base: i64,
+    falls: bool,
+}
+
+impl Strand {
+    fn ops(&self) -> Range<usize> {
+        self.first..self.first + self.period * self.blocks
+    }
+
+    fn number(&self, op: usize) -> i64 {
+        let block = ((op - self.first) / self.period) as i64;
+        if self.falls { self.base - block } else { self.base + block }
+    }
+
+    /// The numbers of its blocks.
+    fn numbers(&self) -> Range<i64> {
+        let last = self.number(self.ops().end - 1);
+        last.min(self.base)..last.max(self.base) + 1
+    }
+
+    /// The first op of a block.
+    fn start(&self, number: i64) -> usize {
+        let block = if self.falls { self.base - number } else { number - self.base };
+        self.first + block as usize * self.period
+    }
+
+    /// What this op is in the block that is so many numbers further.
+    fn further(&self, op: usize, blocks: i64) -> Option<usize> {
+        let ops = if self.falls { -blocks } else { blocks } * self.period as i64;
+        usize::try_from(op as i64 + ops).ok().filter(|op| self.ops().contains(op))
+    }
+}
+
+/// The equal blocks of a trace.
+pub(super) struct Blocks<'a> {
+    trace: &'a Trace,
+    strands: Vec<Strand>,
+    /// By op: its strand.
+    strand: Vec<Option<u32>>,
+    /// By tensor: the first op that touches it, and the how-manieth of its touches that is.
+    first: Vec<(u32, u32)>,
+    /// By family: the numbers of equal blocks; empty where there are none.
+    equal: Vec<Range<i64>>,
+}
+
+/// A trace with fewer equal blocks.
+pub(super) struct Folded {
+    pub trace: Trace,
+    /// By op of the whole trace: that of this one after which it is decided, and how far on its block is among the equal
+    /// ones, from 0 to 1; 0 where it is in none.
+    pub like: Vec<(u32, f64)>,
+}
+
+impl<'a> Blocks<'a> {
+    pub fn find(trace: &'a Trace) -> Blocks<'a> {
+        let mut first = vec![(NONE, 0); trace.tensors.len()];
+        for (i, op) in trace.ops.iter().enumerate() {
+            for (at, t) in touched(op).enumerate() {
+                if first[t.index()].0 == NONE {
+                    first[t.index()] = (i as u32, at as u32);
+                }
+            }
+        }
+        let strands = strands(&looks(trace));
+        let mut strand = vec![None; trace.ops.len()];
+        for (s, of) in strands.iter().enumerate() {
+            strand[of.ops()].fill(Some(s as u32));
+        }
+        let mut blocks = Blocks { trace, strands, strand, first, equal: Vec::new() };
+        blocks.relate();
+        blocks.equal = (0..blocks.strands.len()).map(|family| blocks.equal(family)).collect();
+        blocks
+    }
+
+    fn strand_of(&self, op: usize) -> Option<&Strand> {
+        self.strand[op].map(|s| &self.strands[s as usize])
+    }
+
+    /// Puts strands that read what is made in each other's blocks into one family, with numbers that most of them agree on.
+    fn relate(&mut self) {
+        for s in 0..self.strands.len() {
+            let strand = self.strands[s];
+            let mut votes: HashMap<(usize, bool, i64), usize> = HashMap::new();
+            for op in strand.ops() {
+                let block = ((op - strand.first) / strand.period) as i64;
+                for t in &self.trace.ops[op].reads {
+                    let maker = self.first[t.index()].0 as usize;
+                    let earlier = self.strand[maker].filter(|of| (*of as usize) < s);
+                    let Some(of) = earlier.map(|of| self.strands[of as usize]) else { continue };
+                    let number = of.number(maker);
+                    *votes.entry((of.family, false, number - block)).or_default() += 1;
+                    *votes.entry((of.family, true, number + block)).or_default() += 1;
+                }
+            }
+            let most = votes.into_iter().max_by_key(|(kin, votes)| (*votes, Reverse(*kin)));
+            let kin = most.filter(|(_, votes)| *votes >= strand.blocks).map(|(kin, _)| kin);
+            let (family, falls, base) = kin.unwrap_or((s, false, 0));
+            self.strands[s] = Strand { family, falls, base, ..strand };
+        }
+    }
+
+    fn family(&self, family: usize) -> impl Iterator<Item = &Strand> {
+        self.strands.iter().filter(move |strand| strand.family == family)
+    }
+
+    /// The longest run of equal blocks.
+    fn equal(&self, family: usize) -> Range<i64> {
+        let numbers = self.family(family).map(Strand::numbers);
+        let Some(common) = numbers.reduce(|a, b| a.start.max(b.start)..a.end.min(b.end)) else { return 0..0 };
+        let (mut longest, mut from) = (0..0, common.start);
+        for next in common.start + 1..=common.end {
+            if next == common.end || !self.goes_on(family, next - 1) {
+                if next - from > longest.end - longest.start {
+                    longest = from..next;
+                }
+                from = next;
+            }
+        }
+        longest
+    }
+
+    /// Whether the next block touches what this one does, one number further, in every strand.
+    fn goes_on(&self, family: usize, number: i64) -> bool {
+        self.family(family).all(|strand| {
+            let start = strand.start(number);
+            (start..start + strand.period).all(|op| {
+                let Some(next) = strand.further(op, 1) else { return false };
+                let mut pairs = touched(&self.trace.ops[op]).zip(touched(&self.trace.ops[next]));
+                pairs.all(|(t, u)| t == u || self.follows(family, t, u))
+            })
+        })
+    }
+
+    /// Whether a tensor is in the next block what another is in this one.
+    fn follows(&self, family: usize, tensor: TensorId, next: TensorId) -> bool {
+        let ((op, at), (further, place)) = (self.first[tensor.index()], self.first[next.index()]);
+        let strand = self.strand_of(op as usize).filter(|strand| strand.family == family);
+        at == place && strand.is_some_and(|strand| strand.further(op as usize, 1) == Some(further as usize))
+    }
+
+    /// The trace with about this share of the equal blocks of each family. None where that is not at most half of its ops.
+    pub fn fold(&self, share: f64) -> Option<Folded> {
+        let cut = |equal: &Range<i64>| {
+            let count = equal.end - equal.start;
+            let left = ((count as f64 * share).ceil() as i64).clamp(LEFT.min(count), count);
+            let from = equal.start + left / 2;
+            from..from + count - left
+        };
+        let folding = Folding { blocks: self, out: self.equal.iter().map(cut).collect() };
+        let mut place = vec![NONE; self.trace.ops.len()];
+        let mut ops = Vec::new();
+        for (at, place) in place.iter_mut().enumerate().filter(|(at, _)| !folding.leaves_out(*at)) {
+            *place = ops.len() as u32;
+            ops.push(folding.op(at));
+        }
+        if ops.len() * 2 > place.len() {
+            return None;
+        }
+        let like = (0..place.len()).map(|op| (place[folding.like(op)], folding.depth(op))).collect();
+        let Trace { kind, name, batch, resident_bytes, tensors, .. } = self.trace.clone();
+        Some(Folded { trace: Trace { kind, name, batch, resident_bytes, tensors, ops }, like })
+    }
+}
+
+/// Equal blocks being left out.
+struct Folding<'a> {
+    blocks: &'a Blocks<'a>,
+    /// By family: the numbers of the blocks that are left out.
+    out: Vec<Range<i64>>,
+}
+
+impl Folding<'_> {
+    fn leaves_out(&self, op: usize) -> bool {
+        self.blocks.strand_of(op).is_some_and(|strand| self.out[strand.family].contains(&strand.number(op)))
+    }
+
+    /// The op, with what is still there.
+    fn op(&self, at: usize) -> Op {
+        let op = &self.blocks.trace.ops[at];
+        let all = |ts: &[TensorId]| ts.iter().filter_map(|t| self.instead(at, *t)).collect();
+        Op { reads: all(&op.reads), writes: all(&op.writes), ..op.clone() }
+    }
+
+    /// What an op touches instead of a tensor: that of the block which is now as far away. None where it belongs to a block
+    /// that is left out and the op to no such family.
+    fn instead(&self, op: usize, tensor: TensorId) -> Option<TensorId> {
+        let (maker, at) = self.blocks.first[tensor.index()];
+        let maker = maker as usize;
+        if !self.leaves_out(maker) {
+            return Some(tensor);
+        }
+        let strand = self.blocks.strand_of(maker)?;
+        let own = self.blocks.strand_of(op).filter(|own| own.family == strand.family)?;
+        let out = &self.out[strand.family];
+        let count = out.end - out.start;
+        let further = if own.number(op) < out.start { count } else { -count };
+        touched(&self.blocks.trace.ops[strand.further(maker, further)?]).nth(at as usize)
+    }
+
+    fn depth(&self, op: usize) -> f64 {
+        let Some(strand) = self.blocks.strand_of(op) else { return 0.0 };
+        let equal = &self.blocks.equal[strand.family];
+        let before = (strand.number(op) - equal.start).clamp(0, equal.end - equal.start);
+        before as f64 / (equal.end - equal.start).max(1) as f64
+    }
+
+    /// The op, of those that are left, after which this one is decided. The blocks that are left follow each other again and
+    /// again, so that each has the neighbours that it was planned with.
+    fn like(&self, op: usize) -> usize {
+        let Some(strand) = self.blocks.strand_of(op) else { return op };
+        let (out, equal) = (&self.out[strand.family], &self.blocks.equal[strand.family]);
+        let (number, count) = (strand.number(op), equal.end - equal.start);
+        let left = count - (out.end - out.start);
+        if !equal.contains(&number) || out.is_empty() {
+            return op;
+        }
+        // As many rounds as there is room for; where that is not quite so, some blocks come twice.
+        let rounds = (count + left / 2) / left;
+        let at = number - equal.start;
+        let first = |round: i64| (round * count + rounds - 1) / rounds;
+        let round = at * rounds / count;
+        let (begin, end) = (first(round), first(round + 1));
+        let model = equal.start + (at - begin) * left / (end - begin).max(left);
+        let model = if model < out.start { model } else { model + out.end - out.start };
+        strand.start(model) + (op - strand.first) % strand.period
+    }
+}
+
+fn touched(op: &Op) -> impl Iterator<Item = TensorId> + '_ {
+    op.reads.iter().chain(&op.writes).copied()
+}
+
+/// By op: a number that it shares with the ops that are alike.
+fn looks(trace: &Trace) -> Vec<u32> {
+    let mut known = HashMap::new();
+    let mut looks = Vec::with_capacity(trace.ops.len());
+    for op in &trace.ops {
+        let bytes: Vec<_> = touched(op).map(|t| trace.tensors[t.index()].bytes).collect();
+        let look = (&op.kind, op.phase, op.recomputable, op.reads.len(), bytes, op.alternatives.len());
+        let next = known.len() as u32;
+        looks.push(*known.entry(look).or_insert(next));
+    }
+    looks
+}
+
+/// Stretches that repeat themselves, the longest first, none over another; in order of time.
+fn strands(looks: &[u32]) -> Vec<Strand> {
+    let count = looks.len();
+    let longest = (count / FEWEST).min(WORK / count.max(1));
+    let mut all: Vec<(usize, Strand)> = Vec::new();
+    for period in 1..=longest {
+        let mut repeated = 0;
+        for i in 0..=count - period {
+            if i < count - period && looks[i] == looks[i + period] {
+                repeated += 1;
+                continue;
+            }
+            let (first, blocks) = (i - repeated, repeated / period + 1);
+            if blocks >= FEWEST {
+                all.push((repeated, Strand { first, period, blocks, family: 0, base: 0, falls: false }));
+            }
+            repeated = 0;
+        }
+    }
+    all.sort_by_key(|(repeated, strand)| (Reverse(*repeated), strand.period, strand.first));
+    let mut taken = vec![false; count];
+    let mut chosen: Vec<Strand> = Vec::new();
+    for (_, strand) in all {
+        if strand.ops().all(|op| !taken[op]) {
+            taken[strand.ops()].fill(true);
+            chosen.push(strand);
+        }
+    }
+    chosen.sort_by_key(|strand| strand.first);
+    chosen
+}
+
+#[cfg(test)]
+#[path = "blocks_tests.rs"]
+mod tests;
