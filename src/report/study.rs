@@ -180,7 +180,12 @@ impl Tuned {
         });
         match words {
             Some(words) => format!("Train with batch {batch}: measured, {words}"),
-            None => format!("Train with batch {batch}"),
+            None if keeper == batch => {
+                format!("Train with batch {batch}, with everything kept on the device")
+            }
+            None => {
+                format!("Train with batch {batch}: no batch size fits with everything kept on the device")
+            }
         }
     }
 

@@ -79,6 +79,10 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
 pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
     let (trace, schedule) = read_valid(trace, schedule)?;
     let policies = compare(&trace, &schedule, ("this schedule", ""), TIME_LIMIT, &interrupt::pressed)?;
+    let timeless = (policies.compute_seconds == 0.0).then(|| {
+        let words = "All ops of the trace take 0 s, so that times say nothing of computing";
+        format!("{words}; `plimsoll trace --profile` fills in those of a profile.")
+    });
     let about = About {
         network: trace.name.clone(),
         data: None,
@@ -91,7 +95,7 @@ pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
         command: Some(command_line()),
         seed: None,
         unix_seconds: None,
-        warnings: Vec::new(),
+        warnings: timeless.into_iter().collect(),
     };
     Ok(Subject { trace: &trace, schedule: &schedule, measured: None }.report(policies, about))
 }
