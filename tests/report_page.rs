@@ -161,6 +161,7 @@ fn everything_on_the_page_can_be_clicked() {
         }
         if name == "small" {
             open_all(&mut browser);
+            wait_is_shown(&mut browser);
             sort_all(&mut browser);
             copy(&mut browser);
         }
@@ -313,6 +314,15 @@ fn open_all(browser: &mut Browser) {
             browser.eval(&format!("document.querySelectorAll(\"details[data-at='{at}'] tbody tr\").length"));
         assert!(rows.as_u64().is_some_and(|rows| rows > 0), "details {at} has no rows");
     }
+}
+
+/// A wait of the list is zoomed to, and memory with it.
+fn wait_is_shown(browser: &mut Browser) {
+    let whole = drawing(browser, "#bytes");
+    browser.click("#timeline .stalls tbody tr:first-child td:last-child button");
+    assert!(drawing(browser, "#bytes") != whole, "the wait is not zoomed to");
+    browser.click("#timeline .zoom button:nth-child(5)");
+    assert!(drawing(browser, "#bytes") == whole, "all is shown again");
 }
 
 /// Every head of every table sorts, both ways.

@@ -226,7 +226,7 @@ impl Browser {
             let level = |at: &Value| matches!(at.as_str(), Some("error" | "warning" | "assert"));
             match event["method"].as_str().unwrap_or_default() {
                 "Network.requestWillBeSent" => {
-                    asked.push(of["request"]["url"].as_str().unwrap_or_default().to_owned())
+                    asked.push(of["request"]["url"].as_str().unwrap_or_default().to_owned());
                 }
                 "Network.webSocketCreated" => asked.push(of["url"].as_str().unwrap_or_default().to_owned()),
                 "Runtime.exceptionThrown" => wrong.push(of["exceptionDetails"].to_string()),
