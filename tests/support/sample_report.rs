@@ -388,7 +388,7 @@ fn answer(sample: &Sample, batches: &Batches, memory: &Memory) -> Answer {
             peak_bytes: measured
                 .then_some(memory.resident_bytes + memory.pool_bytes * batch / batches.chosen),
             epoch_seconds: measured.then_some(point.epoch_seconds * 1.02),
-            note: (!measured).then(|| "it was not run: it does not fit the budget".to_owned()),
+            note: (!measured).then(|| "it was not run".to_owned()),
         }
     };
     let (chosen, yours) = (batches.chosen, batches.yours);
@@ -396,7 +396,7 @@ fn answer(sample: &Sample, batches: &Batches, memory: &Memory) -> Answer {
     let headline = if keep {
         format!("Keep your settings: batch {yours} is as fast as any that fits")
     } else {
-        format!("Batch {chosen} with swapping: 1.31 times as many samples per second as your batch {yours}")
+        format!("Batch {chosen} with swapping, instead of your batch {yours}")
     };
     let why = if keep {
         "No batch size that fits the budget is measured to be faster than yours by more than the spread of the measurements."

@@ -114,12 +114,13 @@ function commandName(slices, at) {
   return slices.what[at] >= 4 ? `${KINDS[slices.what[at]]} of ${name}` : name;
 }
 
-/** The rectangle of a span of time on its lane; never thinner than one can see. */
+/** The rectangle of a span of time on its lane. A transfer is never thinner than one can see; ops stand side by side, and one that
+ *  is too thin for that would hide its neighbours. */
 function laneBox(frame, api, share) {
   const [x0, y] = api.coord([api.value(0), api.value(2)]);
   const [x1] = api.coord([api.value(1), api.value(2)]);
   const height = api.size([0, 1])[1] * share;
-  return cut(x0, y - height / 2, Math.max(x1 - x0, 0.6), height, frame.coordSys);
+  return cut(x0, y - height / 2, Math.max(x1 - x0, api.value(2) === 0 ? 0 : 0.6), height, frame.coordSys);
 }
 
 function stallsOf(t, view, colours) {
