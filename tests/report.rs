@@ -287,6 +287,9 @@ fn what_is_no_study_or_half_of_one_is_told_what_to_do() {
         fs::remove_file(old.path().join(file)).expect("it is there");
         let says = ["not tuned to the end, or by an older version", file, "plimsoll tune --study ."];
         refused(old.path(), "report .", 2, &says);
+        // Where a training stands on the choice, tuning there would be refused.
+        fs::write(old.path().join("training.safetensors"), "").expect("it can be written");
+        refused(old.path(), "report .", 2, &["holds a training: tune into another folder"]);
     }
 }
 

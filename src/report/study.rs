@@ -316,6 +316,11 @@ fn document<D: Document>(study: &Study, path: &Path) -> Result<D, Failure> {
 
 fn tune_again(study: &Study) -> String {
     let folder = study.folder().display();
+    if study.checkpoint().exists() {
+        return format!(
+            "{folder} holds a training: tune into another folder with `plimsoll tune --study DIR`"
+        );
+    }
     format!("run `plimsoll tune --study {folder}` with its other options; what was measured is used again")
 }
 
