@@ -79,6 +79,11 @@ impl Study {
         self.folder.join("network.profile.json")
     }
 
+    /// What was fitted to that.
+    pub fn model(&self) -> PathBuf {
+        self.folder.join("network.model.json")
+    }
+
     /// What was chosen.
     pub fn config(&self) -> PathBuf {
         self.folder.join("chosen.config.json")
@@ -111,7 +116,15 @@ impl Study {
 
     /// All that a tuning leaves besides the profile.
     pub fn choice(&self) -> Vec<PathBuf> {
-        vec![self.config(), self.schedule(), self.trace(), self.tuning(), self.tried(), self.report()]
+        vec![
+            self.model(),
+            self.config(),
+            self.schedule(),
+            self.trace(),
+            self.tuning(),
+            self.tried(),
+            self.report(),
+        ]
     }
 
     /// Parameters and optimizer state of the last run.

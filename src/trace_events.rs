@@ -235,7 +235,7 @@ pub fn cause(trace: &Trace, schedule: &Schedule, cause: Cause) -> String {
     match cause {
         Cause::Compute(id) | Cause::Offload(id) | Cause::Prefetch(id) => name(id),
         Cause::Link(id) => format!("the link, busy with {}", name(id)),
-        Cause::Device => "the device".to_owned(),
+        Cause::Device => "nothing of the schedule: the device was late".to_owned(),
     }
 }
 

@@ -146,7 +146,7 @@ impl fmt::Display for Seconds {
         let text = if size == 0.0 {
             "0 s".to_owned()
         } else if size < 1e-3 {
-            format!("{} us", short(self.0 * 1e6))
+            format!("{} µs", short(self.0 * 1e6))
         } else if size < 1.0 {
             format!("{} ms", short(self.0 * 1e3))
         } else if size < 120.0 {
@@ -248,7 +248,8 @@ impl FromStr for Seconds {
         let (value, unit) = split(text).ok_or_else(error)?;
         let factor = match unit {
             "" | "s" => 1.0,
-            "us" => 1e-6,
+            // As a keyboard has it, and both signs that print alike: micro and mu.
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
             "ms" => 1e-3,
             "min" | "m" => 60.0,
             "h" => 3600.0,

@@ -595,7 +595,7 @@ mod tests {
         let at = all.iter().position(|(decision, _)| decision == "swapped").expect("one is");
         let slack = slacks[at];
         let expected =
-            format!("swapped: 8 MiB leave in 848.9 us and return in 848.9 us, the slack is {slack}");
+            format!("swapped: 8 MiB leave in 848.9 µs and return in 848.9 µs, the slack is {slack}");
         assert_eq!(all[at].1, expected);
     }
 

@@ -114,7 +114,9 @@ impl Tuned {
             let products = if kernels.tf32 { "TF32" } else { "f32" };
             facts.push(("kernels".to_owned(), format!("{whose}, products in {products}")));
         }
-        let warnings = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
+        let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
+        let mut warnings = health.unwrap_or_default();
+        warnings.extend(self.tuning.runs.iter().filter_map(beyond_error));
         About {
             network: self.config.network.name.clone(),
             data: Some(asked.data.clone()),
@@ -127,7 +129,7 @@ impl Tuned {
             command: Some(made.command.clone()),
             seed: Some(made.seed),
             unix_seconds: Some(made.unix_seconds),
-            warnings: warnings.unwrap_or_default(),
+            warnings,
         }
     }
 
@@ -343,6 +345,22 @@ fn setting(run: &Run) -> Setting {
         epoch_seconds: measured.map(|f| f.epoch_seconds.0),
         note: note.clone(),
     }
+}
+
+/// What is to be known of a run that took longer or shorter than the errors of prediction and measurement allow.
+fn beyond_error(run: &Run) -> Option<String> {
+    let (predicted, measured) = (run.predicted?, run.measured?);
+    let off = measured.iteration_seconds / predicted.iteration_seconds - 1.0;
+    if off.abs() <= predicted.relative_error + measured.relative_error {
+        return None;
+    }
+    let (what, batch) = (&run.what, run.batch);
+    let (off, way) = (percent(off.abs()), if off > 0.0 { "longer" } else { "shorter" });
+    Some(format!(
+        "The iteration of batch {batch} ({what}) was measured to take {off} {way} than predicted, more than the stated errors \
+         allow: the machine was busier or calmer than when the layers were measured. `plimsoll tune --fresh` on a calm machine \
+         measures anew."
+    ))
 }
 
 fn ran(run: &Run, figures: Figures) -> BatchMeasured {

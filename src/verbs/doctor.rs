@@ -54,9 +54,12 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
     Ok(tables)
 }
 
-/// Where profiles are kept for other studies; none where they are not.
-fn kept_in() -> Option<String> {
-    ProfileCache::of_user().folder().map(|folder| folder.display().to_string())
+/// Where profiles are kept for other studies, or why they are not.
+fn kept_in() -> String {
+    match ProfileCache::of_user().folder() {
+        Some(folder) => folder.display().to_string(),
+        None => "nowhere: this build has uncommitted changes, or there is no home for them".to_owned(),
+    }
 }
 
 /// What there is of CUDA, with what is doubtful about it as advice; a machine without it is told so in one line.

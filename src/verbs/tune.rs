@@ -11,6 +11,7 @@ use crate::tuning::{Measured, TuneRequest, Tuned, tune};
 use crate::verbs::profile::measure;
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
+use plimsoll_tuner::model::Model;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -30,10 +31,13 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])
 }
 
-/// Writes the profile, with what refits added to it, schedule and config to the study, the config last: it names the
+/// Writes the profile, with what refits added to it, the model that it gives, what was tried, schedule and config to the study, the config last: it names the
 /// schedule.
 pub fn keep(study: &Study, tuned: &Tuned, profile: &Profile) -> Result<(), Failure> {
     files::write(&study.profile(), profile)?;
+    let model = Model::fit(profile).map_err(Failure::usage)?;
+    let model = serde_json::to_string_pretty(&model).expect("numbers and names can be written");
+    files::write_text(&study.model(), &(model + "\n"))?;
     files::write(&study.trace(), &tuned.trace)?;
     files::write(&study.schedule(), &tuned.schedule)?;
     files::write(&study.tuning(), &tuned.tuning)?;

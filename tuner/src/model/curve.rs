@@ -20,12 +20,13 @@
 
 use argmin::core::{CostFunction, Error, Executor, State};
 use argmin::solver::neldermead::NelderMead;
+use serde::Serialize;
 
 /// One sample: x (FLOPs) and seconds, both above 0.
 pub(super) type Sample = (f64, f64);
 
 /// The fitted curve of one layer type.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Curve {
     /// The x and the seconds that count as 1 in the parameters: the medians of the samples.
     unit: Sample,

@@ -18,6 +18,7 @@
 
 use super::curve::Curve;
 use super::line::Line;
+use serde::Serialize;
 
 /// One op at one measured batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,7 +48,8 @@ impl Shape {
 }
 
 /// The fitted seconds of one op.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Fitted {
     /// Factor times the type's curve at x.
     Group(f64),

@@ -4,8 +4,10 @@
 //! can be negative. Errors count relative to the measured value, because a slip of a microsecond matters on a kernel of
 //! ten and not on one of ten thousand. Outliers lose weight as in Huber's loss (iteratively reweighted least squares).
 
+use serde::Serialize;
+
 /// y = intercept + slope * x, both at least 0.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Line {
     /// y at x = 0.
     pub intercept: f64,

@@ -22,10 +22,11 @@ use super::line::Line;
 use plimsoll_ir::profile::{BesideSamples, LinkSamples, PageableSamples, Rate, TransferSample};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// One fitted rate.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FittedRate {
     /// latency + bytes / rate.
     pub rate: Rate,
@@ -34,7 +35,7 @@ pub struct FittedRate {
 }
 
 /// The link as it was measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LinkModel {
     /// Device to host, alone.
     pub offload_alone: FittedRate,
@@ -52,7 +53,7 @@ pub struct LinkModel {
 
 /// How many times as long an op that is bound by the device's memory takes while transfers run: ratios of medians, 1 for no
 /// effect; none where no op ran beside transfers all the time.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slowdown {
     /// While offloads run.
     pub offloading: Option<f64>,

@@ -39,6 +39,7 @@ use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::{Op, Phase, Trace};
+use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use ways::Ratios;
 
@@ -94,7 +95,7 @@ pub struct Prediction {
 }
 
 /// How well a batch size was predicted by a model that had never seen it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
     /// The batch size.
     pub batch: u64,
@@ -115,10 +116,12 @@ impl HeldOut {
     }
 }
 
-/// The fitted model.
-#[derive(Clone, Debug, PartialEq)]
+/// The fitted model. As JSON it is for people and scripts: by op what was fitted, by layer type its curve, the link, and how
+/// far off batch sizes were that were held out; nothing reads it back, since the same profile gives the same model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
     layers: BTreeMap<String, Layer>,
+    #[serde(serialize_with = "listed")]
     curves: BTreeMap<Type, Curve>,
     iteration: Iteration,
     held_out: Vec<HeldOut>,
@@ -127,8 +130,18 @@ pub struct Model {
     link: LinkModel,
 }
 
+/// Curves as a list: what they are of is no word.
+fn listed<S: Serializer>(curves: &BTreeMap<Type, Curve>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct OfType<'a> {
+        of: &'a Type,
+        curve: &'a Curve,
+    }
+    serializer.collect_seq(curves.iter().map(|(of, curve)| OfType { of, curve }))
+}
+
 /// One op of the profile.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct Layer {
     of: Type,
     fitted: Fitted,
@@ -140,7 +153,7 @@ struct Layer {
 }
 
 /// What the group curves tell apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Type {
     kind: String,
     phase: Phase,
@@ -247,7 +260,7 @@ fn size(flops: u64, batch: u64) -> f64 {
 }
 
 /// What an op's curve takes (FLOPs) over the batch size: linear (eq. (1)), by any two batch sizes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Size {
     at: (f64, f64),
     slope: f64,
@@ -273,7 +286,7 @@ impl Size {
 }
 
 /// The whole iteration, fitted like an op; the batch size is its x.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct Iteration {
     curve: Curve,
     fitted: Fitted,

@@ -10,13 +10,14 @@
 
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::OpSamples;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// How many times as long as the usual way one counts that was not measured.
 pub(super) const UNMEASURED: f64 = 1000.0;
 
 /// How many times as long as the usual way an alternative takes, over the batch size.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Ratios {
     /// (ln batch, ln ratio), ascending.
     logs: Vec<(f64, f64)>,
