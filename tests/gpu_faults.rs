@@ -88,7 +88,8 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
     let start = |answer: &str, more: &[(&str, &str)], says: &[&str]| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let study = folder.path().join("study");
-        let output = libraries.run(&format!("profile {SMALL} --study {}", study.display()), answer, more);
+        let output =
+            libraries.run(&format!("profile {SMALL} --fresh --study {}", study.display()), answer, more);
         check(&output, 4, says);
     };
     start("", &[("CUDA_VISIBLE_DEVICES", "")], &["CUDA_VISIBLE_DEVICES is ``", "unset it", "nvidia-smi -L"]);
@@ -122,8 +123,8 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
     let profile = format!("profile {SMALL} --study {}", study.display());
-    // The first run says it, also where it cannot measure; one that can keeps it.
-    let output = libraries.run(&profile, "", &[SHARED]);
+    // The first run says it, also where it cannot measure; one that can keeps it. It measures, whatever other tests did.
+    let output = libraries.run(&format!("{profile} --fresh"), "", &[SHARED]);
     let other = "process 4242 (python3, 3 GiB)";
     let code = output.status.code().expect("it ends by itself");
     check(&output, code, &[&format!("{other} computes on the device, too"), "slowed down (heat)"]);
