@@ -24,7 +24,7 @@
 //! possible loses nothing, and all orders are looked at, so that no rule for the order of transfers is needed. It begins with
 //! the planner's makespan, which it must reach by itself. `program` says the same space as a mixed-integer program, which
 //! good_lp hands to a solver; it is independent of the search and gives the same least makespan on every small trace of the
-//! tests. Where it is small ([`MOST_CHOICES`]) it is solved for every plan, too: what is called the least is then what both
+//! tests. Where it is small (some fifty choices) it is solved for every plan, too: what is called the least is then what both
 //! say. It is not what goes on to larger traces: microlp, the solver in Rust, takes a second for some hundred choices (a
 //! dozen ops that are only swapped, or half a dozen of which some run again), cannot be interrupted without a clock, and
 //! where the search takes milliseconds. With the feature `highs` it is HiGHS that solves it.
