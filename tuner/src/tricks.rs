@@ -117,7 +117,7 @@ impl FromStr for Trick {
 
 /// A set of tricks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Tricks(u32);
+pub struct Tricks(u64);
 
 impl Tricks {
     /// None of them.
