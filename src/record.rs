@@ -10,7 +10,6 @@ use crate::tuning::{Measured, Ran, SEED, Tuner, stated_error};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Figures;
 use plimsoll_ir::profile::Profile;
-use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{
     Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Training, Tuning, TuningKind,
 };
@@ -27,14 +26,6 @@ pub(crate) struct Runs<'a> {
     pub keeper: Option<&'a Ran>,
     /// The base batch, keeping everything.
     pub yours: Option<&'a Ran>,
-}
-
-/// What the ops alone take, each in its fastest way.
-pub(crate) fn compute_seconds(trace: &Trace) -> Seconds {
-    let ways = |op: &plimsoll_ir::trace::Op| {
-        op.alternatives.iter().map(|way| way.seconds).fold(op.seconds, Seconds::min)
-    };
-    trace.ops.iter().map(ways).sum()
 }
 
 /// One round of a search, whose choice was run.

@@ -256,7 +256,7 @@ impl Tuner<'_> {
     fn planned(&self, model: &Model, batch: u64) -> Result<Option<Planned>, Failure> {
         let mut trace = self.task.trace(batch)?;
         model.fill(&mut trace).map_err(Failure::usage)?;
-        let compute = record::compute_seconds(&trace);
+        let compute = trace.fastest_seconds();
         let mut tried = self.tried.borrow_mut();
         if let Some((schedule, planning)) = tried.known(&trace) {
             self.costs.borrow_mut().insert(batch, Cost { planning, compute });

@@ -160,6 +160,11 @@ fn largest(bytes: &[Bytes]) -> Option<(OpId, Bytes)> {
 }
 
 impl Op {
+    /// How long its fastest way takes.
+    pub fn fastest_seconds(&self) -> Seconds {
+        self.alternatives.iter().map(|way| way.seconds).fold(self.seconds, Seconds::min)
+    }
+
     /// The tensors that the op reads or writes, each once.
     pub fn touches(&self) -> impl Iterator<Item = TensorId> + '_ {
         let new_writes = self.writes.iter().enumerate();
@@ -176,6 +181,11 @@ impl Op {
 }
 
 impl Trace {
+    /// The sum of all ops' seconds, each in its fastest way.
+    pub fn fastest_seconds(&self) -> Seconds {
+        self.ops.iter().map(Op::fastest_seconds).sum()
+    }
+
     /// The sum of all ops' seconds.
     pub fn compute_seconds(&self) -> Seconds {
         self.ops.iter().map(|op| op.seconds).sum()

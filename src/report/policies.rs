@@ -53,7 +53,7 @@ pub fn compare(
     // Those that found the same stand in the order of the policies.
     let seconds = |row: &PolicyRow| row.makespan_seconds.unwrap_or(f64::INFINITY);
     rows.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-    let compute_seconds = crate::record::compute_seconds(trace).0;
+    let compute_seconds = trace.fastest_seconds().0;
     Ok(Policies { bound_seconds: bound.0, compute_seconds, rows })
 }
 

@@ -89,7 +89,7 @@ impl<'a> Iteration<'a> {
         let mut at = Seconds::ZERO;
         let mut keeping = vec![at];
         for op in &trace.ops {
-            at += op.alternatives.iter().map(|way| way.seconds).fold(op.seconds, Seconds::min);
+            at += op.fastest_seconds();
             keeping.push(at);
         }
         let mut first_run = vec![None; trace.ops.len()];

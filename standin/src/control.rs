@@ -75,7 +75,7 @@ pub fn note(name: &'static str) {
 ///
 /// # Safety
 /// `text` is null or ends with a zero.
-unsafe fn words(text: *const c_char) -> String {
+pub unsafe fn words(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }

@@ -2,10 +2,11 @@
 //!
 //! What was opened and not closed, or closed and not opened, a test sees as a range that is missing, or of another name.
 
+use crate::control::words;
 use crate::lock;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::sync::Mutex;
 
 /// How often a range of each path, such as `iteration/conv1`, was closed.
@@ -18,7 +19,7 @@ thread_local! {
 #[unsafe(no_mangle)]
 extern "C" fn nvtxRangePushA(name: *const c_char) -> i32 {
     // SAFETY: like NVTX this trusts that a name ends with a zero.
-    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    let name = unsafe { words(name) };
     OPEN.with_borrow_mut(|open| {
         open.push(name);
         open.len() as i32 - 1
@@ -41,6 +42,6 @@ extern "C" fn nvtxRangePop() -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_ranges(path: *const c_char) -> u64 {
     // SAFETY: the test's path ends with a zero.
-    let path = unsafe { CStr::from_ptr(path) }.to_string_lossy();
-    lock(&CLOSED).get(path.as_ref()).copied().unwrap_or_default()
+    let path = unsafe { words(path) };
+    lock(&CLOSED).get(&path).copied().unwrap_or_default()
 }

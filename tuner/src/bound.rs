@@ -35,19 +35,14 @@ mod values;
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Limits, PlanRequest};
 use plimsoll_ir::schedule::{Duplex, Link};
-use plimsoll_ir::trace::{Op, Trace};
+use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
-
-/// The seconds of the fastest way to run an op.
-fn fastest(op: &Op) -> Seconds {
-    op.alternatives.iter().map(|a| a.seconds).fold(op.seconds, Seconds::min)
-}
 
 /// A time below which no schedule of any kind can be, recomputing ones too: the bound of a request's plans (which is handed
 /// in), if it was found with recomputing allowed or no op can be recomputed; else the sum of all ops' fastest seconds.
 pub fn unbeatable(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -> Seconds {
     let recomputing = trace.ops.iter().any(|op| op.recomputable);
-    if recomputing && !request.bounds_all() { trace.ops.iter().map(fastest).sum() } else { bound }
+    if recomputing && !request.bounds_all() { trace.fastest_seconds() } else { bound }
 }
 
 /// The lower bound of the makespan of every schedule for this trace, budget and link that does only what is allowed.
@@ -72,7 +67,7 @@ pub fn lower_bound_within(
     } else if allow.swap {
         joint::bound(trace, budget, link, false, limits).max(offload_bound(trace, budget, link))
     } else {
-        trace.ops.iter().map(fastest).sum()
+        trace.fastest_seconds()
     }
 }
 
@@ -87,11 +82,11 @@ pub fn least_moved(trace: &Trace, budget: Bytes) -> Bytes {
 pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     // With no pool every op would run in its leanest way.
     let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);
-    let total: Seconds = trace.ops.iter().map(fastest).sum();
+    let total = trace.fastest_seconds();
     let mut bound = total;
     let mut before = Seconds::ZERO;
     for (op, in_use) in trace.ops.iter().zip(&gaps.base[1..]) {
-        let seconds = fastest(op);
+        let seconds = op.fastest_seconds();
         let excess = (Bytes(*in_use) + trace.resident_bytes).saturating_sub(budget);
         if excess > Bytes::ZERO {
             let out = excess / link.offload_bytes_per_second;

@@ -38,15 +38,10 @@ pub(super) struct Values {
     pub seconds: Vec<f64>,
 }
 
-/// The seconds of the fastest way to run an op.
-fn fastest(op: &Op) -> f64 {
-    op.alternatives.iter().map(|a| a.seconds.0).fold(op.seconds.0, f64::min)
-}
-
 impl Values {
     /// The values of a valid trace. Where not `recompute`, no op may run again.
     pub fn of(trace: &Trace, recompute: bool) -> Values {
-        let seconds: Vec<f64> = trace.ops.iter().map(fastest).collect();
+        let seconds: Vec<f64> = trace.ops.iter().map(|op| op.fastest_seconds().0).collect();
         let mut until = vec![0.0];
         seconds.iter().for_each(|s| until.push(until[until.len() - 1] + s));
         let own = |op: &Op| op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum::<u64>();
