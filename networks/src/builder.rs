@@ -163,6 +163,21 @@ impl Builder {
         self.add(name, LayerKind::MaxPool { window }, &[input])
     }
 
+    /// Mean pooling, padding counted.
+    pub fn avg_pool(&mut self, name: &str, input: LayerId, window: Window) -> Result<LayerId, NetworkError> {
+        self.add(name, LayerKind::AvgPool { window }, &[input])
+    }
+
+    /// Dropout of single elements.
+    pub fn dropout(&mut self, name: &str, input: LayerId, probability: f32) -> Result<LayerId, NetworkError> {
+        self.add(name, LayerKind::Dropout { probability }, &[input])
+    }
+
+    /// Channels of the inputs side by side.
+    pub fn concat(&mut self, name: &str, inputs: &[LayerId]) -> Result<LayerId, NetworkError> {
+        self.add(name, LayerKind::Concat, inputs)
+    }
+
     /// A fully connected layer with bias.
     pub fn fully_connected(
         &mut self,

@@ -22,7 +22,6 @@ mod builder;
 mod error;
 mod lower;
 mod resident;
-mod resnet;
 mod zoo;
 
 pub use builder::Builder;

@@ -27,6 +27,18 @@ fn parameter_counts_are_the_published_ones() {
     check("vgg19", 143_667_240);
     // Caffe's bvlc_alexnet (two groups).
     check("alexnet", 60_965_224);
+    // Layer by layer from Chintala's convnet-benchmarks (overfeat.lua), biases included: 34,944 + 614,656 + 1,180,160 +
+    // 4,719,616 + 9,438,208 of the convolutions, 113,249,280 + 12,587,008 + 4,097,000 of the others; table 1 of Sermanet
+    // et al. 2014 says 145 million.
+    check("overfeat", 145_920_872);
+    // torchvision's model table again; Inception v3 has 27,161,264 there, 3,326,696 of them in the auxiliary head.
+    check("densenet121", 7_978_856);
+    check("densenet161", 28_681_000);
+    check("densenet169", 14_149_480);
+    check("densenet201", 20_013_928);
+    check("inception_v3", 27_161_264 - 3_326_696);
+    check("wide_resnet50_2", 68_883_240);
+    check("wide_resnet101_2", 126_886_696);
     check("lenet", 61_706);
     // 784 x 256, 256 x 256, 256 x 10, and biases.
     check("mlp", 269_322);
@@ -34,6 +46,17 @@ fn parameter_counts_are_the_published_ones() {
     check("resnet20", 269_722 + 2_752);
     check("resnet56", 853_018 + 2_752);
     check("resnet110", 1_727_962 + 2_752);
+    check("resnet8-cifar", 75_290 + 2_752);
+    // 19.4M there.
+    check("resnet1202", 19_421_274 + 2_752);
+    // Zagoruyko and Komodakis 2016, table 4, rounds them to 8.9M, 11.0M and 36.5M.
+    check("wrn-40-4", 8_949_210);
+    check("wrn-16-8", 10_961_370);
+    check("wrn-28-10", 36_479_194);
+    // Layrub counts the depth as He et al. do: one block a group.
+    assert_eq!(usual("wrn-8-256").all_parameters(), usual("wrn-10-256").all_parameters());
+    let cifar100 = build(&spec("wrn-28-10", 32, 3, 100)).expect("it is like that for 10 classes");
+    assert_eq!(cifar100.all_parameters(), 36_536_884, "as most programs count it");
 }
 
 #[test]
@@ -41,7 +64,7 @@ fn enlarged_networks_have_the_layers_that_their_papers_say() {
     let weighted = |name: &str| {
         let network = usual(name);
         let counts = |l: &&plimsoll_ir::network::Layer| {
-            let shortcut = l.name.contains("downsample");
+            let shortcut = l.name.contains("downsample") || l.name.ends_with("shortcut");
             !shortcut && matches!(l.kind, LayerKind::Conv { .. } | LayerKind::FullyConnected { .. })
         };
         network.layers.iter().filter(counts).count()
@@ -57,6 +80,20 @@ fn enlarged_networks_have_the_layers_that_their_papers_say() {
         ("resnet1517", 1517),
         ("resnet20", 20),
         ("resnet110", 110),
+        // Layrub tables 6 and 8.
+        ("resnet1172", 1172),
+        ("resnet1304", 1304),
+        ("resnet1202", 1202),
+        ("resnet1202-imagenet", 1202),
+        ("resnet50-imagenet", 50),
+        ("resnet50-cifar", 50),
+        ("wrn-8-128", 8),
+        ("wrn-28-10", 26),
+        ("overfeat", 8),
+        ("densenet121", 121),
+        ("densenet161", 161),
+        ("densenet169", 169),
+        ("densenet201", 201),
     ] {
         assert_eq!(weighted(name), layers, "{name}");
     }
@@ -82,6 +119,10 @@ fn multiply_adds_are_the_published_ones() {
     check("vgg11", 7.61);
     check("vgg16", 15.47);
     check("vgg19", 19.63);
+    check("densenet121", 2.83);
+    check("densenet161", 7.73);
+    check("inception_v3", 5.71);
+    check("wide_resnet50_2", 11.40);
 }
 
 #[test]
@@ -96,13 +137,19 @@ fn usual_images_are_those_of_the_family() {
     check("lenet", Some((28, 1, 10)));
     check("resnet", None);
     check("vgg<N>", None);
-    check("googlenet", None);
+    check("resnet1202-imagenet", Some((224, 3, 1000)));
+    check("resnet1202", Some((32, 3, 10)));
+    check("wrn-8-256", Some((32, 3, 10)));
+    check("overfeat", Some((231, 3, 1000)));
+    check("wrn-8", None);
+    check("wrn-<D>-<W>", None);
+    check("densenet", None);
 }
 
 #[test]
 fn every_network_is_built_for_any_images() {
     for entry in entries().iter().filter(|e| !e.name.contains('<')) {
-        for (image, channels, classes) in [([64, 64], 3, 10), ([97, 70], 1, 2), ([63, 130], 5, 1)] {
+        for (image, channels, classes) in [([75, 75], 3, 10), ([97, 82], 1, 2), ([76, 130], 5, 1)] {
             let spec = NetworkSpec { name: entry.name.to_owned(), image, channels, classes };
             let network = build(&spec).unwrap_or_else(|e| panic!("{}: {e}", entry.name));
             assert_eq!(network.spec, spec);
@@ -128,6 +175,14 @@ fn specs_that_make_no_sense_are_refused_with_what_to_do() {
     check("resnet99999999999999", 32, 3, 10, &["resnet9998"]);
     check("resnet0", 32, 3, 10, &["no network is called", "resnet20"]);
     check("vgg17", 64, 3, 10, &["vgg16", "vgg19"]);
+    check("resnet51-imagenet", 224, 3, 10, &["resnet50-imagenet", "resnet53-imagenet", "3n + 2"]);
+    check("resnet51-cifar", 32, 3, 10, &["resnet50-cifar", "resnet56-cifar", "6n + 2"]);
+    check("wrn-9-4", 32, 3, 10, &["wrn-8-4", "wrn-10-4", "6n + 4"]);
+    check("wrn-28-0", 32, 3, 10, &["no network is called"]);
+    check("wrn-28-99999999999", 32, 3, 10, &["weights of layer", "smaller"]);
+    check("densenet122", 224, 3, 10, &["did you mean densenet121"]);
+    check("inception_v3", 64, 3, 10, &["64x64", "at least 75x75"]);
+    check("overfeat", 70, 3, 10, &["`pool5`", "at least 71x71"]);
     check("ResNet-18", 32, 3, 10, &["no network is called `ResNet-18`", "resnet18"]);
     check("alexnt", 64, 3, 10, &["did you mean alexnet"]);
     check("", 64, 3, 10, &["no network is called ``"]);
@@ -143,7 +198,16 @@ fn specs_that_make_no_sense_are_refused_with_what_to_do() {
 
 #[test]
 fn the_smallest_image_of_the_table_is_the_smallest() {
-    for (name, smallest) in [("alexnet", 63), ("vgg11", 32), ("lenet", 12), ("resnet50", 1), ("mlp", 1)] {
+    for (name, smallest) in [
+        ("alexnet", 63),
+        ("overfeat", 71),
+        ("inception_v3", 75),
+        ("densenet121", 29),
+        ("vgg11", 32),
+        ("lenet", 12),
+        ("resnet50", 1),
+        ("mlp", 1),
+    ] {
         assert!(build(&spec(name, smallest, 3, 10)).is_ok(), "{name}");
         assert!(build(&spec(name, smallest - 1, 3, 10)).is_err(), "{name}");
     }

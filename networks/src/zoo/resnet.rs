@@ -5,6 +5,7 @@
 //! convolution with batch normalisation (option B of the paper), for CIFAR too: it has weights where the paper's option
 //! A pads with zeros, 2,752 more in resnet20.
 
+use super::{impossible, numbers};
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
@@ -18,44 +19,72 @@ struct Plan {
     bottleneck: bool,
     /// Channels of the first group; each later group has twice as many.
     width: u32,
+    /// How much wider the inner convolutions of a bottleneck are (Zagoruyko and Komodakis 2016).
+    inner: u32,
     /// Blocks of each group.
     blocks: Vec<u32>,
 }
 
-/// Depths that the paper gives CIFAR networks, 6n + 2; as bottleneck depths, which many of these also are, they are
-/// not used.
+/// Depths of `resnet<N>` that are networks for CIFAR: those of the paper. Many of them are bottleneck depths as well,
+/// which `resnet<N>-imagenet` means.
 const CIFAR_DEPTHS: [u32; 6] = [20, 32, 44, 56, 110, 1202];
 
 /// What depth a name may have.
-pub(crate) const RULE: &str = "residual networks have the depths 18 and 34 (basic blocks), 20, 32, 44, 56, 110 and \
-                               1202 (CIFAR), and every other 3n + 2 from 35 to 9998 (bottlenecks)";
+const RULE: &str = "residual networks have the depths 18 and 34 (basic blocks), 20, 32, 44, 56, 110 and 1202 (CIFAR), and \
+                    every other 3n + 2 from 35 to 9998 (bottlenecks)";
+const IMAGENET_RULE: &str = "residual networks for ImageNet have the depths 18 and 34 (basic blocks), and every 3n + 2 \
+                             from 35 to 9998 (bottlenecks)";
+const CIFAR_RULE: &str = "residual networks for CIFAR have the depths 6n + 2 up to 9998";
 
-/// Whether there is a residual network of this depth.
-pub(crate) fn has_depth(depth: u32) -> bool {
-    plan(depth).is_some()
+/// The residual network that a spec names, where it names one.
+pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
+    let name = spec.name.as_str();
+    let wide = |depth| imagenet(depth).map(|plan| build(spec, &Plan { inner: 2, ..plan }));
+    match name {
+        "wide_resnet50_2" => return wide(50),
+        "wide_resnet101_2" => return wide(101),
+        _ => {}
+    }
+    type Groups = fn(u32) -> Option<Plan>;
+    let families: [(&str, Groups, &str); 3] = [
+        ("", |depth| if CIFAR_DEPTHS.contains(&depth) { cifar(depth) } else { imagenet(depth) }, RULE),
+        ("-imagenet", imagenet, IMAGENET_RULE),
+        ("-cifar", cifar, CIFAR_RULE),
+    ];
+    families.into_iter().find_map(|(suffix, groups, rule)| {
+        let depth = *numbers(name, &format!("resnet<N>{suffix}"))?.first()?;
+        let possible = |depth| groups(depth).map(|_| format!("resnet{depth}{suffix}"));
+        Some(match groups(depth) {
+            Some(plan) => build(spec, &plan),
+            None => Err(impossible(name, depth, rule, possible)),
+        })
+    })
 }
 
-/// The groups of a depth. The bottlenecks of 50, 101 and 152 are torchvision's; any other depth has 3, 4 (8 from 152
-/// on), the rest and 3 blocks, so that the third group grows, as the papers' ResNet-1001 and -1517 do.
-fn plan(depth: u32) -> Option<Plan> {
-    let imagenet = |bottleneck, blocks| Plan { large_images: true, bottleneck, width: 64, blocks };
+/// The groups of a network for ImageNet. The bottlenecks of 50, 101 and 152 are torchvision's; any other depth has 3,
+/// 4 (8 from 152 on), the rest and 3 blocks, so that the third group grows, as the papers' ResNet-1001 and -1517 do.
+fn imagenet(depth: u32) -> Option<Plan> {
+    let plan = |bottleneck, blocks| Plan { large_images: true, bottleneck, width: 64, inner: 1, blocks };
     Some(match depth {
-        18 => imagenet(false, vec![2, 2, 2, 2]),
-        34 => imagenet(false, vec![3, 4, 6, 3]),
-        _ if CIFAR_DEPTHS.contains(&depth) => {
-            Plan { large_images: false, bottleneck: false, width: 16, blocks: vec![(depth - 2) / 6; 3] }
-        }
+        18 => plan(false, vec![2, 2, 2, 2]),
+        34 => plan(false, vec![3, 4, 6, 3]),
         35..10_000 if depth % 3 == 2 => {
             let second = if depth < 152 { 4 } else { 8 };
-            imagenet(true, vec![3, second, (depth - 2) / 3 - 6 - second, 3])
+            plan(true, vec![3, second, (depth - 2) / 3 - 6 - second, 3])
         }
         _ => return None,
     })
 }
 
-/// Builds the residual network of a depth that [`has_depth`].
-pub(crate) fn build(spec: &NetworkSpec, depth: u32) -> Result<Network, NetworkError> {
-    let plan = plan(depth).expect("the caller asked whether there is one");
+/// The groups of a network for CIFAR, §4.2 of the paper.
+fn cifar(depth: u32) -> Option<Plan> {
+    let blocks = vec![(depth.checked_sub(2)?) / 6; 3];
+    let possible = (8..10_000).contains(&depth) && depth % 6 == 2;
+    possible.then_some(Plan { large_images: false, bottleneck: false, width: 16, inner: 1, blocks })
+}
+
+/// Builds the residual network of a plan.
+fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let first = if plan.large_images { Window::square(7, 2, 3) } else { Window::square(3, 1, 1) };
     let mut x = b.conv("conv1", b.images(), plan.width, first, false)?;
@@ -68,7 +97,7 @@ pub(crate) fn build(spec: &NetworkSpec, depth: u32) -> Result<Network, NetworkEr
         for block in 0..*blocks {
             let name = format!("layer{}.{block}", group + 1);
             let stride = if group > 0 && block == 0 { 2 } else { 1 };
-            x = residual_block(&mut b, &name, x, plan.width << group, stride, plan.bottleneck)?;
+            x = residual_block(&mut b, &name, x, plan.width << group, stride, plan)?;
         }
     }
     x = b.add("avgpool", LayerKind::GlobalAvgPool, &[x])?;
@@ -83,12 +112,12 @@ fn residual_block(
     input: LayerId,
     width: u32,
     stride: u32,
-    bottleneck: bool,
+    plan: &Plan,
 ) -> Result<LayerId, NetworkError> {
-    let steps: &[(u32, Window)] = if bottleneck {
+    let steps: &[(u32, Window)] = if plan.bottleneck {
         &[
-            (width, Window::square(1, 1, 0)),
-            (width, Window::square(3, stride, 1)),
+            (plan.inner * width, Window::square(1, 1, 0)),
+            (plan.inner * width, Window::square(3, stride, 1)),
             (4 * width, Window::square(1, 1, 0)),
         ]
     } else {

@@ -1,0 +1,204 @@
+//! The networks that have a name, each at any image size, channels and class count; a family a file.
+//!
+//! At its usual size each has the published number of parameters. What it deliberately does not do: read trained
+//! weights; how parameters start is the same rule for all (`resident.rs`).
+
+mod alexnet;
+mod densenet;
+mod inception;
+mod plain;
+mod resnet;
+mod vgg;
+mod wide;
+
+use crate::error::NetworkError;
+use plimsoll_ir::network::{Network, NetworkSpec};
+
+/// A network that has a name, or a family of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name; `<N>` stands for a number, such as a depth.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    /// Height and width of the images that it was made for.
+    pub image: u32,
+    /// Their channels.
+    pub channels: u32,
+    /// Their classes.
+    pub classes: u32,
+}
+
+/// One line of the table.
+const fn entry(name: &'static str, image: u32, channels: u32, classes: u32, about: &'static str) -> Entry {
+    Entry { name, about, image, channels, classes }
+}
+
+/// One line of the table, for images as ImageNet has them.
+const fn imagenet(name: &'static str, about: &'static str) -> Entry {
+    entry(name, 224, 3, 1000, about)
+}
+
+/// One line of the table, for images as CIFAR-10 has them.
+const fn cifar(name: &'static str, about: &'static str) -> Entry {
+    entry(name, 32, 3, 10, about)
+}
+
+/// All that the zoo knows, with the images that each was made for.
+pub fn entries() -> &'static [Entry] {
+    const ENTRIES: &[Entry] = &[
+        entry("mlp", 28, 1, 10, "two hidden layers of 256 with ReLU; any image"),
+        entry("lenet", 28, 1, 10, "LeNet-5 with ReLU; images of at least 12x12"),
+        imagenet("alexnet", "AlexNet as published: LRN, two groups, dropout; images of at least 63x63"),
+        entry("overfeat", 231, 3, 1000, "OverFeat's fast model; images of at least 71x71"),
+        imagenet("vgg11", "VGG A, without batch normalisation; images of at least 32x32"),
+        imagenet("vgg13", "VGG B"),
+        imagenet("vgg16", "VGG D"),
+        imagenet("vgg19", "VGG E"),
+        imagenet(
+            "vgg<N>",
+            "vgg16 with (N - 16) / 5 more convolutions in each group (vDNN §4.3); N = 21, 26, ...",
+        ),
+        entry("inception_v3", 299, 3, 1000, "Inception v3 without auxiliary head; images of at least 75x75"),
+        imagenet("resnet18", "residual network of basic blocks, for ImageNet"),
+        imagenet("resnet34", "residual network of basic blocks, for ImageNet"),
+        imagenet("resnet50", "residual network of bottlenecks, for ImageNet"),
+        imagenet("resnet101", "residual network of bottlenecks, for ImageNet"),
+        imagenet("resnet152", "residual network of bottlenecks, for ImageNet"),
+        imagenet(
+            "resnet<N>",
+            "bottlenecks, the third group as long as it takes; N = 3n + 2, such as 1001 or 1517",
+        ),
+        imagenet(
+            "resnet<N>-imagenet",
+            "the same where resnet<N> is a network for CIFAR, such as resnet1202-imagenet",
+        ),
+        imagenet("wide_resnet50_2", "resnet50 with inner convolutions of twice the width"),
+        imagenet("wide_resnet101_2", "resnet101 with inner convolutions of twice the width"),
+        imagenet(
+            "densenet121",
+            "dense blocks of 6, 12, 24 and 16 layers, growth 32; images of at least 29x29",
+        ),
+        imagenet("densenet161", "dense blocks of 6, 12, 36 and 24 layers, growth 48"),
+        imagenet("densenet169", "dense blocks of 6, 12, 32 and 32 layers, growth 32"),
+        imagenet("densenet201", "dense blocks of 6, 12, 48 and 32 layers, growth 32"),
+        cifar("resnet20", "residual network for CIFAR; good on 8x8 images too"),
+        cifar("resnet32", "residual network for CIFAR"),
+        cifar("resnet44", "residual network for CIFAR"),
+        cifar("resnet56", "residual network for CIFAR"),
+        cifar("resnet110", "residual network for CIFAR"),
+        cifar("resnet1202", "residual network for CIFAR"),
+        cifar("resnet<N>-cifar", "residual network for CIFAR of any depth N = 6n + 2"),
+        cifar(
+            "wrn-<D>-<W>",
+            "wide residual network of depth D = 6n + 4 and W times the width, such as wrn-28-10",
+        ),
+    ];
+    ENTRIES
+}
+
+/// What a network was made for: its name with the image size, channels and classes of its entry, or of its family's.
+/// None for a name that has neither; whether a depth is possible is for [`build`] to say.
+pub fn usual(name: &str) -> Option<NetworkSpec> {
+    let exact = entries().iter().find(|entry| entry.name == name && !name.contains('<'));
+    let entry = exact.or_else(|| entries().iter().find(|entry| numbers(name, entry.name).is_some()))?;
+    let Entry { image, channels, classes, .. } = *entry;
+    Some(NetworkSpec { name: name.to_owned(), image: [image; 2], channels, classes })
+}
+
+/// Builds the network that a spec names.
+pub fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
+    match construct(spec) {
+        Err(NetworkError::WindowTooLarge { layer, .. }) => Err(NetworkError::ImageTooSmall {
+            network: spec.name.clone(),
+            image: spec.image,
+            layer,
+            smallest: smallest_image(spec),
+        }),
+        other => other,
+    }
+}
+
+/// Builds what a name means, whatever the images.
+fn construct(spec: &NetworkSpec) -> Result<Network, NetworkError> {
+    match spec.name.as_str() {
+        "mlp" => return plain::mlp(spec),
+        "lenet" => return plain::lenet(spec),
+        "alexnet" => return alexnet::alexnet(spec),
+        "overfeat" => return alexnet::overfeat(spec),
+        "inception_v3" => return inception::build(spec),
+        _ => {}
+    }
+    let families = [vgg::named, resnet::named, wide::named, densenet::named];
+    families.into_iter().find_map(|named| named(spec)).unwrap_or_else(|| {
+        Err(NetworkError::UnknownName { name: spec.name.clone(), nearest: nearest_names(&spec.name) })
+    })
+}
+
+/// The numbers that a name has where a pattern has `<N>` and the like, if it is like that; none for a pattern without
+/// any. More digits than a number can have count as the largest.
+fn numbers(name: &str, pattern: &str) -> Option<Vec<u32>> {
+    let mut pieces = pattern.split(['<', '>']);
+    let mut rest = name.strip_prefix(pieces.next()?)?;
+    let mut found = Vec::new();
+    while let (Some(_), Some(literal)) = (pieces.next(), pieces.next()) {
+        let (digits, after) = rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count());
+        if digits.is_empty() || digits.starts_with('0') {
+            return None;
+        }
+        found.push(digits.parse().unwrap_or(u32::MAX));
+        rest = after.strip_prefix(literal)?;
+    }
+    (rest.is_empty() && !found.is_empty()).then_some(found)
+}
+
+/// The error for a depth that a family does not have; `possible` gives the names of those that it has.
+fn impossible(
+    name: &str,
+    depth: u32,
+    rule: &'static str,
+    possible: impl Fn(u32) -> Option<String>,
+) -> NetworkError {
+    let below = (1..depth.min(10_000)).rev().find_map(&possible);
+    let above = (depth.saturating_add(1)..10_000).find_map(&possible);
+    let nearest = below.into_iter().chain(above).collect();
+    NetworkError::ImpossibleDepth { name: name.to_owned(), rule, nearest }
+}
+
+/// The least height and width at which the network can be built; it is asked only where too small a one was given.
+fn smallest_image(spec: &NetworkSpec) -> u32 {
+    let fits = |side: u32| {
+        let spec = NetworkSpec { image: [side; 2], ..spec.clone() };
+        !matches!(construct(&spec), Err(NetworkError::WindowTooLarge { .. }))
+    };
+    (1..).find(|side| fits(*side)).expect("every network of the zoo works on some image")
+}
+
+/// The names of the zoo nearest to what was asked for.
+fn nearest_names(asked: &str) -> Vec<String> {
+    nearest(asked, entries().iter().map(|e| e.name).filter(|name| !name.contains('<')))
+}
+
+/// The three names that take the fewest edits from what was asked for, whatever its capitals.
+pub fn nearest<'n>(asked: &str, names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
+    let asked = asked.to_lowercase();
+    let edits_to = |name: &'n str| (edits(&asked, &name.to_lowercase()), name);
+    let mut ranked: Vec<(usize, &str)> = names.into_iter().map(edits_to).collect();
+    ranked.sort_by_key(|(edits, _)| *edits);
+    ranked.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
+}
+
+/// How many characters must be put in, left out or changed to make `a` of `b`.
+fn edits(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.chars().enumerate() {
+            let change = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}

@@ -1,0 +1,48 @@
+//! VGG (Simonyan and Zisserman 2015), and its configuration D enlarged as vDNN §4.3 does.
+
+use super::alexnet::classifier;
+use super::{impossible, numbers};
+use crate::builder::Builder;
+use crate::error::NetworkError;
+use plimsoll_ir::network::{Network, NetworkSpec, Window};
+
+/// Which depths VGG networks have.
+const RULE: &str = "VGG networks have the depths 11, 13, 16 and 19, and 16 + 5k up to 9996 (k more convolutions in \
+                        each of the five groups)";
+
+/// Convolutions of each of the five groups: configurations A, B, D and E of Simonyan and Zisserman 2015, and D
+/// enlarged evenly.
+fn groups(depth: u32) -> Option<[u32; 5]> {
+    match depth {
+        11 => Some([1, 1, 2, 2, 2]),
+        13 => Some([2; 5]),
+        19 => Some([2, 2, 4, 4, 4]),
+        16..10_000 if (depth - 16).is_multiple_of(5) => Some([2, 2, 3, 3, 3].map(|n| n + (depth - 16) / 5)),
+        _ => None,
+    }
+}
+
+/// The VGG network that a spec names, where it names one.
+pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
+    let depth = *numbers(&spec.name, "vgg<N>")?.first()?;
+    Some(match groups(depth) {
+        Some(groups) => build(spec, groups),
+        None => Err(impossible(&spec.name, depth, RULE, |d| groups(d).map(|_| format!("vgg{d}")))),
+    })
+}
+
+/// VGG: 3x3 convolutions in five groups, each closed by a pooling. Images of less than 224x224 leave fewer inputs to
+/// the classifier.
+fn build(spec: &NetworkSpec, groups: [u32; 5]) -> Result<Network, NetworkError> {
+    let mut b = Builder::new(spec)?;
+    let mut x = b.images();
+    for (group, (convolutions, width)) in (1..).zip(groups.into_iter().zip([64, 128, 256, 512, 512])) {
+        for i in 1..=convolutions {
+            x = b.conv(&format!("conv{group}_{i}"), x, width, Window::square(3, 1, 1), true)?;
+            x = b.relu(&format!("relu{group}_{i}"), x)?;
+        }
+        x = b.max_pool(&format!("pool{group}"), x, Window::square(2, 2, 0))?;
+    }
+    x = classifier(&mut b, x, 6)?;
+    b.finish(x)
+}
