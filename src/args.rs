@@ -180,7 +180,8 @@ pub struct DataArgs {
 /// The device and how it is set up.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
-    /// What trains: cpu; or cuda or cuda:N, an NVIDIA GPU (new: so far tested without one)
+    /// What trains: cpu; or cuda or cuda:N, an NVIDIA GPU (new: so far tested without one). Or a GPU that is not here, modelled from
+    /// its data sheet, on which nothing runs: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceChoice,
     /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
@@ -209,7 +210,8 @@ pub struct KernelArgs {
     /// With cuda: whose kernels run convolutions and fully connected layers
     #[arg(long, value_enum, value_name = "WHOSE")]
     pub kernels: Option<KernelsArg>,
-    /// With cuda: multiply in TF32, by tensor cores, with 10 bits after the point; everything else stays f32
+    /// With cuda, and modelled devices that can: multiply in TF32, by tensor cores, with 10 bits after the point; everything else
+    /// stays f32
     #[arg(long)]
     pub tf32: bool,
     /// With cuda: run every call in one way, which gives the same bits each time
@@ -275,7 +277,7 @@ pub struct StudyArgs {
 pub struct SearchArgs {
     /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with
     /// cpu, what keeping everything takes at a batch of 16, as if the device were just that small; with cuda, what is free
-    /// less 512 MiB, in steps of 256 MiB
+    /// less 512 MiB, in steps of 256 MiB; with a modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried
@@ -656,8 +658,12 @@ pub struct TraceArgs {
     pub relu: ReluArg,
     /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU, whose
     /// libraries know their scratch, unless its kernels are our own
-    #[arg(long, value_name = "PROFILE")]
+    #[arg(long, value_name = "PROFILE", conflicts_with = "device")]
     pub profile: Option<PathBuf>,
+    /// Take the ops' seconds from the model of a device that is not here: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100 or
+    /// h200
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub kernels: KernelArgs,

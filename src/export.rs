@@ -106,6 +106,9 @@ impl Export {
                  Without that a batch of {batch} takes more memory."
             )
         });
+        if config.modelled {
+            self.notes.push("Nothing was measured: that device is modelled from its data sheet.".to_owned());
+        }
         if self.accumulation > 1 {
             self.notes.push(format!(
                 "Batch normalisation sees {batch} samples at a time, however many are accumulated."

@@ -90,6 +90,7 @@ mod tests {
             plimsoll: "1".to_owned(),
             unix_seconds: budget,
             health: None,
+            modelled: false,
         };
         let network = NetworkSpec { name: "net".to_owned(), image: [8, 8], channels: 1, classes: 2 };
         ProfileRequest {

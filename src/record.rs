@@ -8,7 +8,6 @@ use crate::task::Task;
 use crate::training::Trained;
 use crate::tuning::{Measured, Ran, SEED, Tuner, stated_error};
 use plimsoll_ir::Seconds;
-use plimsoll_ir::config::Figures;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{
     Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Training, Tuning, TuningKind,
@@ -53,7 +52,7 @@ pub(crate) fn round(
         no_plan: no_plan.to_vec(),
         chosen: chosen.candidate.batch,
         predicted_seconds: chosen.candidate.iteration,
-        measured_seconds: chosen.figures.iteration_seconds,
+        measured_seconds: chosen.figures.map(|figures| figures.iteration_seconds),
         refit,
     }
 }
@@ -83,22 +82,14 @@ pub(crate) fn tuning(
         why,
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
         runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?],
-        timeline: best.timeline.clone(),
+        timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
         policies,
         training: None,
     })
 }
 
 fn run(what: &str, ran: &Ran) -> Run {
-    let Measured { candidate, figures, predicted_error } = ran.measured;
-    let predicted = Figures {
-        iteration_seconds: candidate.iteration,
-        relative_error: predicted_error,
-        between_seconds: candidate.between,
-        epoch_seconds: candidate.epoch,
-        peak_bytes: candidate.peak,
-    };
-    let (predicted, measured) = (Some(predicted), Some(figures));
+    let (predicted, measured) = (Some(ran.measured.predicted()), ran.measured.figures);
     Run { what: what.to_owned(), batch: ran.batch(), predicted, measured, note: None }
 }
 

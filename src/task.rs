@@ -3,12 +3,16 @@
 //! Lowering, planning and loading are one call each here, with failures turned into the command line's. What is measured
 //! or chosen lives in the verbs.
 
-use crate::args::{DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, NetworkArgs};
+use crate::args::{
+    DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs,
+};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
+use crate::verbs::doctor::version;
 use crate::verbs::plan::no_plan;
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::network::{Network, NetworkSpec, Shape};
+use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
@@ -17,9 +21,10 @@ use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, Executor, HostMemory, Kernels,
-    Loaded, MemoryLayout, Precision, RuntimeError, cpu, host_slab,
+    Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, DeviceFacts, Executor,
+    HostMemory, Kernels, Loaded, MemoryLayout, Precision, RuntimeError, cpu, host_slab,
 };
+use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
 use std::rc::Rc;
@@ -49,6 +54,8 @@ pub enum Setup {
     Cpu(CpuOptions),
     /// An NVIDIA GPU.
     Cuda(Gpu),
+    /// A device that is not here: what it would take is known, and nothing runs on it.
+    Modelled(Modelled),
 }
 
 /// A GPU: open from the start, since only its libraries know the ways of a call, and what they take of it counts.
@@ -98,7 +105,28 @@ impl Setup {
             DeviceChoice::Cuda(ordinal) => {
                 Setup::cuda(ordinal, !args.no_graph, &args.host, args.kernels.chosen()?)
             }
+            DeviceChoice::Modelled(_) if args.no_graph => Err(only("--no-graph", "cuda")),
+            DeviceChoice::Modelled(_) if args.threads.is_some() => Err(only("--threads", "cpu")),
+            DeviceChoice::Modelled(_) if link.is_some() => Err(only("--link", "cpu")),
+            DeviceChoice::Modelled(sheet) => Setup::modelled(sheet, &args.kernels),
         }
+    }
+
+    /// A device of which only the data sheet is known.
+    pub fn modelled(sheet: &'static Sheet, kernels: &KernelArgs) -> Result<Setup, Failure> {
+        match kernels.given() {
+            Some(option) if option != "--tf32" || kernels.deterministic => Err(only(option, "cuda")),
+            Some(_) if sheet.tf32_peak.is_none() => {
+                let message = format!("{} has no tensor cores for TF32", sheet.product);
+                Err(Failure::usage(message).help("leave --tf32 out"))
+            }
+            _ => Ok(Setup::Modelled(Modelled { tf32: kernels.tf32, ..Modelled::new(sheet) })),
+        }
+    }
+
+    /// The device that is modelled, where it is.
+    pub fn model(&self) -> Option<Modelled> {
+        if let Setup::Modelled(device) = self { Some(*device) } else { None }
     }
 
     /// The processor with so many threads, by default all cores but one.
@@ -138,7 +166,16 @@ impl Setup {
         match self {
             Setup::Cpu(_) => Way::sole(cpu::kernels::workspace_bytes(call, self.threads())),
             Setup::Cuda(gpu) => gpu.open.ways(call),
+            Setup::Modelled(device) => device.ways(call),
         }
+    }
+
+    /// What is known of the device.
+    pub fn facts(&self) -> Result<DeviceFacts, Failure> {
+        let Setup::Modelled(device) = self else { return Ok(self.device()?.facts()) };
+        let machine = device.machine("");
+        let (name, system, threads) = (machine.device, machine.system, machine.threads);
+        Ok(DeviceFacts { name, system, threads, memory: Some(device.sheet.memory) })
     }
 
     /// The device, with nothing allocated.
@@ -146,8 +183,17 @@ impl Setup {
         Ok(match self {
             Setup::Cpu(options) => Box::new(Cpu::new(options.clone())),
             Setup::Cuda(gpu) => Box::new(gpu.open.another()?),
+            Setup::Modelled(device) => return Err(nothing_runs(&device.to_string())),
         })
     }
+}
+
+/// The failure of what would run on a device that is modelled.
+pub fn nothing_runs(device: &str) -> Failure {
+    let message = format!("nothing can run on a device that is not here ({device})");
+    Failure::new(Exit::Device, message).help(
+        "`profile`, `tune`, `auto` and `trace` say what it would take; to train, tune with --device cpu or cuda",
+    )
 }
 
 /// An option that another device has.
@@ -218,13 +264,29 @@ impl Task {
         Ok(lower(&self.network, batch, &options)?)
     }
 
+    /// A profile at these batch sizes, as the model of a device that is not here gives it.
+    pub fn modelled_profile(
+        &self,
+        device: &Modelled,
+        budget: Bytes,
+        batches: &[u64],
+    ) -> Result<Profile, Failure> {
+        let mut programs = Vec::new();
+        for batch in batches {
+            let mut program = self.program(*batch, Mode::Train)?;
+            device.fill(&mut program);
+            programs.push(program);
+        }
+        Ok(device.profile(&self.network.spec, budget, &programs, &version()))
+    }
+
     /// The trace of a training iteration; its seconds are 0.
     pub fn trace(&self, batch: u64) -> Result<Trace, Failure> {
         Ok(self.program(batch, Mode::Train)?.trace)
     }
 
     /// The budget in bytes: what is given (a share is one of the device's memory), or [`UNBUDGETED_BATCH`]'s, or on a GPU what
-    /// is free, less [`GPU_MARGIN`].
+    /// is free, less [`GPU_MARGIN`]; on a modelled one all of its memory, less as much.
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Failure> {
         if given.is_none()
             && let Setup::Cuda(gpu) = &self.setup
@@ -232,7 +294,10 @@ impl Task {
             let free = gpu.open.free_memory().map_err(RuntimeError::from)?;
             return Ok(unbudgeted(free));
         }
-        let machine = self.setup.device()?.facts().memory.unwrap_or(Bytes(u64::MAX >> 2));
+        let machine = self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2));
+        if given.is_none() && self.setup.model().is_some() {
+            return Ok(unbudgeted(machine));
+        }
         if let Some(size) = given {
             return Ok(size.of(machine));
         }
@@ -247,8 +312,11 @@ impl Task {
         Ok(self.largest_batch(Policy::Naive, budget, limit)?.max(kept))
     }
 
-    /// Whether the machine has the memory for what a schedule offloads.
+    /// Whether the machine has the memory for what a schedule offloads. That of a modelled device has as much as it takes.
     pub fn fits_host(&self, trace: &Trace, schedule: &Schedule) -> bool {
+        if self.setup.model().is_some() {
+            return true;
+        }
         let on_disk = matches!(&self.setup, Setup::Cpu(CpuOptions { host: HostMemory::File(_), .. }));
         let room = cpu::machine_bytes().map(|all| Size::Share(HOST_SHARE).of(all));
         on_disk || room.is_none_or(|room| host_slab(trace, schedule).bytes() <= room)

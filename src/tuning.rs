@@ -91,10 +91,29 @@ impl<'a> TuneRequest<'a> {
 pub struct Measured {
     /// What the planner says of it; `between` is the measured one.
     pub candidate: Candidate,
-    /// What an iteration was measured to take, and everything else.
-    pub figures: Figures,
+    /// What an iteration was measured to take, and everything else; none where the device is modelled.
+    pub figures: Option<Figures>,
     /// The relative error of the prediction.
     pub predicted_error: f64,
+}
+
+impl Measured {
+    /// What the model says of it.
+    pub fn predicted(&self) -> Figures {
+        let candidate = &self.candidate;
+        Figures {
+            iteration_seconds: candidate.iteration,
+            relative_error: self.predicted_error,
+            between_seconds: candidate.between,
+            epoch_seconds: candidate.epoch,
+            peak_bytes: candidate.peak,
+        }
+    }
+
+    /// What was measured; of a device that is modelled, what the model says.
+    pub fn known(&self) -> Figures {
+        self.figures.unwrap_or_else(|| self.predicted())
+    }
 }
 
 /// What tuning found.
@@ -196,14 +215,10 @@ pub fn tune(
         let found = tuner.search(&model, &bar)?;
         bar.set_message(format!("running batch {}", found.chosen.batch));
         let chosen = tuner.measure(&model, found.chosen, found.plan)?;
-        let verdict = confirm(&predicted(&model, &chosen.measured), &observed(&chosen.measured));
-        let (iteration, measured) = (found.chosen.iteration, chosen.measured.figures.iteration_seconds);
-        let batch = found.chosen.batch;
-        bar.suspend(|| tracing::info!("batch {batch}: predicted {iteration}, measured {measured}"));
-        let refit = matches!(verdict, Verdict::Refit { .. }) && rounds.len() < REFITS as usize;
+        let refit = bar.suspend(|| wants_refit(&model, &chosen.measured)) && rounds.len() < REFITS as usize;
         rounds.push(record::round(&tuner, &model, &found.curve, &found.no_plan, &chosen.measured, refit));
-        if refit {
-            take_in(profile, chosen.samples);
+        if let Some(ran) = chosen.ran.as_ref().filter(|_| refit) {
+            take_in(profile, ran.samples.clone());
             *tuner.tried.borrow_mut() = Tried::open(&study.tried(), profile, request.budget)?;
             continue;
         }
@@ -212,6 +227,14 @@ pub fn tune(
         tuner.tried.into_inner().forget()?;
         return Ok(tuned);
     }
+}
+
+/// Whether a choice took another time than the model's error allows; never where it was not run.
+fn wants_refit(model: &Model, chosen: &Measured) -> bool {
+    let Some(figures) = &chosen.figures else { return false };
+    let (batch, said) = (chosen.candidate.batch, chosen.candidate.iteration);
+    tracing::info!("batch {batch}: predicted {said}, measured {}", figures.iteration_seconds);
+    matches!(confirm(&predicted(model, chosen), &observed(figures)), Verdict::Refit { .. })
 }
 
 impl Tuner<'_> {
@@ -282,9 +305,18 @@ impl Tuner<'_> {
         })
     }
 
-    /// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges.
+    /// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges. On a
+    /// device that is modelled nothing runs, and nothing is known but the prediction.
     fn measure(&self, model: &Model, candidate: Candidate, plan: Planned) -> Result<Ran, Failure> {
         let (task, schedule) = (self.task, &plan.schedule);
+        if task.setup.model().is_some() {
+            let predicted_error = stated_error(model, &candidate);
+            return Ok(Ran {
+                measured: Measured { candidate, figures: None, predicted_error },
+                plan,
+                ran: None,
+            });
+        }
         let batch = candidate.batch;
         let program = task.program(batch, Mode::Train)?;
         let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
@@ -333,8 +365,9 @@ impl Tuner<'_> {
         let candidate = Candidate { between, epoch, ..candidate };
         timelines.sort_by(|a, b| a.makespan().0.total_cmp(&b.makespan().0));
         let timeline = timelines.swap_remove(TIMED / 2);
-        let measured = Measured { candidate, figures, predicted_error: stated_error(model, &candidate) };
-        Ok(Ran { measured, plan, samples, timeline })
+        let predicted_error = stated_error(model, &candidate);
+        let measured = Measured { candidate, figures: Some(figures), predicted_error };
+        Ok(Ran { measured, plan, ran: Some(Timed { samples, timeline }) })
     }
 
     /// Plans a batch size at which everything is kept, and runs it.
@@ -361,7 +394,8 @@ impl Tuner<'_> {
             let same = batch == best.batch();
             let ran = if same { best.clone() } else { self.run_keeping(model, batch)? };
             if !same && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
-                why = format!("keeping everything at batch {batch} is measured to be no slower");
+                let known = ran.how_known();
+                why = format!("keeping everything at batch {batch} is {known} to be no slower");
                 best = ran.clone();
             }
             keeper = Some(ran);
@@ -406,15 +440,7 @@ impl Tuner<'_> {
         let rate = learning_rate(rule, base_batch, base_rate, batch).map_err(Failure::usage)?;
         let per_epoch = task.samples() / batch;
         let warmup = warmup_iterations(base_batch, batch, per_epoch, request.epochs);
-        let candidate = &chosen.candidate;
-        let predicted = Figures {
-            iteration_seconds: candidate.iteration,
-            relative_error: chosen.predicted_error,
-            between_seconds: candidate.between,
-            epoch_seconds: candidate.epoch,
-            peak_bytes: candidate.peak,
-        };
-        let facts = task.setup.device()?.facts();
+        let facts = task.setup.facts()?;
         Ok(Config {
             kind: ConfigKind,
             network: task.network.spec.clone(),
@@ -423,24 +449,31 @@ impl Tuner<'_> {
             link: model.link(),
             paced: task.setup.link(),
             kernels: task.setup.kernels(),
+            modelled: task.setup.model().is_some(),
             budget_bytes: request.budget,
             batch,
             policy: Policy::Plimsoll.to_string(),
             schedule: "chosen.schedule.json".to_owned(),
             learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },
-            predicted,
-            measured: Some(chosen.figures),
+            predicted: chosen.predicted(),
+            measured: chosen.figures,
         })
     }
 }
 
-/// A plan that was run.
+/// A plan that was run, or would have been on a device that is here.
 pub(crate) struct Ran {
     pub measured: Measured,
     pub plan: Planned,
+    /// What was timed; none on a device that is modelled.
+    pub ran: Option<Timed>,
+}
+
+/// What was timed command by command.
+pub(crate) struct Timed {
     /// What would mend the model.
     samples: BatchSamples,
-    /// A typical iteration of those that were timed command by command.
+    /// A typical iteration.
     pub timeline: Timeline,
 }
 
@@ -450,7 +483,12 @@ impl Ran {
     }
 
     fn epoch(&self) -> Seconds {
-        self.measured.figures.epoch_seconds
+        self.measured.known().epoch_seconds
+    }
+
+    /// How its figures are known.
+    fn how_known(&self) -> &'static str {
+        if self.measured.figures.is_some() { "measured" } else { "modelled" }
     }
 
     fn keeps_everything(&self) -> bool {
@@ -461,12 +499,12 @@ impl Ran {
     /// Says that another gains nothing over this one, where that is so: it is no faster, or by no more than both scatter.
     fn no_slower(&self, other: &Ran) -> Option<String> {
         let gain = 1.0 - other.epoch() / self.epoch();
-        let [a, b] = [self, other].map(|ran| ran.measured.figures.relative_error);
+        let [a, b] = [self, other].map(|ran| ran.measured.figures.map_or(0.0, |f| f.relative_error));
         let scatter = a.hypot(b);
-        let (own, batch) = (self.batch(), other.batch());
+        let (own, batch, known) = (self.batch(), other.batch(), self.how_known());
         if gain <= 0.0 {
             Some(format!(
-                "your own batch of {own}, with everything kept, is measured to be no slower than {batch}"
+                "your own batch of {own}, with everything kept, is {known} to be no slower than {batch}"
             ))
         } else if gain <= scatter {
             let [gain, scatter] = [gain, scatter].map(|share| share * 100.0);
@@ -510,8 +548,8 @@ pub(crate) fn stated_error(model: &Model, candidate: &Candidate) -> f64 {
     model.iteration_error(candidate.batch) + model.beside_error(transfers / candidate.iteration)
 }
 
-fn observed(measured: &Measured) -> Observed {
-    let Figures { iteration_seconds: iteration, peak_bytes: peak, relative_error, .. } = measured.figures;
+fn observed(figures: &Figures) -> Observed {
+    let Figures { iteration_seconds: iteration, peak_bytes: peak, relative_error, .. } = *figures;
     Observed { iteration, peak, relative_error }
 }
 

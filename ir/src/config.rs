@@ -35,6 +35,9 @@ pub struct Config {
     /// Whose kernels ran, on a GPU: a schedule's ways to run its ops are those of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<GpuKernels>,
+    /// Whether the device is known by its data sheet alone: then nothing here was measured, and nothing can be run.
+    #[serde(default, skip_serializing_if = "crate::document::is_false")]
+    pub modelled: bool,
     /// What the device may hold.
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.

@@ -6,6 +6,11 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// Whether a mark is left out.
+pub(crate) fn is_false(mark: &bool) -> bool {
+    !mark
+}
+
 /// Why a text is not the document that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {

@@ -1,7 +1,7 @@
 //! `profile/1`: what was measured of one network on one machine.
 //!
 //! Raw samples are kept, so that another model can be fitted to them later and a reader can judge the spread. Nothing
-//! in a profile is predicted.
+//! in a profile is predicted, unless it says that its machine is modelled: then all of it is.
 
 use crate::document::{Document, Fault, define_kind};
 use crate::health::Health;
@@ -53,6 +53,9 @@ pub struct Machine {
     /// What the device's driver told of it meanwhile; none where nothing was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+    /// Whether nothing was measured: the device is known by its data sheet alone.
+    #[serde(default, skip_serializing_if = "crate::document::is_false")]
+    pub modelled: bool,
 }
 
 /// Link rates, each way alone and with the other way running. Every sample is one transfer.

@@ -22,7 +22,7 @@ pub struct Tuning {
     pub kind: TuningKind,
     /// What made it.
     pub made: Made,
-    /// Where everything was measured.
+    /// Where everything was measured; where it is [`modelled`](Machine::modelled), nothing was.
     pub machine: Machine,
     /// What was asked for, and its limits.
     pub asked: Asked,
@@ -34,8 +34,9 @@ pub struct Tuning {
     pub keep_your_settings: bool,
     /// What was run, or why not: `chosen`, `keeping everything`, `yours`.
     pub runs: Vec<Run>,
-    /// A typical iteration of the choice: when each command of its schedule ran.
-    pub timeline: Timeline,
+    /// A typical iteration of the choice: when each command of its schedule ran. None where the machine is modelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
     /// All policies at the chosen batch.
     pub policies: Comparison,
     /// The training that followed; none before the first.
@@ -88,8 +89,9 @@ pub struct Round {
     pub chosen: u64,
     /// Its iteration, as predicted.
     pub predicted_seconds: Seconds,
-    /// And as measured.
-    pub measured_seconds: Seconds,
+    /// And as measured; none where the machine is modelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_seconds: Option<Seconds>,
     /// Whether the model was refitted with what was measured, and the search made again.
     pub refit: bool,
 }
@@ -215,8 +217,16 @@ impl Document for Tuning {
             return fault("rounds".into(), "a refit is followed by another round");
         }
         let chosen = self.runs.iter().find(|run| run.what == "chosen");
-        if chosen.is_none_or(|run| run.measured.is_none() || run.batch == 0) {
+        let known = |run: &Run| if self.machine.modelled { run.predicted } else { run.measured };
+        if chosen.is_none_or(|run| known(run).is_none() || run.batch == 0) {
             return fault("runs".into(), "what was chosen was measured; there is no such run");
+        }
+        let is_measured = |run: &Run| run.measured.is_some();
+        if self.machine.modelled && (self.timeline.is_some() || self.runs.iter().any(is_measured)) {
+            return fault("machine.modelled".into(), "on a modelled machine nothing is measured");
+        }
+        if !self.machine.modelled && self.timeline.is_none() {
+            return fault("timeline".into(), "what was chosen was run");
         }
         let ordered = |span: &crate::simulate::Span| {
             span.start.0.is_finite()
@@ -224,7 +234,7 @@ impl Document for Tuning {
                 && 0.0 <= span.start.0
                 && span.start.0 <= span.end.0
         };
-        if !self.timeline.spans.iter().all(ordered) {
+        if !self.timeline.iter().flat_map(|timeline| &timeline.spans).all(ordered) {
             return fault(
                 "timeline".into(),
                 "a command ends no earlier than it begins, and begins at 0 or later",

@@ -136,6 +136,7 @@ pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Mach
         plimsoll: plimsoll.to_owned(),
         unix_seconds,
         health: device.health(),
+        modelled: false,
     }
 }
 

@@ -129,6 +129,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
             plimsoll: "0.1.0".into(),
             unix_seconds: 77,
             health: None,
+            modelled: false,
         },
         budget: Bytes(1000),
         batches: vec![1, 2, 4],

@@ -1,5 +1,6 @@
 //! Values of options that are more than a number, a unit or a word, each with the words that it is read from.
 
+use plimsoll_tuner::model::devices::{self, Sheet};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -75,13 +76,15 @@ impl FromStr for HostPlace {
 }
 
 /// What trains.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum DeviceChoice {
     /// The processor.
     #[default]
     Cpu,
     /// An NVIDIA GPU, by its number from 0.
     Cuda(u32),
+    /// A GPU that is not here, modelled from its data sheet.
+    Modelled(&'static Sheet),
 }
 
 impl FromStr for DeviceChoice {
@@ -94,7 +97,12 @@ impl FromStr for DeviceChoice {
                 .parse()
                 .map(DeviceChoice::Cuda)
                 .map_err(|_| format!("`{number}` is no number of a device")),
-            _ => Err("a device is `cpu`, `cuda` or `cuda:N`".into()),
+            None => devices::sheet(text).map(DeviceChoice::Modelled).ok_or_else(no_device),
+            Some(_) => Err(no_device()),
         }
     }
+}
+
+fn no_device() -> String {
+    format!("a device is `cpu`, `cuda` or `cuda:N`, or one that is modelled: {}", devices::names())
 }

@@ -51,6 +51,9 @@ pub struct About {
     pub budget_bytes: u64,
     /// The device, in words.
     pub device: Option<String>,
+    /// Whether it is known by its data sheet alone, and nothing was measured.
+    #[serde(default)]
+    pub modelled: bool,
     /// The system, threads, driver and what else was found out of the machine: name and value.
     pub machine: Vec<(String, String)>,
     /// The version of Plimsoll that made what is reported, and the commit where it is known.

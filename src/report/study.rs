@@ -18,6 +18,7 @@ use plimsoll_ir::config::{Config, Figures};
 use plimsoll_ir::document::Fault;
 use plimsoll_ir::profile::{Profile, TransferSample};
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
 use plimsoll_ir::tuning::{Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Document, Seconds};
@@ -78,7 +79,12 @@ impl Tuned {
         check_valid(&schedule, &tuned.trace, &tuned.schedule)?;
         let chosen = tuned.run("chosen").map(|run| run.batch);
         let commands = tuned.schedule.commands.len();
-        if tuned.tuning.timeline.spans.len() != commands || chosen != Some(tuned.config.batch) {
+        let other = |timeline: &Timeline| timeline.spans.len() != commands;
+        let modelled = tuned.tuning.machine.modelled;
+        if tuned.tuning.timeline.as_ref().is_some_and(other)
+            || chosen != Some(tuned.config.batch)
+            || [tuned.config.modelled, tuned.profile.machine.modelled] != [modelled; 2]
+        {
             let message = format!("{folder}: {} is of another schedule", name(&study.tuning()));
             return Err(Failure::usage(message).help(tune_again(study)));
         }
@@ -88,22 +94,24 @@ impl Tuned {
     /// The report.
     pub fn report(&self) -> Result<Report, Failure> {
         let Tuned { tuning, trace, schedule, profile, .. } = self;
-        let subject = Subject { trace, schedule, measured: Some(&tuning.timeline) };
+        let subject = Subject { trace, schedule, measured: tuning.timeline.as_ref() };
         let mut report = subject.report(self.policies(), self.about());
         report.answer = Some(self.answer());
         report.batches = Some(self.batches());
         let mut names = Names::from(std::mem::take(&mut report.iteration.names));
-        report.fit = Some(fit(profile, &mut names)?);
+        // How well curves fit a model says nothing of a device.
+        report.fit = if tuning.machine.modelled { None } else { Some(fit(profile, &mut names)?) };
         report.iteration.names = names.into_list();
         Ok(report)
     }
 
     fn about(&self) -> About {
         let Tuning { made, machine, asked, .. } = &self.tuning;
+        let with = if machine.modelled { "modelled with" } else { "measured with" };
         let mut facts = vec![
             ("system".to_owned(), machine.system.clone()),
             ("threads or multiprocessors".to_owned(), machine.threads.to_string()),
-            ("measured with".to_owned(), format!("Plimsoll {}", machine.plimsoll)),
+            (with.to_owned(), format!("Plimsoll {}", machine.plimsoll)),
         ];
         if let Some(paced) = &machine.paced {
             let rate = paced.offload_bytes_per_second;
@@ -117,12 +125,14 @@ impl Tuned {
         let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
         let mut warnings = health.unwrap_or_default();
         warnings.extend(self.tuning.runs.iter().filter_map(beyond_error));
+        warnings.extend(machine.modelled.then(|| MODELLED.to_owned()));
         About {
             network: self.config.network.name.clone(),
             data: Some(asked.data.clone()),
             batch: self.config.batch,
             budget_bytes: self.config.budget_bytes.0,
             device: Some(machine.device.clone()),
+            modelled: machine.modelled,
             machine: facts,
             plimsoll: made.version.clone(),
             commit: made.commit.clone(),
@@ -137,9 +147,16 @@ impl Tuned {
         self.tuning.runs.iter().find(|run| run.what == what)
     }
 
-    /// What an epoch gains over the user's own setting, and over keeping everything, as measured: shares of their epochs.
+    /// What was measured of a run; where the machine is modelled, what the model says.
+    fn known(&self, what: &str) -> Option<Figures> {
+        let run = self.run(what)?;
+        if self.tuning.machine.modelled { run.predicted } else { run.measured }
+    }
+
+    /// What an epoch gains over the user's own setting, and over keeping everything, as measured (or modelled): shares of their
+    /// epochs.
     pub fn gain_over(&self, what: &str) -> Option<f64> {
-        let epoch = |what: &str| Some(self.run(what)?.measured?.epoch_seconds);
+        let epoch = |what: &str| Some(self.known(what)?.epoch_seconds);
         Some(1.0 - epoch("chosen")? / epoch(what)?)
     }
 
@@ -181,6 +198,9 @@ impl Tuned {
             words.filter(|_| keeper != batch)
         });
         match words {
+            Some(words) if tuning.machine.modelled => {
+                format!("Train with batch {batch}: modelled, not measured, {words}")
+            }
             Some(words) => format!("Train with batch {batch}: measured, {words}"),
             None if keeper == batch => {
                 format!("Train with batch {batch}, with everything kept on the device")
@@ -300,6 +320,10 @@ impl Tuned {
         }
     }
 }
+
+/// What is said of a study in which nothing was measured.
+const MODELLED: &str = "Nothing here was measured: the device is not here, and all times are those of a model of it, from its data \
+                        sheet. Stated errors are those of the fitted curves against that model.";
 
 /// A document of the study; where it is of another version, what to do.
 fn document<D: Document>(study: &Study, path: &Path) -> Result<D, Failure> {

@@ -4,6 +4,7 @@ use crate::args::AutoArgs;
 use crate::failure::Failure;
 use crate::files;
 use crate::output::{Cell, Table};
+use crate::report::study::Tuned;
 use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::training::{Trained, train};
@@ -41,6 +42,11 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
             (tuned.config, tuned.schedule)
         }
     };
+    if task.setup.model().is_some() {
+        tracing::warn!("{}: the study is tuned and reported, and nothing is trained", config.device);
+        tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);
+        return Ok(tables);
+    }
     let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), false, quiet)?;
     tables.push(outcome(&task, &config, &trained, &study));
     tables.extend(report::after_training(&study, &trained)?);
@@ -61,7 +67,7 @@ fn earlier(
     let wanted = (request.rule(), request.rate.base_batch, request.rate.base_rate);
     let same = config.network == task.network.spec
         && config.budget_bytes == request.budget
-        && config.device == task.setup.device()?.facts().name
+        && config.device == task.setup.facts()?.name
         && config.threads == task.setup.threads()
         && config.paced == task.setup.link()
         && config.kernels == task.setup.kernels()
@@ -85,6 +91,7 @@ fn kept_choice(config: &Config) -> Table {
         "choice",
         vec![
             ("network", "network", config.network.name.clone().into()),
+            ("modelled", "modelled, not measured", config.modelled.then(|| config.device.clone()).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
             ("learning_rate", "learning rate", Cell::Number(config.learning_rate.rate, 4)),

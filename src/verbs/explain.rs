@@ -12,6 +12,7 @@ use crate::report::study::Tuned;
 use crate::study::Study;
 use crate::trace_events::describe;
 use crate::verbs::check::read_valid;
+use crate::verbs::profile::modelled;
 use crate::verbs::tune::rule_in_words;
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::simulate::{Timeline, simulate};
@@ -43,7 +44,7 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
             let study = Study::existing(folder)?;
             let tuned = Tuned::read(&study)?;
             let predicted = simulate(&tuned.trace, &tuned.schedule);
-            let measured = Some(&tuned.tuning.timeline);
+            let measured = tuned.tuning.timeline.as_ref();
             let subject = Subject { trace: &tuned.trace, schedule: &tuned.schedule, predicted, measured };
             subject.tables(args.layer.as_deref(), answer(&tuned))
         }
@@ -57,6 +58,7 @@ type Facts = Vec<(&'static str, &'static str, Cell)>;
 fn answer(tuned: &Tuned) -> Facts {
     let rate = &tuned.config.learning_rate;
     vec![
+        ("modelled", "measured", modelled(&tuned.tuning.machine).into()),
         ("answer", "answer", tuned.headline().into()),
         ("why", "why", tuned.why().into()),
         ("placement", "placement", tuned.placement().into()),

@@ -12,7 +12,7 @@ use crate::task::{Setup, Task, median};
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
 use plimsoll_ir::health::Health;
-use plimsoll_ir::profile::Profile;
+use plimsoll_ir::profile::{Machine, Profile};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::Mode;
@@ -59,10 +59,16 @@ pub fn measure(
             "no batch fits the budget with what the machine's own memory can hold of what is swapped";
         return Err(Failure::new(Exit::NoPlan, message).help("raise --budget"));
     };
-    let device = task.setup.device()?;
     let mut batches: Vec<u64> =
         fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
     batches.dedup();
+    if let Some(device) = task.setup.model() {
+        tracing::warn!("{} is not here: all times are those of a model of it", device.sheet.product);
+        let profile = task.modelled_profile(&device, budget, &batches)?;
+        files::write(&study.profile(), &profile)?;
+        return Ok(profile);
+    }
+    let device = task.setup.device()?;
     let request = ProfileRequest {
         network: task.network.spec.clone(),
         machine: machine(&*device, task.setup.link(), &version()),
@@ -88,7 +94,7 @@ pub fn measure(
     // of naive swapping. A GPU's ops do not notice them much, and page-locked memory is dear: what fits is kept.
     let policies: &[Policy] = match task.setup {
         Setup::Cpu(_) => &[Policy::Naive, Policy::Keep],
-        Setup::Cuda(_) => &[Policy::Keep, Policy::Naive],
+        Setup::Cuda(_) | Setup::Modelled(_) => &[Policy::Keep, Policy::Naive],
     };
     let mut subject = |batch, way| {
         let program = task.program(batch, Mode::Train)?;
@@ -137,14 +143,16 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
             ("op_error", "median op off"),
         ],
     );
+    // How well curves fit a model says nothing of a device.
+    let tried = |share: f64| if profile.machine.modelled { Cell::None } else { Cell::Share(share) };
     for (samples, held_out) in profile.batches.iter().zip(model.held_out()) {
         let mut seconds: Vec<f64> = samples.iteration_seconds.iter().map(|s| s.0).collect();
         batches.rows.push(vec![
             samples.batch.into(),
             (seconds.len() as u64).into(),
             median(&mut seconds).into(),
-            Cell::Share(held_out.off()),
-            Cell::Share(held_out.op_relative_error),
+            tried(held_out.off()),
+            tried(held_out.op_relative_error),
         ]);
     }
     let health = profile.machine.health.clone().unwrap_or_default();
@@ -155,6 +163,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
         vec![
             ("network", "network", profile.network.name.clone().into()),
             ("device", "device", profile.machine.device.clone().into()),
+            ("modelled", "measured", modelled(&profile.machine).into()),
             (
                 "threads",
                 if on_cpu { "compute threads" } else { "multiprocessors" },
@@ -171,6 +180,13 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     let mut tables = vec![overview, batches, link(model.rates())];
     tables.extend(model.rates().slowdown.map(|slowdown| beside(&slowdown)));
     Ok(tables)
+}
+
+/// What is said where nothing was measured.
+pub fn modelled(machine: &Machine) -> Option<String> {
+    machine
+        .modelled
+        .then(|| "nothing: all times are those of a model of the device, from its data sheet".to_owned())
 }
 
 /// The rates of the link; where the device's host memory is page-locked, those of plain memory beside them.

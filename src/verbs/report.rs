@@ -13,6 +13,7 @@ use crate::report::{About, Report};
 use crate::study::Study;
 use crate::training::Trained;
 use crate::verbs::check::read_valid;
+use crate::verbs::trace::MODELLED;
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
@@ -83,19 +84,25 @@ pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
         let words = "All ops of the trace take 0 s, so that times say nothing of computing";
         format!("{words}; `plimsoll trace --profile` fills in those of a profile.")
     });
+    let modelled = trace.name.contains(MODELLED);
+    let of_model = modelled.then(|| {
+        "The trace's times are those of a model of a device that is not here: nothing was measured."
+            .to_owned()
+    });
     let about = About {
         network: trace.name.clone(),
         data: None,
         batch: trace.batch,
         budget_bytes: schedule.budget_bytes.0,
         device: None,
+        modelled,
         machine: Vec::new(),
         plimsoll: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("PLIMSOLL_COMMIT").map(str::to_owned),
         command: Some(command_line()),
         seed: None,
         unix_seconds: None,
-        warnings: timeless.into_iter().collect(),
+        warnings: timeless.into_iter().chain(of_model).collect(),
     };
     Ok(Subject { trace: &trace, schedule: &schedule, measured: None }.report(policies, about))
 }

@@ -6,7 +6,7 @@ use crate::files;
 use crate::memory_snapshot::MemorySnapshot;
 use crate::output::{Cell, Table};
 use crate::study::Study;
-use crate::task::{Setup, Task, open_data};
+use crate::task::{Setup, Task, nothing_runs, open_data};
 use crate::trace_events::TraceEvents;
 use crate::training::{Trained, train};
 use plimsoll_ir::Seconds;
@@ -22,6 +22,9 @@ use std::path::Path;
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (study, path) = Study::of_config(&args.config);
     let config: Config = files::read(&path)?;
+    if config.modelled {
+        return Err(nothing_runs(&config.device));
+    }
     let schedule: Schedule = files::read(&study.folder().join(&config.schedule))?;
     let spec = &config.network;
     let network = NetworkArgs {
@@ -82,6 +85,7 @@ fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
         DeviceChoice::Cpu if on_cpu && !args.no_graph => {
             Ok(Setup::cpu(Some(config.threads), config.paced, &args.host))
         }
+        DeviceChoice::Modelled(sheet) => Err(nothing_runs(sheet.product)),
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.
             let own = GpuKernels { libraries: false, tf32: false, deterministic: false };

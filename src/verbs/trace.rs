@@ -1,22 +1,42 @@
 //! `trace`: one training iteration of a network as `trace/1`.
 
-use crate::args::{HostPlace, ReluArg, TraceArgs};
+use crate::args::{DeviceChoice, HostPlace, ReluArg, TraceArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::output::{self, Table};
 use crate::task::Setup;
 use crate::verbs::networks::network;
+use plimsoll_ir::network::Network;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::model::Model;
+use plimsoll_tuner::model::devices::{self, Sheet};
+
+/// What stands between a trace's name and the modelled device that its seconds are of: trace/1 has no other place for it.
+pub const MODELLED: &str = "-modelled-";
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let network = network(&args.name, &args.shape)?;
+    match args.device {
+        Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network),
+        Some(_) => {
+            return Err(Failure::usage("only a device that is modelled gives times without a measurement")
+                .help(
+                    "measure with `plimsoll profile --device cpu|cuda`, and give its file with --profile",
+                ));
+        }
+        None => {}
+    }
     let profile: Option<Profile> = args.profile.as_deref().map(files::read).transpose()?;
     let machine = profile.as_ref().map(|p| &p.machine);
+    if machine.is_some_and(|machine| machine.modelled) {
+        return Err(Failure::usage("the profile is of a device that is modelled, not measured")
+            .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
+    }
     let setup = match machine.filter(|machine| !machine.device.starts_with("cpu")) {
         Some(_) => Some(args.kernels.chosen()?),
         None => match args.kernels.given() {
@@ -38,7 +58,24 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         let model = Model::fit(&profile).map_err(Failure::usage)?;
         model.fill(&mut trace).map_err(Failure::usage)?;
     }
-    let text = plimsoll_ir::Document::to_json(&trace);
+    write(args, &trace)
+}
+
+/// The trace with the seconds of a device that is not here; its name says so.
+fn modelled(args: &TraceArgs, sheet: &'static Sheet, network: &Network) -> Result<Vec<Table>, Failure> {
+    let setup = Setup::modelled(sheet, &args.kernels)?;
+    let device = setup.model().expect("it was just modelled");
+    let ways = |call: &Call| device.ways(call);
+    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), ways: &ways };
+    let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
+    device.fill(&mut program);
+    let arithmetic = if device.tf32 { "-tf32" } else { "" };
+    program.trace.name += &format!("{MODELLED}{}{arithmetic}", sheet.name);
+    write(args, &program.trace)
+}
+
+fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Failure> {
+    let text = plimsoll_ir::Document::to_json(trace);
     match &args.output {
         Some(path) => files::write_text(path, &text)?,
         None => output::write_stdout(text.as_bytes())?,

@@ -8,7 +8,7 @@ use crate::output::{Cell, Table};
 use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::tuning::{Measured, TuneRequest, Tuned, tune};
-use crate::verbs::profile::measure;
+use crate::verbs::profile::{measure, modelled};
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
 use plimsoll_tuner::model::Model;
@@ -64,6 +64,7 @@ pub fn choice(tuned: &Tuned) -> Table {
         "choice",
         vec![
             ("network", "network", config.network.name.clone().into()),
+            ("modelled", "measured", modelled(&tuned.tuning.machine).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
             (
@@ -90,11 +91,9 @@ fn yours(tuned: &Tuned) -> String {
     match (&tuned.yours, note) {
         _ if tuned.tuning.keep_your_settings => format!("batch {batch}: keep it"),
         (Some(yours), _) => {
-            let gain = 1.0 - tuned.chosen.figures.epoch_seconds / yours.figures.epoch_seconds;
-            format!(
-                "batch {batch}: its epoch is measured to take {:.1} % longer",
-                100.0 * gain / (1.0 - gain)
-            )
+            let gain = 1.0 - tuned.chosen.known().epoch_seconds / yours.known().epoch_seconds;
+            let known = if yours.figures.is_some() { "measured" } else { "modelled" };
+            format!("batch {batch}: its epoch is {known} to take {:.1} % longer", 100.0 * gain / (1.0 - gain))
         }
         (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
     }
@@ -132,18 +131,19 @@ pub fn figures(tuned: &Tuned) -> Table {
         ],
     );
     let mut add = |what: &str, measured: &Measured| {
-        let (candidate, figures) = (&measured.candidate, &measured.figures);
-        let whole = figures.iteration_seconds + figures.between_seconds;
+        let (candidate, figures) = (&measured.candidate, measured.figures);
+        let known = measured.known();
+        let whole = known.iteration_seconds + known.between_seconds;
         table.rows.push(vec![
             what.into(),
             candidate.batch.into(),
             candidate.iteration.into(),
-            figures.iteration_seconds.into(),
-            Cell::Share(figures.iteration_seconds / candidate.iteration - 1.0),
-            Cell::Share(measured.predicted_error),
+            figures.map(|f| f.iteration_seconds).into(),
+            figures.map_or(Cell::None, |f| Cell::Share(f.iteration_seconds / candidate.iteration - 1.0)),
+            figures.map_or(Cell::None, |_| Cell::Share(measured.predicted_error)),
             Cell::Number(candidate.batch as f64 / whole.0, 0),
-            figures.peak_bytes.into(),
-            figures.epoch_seconds.into(),
+            known.peak_bytes.into(),
+            known.epoch_seconds.into(),
         ]);
     };
     add("chosen", &tuned.chosen);

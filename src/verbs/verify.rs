@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::output::{Cell, Table};
 use crate::progress;
-use crate::task::{Setup, Task};
+use crate::task::{Setup, Task, nothing_runs};
 use crate::verbs::plan::parse_policy;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Schedule};
@@ -21,6 +21,9 @@ const RATE: f64 = 0.01;
 /// Runs the verb.
 pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let mut device = args.device.clone();
+    if let DeviceChoice::Modelled(sheet) = device.device {
+        return Err(nothing_runs(sheet.product));
+    }
     // Only kernels that give the same bits each time can show that a plan changes none.
     device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));
     let task = Task::new(&args.network, &args.data, Setup::new(&device)?)?;

@@ -545,6 +545,7 @@ pub fn report(sample: &Sample) -> Report {
             batch: chosen,
             budget_bytes: memory.budget_bytes,
             device: Some("a made-up device".to_owned()),
+            modelled: false,
             machine: vec![
                 pair("system", "Linux 6.1, x86-64"),
                 pair("threads", "16"),

@@ -25,6 +25,7 @@
 //! What it deliberately does not do: memory (exact, in the trace), or stalls (`simulate`).
 
 mod curve;
+pub mod devices;
 mod layer;
 mod line;
 mod link;

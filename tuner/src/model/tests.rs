@@ -124,6 +124,7 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             plimsoll: "0".into(),
             unix_seconds: 0,
             health: None,
+            modelled: false,
         },
         budget_bytes: Bytes(1 << 30),
         overhead_seconds: Seconds::ZERO,

@@ -1,0 +1,128 @@
+//! Devices that are not here: what their model says beside what was published of them, and that every verb says that it is a model.
+
+use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
+use plimsoll::tuner::model::devices::{Modelled, SHEETS, sheet};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Images per second of a training iteration, each op in its usual or in its fastest way.
+fn images_per_second(device: &str, network: &str, batch: u64, fast: bool) -> f64 {
+    let device =
+        Modelled { fast_ways: fast, ..Modelled::new(sheet(device).expect("a device that is modelled")) };
+    let network = build(&usual(network).expect("in the zoo")).expect("a network");
+    let ways = |call: &plimsoll::ir::program::Call| device.ways(call);
+    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &ways };
+    let mut program = lower(&network, batch, &options).expect("a sound batch");
+    device.fill(&mut program);
+    batch as f64 / program.trace.fastest_seconds().0
+}
+
+/// The model's images per second over those that were published lie within a range.
+#[track_caller]
+fn check(device: &str, network: &str, batch: u64, fast: bool, published: f64, range: [f64; 2]) {
+    let ratio = images_per_second(device, network, batch, fast) / published;
+    println!("{device} {network} {batch}: {ratio:.2} of {published}");
+    let off = format!("{device} {network} {batch}: {ratio:.2} of {published}");
+    assert!((range[0]..=range[1]).contains(&ratio), "{off}");
+}
+
+#[test]
+fn the_model_is_near_what_was_published() {
+    // AccUDNN Table 1, Caffe on an M40, cuDNN's choice of algorithms. Caffe's batch normalisation is two layers of several passes
+    // each, which is why residual networks take up to twice as long there as memory and products allow.
+    check("m40", "vgg16", 80, true, 51.0, [0.7, 1.4]);
+    check("m40", "alexnet", 848, true, 865.0, [0.7, 1.5]);
+    check("m40", "resnet34", 91, true, 99.0, [1.0, 2.0]);
+    check("m40", "resnet50", 33, true, 66.0, [1.0, 2.0]);
+    check("m40", "resnet101", 20, true, 29.0, [1.0, 2.3]);
+    check("m40", "resnet152", 13, true, 19.0, [1.0, 2.3]);
+    // Caffe2's convnet_benchmarks.py, cuDNN 4 on an M40: VGG-A at batch 64 in 1.33 s, forward and backward.
+    check("m40", "vgg11", 64, false, 64.0 / 1.3277, [0.8, 1.8]);
+    // Layrub Table 5, Caffe on a K40, 20 iterations: VGGNet at batch 64 in 91.8 s, AlexNet at 256 (Table 8) in 20.8 s.
+    check("k40", "vgg16", 64, false, 20.0 * 64.0 / 91.815, [0.8, 1.4]);
+    check("k40", "alexnet", 256, false, 20.0 * 256.0 / 20.808, [0.8, 1.8]);
+}
+
+#[test]
+fn links_are_what_euro_par_measured_and_twice_that_a_generation() {
+    for sheet in &SHEETS {
+        let link = Modelled::new(sheet).link();
+        let expected = 12.2e9 * f64::from(1 << (sheet.pcie - 3));
+        assert!((link.offload_bytes_per_second.0 / expected - 1.0).abs() < 0.01, "{}: {link:?}", sheet.name);
+    }
+}
+
+fn plimsoll(folder: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(line.split_whitespace())
+        .current_dir(folder)
+        .env("XDG_CONFIG_HOME", folder)
+        .env("XDG_CACHE_HOME", folder)
+        .output()
+        .expect("the program starts")
+}
+
+/// Runs a line that ends with this code; gives what it printed and what it said.
+#[track_caller]
+fn told(folder: &Path, line: &str, code: i32) -> [String; 2] {
+    let output = plimsoll(folder, line);
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+    assert_eq!(output.status.code(), Some(code), "{line}\n{out}{err}");
+    [out, err]
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
+}
+
+#[test]
+fn every_verb_says_that_it_is_a_model() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = folder.path();
+    let [tables, said] = told(at, "auto --device k40 --max-batch 256 --study s", 0);
+    assert!(tables.contains("nothing: all times are those of a model"), "{tables}");
+    assert!(said.contains("nothing is trained"), "{said}");
+    let study = at.join("s");
+    assert_eq!(json(&study.join("network.profile.json"))["machine"]["modelled"], true);
+    let config = json(&study.join("chosen.config.json"));
+    assert_eq!((&config["modelled"], &config["measured"]), (&Value::Bool(true), &Value::Null));
+    assert!(config["device"].as_str().is_some_and(|name| name.starts_with("modelled: ")));
+    assert!(!study.join("training.safetensors").exists());
+    let tuning = json(&study.join("tuning.json"));
+    assert_eq!((&tuning["timeline"], &tuning["rounds"][0]["measured_seconds"]), (&Value::Null, &Value::Null));
+    let [report, _] = told(at, "report s --format json", 0);
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["about"]["modelled"], true);
+    assert_eq!(report["fit"], Value::Null);
+    assert!(report["answer"]["headline"].as_str().is_some_and(|words| !words.contains(": measured")));
+    assert!(told(at, "explain s", 0)[0].contains("nothing: all times are those of a model"));
+    assert!(told(at, "export s --to torchrun", 0)[0].contains("Nothing was measured"));
+    // A second time, from what the study holds.
+    assert!(told(at, "auto --device k40 --max-batch 256 --study s", 0)[0].contains("modelled, not measured"));
+    for line in ["run s", "run s --device v100", "verify --device v100"] {
+        assert!(told(at, line, 4)[1].contains("nothing can run"), "{line}");
+    }
+    told(at, "trace resnet20 --device v100 -o t.json", 0);
+    let name = json(&at.join("t.json"))["name"].as_str().expect("a name").to_owned();
+    assert!(name.ends_with("-modelled-v100"), "{name}");
+    told(at, "plan t.json --budget 60% --link 12.2GB/s -o plan.json", 0);
+    let [report, _] = told(at, "report --trace t.json --schedule plan.json --format json", 0);
+    assert!(report.contains("\"modelled\": true") || report.contains("\"modelled\":true"));
+}
+
+#[test]
+fn what_a_modelled_device_cannot_do_is_said() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (line, words) in [
+        ("profile --device v100 --tf32", "no tensor cores for TF32"),
+        ("profile --device h100 --kernels own", "--kernels is for --device cuda"),
+        ("profile --device h100 --threads 2", "--threads is for --device cpu"),
+        ("profile --device h100 --link 1GB/s", "--link is for --device cpu"),
+        ("trace lenet --device cpu", "only a device that is modelled"),
+        ("auto --device p100", "k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200"),
+    ] {
+        let [_, said] = told(folder.path(), line, 2);
+        assert!(said.contains(words), "{line}: {said}");
+    }
+}
