@@ -81,7 +81,7 @@ fn every_verb_says_that_it_is_a_model() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = folder.path();
     let [tables, said] = told(at, "auto --device k40 --max-batch 256 --study s", 0);
-    assert!(tables.contains("nothing: all times are those of a model"), "{tables}");
+    assert!(tables.contains("modelled from the device's data sheet, not measured"), "{tables}");
     assert!(said.contains("nothing is trained"), "{said}");
     let study = at.join("s");
     assert_eq!(json(&study.join("network.profile.json"))["machine"]["modelled"], true);
@@ -96,10 +96,12 @@ fn every_verb_says_that_it_is_a_model() {
     assert_eq!(report["about"]["modelled"], true);
     assert_eq!(report["fit"], Value::Null);
     assert!(report["answer"]["headline"].as_str().is_some_and(|words| !words.contains(": measured")));
-    assert!(told(at, "explain s", 0)[0].contains("nothing: all times are those of a model"));
+    assert!(told(at, "explain s", 0)[0].contains("modelled from the device's data sheet, not measured"));
     assert!(told(at, "export s --to torchrun", 0)[0].contains("Nothing was measured"));
     // A second time, from what the study holds.
-    assert!(told(at, "auto --device k40 --max-batch 256 --study s", 0)[0].contains("modelled, not measured"));
+    assert!(
+        told(at, "auto --device k40 --max-batch 256 --study s", 0)[0].contains("data sheet, not measured")
+    );
     for line in ["run s", "run s --device v100", "verify --device v100"] {
         assert!(told(at, line, 4)[1].contains("nothing can run"), "{line}");
     }

@@ -9,7 +9,7 @@ use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::training::{Trained, train};
 use crate::tuning::{TuneRequest, tune};
-use crate::verbs::profile::measure;
+use crate::verbs::profile::{how_known, measure};
 use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
 use plimsoll_ir::Seconds;
@@ -91,7 +91,7 @@ fn kept_choice(config: &Config) -> Table {
         "choice",
         vec![
             ("network", "network", config.network.name.clone().into()),
-            ("modelled", "modelled, not measured", config.modelled.then(|| config.device.clone()).into()),
+            ("times", "times", how_known(config.modelled).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
             ("learning_rate", "learning rate", Cell::Number(config.learning_rate.rate, 4)),

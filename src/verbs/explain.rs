@@ -12,7 +12,7 @@ use crate::report::study::Tuned;
 use crate::study::Study;
 use crate::trace_events::describe;
 use crate::verbs::check::read_valid;
-use crate::verbs::profile::modelled;
+use crate::verbs::profile::how_known;
 use crate::verbs::tune::rule_in_words;
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::simulate::{Timeline, simulate};
@@ -58,7 +58,7 @@ type Facts = Vec<(&'static str, &'static str, Cell)>;
 fn answer(tuned: &Tuned) -> Facts {
     let rate = &tuned.config.learning_rate;
     vec![
-        ("modelled", "measured", modelled(&tuned.tuning.machine).into()),
+        ("times", "times", how_known(tuned.config.modelled).into()),
         ("answer", "answer", tuned.headline().into()),
         ("why", "why", tuned.why().into()),
         ("placement", "placement", tuned.placement().into()),

@@ -12,7 +12,7 @@ use crate::task::{Setup, Task, median};
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
 use plimsoll_ir::health::Health;
-use plimsoll_ir::profile::{Machine, Profile};
+use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::Mode;
@@ -163,7 +163,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
         vec![
             ("network", "network", profile.network.name.clone().into()),
             ("device", "device", profile.machine.device.clone().into()),
-            ("modelled", "measured", modelled(&profile.machine).into()),
+            ("times", "times", how_known(profile.machine.modelled).into()),
             (
                 "threads",
                 if on_cpu { "compute threads" } else { "multiprocessors" },
@@ -182,11 +182,9 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     Ok(tables)
 }
 
-/// What is said where nothing was measured.
-pub fn modelled(machine: &Machine) -> Option<String> {
-    machine
-        .modelled
-        .then(|| "nothing: all times are those of a model of the device, from its data sheet".to_owned())
+/// How times are known, for a table.
+pub fn how_known(modelled: bool) -> &'static str {
+    if modelled { "modelled from the device's data sheet, not measured" } else { "measured" }
 }
 
 /// The rates of the link; where the device's host memory is page-locked, those of plain memory beside them.

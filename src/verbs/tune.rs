@@ -8,7 +8,7 @@ use crate::output::{Cell, Table};
 use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::tuning::{Measured, TuneRequest, Tuned, tune};
-use crate::verbs::profile::{measure, modelled};
+use crate::verbs::profile::{how_known, measure};
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
 use plimsoll_tuner::model::Model;
@@ -64,7 +64,7 @@ pub fn choice(tuned: &Tuned) -> Table {
         "choice",
         vec![
             ("network", "network", config.network.name.clone().into()),
-            ("modelled", "measured", modelled(&tuned.tuning.machine).into()),
+            ("times", "times", how_known(config.modelled).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
             (
