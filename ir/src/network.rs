@@ -1,7 +1,7 @@
 //! A network before it is lowered: layers, shapes, parameters, FLOPs.
 //!
 //! Layers stand in topological order; a layer names the layers whose outputs it takes. Shapes are those of one sample;
-//! the batch comes in when a network is lowered.
+//! the batch comes in when a network is lowered. A sequence is an image of one column, its positions the rows.
 
 use crate::ids::LayerId;
 use serde::{Deserialize, Serialize};
@@ -13,11 +13,11 @@ use std::fmt;
 pub struct NetworkSpec {
     /// A name that the zoo knows, such as `resnet18`.
     pub name: String,
-    /// Image height and width in pixels.
+    /// Image height and width in pixels; for text its length in tokens, and 1.
     pub image: [u32; 2],
     /// Image channels.
     pub channels: u32,
-    /// Classes to tell apart.
+    /// Classes to tell apart; for text the size of the vocabulary.
     pub classes: u32,
 }
 
@@ -63,18 +63,63 @@ pub struct Window {
     pub dilation: [u32; 2],
 }
 
+/// Along what feature maps are put side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Axis {
+    /// Channels.
+    Channels,
+    /// Rows: one map below the other, or one step of a sequence after the other.
+    Rows,
+}
+
+/// What has a bias of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// Each channel.
+    Channels,
+    /// Each channel at each position: of a sequence, learned positions.
+    Positions,
+}
+
 impl Window {
     /// A square window.
     pub fn square(size: u32, stride: u32, padding: u32) -> Window {
         Window { size: [size; 2], stride: [stride; 2], padding: [padding; 2], dilation: [1; 2] }
     }
 
+    /// Rows or columns that the window reaches over, dilation included; none for a window of size 0.
+    fn reach(&self, d: usize) -> Option<u64> {
+        Some(u64::from(self.dilation[d]) * u64::from(self.size[d]).checked_sub(1)? + 1)
+    }
+
     /// Rows and columns of the output; none where the window does not fit the padded input.
     pub fn output(&self, height: u32, width: u32) -> Option<[u32; 2]> {
         let along = |input: u32, d: usize| {
-            let reach = u64::from(self.dilation[d]) * (u64::from(self.size[d]).checked_sub(1)?) + 1;
-            let room = (u64::from(input) + 2 * u64::from(self.padding[d])).checked_sub(reach)?;
+            let room = (u64::from(input) + 2 * u64::from(self.padding[d])).checked_sub(self.reach(d)?)?;
             u32::try_from(room / u64::from(self.stride[d]) + 1).ok()
+        };
+        Some([along(height, 0)?, along(width, 1)?])
+    }
+
+    /// [`Window::output`] where a last window that starts on the input, or on the padding before it, counts although it
+    /// reaches beyond the padding after it (PyTorch's `ceil_mode`).
+    pub fn output_ceil(&self, height: u32, width: u32) -> Option<[u32; 2]> {
+        let along = |input: u32, d: usize| {
+            let [padding, stride] = [self.padding[d], self.stride[d]].map(u64::from);
+            let room = (u64::from(input) + 2 * padding).checked_sub(self.reach(d)?)?;
+            let last = room.div_ceil(stride);
+            let starts_behind = last * stride >= u64::from(input) + padding;
+            u32::try_from(last + u64::from(!starts_behind)).ok()
+        };
+        Some([along(height, 0)?, along(width, 1)?])
+    }
+
+    /// Rows and columns of the output of a transposed convolution: the input of which a convolution makes `height` x `width`.
+    pub fn transposed_output(&self, height: u32, width: u32) -> Option<[u32; 2]> {
+        let along = |input: u32, d: usize| {
+            let [padding, stride] = [self.padding[d], self.stride[d]].map(u64::from);
+            let whole = u64::from(input.checked_sub(1)?) * stride + self.reach(d)?;
+            u32::try_from(whole.checked_sub(2 * padding)?).ok().filter(|n| *n > 0)
         };
         Some([along(height, 0)?, along(width, 1)?])
     }
@@ -83,7 +128,7 @@ impl Window {
 /// What a layer computes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LayerKind {
-    /// The images of the batch; the first layer, and the only one of its kind.
+    /// The images of the batch, or its tokens; the first layer, and the only one of its kind.
     Input,
     /// 2-D convolution (cross-correlation).
     Conv {
@@ -96,6 +141,44 @@ pub enum LayerKind {
         /// Whether a bias is added to each output channel.
         bias: bool,
     },
+    /// Transposed 2-D convolution, which is what the gradient of a convolution's input is: each element is spread over a window
+    /// of the output. Without bias.
+    ConvTranspose {
+        /// Channels of the output.
+        out_channels: u32,
+        /// The window of the convolution that it is the transpose of.
+        window: Window,
+    },
+    /// Adds a bias to every sample.
+    Bias {
+        /// What has a bias of its own.
+        over: Extent,
+        /// Further rows of the parameter that nothing reads: BERT's table of segments has two, of which a network that sees
+        /// one segment uses the first.
+        spare: u32,
+    },
+    /// Looks up some positions of the input, whose elements are tokens, in a table.
+    Embedding {
+        /// Rows of the table.
+        vocabulary: u32,
+        /// Channels of the output.
+        width: u32,
+        /// The first position.
+        first: u32,
+        /// How many positions: rows of the output.
+        length: u32,
+    },
+    /// Scaled dot-product attention over the positions of each sample (Vaswani et al. 2017, §3.2). The input has query, key
+    /// and value side by side, the output a third of its channels.
+    Attention {
+        /// Heads into which the channels of each fall.
+        heads: u32,
+        /// Whether a position sees only itself and those before it.
+        causal: bool,
+    },
+    /// A step of a long short-term memory: gates before their activation (input, forget, candidate, output, side by side) and,
+    /// after the first step, the step before, whose cell state it takes on. Gives h, a quarter of the gates' channels.
+    LstmCell,
     /// Batch normalisation over batch, rows and columns, with scale and shift.
     BatchNorm {
         /// Added to the variance.
@@ -109,8 +192,11 @@ pub enum LayerKind {
         /// Added to the variance.
         epsilon: f32,
     },
-    /// max(x, 0).
-    Relu,
+    /// min(max(x, 0), ceiling).
+    Relu {
+        /// 6 for ReLU6, infinite for the plain one.
+        ceiling: f32,
+    },
     /// x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016), as it is: its
     /// approximation by tanh is up to 5e-4 off, was made for machines without erf, and is no faster where memory is slower
     /// than arithmetic.
@@ -119,6 +205,8 @@ pub enum LayerKind {
     MaxPool {
         /// The window.
         window: Window,
+        /// Whether a last window counts that reaches beyond the padding ([`Window::output_ceil`]).
+        ceil: bool,
     },
     /// Mean of each window, padding counted.
     AvgPool {
@@ -138,11 +226,16 @@ pub enum LayerKind {
     Dropout {
         /// The probability.
         probability: f32,
+        /// Whether all elements of the batch share one fate: stochastic depth (Huang et al. 2016).
+        whole: bool,
     },
     /// Sum of two inputs of one shape.
     Add,
-    /// Channels of the inputs side by side.
-    Concat,
+    /// The inputs side by side.
+    Concat {
+        /// Along what.
+        along: Axis,
+    },
     /// Local response normalisation across channels (AlexNet §3.3):
     /// y = x / (bias + alpha / size * sum of x^2 over `size` neighbouring channels)^beta.
     Lrn {
@@ -155,25 +248,33 @@ pub enum LayerKind {
         /// Added to the sum (k in the paper).
         bias: f32,
     },
-    /// Softmax and cross entropy against the labels; the last layer, and the only one of its kind.
+    /// Softmax and cross entropy against the labels, at every position; the last layer, and the only one of its kind.
     SoftmaxCrossEntropy,
 }
 
 impl LayerKind {
+    /// The plain ReLU.
+    pub const RELU: LayerKind = LayerKind::Relu { ceiling: f32::INFINITY };
+
     /// The layer type, as `trace/1` and the performance model name it.
     pub fn name(&self) -> &'static str {
         match self {
             LayerKind::Input => "input",
             LayerKind::Conv { .. } => "conv",
+            LayerKind::ConvTranspose { .. } => "convtranspose",
+            LayerKind::Bias { .. } => "bias",
+            LayerKind::Embedding { .. } => "embedding",
+            LayerKind::Attention { .. } => "attention",
+            LayerKind::LstmCell => "lstm",
             LayerKind::FullyConnected { .. } => "fc",
             LayerKind::BatchNorm { .. } => "bn",
             LayerKind::LayerNorm { .. } => "layernorm",
-            LayerKind::Relu => "relu",
+            LayerKind::Relu { .. } => "relu",
             LayerKind::Gelu => "gelu",
             LayerKind::MaxPool { .. } | LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => "pool",
             LayerKind::Dropout { .. } => "dropout",
             LayerKind::Add => "add",
-            LayerKind::Concat => "concat",
+            LayerKind::Concat { .. } => "concat",
             LayerKind::Lrn { .. } => "lrn",
             LayerKind::SoftmaxCrossEntropy => "loss",
         }
@@ -189,6 +290,8 @@ pub struct Layer {
     pub kind: LayerKind,
     /// The layers whose outputs it takes; all earlier.
     pub inputs: Vec<LayerId>,
+    /// The earlier layer whose parameters it uses, in place of parameters of its own: tied weights.
+    pub shares: Option<LayerId>,
     /// Shape of its output, of one sample.
     pub output: Shape,
 }
@@ -213,6 +316,16 @@ impl Network {
         layer.inputs.first().map_or(layer.output, |i| self.layer(*i).output)
     }
 
+    /// Whether the input holds tokens, which are looked up, and not images.
+    pub fn takes_tokens(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.kind, LayerKind::Embedding { .. }))
+    }
+
+    /// Labels of a sample: one for each position of the logits.
+    pub fn labels(&self) -> u64 {
+        self.layers.last().map_or(0, |loss| loss.output.pixels())
+    }
+
     /// Trained parameters of all layers.
     pub fn all_parameters(&self) -> u64 {
         self.layers.iter().map(|layer| self.parameters(layer)).sum()
@@ -223,15 +336,30 @@ impl Network {
         self.layers.iter().map(|layer| self.forward_flops(layer)).sum()
     }
 
-    /// Trained parameters of a layer, biases and scales included, running statistics not.
+    /// Trained parameters of a layer, biases and scales included, running statistics and parameters of other layers not.
     pub fn parameters(&self, layer: &Layer) -> u64 {
         let input = self.input_shape(layer);
+        if layer.shares.is_some() {
+            return 0;
+        }
         match &layer.kind {
             LayerKind::Conv { out_channels, window, groups, bias } => {
                 let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
                 let weights = u64::from(*out_channels) * taps * u64::from(input.channels / groups);
                 weights + u64::from(*bias) * u64::from(*out_channels)
             }
+            LayerKind::ConvTranspose { out_channels, window } => {
+                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
+                u64::from(*out_channels) * taps * u64::from(input.channels)
+            }
+            LayerKind::Bias { over, spare } => {
+                let one = match over {
+                    Extent::Channels => u64::from(input.channels),
+                    Extent::Positions => input.elements(),
+                };
+                one * (1 + u64::from(*spare))
+            }
+            LayerKind::Embedding { vocabulary, width, .. } => u64::from(*vocabulary) * u64::from(*width),
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 2 * u64::from(input.channels),
             LayerKind::FullyConnected { outputs, bias } => {
                 u64::from(*outputs) * (input.elements() + u64::from(*bias))
@@ -252,8 +380,21 @@ impl Network {
             }
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 8 * out,
             LayerKind::Gelu => 50 * out,
-            LayerKind::Relu | LayerKind::Add | LayerKind::Concat => out,
-            LayerKind::MaxPool { window } | LayerKind::AvgPool { window } => {
+            LayerKind::ConvTranspose { out_channels, window } => {
+                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
+                input.elements() * 2 * taps * u64::from(*out_channels)
+            }
+            LayerKind::Attention { heads, .. } => {
+                let pairs = layer.output.pixels() * layer.output.pixels();
+                pairs * (4 * u64::from(layer.output.channels) + 6 * u64::from(*heads))
+            }
+            LayerKind::LstmCell => 100 * out,
+            LayerKind::Relu { .. }
+            | LayerKind::Add
+            | LayerKind::Concat { .. }
+            | LayerKind::Bias { .. }
+            | LayerKind::Embedding { .. } => out,
+            LayerKind::MaxPool { window, .. } | LayerKind::AvgPool { window } => {
                 out * u64::from(window.size[0]) * u64::from(window.size[1])
             }
             LayerKind::GlobalAvgPool => input.elements(),

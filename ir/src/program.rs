@@ -3,7 +3,8 @@
 //! Kernel `i` of a program is op `i` of its trace. Every device implements every [`Call`] with the same operands in the
 //! same order; what a call computes is said here, once, for all of them. Numbers are f32, labels i32. A feature map of a
 //! batch is `[batch][height][width][channels]`; convolution weights are `[out][kernel rows][kernel columns][in / groups]`,
-//! fully connected ones `[out][in]`, which makes a fully connected layer a convolution with a 1x1 window on a 1x1 image.
+//! fully connected ones `[out][in]`, which makes a fully connected layer a convolution with a 1x1 window on a 1x1 image, and
+//! one of a sequence, whose positions are rows of an image one column wide, a 1x1 convolution.
 //!
 //! What it deliberately does not do: name a device, an algorithm or an address of the pool.
 
@@ -25,9 +26,11 @@ pub struct Program {
     pub kernels: Vec<Kernel>,
     /// What stays on the device: the same regions for every batch size and for evaluation of one network.
     pub resident: Vec<Region>,
-    /// The images: f32 `[batch][height][width][channels]`; written by the host before each iteration.
+    /// The images: f32 `[batch][height][width][channels]`; or tokens, i32 `[batch][length]`, of networks that take those
+    /// ([`Network::takes_tokens`](crate::network::Network::takes_tokens)). Written by the host before each iteration.
     pub images: TensorId,
-    /// The labels: i32 `[batch]`, -1 for a sample that does not count; written by the host before each iteration.
+    /// The labels: i32 `[batch][height][width]` of the logits' positions (of which most networks have one), -1 for one that
+    /// does not count; written by the host before each iteration.
     pub labels: TensorId,
 }
 
@@ -184,6 +187,38 @@ pub struct RowShape {
     pub channels: u64,
 }
 
+/// Shape of a lookup of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EmbeddingShape {
+    /// Samples.
+    pub batch: u64,
+    /// Tokens of a sample.
+    pub length: u64,
+    /// The first of them that is looked up.
+    pub first: u64,
+    /// How many are.
+    pub count: u64,
+    /// Rows of the table; tokens are from 0 to below it.
+    pub vocabulary: u64,
+    /// Elements of a row.
+    pub width: u64,
+}
+
+/// Shape of an attention over a batch of sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionShape {
+    /// Samples.
+    pub batch: u64,
+    /// Positions of a sample.
+    pub length: u64,
+    /// Heads, each of `width / heads` channels.
+    pub heads: u64,
+    /// Channels of the queries, and of the keys, and of the values.
+    pub width: u64,
+    /// Whether a position sees only itself and those before it.
+    pub causal: bool,
+}
+
 /// What a kernel computes. `x -> y` names operands: those read, then those written; a name that stands on both sides is
 /// one operand, at its place among those read. Where `accumulate` is set, the gradient is added to what the operand
 /// holds, and the op reads it too ([`Call::accesses`] says all this as data). Computed in place, two operands are the
@@ -193,8 +228,8 @@ pub struct RowShape {
 pub enum Call {
     /// x, weight, \[bias\] -> y.
     ConvForward { shape: ConvShape },
-    /// x, dy -> dweight, \[dbias\]. Overwrites.
-    ConvBackwardFilter { shape: ConvShape },
+    /// x, dy -> dweight, \[dbias\]. Overwrites, or adds where other layers share the parameters.
+    ConvBackwardFilter { shape: ConvShape, accumulate: bool },
     /// dy, weight -> dx.
     ConvBackwardData { shape: ConvShape, accumulate: bool },
     /// x, gamma, beta -> y, stats: with the batch's mean and biased variance per channel; stats is
@@ -213,13 +248,13 @@ pub enum Call {
     LayerNormForward { shape: RowShape, epsilon: f32 },
     /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
     LayerNormBackward { shape: RowShape, accumulate: bool },
-    /// x -> y = max(x, 0). In place allowed.
-    ReluForward { elements: u64 },
-    /// y, dy -> dx = dy where y > 0, else 0. dx may be dy.
-    ReluBackward { elements: u64, accumulate: bool },
-    /// x -> y, mask: one bit an element, set where x > 0, bit i % 8 of byte i / 8 (Layrub §4.2, with 1 bit where the
+    /// x -> y = min(max(x, 0), ceiling); plain with an infinite ceiling. In place allowed.
+    ReluForward { elements: u64, ceiling: f32 },
+    /// y, dy -> dx = dy where 0 < y < ceiling, else 0. dx may be dy.
+    ReluBackward { elements: u64, ceiling: f32, accumulate: bool },
+    /// x -> y as above, mask: one bit an element, set where 0 < x < ceiling, bit i % 8 of byte i / 8 (Layrub §4.2, with 1 bit where the
     /// paper's CUDA code has 8). y may be x.
-    ReluMaskForward { elements: u64 },
+    ReluMaskForward { elements: u64, ceiling: f32 },
     /// mask, dy -> dx = dy where the bit is set, else 0. dx may be dy.
     ReluMaskBackward { elements: u64, accumulate: bool },
     /// x -> y = x * P(x), where P(x) = (1 + erf(x / sqrt(2))) / 2 is the normal distribution. In place allowed.
@@ -236,10 +271,36 @@ pub enum Call {
     /// dy -> dx.
     AvgPoolBackward { shape: PoolShape, accumulate: bool },
     /// hyper, x -> y = x / (1 - p) where kept, else 0. Element i of layer number `stream` is dropped where
-    /// `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is below p. In place allowed.
-    DropoutForward { elements: u64, probability: f32, stream: u32 },
+    /// `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is below p. With
+    /// `whole`, what is drawn for element 0 holds for all. In place allowed.
+    DropoutForward { elements: u64, probability: f32, stream: u32, whole: bool },
     /// hyper, dy -> dx: drawn again from the same counter. dx may be dy.
-    DropoutBackward { elements: u64, probability: f32, stream: u32, accumulate: bool },
+    DropoutBackward { elements: u64, probability: f32, stream: u32, whole: bool, accumulate: bool },
+    /// x, bias -> y: bias, of `channels` elements, added to each row. In place allowed.
+    BiasForward { shape: RowShape },
+    /// dy -> dbias: the sum of the rows. Overwrites, or adds where other layers share the parameter.
+    BiasBackward { shape: RowShape, accumulate: bool },
+    /// tokens, weight -> y: for each sample the rows of the table that its tokens `first..first + count` name. Tokens are i32
+    /// `[batch][length]`, weight is `[vocabulary][width]`, y `[batch][count][width]`.
+    EmbeddingForward { shape: EmbeddingShape },
+    /// tokens, dy -> dweight: each row the sum of dy where its token stood, in their order, 0 for those that stood nowhere.
+    /// Overwrites, or adds where other layers share the table.
+    EmbeddingBackward { shape: EmbeddingShape, accumulate: bool },
+    /// qkv -> y, probabilities: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is
+    /// query, key, value, `width` channels each; with w = width / heads, head h has the channels `h * w..(h + 1) * w` of each.
+    /// probabilities `[batch][heads][length][length]` = softmax over j of q_i * k_j / sqrt(w), 0 where j > i and `causal`;
+    /// y_i = the sum of probability_ij * v_j.
+    AttentionForward { shape: AttentionShape },
+    /// qkv, probabilities, dy -> dqkv.
+    AttentionBackward { shape: AttentionShape, accumulate: bool },
+    /// gates, \[previous\] -> h, cell, activated: a step of a long short-term memory (Hochreiter and Schmidhuber 1997, with
+    /// forget gates). A row of gates is input, forget, candidate, output, `channels` each: i, f, o are their sigmoids, g is
+    /// the candidate's tanh. cell = f * previous + i * g, h = o * tanh(cell), activated = (i, f, g, o). Where `first` is set
+    /// there is no previous cell, and it counts as 0. activated may be gates.
+    LstmForward { shape: RowShape, first: bool },
+    /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\]. Where `first` is set there is neither previous nor
+    /// dprevious; where `last` is set there is no dcell. dgates may be activated, dprevious may be dcell.
+    LstmBackward { shape: RowShape, first: bool, last: bool },
     /// a, b -> y = a + b. y may be a.
     Add { elements: u64 },
     /// x -> y: copies x to `channels` channels of y from channel `first` on; y has `total` channels. One op for each part,
@@ -295,8 +356,16 @@ impl Call {
         match self {
             Call::ConvForward { shape } if shape.bias => &[R, R, R, W],
             Call::ConvForward { .. } => &[R, R, W],
-            Call::ConvBackwardFilter { shape } if shape.bias => &[R, R, W, W],
-            Call::ConvBackwardFilter { .. } => &[R, R, W],
+            Call::ConvBackwardFilter { shape, accumulate: false } if shape.bias => &[R, R, W, W],
+            Call::ConvBackwardFilter { shape, accumulate: true } if shape.bias => &[R, R, U, U],
+            Call::EmbeddingForward { .. } | Call::BiasForward { .. } => &[R, R, W],
+            Call::AttentionForward { .. } => &[R, W, W],
+            Call::LstmForward { first: true, .. } => &[R, W, W, W],
+            Call::LstmForward { first: false, .. } => &[R, R, W, W, W],
+            Call::LstmBackward { first: true, last: true, .. } => &[R, R, R, W],
+            Call::LstmBackward { first: true, last: false, .. } => &[R, R, R, R, W],
+            Call::LstmBackward { first: false, last: true, .. } => &[R, R, R, R, W, W],
+            Call::LstmBackward { first: false, last: false, .. } => &[R, R, R, R, R, W, W],
             Call::ReluForward { .. }
             | Call::GeluForward { .. }
             | Call::AvgPoolForward { .. }
@@ -305,14 +374,18 @@ impl Call {
             Call::ConcatPart { .. } => &[R, U],
             Call::ReluMaskForward { .. } | Call::MaxPoolForward { .. } => &[R, W, W],
             Call::DropoutForward { .. } | Call::Add { .. } => &[R, R, W],
-            Call::AvgPoolBackward { accumulate, .. } | Call::SplitPart { accumulate, .. } => {
+            Call::AvgPoolBackward { accumulate, .. }
+            | Call::SplitPart { accumulate, .. }
+            | Call::BiasBackward { accumulate, .. } => {
                 if *accumulate {
                     &[R, U]
                 } else {
                     &[R, W]
                 }
             }
-            Call::ConvBackwardData { accumulate, .. }
+            Call::ConvBackwardFilter { accumulate, .. }
+            | Call::ConvBackwardData { accumulate, .. }
+            | Call::EmbeddingBackward { accumulate, .. }
             | Call::ReluBackward { accumulate, .. }
             | Call::ReluMaskBackward { accumulate, .. }
             | Call::GeluBackward { accumulate, .. }
@@ -325,6 +398,8 @@ impl Call {
                     &[R, R, W]
                 }
             }
+            Call::AttentionBackward { accumulate: true, .. } => &[R, R, R, U],
+            Call::AttentionBackward { accumulate: false, .. } => &[R, R, R, W],
             Call::BatchNormForward { .. } | Call::LayerNormForward { .. } => &[R, R, R, W, W],
             Call::BatchNormRunning { .. } => &[R, U, U],
             Call::BatchNormInference { .. } => &[R, R, R, R, R, W],
@@ -342,9 +417,17 @@ impl Call {
     }
 
     /// Whether running the call again on what its tensors held gives what it gave, until the update begins to change
-    /// parameters: all but those that move a resident state on. The others overwrite resident regions (gradients, metrics) with the same values.
+    /// parameters: all but those that move a resident state on or add to a resident gradient. The others overwrite resident
+    /// regions (gradients, metrics) with the same values.
     pub fn repeatable(&self) -> bool {
-        !matches!(self, Call::BatchNormRunning { .. } | Call::Sgd { .. })
+        !matches!(
+            self,
+            Call::BatchNormRunning { .. }
+                | Call::Sgd { .. }
+                | Call::ConvBackwardFilter { accumulate: true, .. }
+                | Call::BiasBackward { accumulate: true, .. }
+                | Call::EmbeddingBackward { accumulate: true, .. }
+        )
     }
 
     /// Floating-point operations; a multiply and an add are two. Those of a convolution are the same in its three
@@ -354,7 +437,7 @@ impl Call {
         let window = |w: &Window| [u64::from(w.size[0]), u64::from(w.size[1])];
         match self {
             Call::ConvForward { shape }
-            | Call::ConvBackwardFilter { shape }
+            | Call::ConvBackwardFilter { shape, .. }
             | Call::ConvBackwardData { shape, .. } => {
                 let [rows, columns] = shape.output.map(u64::from);
                 let outputs = product(&[shape.batch, rows, columns, u64::from(shape.out_channels)]);
@@ -380,9 +463,27 @@ impl Call {
                 let [rows, columns] = shape.output.map(u64::from);
                 product(&[shape.batch, rows, columns, u64::from(shape.channels)])
             }
-            Call::ReluForward { elements }
+            Call::BiasForward { shape } | Call::BiasBackward { shape, .. } => {
+                product(&[shape.rows, shape.channels])
+            }
+            Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => {
+                product(&[shape.batch, shape.count, shape.width])
+            }
+            // Two products of matrices forward and four backward, and the softmax; masked or not, all is computed.
+            Call::AttentionForward { shape } => {
+                let pairs = product(&[shape.batch, shape.length, shape.length]);
+                product(&[pairs, (4 * shape.width).saturating_add(6 * shape.heads)])
+            }
+            Call::AttentionBackward { shape, .. } => {
+                let pairs = product(&[shape.batch, shape.length, shape.length]);
+                product(&[pairs, (8 * shape.width).saturating_add(5 * shape.heads)])
+            }
+            // Three sigmoids and two tanh, an exponential and a division each.
+            Call::LstmForward { shape, .. } => product(&[100, shape.rows, shape.channels]),
+            Call::LstmBackward { shape, .. } => product(&[50, shape.rows, shape.channels]),
+            Call::ReluForward { elements, .. }
             | Call::ReluBackward { elements, .. }
-            | Call::ReluMaskForward { elements }
+            | Call::ReluMaskForward { elements, .. }
             | Call::ReluMaskBackward { elements, .. }
             | Call::Add { elements } => *elements,
             Call::GeluForward { elements } => product(&[50, *elements]),
@@ -429,6 +530,14 @@ impl Call {
             Call::AvgPoolBackward { .. } => "avg_pool_backward",
             Call::DropoutForward { .. } => "dropout_forward",
             Call::DropoutBackward { .. } => "dropout_backward",
+            Call::BiasForward { .. } => "bias_forward",
+            Call::BiasBackward { .. } => "bias_backward",
+            Call::EmbeddingForward { .. } => "embedding_forward",
+            Call::EmbeddingBackward { .. } => "embedding_backward",
+            Call::AttentionForward { .. } => "attention_forward",
+            Call::AttentionBackward { .. } => "attention_backward",
+            Call::LstmForward { .. } => "lstm_forward",
+            Call::LstmBackward { .. } => "lstm_backward",
             Call::Add { .. } => "add",
             Call::ConcatPart { .. } => "concat_part",
             Call::SplitPart { .. } => "split_part",
