@@ -4,7 +4,7 @@
 //! their types. The lowering relies on that and checks none of it again.
 
 use crate::error::NetworkError;
-use plimsoll_ir::network::{Layer, LayerKind, Network, NetworkSpec, Shape, Window};
+use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
 use plimsoll_ir::{Bytes, LayerId};
 use std::collections::HashSet;
 
@@ -64,25 +64,93 @@ impl Builder {
             LayerKind::Input | LayerKind::SoftmaxCrossEntropy => {
                 return Err(bad("the input and the loss are added by the builder itself".into()));
             }
-            LayerKind::Concat => inputs.len().max(1),
+            LayerKind::Concat { .. } => inputs.len().max(1),
+            LayerKind::LstmCell => inputs.len().clamp(1, 2),
             LayerKind::Add => 2,
             _ => 1,
         };
         if inputs.len() != wanted {
             return Err(bad(format!("it takes {wanted} input(s), not {}", inputs.len())));
         }
+        self.check_inputs(name, &kind, inputs)?;
         let shapes: Vec<Shape> = inputs.iter().map(|i| self.shape(*i)).collect();
         let output = output_shape(name, &kind, &shapes)?;
         self.push(name, kind, inputs, output)
     }
 
-    /// Appends the loss and gives the network, where `logits` holds one number a class and every layer is used.
+    /// Appends a layer that uses the parameters of an earlier one in place of its own: a convolution, a fully connected
+    /// layer, a lookup or a bias, of a weight as large in both dimensions (outputs, or rows of a table, and the rest), with a
+    /// bias where the other has one.
+    pub fn add_sharing(
+        &mut self,
+        name: &str,
+        kind: LayerKind,
+        inputs: &[LayerId],
+        of: LayerId,
+    ) -> Result<LayerId, NetworkError> {
+        let bad = |why: String| NetworkError::BadLayer { layer: name.to_owned(), why };
+        let Some(owner) = self.layers.get(of.index()) else {
+            return Err(bad(format!("the layer {of}, whose parameters it shares, does not exist")));
+        };
+        let of = owner.shares.unwrap_or(of);
+        let owner = &self.layers[of.index()];
+        let theirs = weight_matrix(&owner.kind, owner.inputs.first().map(|i| self.shape(*i)));
+        let ours = weight_matrix(
+            &kind,
+            inputs.first().filter(|i| i.index() < self.layers.len()).map(|i| self.shape(*i)),
+        );
+        if theirs.is_none() || theirs != ours {
+            return Err(bad(format!(
+                "it cannot share the parameters of `{}`: they are of another shape",
+                owner.name
+            )));
+        }
+        let id = self.add(name, kind, inputs)?;
+        self.layers[id.index()].shares = Some(of);
+        Ok(id)
+    }
+
+    /// What a kind of layer asks of the layers that it takes, besides their shapes.
+    fn check_inputs(&self, name: &str, kind: &LayerKind, inputs: &[LayerId]) -> Result<(), NetworkError> {
+        let bad = |why: &str| Err(NetworkError::BadLayer { layer: name.to_owned(), why: why.to_owned() });
+        let of_tokens = |layer: &Layer| matches!(layer.kind, LayerKind::Embedding { .. });
+        let takes_images = |layer: &Layer| layer.inputs.contains(&self.images()) && !of_tokens(layer);
+        let embeds = matches!(kind, LayerKind::Embedding { .. });
+        if embeds && inputs != [self.images()] {
+            return bad("it looks up tokens, which only the input holds");
+        }
+        let mixed = if embeds {
+            self.layers.iter().any(takes_images)
+        } else {
+            inputs.contains(&self.images()) && self.layers.iter().any(of_tokens)
+        };
+        if mixed {
+            return bad(
+                "the input holds tokens for some layers and images for others; it can hold one of them",
+            );
+        }
+        if let (LayerKind::LstmCell, Some(before)) = (kind, inputs.get(1)) {
+            if self.layers[before.index()].kind != LayerKind::LstmCell {
+                return bad("its second input is the step before, another memory cell");
+            }
+            let follows =
+                |layer: &Layer| layer.kind == LayerKind::LstmCell && layer.inputs.get(1) == Some(before);
+            if self.layers.iter().any(follows) {
+                return bad("another step follows the step before already; the cell state goes to one");
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the loss and gives the network, where `logits` holds one number a class at each position that has a label, and
+    /// every layer is used.
     pub fn finish(mut self, logits: LayerId) -> Result<Network, NetworkError> {
         let bad = |layer: &Layer, why: String| Err(NetworkError::BadLayer { layer: layer.name.clone(), why });
         let shape = self.shape(logits);
-        let wanted = Shape { height: 1, width: 1, channels: self.spec.classes };
-        if shape != wanted {
-            return bad(&self.layers[logits.index()], format!("the loss needs {wanted}, not {shape}"));
+        if shape.channels != self.spec.classes {
+            let why =
+                format!("the loss needs {} channels, one for each class, not {shape}", self.spec.classes);
+            return bad(&self.layers[logits.index()], why);
         }
         self.push("loss", LayerKind::SoftmaxCrossEntropy, &[logits], shape)?;
         let last = self.layers.len() - 1;
@@ -114,11 +182,19 @@ impl Builder {
                 return Err(NetworkError::TooLarge { what, bytes: 4 * count, limit: BYTES_LIMIT });
             }
         }
-        for input in inputs {
+        // A step of a memory takes the cell state of the step before, and not its output.
+        let takes = if kind == LayerKind::LstmCell { 1 } else { inputs.len() };
+        for input in &inputs[..takes] {
             self.used[input.index()] = true;
         }
         let id = LayerId::new(self.layers.len());
-        self.layers.push(Layer { name: name.to_owned(), kind, inputs: inputs.to_vec(), output });
+        self.layers.push(Layer {
+            name: name.to_owned(),
+            kind,
+            inputs: inputs.to_vec(),
+            shares: None,
+            output,
+        });
         self.used.push(false);
         Ok(id)
     }
@@ -150,7 +226,7 @@ impl Builder {
 
     /// max(x, 0).
     pub fn relu(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Relu, &[input])
+        self.add(name, LayerKind::RELU, &[input])
     }
 
     /// x times the normal distribution at x.
@@ -158,24 +234,24 @@ impl Builder {
         self.add(name, LayerKind::Gelu, &[input])
     }
 
+    /// Lays what the inputs give side by side, channel after channel.
+    pub fn concat(&mut self, name: &str, inputs: &[LayerId]) -> Result<LayerId, NetworkError> {
+        self.add(name, LayerKind::Concat { along: Axis::Channels }, inputs)
+    }
+
+    /// Dropout, element by element.
+    pub fn dropout(&mut self, name: &str, input: LayerId, probability: f32) -> Result<LayerId, NetworkError> {
+        self.add(name, LayerKind::Dropout { probability, whole: false }, &[input])
+    }
+
     /// Max pooling.
     pub fn max_pool(&mut self, name: &str, input: LayerId, window: Window) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::MaxPool { window }, &[input])
+        self.add(name, LayerKind::MaxPool { window, ceil: false }, &[input])
     }
 
     /// Mean pooling, padding counted.
     pub fn avg_pool(&mut self, name: &str, input: LayerId, window: Window) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::AvgPool { window }, &[input])
-    }
-
-    /// Dropout of single elements.
-    pub fn dropout(&mut self, name: &str, input: LayerId, probability: f32) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Dropout { probability }, &[input])
-    }
-
-    /// Channels of the inputs side by side.
-    pub fn concat(&mut self, name: &str, inputs: &[LayerId]) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Concat, inputs)
     }
 
     /// A fully connected layer with bias.
@@ -189,6 +265,24 @@ impl Builder {
     }
 }
 
+/// Rows and columns of the weight that a layer multiplies with or looks up, and whether it has a bias; none for layers that
+/// cannot share theirs.
+fn weight_matrix(kind: &LayerKind, input: Option<Shape>) -> Option<(u64, u64, bool)> {
+    let input = input?;
+    match kind {
+        LayerKind::Conv { out_channels, window, groups, bias } => {
+            let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
+            Some((u64::from(*out_channels), taps * u64::from(input.channels / (*groups).max(1)), *bias))
+        }
+        LayerKind::FullyConnected { outputs, bias } => Some((u64::from(*outputs), input.elements(), *bias)),
+        LayerKind::Embedding { vocabulary, width, .. } => {
+            Some((u64::from(*vocabulary), u64::from(*width), false))
+        }
+        LayerKind::Bias { over: Extent::Channels, spare: 0 } => Some((1, u64::from(input.channels), true)),
+        _ => None,
+    }
+}
+
 /// Weights of a layer, biases left aside, without overflow.
 fn weights(kind: &LayerKind, input: Option<Shape>) -> u128 {
     let Some(input) = input else { return 0 };
@@ -198,6 +292,12 @@ fn weights(kind: &LayerKind, input: Option<Shape>) -> u128 {
             u128::from(*out_channels) * taps * u128::from(input.channels / groups)
         }
         LayerKind::FullyConnected { outputs, .. } => u128::from(*outputs) * u128::from(input.elements()),
+        LayerKind::ConvTranspose { out_channels, window } => {
+            let taps = u128::from(window.size[0]) * u128::from(window.size[1]);
+            u128::from(*out_channels) * taps * u128::from(input.channels)
+        }
+        LayerKind::Embedding { vocabulary, width, .. } => u128::from(*vocabulary) * u128::from(*width),
+        LayerKind::Bias { spare, .. } => u128::from(input.elements()) * (1 + u128::from(*spare)),
         _ => 0,
     }
 }
@@ -220,16 +320,63 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
             let [height, width] = slide(name, window, input)?;
             Ok(Shape { height, width, channels: *out_channels })
         }
-        LayerKind::MaxPool { window } | LayerKind::AvgPool { window } => {
+        LayerKind::MaxPool { window, .. } | LayerKind::AvgPool { window } => {
             if u64::from(window.size[0]) * u64::from(window.size[1]) > 256 {
                 return bad("a pooling window has at most 256 positions; use a global pooling".into());
             }
-            let [height, width] = slide(name, window, input)?;
+            let mut output = slide(name, window, input)?;
+            if let LayerKind::MaxPool { ceil: true, .. } = kind {
+                output = window.output_ceil(input.height, input.width).unwrap_or(output);
+            }
+            let [height, width] = output;
             if matches!(kind, LayerKind::MaxPool { .. }) && sees_only_padding(window, input, [height, width])
             {
                 return bad("some of its windows lie wholly in the padding; make the padding smaller".into());
             }
             Ok(Shape { height, width, ..input })
+        }
+        LayerKind::ConvTranspose { out_channels, window } => transposed(name, window, *out_channels, input),
+        LayerKind::Bias { .. } if !matches!(kind, LayerKind::Bias { spare: 0..1024, .. }) => {
+            bad("a bias has fewer than 1024 spare rows".into())
+        }
+        LayerKind::Embedding { vocabulary, width, first, length } => {
+            if input.width != 1 || input.channels != 1 {
+                return bad(format!("tokens are images of one column and one channel, not {input}"));
+            }
+            if *vocabulary == 0 || *width == 0 || *length == 0 || i32::try_from(*vocabulary).is_err() {
+                return bad("vocabulary, width and length are at least 1, the vocabulary below 2^31".into());
+            }
+            if first.checked_add(*length).is_none_or(|end| end > input.height) {
+                return bad(format!(
+                    "{length} tokens from {first} on are not among the {} there are",
+                    input.height
+                ));
+            }
+            Ok(Shape { height: *length, width: 1, channels: *width })
+        }
+        LayerKind::Attention { heads, .. } => {
+            if input.width != 1 || input.channels % 3 != 0 {
+                return bad(format!(
+                    "it takes query, key and value side by side, in one column, not {input}"
+                ));
+            }
+            let channels = input.channels / 3;
+            if *heads == 0 || channels % heads != 0 {
+                return bad(format!("{channels} channels do not fall into {heads} heads"));
+            }
+            Ok(Shape { channels, ..input })
+        }
+        LayerKind::LstmCell => {
+            let output = Shape { channels: input.channels / 4, ..input };
+            if input.channels % 4 != 0 {
+                return bad(format!("it takes four gates side by side, not {input}"));
+            }
+            match inputs.get(1) {
+                Some(before) if *before != output => {
+                    bad(format!("the step before gives {before}, and this one {output}"))
+                }
+                _ => Ok(output),
+            }
         }
         LayerKind::GlobalAvgPool => Ok(Shape { height: 1, width: 1, ..input }),
         LayerKind::FullyConnected { outputs, .. } => {
@@ -241,7 +388,10 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
             }
             Ok(Shape { height: 1, width: 1, channels: *outputs })
         }
-        LayerKind::Dropout { probability } if !(0.0..1.0).contains(probability) => {
+        LayerKind::Relu { ceiling } if !(*ceiling > 0.0) => {
+            bad(format!("a ReLU's ceiling is above 0, not {ceiling}"))
+        }
+        LayerKind::Dropout { probability, .. } if !(0.0..1.0).contains(probability) => {
             bad(format!("a dropout probability is from 0 to below 1, not {probability}"))
         }
         LayerKind::LayerNorm { epsilon } if !(*epsilon > 0.0 && epsilon.is_finite()) => {
@@ -252,7 +402,19 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
         }
         LayerKind::Lrn { size, .. } if size % 2 == 0 => bad(format!("the neighbourhood is odd, not {size}")),
         LayerKind::Add if inputs[1] != input => bad(format!("{input} and {} cannot be added", inputs[1])),
-        LayerKind::Concat => {
+        LayerKind::Concat { along: Axis::Rows } => {
+            if let Some(other) =
+                inputs.iter().find(|s| (s.width, s.channels) != (input.width, input.channels))
+            {
+                return bad(format!("{input} and {other} cannot lie below one another"));
+            }
+            let height: u64 = inputs.iter().map(|s| u64::from(s.height)).sum();
+            match u32::try_from(height) {
+                Ok(height) => Ok(Shape { height, ..input }),
+                Err(_) => bad(format!("{height} rows are too many")),
+            }
+        }
+        LayerKind::Concat { along: Axis::Channels } => {
             if let Some(other) = inputs.iter().find(|s| (s.height, s.width) != (input.height, input.width)) {
                 return bad(format!("{input} and {other} cannot lie side by side"));
             }
@@ -266,12 +428,33 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
     }
 }
 
-/// Rows and columns of the output of a sliding window.
-fn slide(name: &str, window: &Window, input: Shape) -> Result<[u32; 2], NetworkError> {
+/// The shape of what a transposed convolution gives.
+fn transposed(name: &str, window: &Window, channels: u32, input: Shape) -> Result<Shape, NetworkError> {
+    let bad = |why: String| Err(NetworkError::BadLayer { layer: name.to_owned(), why });
+    if channels == 0 {
+        return bad("it has no output channels; give at least 1".into());
+    }
+    check_window(name, window)?;
+    match window.transposed_output(input.height, input.width) {
+        Some([height, width]) if window.output(height, width) == Some([input.height, input.width]) => {
+            Ok(Shape { height, width, channels })
+        }
+        _ => bad(format!("its padding leaves nothing of {input}, or more than fits 32 bits")),
+    }
+}
+
+/// Refuses a window of nothing, or one that stands still.
+fn check_window(name: &str, window: &Window) -> Result<(), NetworkError> {
     if window.size.contains(&0) || window.stride.contains(&0) || window.dilation.contains(&0) {
         let why = "size, stride and dilation of a window are at least 1".into();
         return Err(NetworkError::BadLayer { layer: name.to_owned(), why });
     }
+    Ok(())
+}
+
+/// Rows and columns of the output of a sliding window.
+fn slide(name: &str, window: &Window, input: Shape) -> Result<[u32; 2], NetworkError> {
+    check_window(name, window)?;
     window.output(input.height, input.width).ok_or_else(|| NetworkError::WindowTooLarge {
         layer: name.to_owned(),
         window: [0, 1].map(|d| u64::from(window.dilation[d]) * u64::from(window.size[d] - 1) + 1),

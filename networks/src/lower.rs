@@ -85,10 +85,10 @@ pub fn lower(network: &Network, batch: u64, options: &LowerOptions) -> Result<Pr
         ops: Vec::new(),
         kernels: Vec::new(),
         values: Vec::new(),
-        saved: vec![None; network.layers.len()],
+        saved: vec![Vec::new(); network.layers.len()],
     };
     let images = lowering.tensor("images", lowering.f32s(network.layers[0].output), TensorKind::Input);
-    let labels = lowering.tensor("labels", Bytes(4 * batch), TensorKind::Input);
+    let labels = lowering.tensor("labels", Bytes(4 * batch * network.labels()), TensorKind::Input);
     lowering.forward(images, labels);
     if options.mode == Mode::Train {
         lowering.backward(labels);
@@ -118,6 +118,10 @@ fn check_sizes(network: &Network, batch: u64, mode: Mode) -> Result<(), NetworkE
     for layer in &network.layers {
         // A value and a gradient, 4 bytes an element each.
         total += 8 * u128::from(layer.output.elements()) * u128::from(batch);
+        if let LayerKind::Attention { heads, .. } = layer.kind {
+            let pairs = u128::from(layer.output.pixels()).pow(2);
+            total += 4 * pairs * u128::from(heads) * u128::from(batch);
+        }
         let positions = u128::from(batch) * u128::from(layer.output.pixels());
         if mode == Mode::Train && matches!(layer.kind, LayerKind::BatchNorm { .. }) && positions == 1 {
             return Err(NetworkError::NoVariance { layer: layer.name.clone() });
@@ -142,8 +146,9 @@ struct Lowering<'a> {
     kernels: Vec<Kernel>,
     /// Where each layer's output lies.
     values: Vec<TensorId>,
-    /// What each layer keeps for its backward pass besides feature maps: mask, places, statistics.
-    saved: Vec<Option<TensorId>>,
+    /// What each layer keeps for its backward pass besides feature maps: mask, places, statistics, probabilities; of a step
+    /// of a memory its activated gates and its cell state.
+    saved: Vec<Vec<TensorId>>,
 }
 
 impl<'a> Lowering<'a> {
@@ -205,6 +210,9 @@ impl<'a> Lowering<'a> {
     fn update(&mut self) {
         let hyper = Operand::Resident(self.resident.hyper);
         for index in 0..self.network.layers.len() {
+            if self.network.layers[index].shares.is_some() {
+                continue;
+            }
             for trained in self.resident.layers[index].parameters.clone() {
                 let own = [trained.parameter, trained.gradient, trained.momentum].map(Operand::Resident);
                 let operands = [hyper].into_iter().chain(own).collect();
@@ -226,12 +234,31 @@ impl<'a> Lowering<'a> {
         RowShape { rows: shape.pixels() * self.batch, channels: u64::from(shape.channels) }
     }
 
-    /// The shape of a convolution or a fully connected layer, which is a 1x1 convolution on a 1x1 image.
+    /// The rows of a layer's output that are side by side in memory, and the elements of each: what parts of a concatenation
+    /// along rows are, and what has a bias of its own at each position.
+    fn samples(&self, layer: LayerId) -> RowShape {
+        RowShape { rows: self.batch, channels: self.network.layer(layer).output.elements() }
+    }
+
+    /// The shape of a convolution, of the one that a transposed one is the transpose of, or of a fully connected layer, which
+    /// is a 1x1 convolution on a 1x1 image.
     fn conv_shape(&self, layer: &Layer) -> ConvShape {
         let (input, output) = (self.network.input_shape(layer), layer.output);
         let (input_size, in_channels, window, groups, bias) = match layer.kind {
             LayerKind::Conv { window, groups, bias, .. } => {
                 ([input.height, input.width], input.channels, window, groups, bias)
+            }
+            LayerKind::ConvTranspose { window, .. } => {
+                return ConvShape {
+                    batch: self.batch,
+                    input: [output.height, output.width],
+                    in_channels: output.channels,
+                    output: [input.height, input.width],
+                    out_channels: input.channels,
+                    window,
+                    groups: 1,
+                    bias: false,
+                };
             }
             LayerKind::FullyConnected { bias, .. } => {
                 let elements = u32::try_from(input.elements()).expect("the builder has checked it");
@@ -257,7 +284,7 @@ impl<'a> Lowering<'a> {
         let input = self.network.input_shape(layer);
         let whole = Window { size: [input.height, input.width], ..Window::square(1, 1, 0) };
         let window = match layer.kind {
-            LayerKind::MaxPool { window } | LayerKind::AvgPool { window } => window,
+            LayerKind::MaxPool { window, .. } | LayerKind::AvgPool { window } => window,
             _ => whole,
         };
         let (input, channels) = ([input.height, input.width], input.channels);

@@ -5,12 +5,13 @@
 //!
 //! How parameters start is one rule for every network, PyTorch's own where it has one: convolutions He-normal with
 //! fan-out and no bias (torchvision's networks), fully connected layers and their biases uniform within
-//! 1 / sqrt(inputs) (PyTorch's default), normalisations the identity.
+//! 1 / sqrt(inputs) (PyTorch's default), normalisations the identity, tables of tokens and learned positions normal with a
+//! deviation of 0.02 (GPT-2's and BERT's). Layers that share parameters have one region for them.
 
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use plimsoll_ir::Bytes;
-use plimsoll_ir::network::{Layer, LayerKind, Network};
+use plimsoll_ir::network::{Extent, Layer, LayerKind, Network, Shape};
 use plimsoll_ir::program::{Hyper, Init, Region, Role, STORAGE_ALIGNMENT};
 
 /// The resident part, and where the kernels of each layer find theirs.
@@ -30,7 +31,7 @@ pub(crate) struct Resident {
 /// A layer's own regions, by offset.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerRegions {
-    /// Weight, then bias; scale, then shift.
+    /// Weight, then bias; scale, then shift; those of another layer where it shares them.
     pub parameters: Vec<Trained>,
     /// Running mean, running variance.
     pub states: Vec<Bytes>,
@@ -59,8 +60,17 @@ pub(crate) fn resident(network: &Network) -> Result<Resident, NetworkError> {
     let mut parameters: Vec<(Wanted, Init)> = Vec::new();
     let mut states: Vec<(Wanted, f32)> = Vec::new();
     for (i, layer) in network.layers.iter().enumerate() {
+        if layer.shares.is_some() {
+            continue;
+        }
         for (name, shape, init) in parameters_of(network, layer) {
             parameters.push(((i, format!("{}.{name}", layer.name), shape), init));
+        }
+        if let LayerKind::Bias { over, spare: 1.. } = layer.kind {
+            // Nothing reads these rows, so nothing trains them.
+            let own: u64 = bias_shape(over, network.input_shape(layer)).iter().product();
+            let shape = vec![network.parameters(layer) - own];
+            states.push(((i, format!("{}.spare", layer.name), shape), 0.0));
         }
         if matches!(layer.kind, LayerKind::BatchNorm { .. }) {
             let channels = vec![u64::from(layer.output.channels)];
@@ -95,6 +105,11 @@ pub(crate) fn resident(network: &Network) -> Result<Resident, NetworkError> {
         let offset = resident.place(name, Role::State(*start), shape);
         resident.layers[*layer].states.push(offset);
     }
+    for (i, layer) in network.layers.iter().enumerate() {
+        if let Some(owner) = layer.shares {
+            resident.layers[i] = resident.layers[owner.index()].clone();
+        }
+    }
     resident.hyper = resident.place("hyper", Role::Hyper, &[Hyper::WORDS]);
     resident.metrics = resident.place("metrics", Role::Metrics, &[3]);
     Ok(resident)
@@ -125,6 +140,14 @@ impl Resident {
     }
 }
 
+/// The lengths of a bias's dimensions, for what it is added to.
+fn bias_shape(over: Extent, input: Shape) -> Vec<u64> {
+    match over {
+        Extent::Channels => vec![u64::from(input.channels)],
+        Extent::Positions => vec![input.pixels(), u64::from(input.channels)],
+    }
+}
+
 /// Name, shape and start of a layer's parameters, in the order in which its calls take them.
 fn parameters_of(network: &Network, layer: &Layer) -> Vec<(&'static str, Vec<u64>, Init)> {
     let input = network.input_shape(layer);
@@ -143,6 +166,24 @@ fn parameters_of(network: &Network, layer: &Layer) -> Vec<(&'static str, Vec<u64
             let weight = ("weight", vec![u64::from(*outputs), input.elements()], init);
             let bias = bias.then(|| ("bias", vec![u64::from(*outputs)], init));
             [weight].into_iter().chain(bias).collect()
+        }
+        LayerKind::ConvTranspose { out_channels, window } => {
+            let [rows, columns] = window.size.map(u64::from);
+            let shape = vec![u64::from(input.channels), rows, columns, u64::from(*out_channels)];
+            // He-normal: how many elements of the input meet in one of the output.
+            let [down, across] = window.stride.map(u64::from);
+            let fan_in = (u64::from(input.channels) * rows * columns) as f64 / (down * across) as f64;
+            vec![("weight", shape, Init::Normal((2.0 / fan_in.max(1.0)).sqrt() as f32))]
+        }
+        LayerKind::Bias { over, .. } => {
+            let init = match over {
+                Extent::Channels => Init::Constant(0.0),
+                Extent::Positions => Init::Normal(0.02),
+            };
+            vec![("bias", bias_shape(*over, input), init)]
+        }
+        LayerKind::Embedding { vocabulary, width, .. } => {
+            vec![("weight", vec![u64::from(*vocabulary), u64::from(*width)], Init::Normal(0.02))]
         }
         LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => {
             let channels = vec![u64::from(input.channels)];

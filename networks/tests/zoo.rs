@@ -1,6 +1,6 @@
 //! The zoo: published parameter counts and FLOPs at the usual sizes, and what it says to specs that make no sense.
 
-use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, build, entries, lower};
 
 fn spec(name: &str, image: u32, channels: u32, classes: u32) -> NetworkSpec {
@@ -227,10 +227,10 @@ fn layers_that_make_no_sense_are_refused() {
     check("at least 1", &one(conv(4, Window::square(1, 0, 0), 1)));
     check("a window of 9x9 does not fit its input of 8x8x4", &one(conv(4, Window::square(9, 1, 0), 1)));
     check("the weights of layer `l` would take", &one(conv(u32::MAX, Window::square(255, 1, 127), 1)));
-    check("256 positions", &one(LayerKind::MaxPool { window: Window::square(17, 1, 8) }));
-    check("wholly in the padding", &one(LayerKind::MaxPool { window: Window::square(2, 2, 2) }));
-    check("from 0 to below 1", &one(LayerKind::Dropout { probability: 1.0 }));
-    check("from 0 to below 1", &one(LayerKind::Dropout { probability: f32::NAN }));
+    check("256 positions", &one(LayerKind::MaxPool { window: Window::square(17, 1, 8), ceil: false }));
+    check("wholly in the padding", &one(LayerKind::MaxPool { window: Window::square(2, 2, 2), ceil: false }));
+    check("from 0 to below 1", &one(LayerKind::Dropout { probability: 1.0, whole: false }));
+    check("from 0 to below 1", &one(LayerKind::Dropout { probability: f32::NAN, whole: false }));
     check("odd", &one(LayerKind::Lrn { size: 4, alpha: 1.0, beta: 1.0, bias: 1.0 }));
     for epsilon in [0.0, f32::NAN, f32::INFINITY] {
         check("epsilon is above 0", &one(LayerKind::LayerNorm { epsilon }));
@@ -243,14 +243,16 @@ fn layers_that_make_no_sense_are_refused() {
     check("the builder itself", &one(LayerKind::Input));
     check("the name is taken", &|b| b.relu("images", b.images()).map(drop));
     check("does not exist", &|b| b.relu("l", plimsoll_ir::LayerId(7)).map(drop));
-    check("takes 1 input(s), not 0", &|b| b.add("l", LayerKind::Concat, &[]).map(drop));
+    check("takes 1 input(s), not 0", &|b| {
+        b.add("l", LayerKind::Concat { along: Axis::Channels }, &[]).map(drop)
+    });
     check("cannot be added", &|b| {
         let pool = b.max_pool("pool", b.images(), Window::square(2, 2, 0))?;
         b.add("l", LayerKind::Add, &[b.images(), pool]).map(drop)
     });
     check("side by side", &|b| {
         let pool = b.max_pool("pool", b.images(), Window::square(2, 2, 0))?;
-        b.add("l", LayerKind::Concat, &[b.images(), pool]).map(drop)
+        b.add("l", LayerKind::Concat { along: Axis::Channels }, &[b.images(), pool]).map(drop)
     });
     let finish = |used: bool| {
         move |b: &mut Builder| {

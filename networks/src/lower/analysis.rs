@@ -16,6 +16,8 @@ pub(super) struct Analysis {
     pub kept: Vec<bool>,
     /// Whether it is a ReLU that saves a mask.
     pub masked: Vec<bool>,
+    /// Whether the gradients of its parameters are added to what a later layer, which shares them, has given.
+    pub adds_up: Vec<bool>,
 }
 
 impl Analysis {
@@ -28,30 +30,39 @@ impl Analysis {
             last_reader: vec![None; count],
             kept: vec![false; count],
             masked: vec![false; count],
+            adds_up: vec![false; count],
         };
         for (i, layer) in network.layers.iter().enumerate() {
             let inputs: Vec<LayerId> = layer.inputs.iter().map(|input| facts.source(*input)).collect();
             facts.trained[i] = !evaluate
-                && (network.parameters(layer) > 0 || inputs.iter().any(|v| facts.trained[v.index()]));
+                && (network.parameters(layer) > 0
+                    || layer.shares.is_some()
+                    || inputs.iter().any(|v| facts.trained[v.index()]));
             if evaluate && matches!(layer.kind, LayerKind::Dropout { .. }) {
                 facts.source[i] = inputs[0];
                 continue;
             }
-            for input in inputs {
+            // Of the step before, a cell reads the cell state and not the output.
+            let reads = if layer.kind == LayerKind::LstmCell { 1 } else { inputs.len() };
+            for input in inputs.into_iter().take(reads) {
                 facts.last_reader[input.index()] = Some(LayerId::new(i));
                 let reads_input = match layer.kind {
                     LayerKind::Conv { .. }
+                    | LayerKind::ConvTranspose { .. }
                     | LayerKind::FullyConnected { .. }
+                    | LayerKind::Embedding { .. }
                     | LayerKind::BatchNorm { .. }
                     | LayerKind::LayerNorm { .. } => true,
-                    LayerKind::Lrn { .. } | LayerKind::Gelu => facts.trained[input.index()],
+                    LayerKind::Lrn { .. } | LayerKind::Gelu | LayerKind::Attention { .. } => {
+                        facts.trained[input.index()]
+                    }
                     _ => false,
                 };
                 facts.kept[input.index()] |= reads_input && !evaluate;
             }
         }
         for (i, layer) in network.layers.iter().enumerate() {
-            if layer.kind == LayerKind::Relu && facts.trained[i] {
+            if matches!(layer.kind, LayerKind::Relu { .. }) && facts.trained[i] {
                 facts.masked[i] = match options.relu {
                     ReluStorage::Mask => true,
                     ReluStorage::Output => false,
@@ -59,6 +70,11 @@ impl Analysis {
                 };
                 facts.kept[i] |= !facts.masked[i];
             }
+        }
+        let mut given = vec![false; count];
+        for (i, layer) in network.layers.iter().enumerate().rev() {
+            let owner = layer.shares.map_or(i, LayerId::index);
+            facts.adds_up[i] = std::mem::replace(&mut given[owner], true);
         }
         facts
     }

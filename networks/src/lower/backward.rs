@@ -5,10 +5,10 @@
 //! for each tensor how many still need what it holds; only a sole holder may write over it.
 
 use super::Lowering;
-use plimsoll_ir::network::LayerKind;
+use plimsoll_ir::network::{Axis, Extent, LayerKind};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::{Phase, TensorKind};
-use plimsoll_ir::{LayerId, TensorId};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
 
 /// Where the gradients lie.
 struct Gradients {
@@ -16,6 +16,8 @@ struct Gradients {
     of: Vec<Option<TensorId>>,
     /// By tensor: the layers whose gradient it holds, and the layer whose turn it is.
     holders: Vec<u32>,
+    /// The gradient of each step's cell state, which the step after it has given.
+    cells: Vec<Option<TensorId>>,
 }
 
 impl Gradients {
@@ -47,7 +49,11 @@ impl Gradients {
 impl Lowering<'_> {
     /// Walks the layers backwards from the loss.
     pub(super) fn backward(&mut self, labels: TensorId) {
-        let mut gradients = Gradients { of: vec![None; self.network.layers.len()], holders: Vec::new() };
+        let mut gradients = Gradients {
+            of: vec![None; self.network.layers.len()],
+            holders: Vec::new(),
+            cells: vec![None; self.network.layers.len()],
+        };
         let loss = LayerId::new(self.network.layers.len() - 1);
         if self.analysis.trained[loss.index()] {
             self.backward_loss(loss, labels, &mut gradients);
@@ -77,13 +83,31 @@ impl Lowering<'_> {
         let layer = self.network.layer(id);
         let input = layer.inputs[0];
         let x = self.value(input);
-        let saved = self.saved[id.index()];
+        let saved = self.saved[id.index()].first().copied();
         let elements = self.elements(id);
         let hyper = Operand::Resident(self.resident.hyper);
         match layer.kind {
             LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } => {
                 self.backward_conv(id, dy, gradients);
             }
+            LayerKind::ConvTranspose { .. } => self.backward_conv_transpose(id, dy, gradients),
+            LayerKind::Bias { over, .. } => self.backward_bias(id, over, dy, gradients),
+            LayerKind::Embedding { .. } => {
+                let (shape, accumulate) = (self.embedding_shape(id), self.analysis.adds_up[id.index()]);
+                let mut operands = vec![T(x), T(dy)];
+                operands.extend(self.parameter_gradients(id));
+                let call = Call::EmbeddingBackward { shape, accumulate };
+                self.push(id, "backward", Phase::Backward, call, operands);
+            }
+            LayerKind::Attention { .. } => {
+                let shape = self.attention_shape(id);
+                let probabilities = saved.expect("the forward pass saved them");
+                self.contribute(id, input, dy, false, gradients, |accumulate, dx| {
+                    let operands = vec![T(x), T(probabilities), T(dy), T(dx)];
+                    (Call::AttentionBackward { shape, accumulate }, operands)
+                });
+            }
+            LayerKind::LstmCell => self.backward_lstm(id, dy, gradients),
             LayerKind::BatchNorm { .. } => {
                 let shape = self.rows(id);
                 self.backward_norm(id, dy, gradients, |accumulate| Call::BatchNormBackward {
@@ -98,13 +122,13 @@ impl Lowering<'_> {
                     accumulate,
                 });
             }
-            LayerKind::Relu => {
+            LayerKind::Relu { ceiling } => {
                 let y = self.value(id);
                 self.contribute(id, input, dy, true, gradients, |accumulate, dx| match saved {
                     Some(mask) => {
                         (Call::ReluMaskBackward { elements, accumulate }, vec![T(mask), T(dy), T(dx)])
                     }
-                    None => (Call::ReluBackward { elements, accumulate }, vec![T(y), T(dy), T(dx)]),
+                    None => (Call::ReluBackward { elements, ceiling, accumulate }, vec![T(y), T(dy), T(dx)]),
                 });
             }
             LayerKind::Gelu => {
@@ -125,17 +149,17 @@ impl Lowering<'_> {
                     (Call::AvgPoolBackward { shape, accumulate }, vec![T(dy), T(dx)])
                 });
             }
-            LayerKind::Dropout { probability } => {
+            LayerKind::Dropout { probability, whole } => {
                 let stream = id.0;
                 self.contribute(id, input, dy, true, gradients, |accumulate, dx| {
                     (
-                        Call::DropoutBackward { elements, probability, stream, accumulate },
+                        Call::DropoutBackward { elements, probability, stream, whole, accumulate },
                         vec![hyper, T(dy), T(dx)],
                     )
                 });
             }
-            LayerKind::Add => self.backward_add(id, dy, gradients),
-            LayerKind::Concat => self.backward_concat(id, dy, gradients),
+            LayerKind::Add => self.pass_on(id, dy, gradients),
+            LayerKind::Concat { along } => self.backward_concat(id, along, dy, gradients),
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 let shape = self.rows(id);
                 self.contribute(id, input, dy, false, gradients, |accumulate, dx| {
@@ -156,13 +180,72 @@ impl Lowering<'_> {
         let input = layer.inputs[0];
         let mut operands = vec![Operand::Tensor(self.value(input)), Operand::Tensor(dy)];
         operands.extend(self.parameter_gradients(id));
-        let call = Call::ConvBackwardFilter { shape };
+        let call = Call::ConvBackwardFilter { shape, accumulate: self.analysis.adds_up[id.index()] };
         self.push(id, "backward_filter", Phase::Backward, call, operands);
         let weight = self.parameters(id)[0];
         self.contribute_as("backward_data", id, input, dy, false, gradients, |accumulate, dx| {
             let operands = vec![Operand::Tensor(dy), weight, Operand::Tensor(dx)];
             (Call::ConvBackwardData { shape, accumulate }, operands)
         });
+    }
+
+    /// The roles of a convolution's passes are exchanged: what it takes is the output of the convolution that it is the
+    /// transpose of. The forward pass of that cannot add, so the gradient of an input that has one already is added to it.
+    fn backward_conv_transpose(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
+        let layer = self.network.layer(id);
+        let (shape, input) = (self.conv_shape(layer), layer.inputs[0]);
+        let mut operands = vec![Operand::Tensor(dy), Operand::Tensor(self.value(input))];
+        operands.extend(self.parameter_gradients(id));
+        let call = Call::ConvBackwardFilter { shape, accumulate: false };
+        self.push(id, "backward_filter", Phase::Backward, call, operands);
+        if !self.analysis.trained[input.index()] {
+            return;
+        }
+        // Named after who gives it: the input's own gradient may be there beside it.
+        let name = format!("{}.dx", layer.name);
+        let bytes = self.f32s(self.network.layer(input).output);
+        let dx = self.tensor(&name, bytes, TensorKind::Gradient);
+        let operands = vec![Operand::Tensor(dy), self.parameters(id)[0], Operand::Tensor(dx)];
+        self.push(id, "backward_data", Phase::Backward, Call::ConvForward { shape }, operands);
+        self.give(id, input, dx, gradients);
+    }
+
+    /// The bias's gradient is the sum of the samples'; what is below has the gradient of the sum.
+    fn backward_bias(&mut self, id: LayerId, over: Extent, dy: TensorId, gradients: &mut Gradients) {
+        let mut operands = vec![Operand::Tensor(dy)];
+        operands.extend(self.parameter_gradients(id));
+        let accumulate = self.analysis.adds_up[id.index()];
+        let call = Call::BiasBackward { shape: self.bias_rows(id, over), accumulate };
+        self.push(id, "backward", Phase::Backward, call, operands);
+        self.pass_on(id, dy, gradients);
+    }
+
+    /// A step of a memory. The gradient of the gates lies over the activated gates, which nobody needs afterwards; that of
+    /// the cell state goes to the step before, over the one that came from the step after.
+    fn backward_lstm(&mut self, id: LayerId, dh: TensorId, gradients: &mut Gradients) {
+        use Operand::Tensor as T;
+        let layer = self.network.layer(id);
+        let (shape, gates, before) = (self.rows(id), layer.inputs[0], layer.inputs.get(1).copied());
+        let [activated, cell] = [0, 1].map(|i| self.saved[id.index()][i]);
+        let dcell = gradients.cells[id.index()];
+        let mut operands = vec![T(activated)];
+        operands.extend(before.map(|before| T(self.cell(before))));
+        operands.extend([T(cell), T(dh)]);
+        operands.extend(dcell.map(T));
+        operands.push(T(activated));
+        if let Some(before) = before {
+            let dbefore = dcell.unwrap_or_else(|| {
+                let name = format!("{}.dcell", self.network.layer(before).name);
+                self.tensor(&name, Bytes(4 * shape.rows * shape.channels), TensorKind::Gradient)
+            });
+            gradients.cells[before.index()] = Some(dbefore);
+            operands.push(T(dbefore));
+        }
+        let call = Call::LstmBackward { shape, first: before.is_none(), last: dcell.is_none() };
+        self.push(id, "backward", Phase::Backward, call, operands);
+        if self.analysis.trained[gates.index()] {
+            self.give(id, gates, activated, gradients);
+        }
     }
 
     /// A normalisation: x, dy, gamma, stats -> dx, dgamma, dbeta. All gradients come from one op, so it runs even where
@@ -176,7 +259,7 @@ impl Lowering<'_> {
     ) {
         let input = self.network.layer(id).inputs[0];
         let x = Operand::Tensor(self.value(input));
-        let stats = Operand::Tensor(self.saved[id.index()].expect("the forward pass saved them"));
+        let stats = Operand::Tensor(self.saved[id.index()][0]);
         let gamma = self.parameters(id)[0];
         let own = self.parameter_gradients(id);
         let call = |accumulate, dx| {
@@ -194,7 +277,7 @@ impl Lowering<'_> {
     }
 
     /// All terms have the sum's gradient: no op, unless a term has another gradient already.
-    fn backward_add(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
+    fn pass_on(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
         let inputs = &self.network.layer(id).inputs;
         for (term, input) in inputs.iter().enumerate() {
             if !self.analysis.trained[input.index()] {
@@ -218,12 +301,12 @@ impl Lowering<'_> {
         }
     }
 
-    /// Each part takes its channels.
-    fn backward_concat(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
-        let total = self.rows(id).channels;
+    /// Each part takes its channels, or its rows.
+    fn backward_concat(&mut self, id: LayerId, along: Axis, dy: TensorId, gradients: &mut Gradients) {
+        let total = self.parts(id, along).channels;
         let mut first = 0;
         for (part, input) in self.network.layer(id).inputs.iter().enumerate() {
-            let shape = self.rows(*input);
+            let shape = self.parts(*input, along);
             let suffix = format!("part{part}.backward");
             self.contribute_as(&suffix, id, *input, dy, false, gradients, |accumulate, dx| {
                 let call =
@@ -273,10 +356,14 @@ impl Lowering<'_> {
         };
         let (call, operands) = call(accumulate, dx);
         self.push(id, suffix, Phase::Backward, call, operands);
-        if accumulate {
-            return;
+        if !accumulate {
+            self.give(id, to, dx, gradients);
         }
-        if let Some(held) = held {
+    }
+
+    /// Makes `dx`, which a layer has given and which is new, a gradient of `to`, or adds it to the one that `to` has.
+    fn give(&mut self, id: LayerId, to: LayerId, dx: TensorId, gradients: &mut Gradients) {
+        if let Some(held) = gradients.of[to.index()] {
             let term = self.network.layer(id).inputs.iter().position(|i| *i == to).unwrap_or_default();
             self.sum(id, term, [dx, held, dx]);
             gradients.release(held);

@@ -2,8 +2,8 @@
 //! the normalisation itself can be computed again) and concatenation (one op a part).
 
 use super::{Lowering, Mode};
-use plimsoll_ir::network::LayerKind;
-use plimsoll_ir::program::{Call, Operand};
+use plimsoll_ir::network::{Axis, Extent, LayerKind};
+use plimsoll_ir::program::{AttentionShape, Call, EmbeddingShape, Operand, RowShape};
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{Bytes, LayerId, TensorId};
 
@@ -29,6 +29,28 @@ impl Lowering<'_> {
                 let parameters = self.parameters(id);
                 self.forward_op(id, call, x, &parameters, None, &[])
             }
+            LayerKind::ConvTranspose { .. } => {
+                let call = Call::ConvBackwardData { shape: self.conv_shape(layer), accumulate: false };
+                let parameters = self.parameters(id);
+                self.forward_op(id, call, x, &parameters, None, &[])
+            }
+            LayerKind::Bias { over, .. } => {
+                let call = Call::BiasForward { shape: self.bias_rows(id, over) };
+                let (parameters, over) = (self.parameters(id), self.overwritten(id, &inputs));
+                self.forward_op(id, call, x, &parameters, over, &[])
+            }
+            LayerKind::Embedding { .. } => {
+                let call = Call::EmbeddingForward { shape: self.embedding_shape(id) };
+                let parameters = self.parameters(id);
+                self.forward_op(id, call, x, &parameters, None, &[])
+            }
+            LayerKind::Attention { .. } => {
+                let shape = self.attention_shape(id);
+                let pairs = shape.length * shape.length;
+                let probabilities = self.save(id, "probabilities", 4 * shape.batch * shape.heads * pairs);
+                self.forward_op(id, Call::AttentionForward { shape }, x, &[], None, &[probabilities])
+            }
+            LayerKind::LstmCell => self.forward_lstm(id, &inputs),
             LayerKind::BatchNorm { .. } => self.forward_batch_norm(id, inputs[0]),
             LayerKind::LayerNorm { epsilon } => {
                 let shape = self.rows(id);
@@ -37,14 +59,14 @@ impl Lowering<'_> {
                 let parameters = self.parameters(id);
                 self.forward_op(id, Call::LayerNormForward { shape, epsilon }, x, &parameters, over, &[stats])
             }
-            LayerKind::Relu if self.analysis.masked[id.index()] => {
+            LayerKind::Relu { ceiling } if self.analysis.masked[id.index()] => {
                 let mask = self.save(id, "mask", elements.div_ceil(8));
                 let over = self.overwritten(id, &inputs);
-                self.forward_op(id, Call::ReluMaskForward { elements }, x, &[], over, &[mask])
+                self.forward_op(id, Call::ReluMaskForward { elements, ceiling }, x, &[], over, &[mask])
             }
-            LayerKind::Relu => {
+            LayerKind::Relu { ceiling } => {
                 let over = self.overwritten(id, &inputs);
-                self.forward_op(id, Call::ReluForward { elements }, x, &[], over, &[])
+                self.forward_op(id, Call::ReluForward { elements, ceiling }, x, &[], over, &[])
             }
             LayerKind::Gelu => {
                 let over = self.overwritten(id, &inputs);
@@ -60,8 +82,8 @@ impl Lowering<'_> {
                 self.forward_op(id, call, x, &[], None, &[])
             }
             LayerKind::Dropout { .. } if self.options.mode == Mode::Evaluate => x,
-            LayerKind::Dropout { probability } => {
-                let call = Call::DropoutForward { elements, probability, stream: id.0 };
+            LayerKind::Dropout { probability, whole } => {
+                let call = Call::DropoutForward { elements, probability, stream: id.0, whole };
                 let over = self.overwritten(id, &inputs);
                 let y = over.unwrap_or_else(|| self.output(id));
                 let operands =
@@ -76,7 +98,7 @@ impl Lowering<'_> {
                 let (a, b) = if over == Some(b) { (b, a) } else { (a, b) };
                 self.forward_op(id, Call::Add { elements }, a, &[Operand::Tensor(b)], over, &[])
             }
-            LayerKind::Concat => self.forward_concat(id, &inputs),
+            LayerKind::Concat { along } => self.forward_concat(id, &inputs, along),
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 let call = Call::LrnForward { shape: self.rows(id), size, alpha, beta, bias };
                 self.forward_op(id, call, x, &[], None, &[])
@@ -146,13 +168,38 @@ impl Lowering<'_> {
         y
     }
 
-    /// A concatenation: each part is copied to its channels.
-    fn forward_concat(&mut self, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    /// A step of a memory: gates, [the cell before] -> h, cell, activated gates, which lie over the gates where nobody else
+    /// needs those.
+    fn forward_lstm(&mut self, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let (shape, gates) = (self.rows(id), self.value(inputs[0]));
+        let before = inputs.get(1).map(|before| self.cell(*before));
+        let over = self.overwritten(id, &inputs[..1]);
+        let state = Bytes(4 * shape.rows * shape.channels);
+        let activated = match over {
+            Some(gates) => gates,
+            None => {
+                let name = format!("{}.activated", self.network.layer(id).name);
+                self.tensor(&name, Bytes(4 * state.0), TensorKind::Activation)
+            }
+        };
+        self.saved[id.index()].push(activated);
+        let cell = self.save(id, "cell", state.0);
+        let h = self.output(id);
+        let mut operands = vec![Operand::Tensor(gates)];
+        operands.extend(before.map(Operand::Tensor));
+        operands.extend([Operand::Tensor(h), cell, Operand::Tensor(activated)]);
+        let call = Call::LstmForward { shape, first: before.is_none() };
+        self.push(id, "forward", Phase::Forward, call, operands);
+        h
+    }
+
+    /// A concatenation: each part is copied to its channels, or to its rows, which lie side by side in each sample.
+    fn forward_concat(&mut self, id: LayerId, inputs: &[LayerId], along: Axis) -> TensorId {
         let y = self.output(id);
-        let total = self.rows(id).channels;
+        let total = self.parts(id, along).channels;
         let mut first = 0;
         for (part, input) in inputs.iter().enumerate() {
-            let shape = self.rows(*input);
+            let shape = self.parts(*input, along);
             let call = Call::ConcatPart { rows: shape.rows, channels: shape.channels, first, total };
             let operands = vec![Operand::Tensor(self.value(*input)), Operand::Tensor(y)];
             self.push(id, &format!("part{part}.forward"), Phase::Forward, call, operands);
@@ -181,8 +228,50 @@ impl Lowering<'_> {
     fn save(&mut self, id: LayerId, what: &str, bytes: u64) -> Operand {
         let name = format!("{}.{what}", self.network.layer(id).name);
         let tensor = self.tensor(&name, Bytes(bytes), TensorKind::Other);
-        self.saved[id.index()] = Some(tensor);
+        self.saved[id.index()].push(tensor);
         Operand::Tensor(tensor)
+    }
+
+    /// The cell state of a step of a memory.
+    pub(super) fn cell(&self, id: LayerId) -> TensorId {
+        self.saved[id.index()][1]
+    }
+
+    /// What a concatenation along an axis copies of a layer's output: rows of so many elements.
+    pub(super) fn parts(&self, id: LayerId, along: Axis) -> RowShape {
+        match along {
+            Axis::Channels => self.rows(id),
+            Axis::Rows => self.samples(id),
+        }
+    }
+
+    /// The rows that a bias is added to, each as long as the bias.
+    pub(super) fn bias_rows(&self, id: LayerId, over: Extent) -> RowShape {
+        match over {
+            Extent::Channels => self.rows(id),
+            Extent::Positions => self.samples(id),
+        }
+    }
+
+    /// The shape of a lookup.
+    pub(super) fn embedding_shape(&self, id: LayerId) -> EmbeddingShape {
+        let layer = self.network.layer(id);
+        let LayerKind::Embedding { vocabulary, width, first, length } = layer.kind else {
+            unreachable!("asked for lookups only")
+        };
+        let [first, count, vocabulary, width] = [first, length, vocabulary, width].map(u64::from);
+        let length = self.network.input_shape(layer).elements();
+        EmbeddingShape { batch: self.batch, length, first, count, vocabulary, width }
+    }
+
+    /// The shape of an attention.
+    pub(super) fn attention_shape(&self, id: LayerId) -> AttentionShape {
+        let layer = self.network.layer(id);
+        let LayerKind::Attention { heads, causal } = layer.kind else {
+            unreachable!("asked for attentions only")
+        };
+        let (length, width) = (layer.output.pixels(), u64::from(layer.output.channels));
+        AttentionShape { batch: self.batch, length, heads: u64::from(heads), width, causal }
     }
 
     /// A layer's parameters, in the order in which its calls take them.

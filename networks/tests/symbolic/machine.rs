@@ -134,7 +134,7 @@ impl<'a> Machine<'a> {
                 let both_terms = matches!(kernel.call, Call::Add { .. }) && (i, j) == (0, 1);
                 let distinct_sum = both_terms && kernel.operands[2] != *a;
                 assert!(
-                    a != b || allowed == Some((i, j)) || distinct_sum,
+                    a != b || allowed.contains(&(i, j)) || distinct_sum,
                     "{name}: operands {i} and {j} are the same"
                 );
             }
@@ -143,22 +143,30 @@ impl<'a> Machine<'a> {
 }
 
 /// Which operand may be computed over which, as each call's documentation says.
-fn in_place(call: &Call) -> Option<(usize, usize)> {
+fn in_place(call: &Call) -> Vec<(usize, usize)> {
     match call {
-        Call::ReluForward { .. } | Call::ReluMaskForward { .. } | Call::GeluForward { .. } => Some((0, 1)),
+        Call::ReluForward { .. } | Call::ReluMaskForward { .. } | Call::GeluForward { .. } => vec![(0, 1)],
+        Call::LstmBackward { first, last, .. } => {
+            let [before, after] = [!*first, !*last].map(usize::from);
+            let (dcell, dgates) = (3 + before, 3 + before + after);
+            let cells = (before + after == 2).then_some((dcell, dgates + 1));
+            [(0, dgates)].into_iter().chain(cells).collect()
+        }
+        Call::BiasForward { .. } => vec![(0, 2)],
+        Call::LstmForward { first, .. } => vec![(0, 4 - usize::from(*first))],
         Call::ReluBackward { accumulate: false, .. }
         | Call::ReluMaskBackward { accumulate: false, .. }
         | Call::GeluBackward { accumulate: false, .. }
         | Call::DropoutBackward { accumulate: false, .. }
-        | Call::DropoutForward { .. } => Some((1, 2)),
+        | Call::DropoutForward { .. } => vec![(1, 2)],
         Call::Add { .. }
         | Call::SoftmaxCrossEntropyForward { .. }
-        | Call::SoftmaxCrossEntropyBackward { .. } => Some((0, 2)),
+        | Call::SoftmaxCrossEntropyBackward { .. } => vec![(0, 2)],
         Call::BatchNormBackward { accumulate: false, .. }
-        | Call::LayerNormBackward { accumulate: false, .. } => Some((1, 4)),
-        Call::LayerNormForward { .. } => Some((0, 3)),
-        Call::BatchNormInference { .. } => Some((0, 5)),
-        _ => None,
+        | Call::LayerNormBackward { accumulate: false, .. } => vec![(1, 4)],
+        Call::LayerNormForward { .. } => vec![(0, 3)],
+        Call::BatchNormInference { .. } => vec![(0, 5)],
+        _ => Vec::new(),
     }
 }
 
@@ -166,7 +174,7 @@ fn in_place(call: &Call) -> Option<(usize, usize)> {
 fn operand_bytes(call: &Call) -> Vec<u64> {
     match *call {
         Call::ConvForward { shape: s }
-        | Call::ConvBackwardFilter { shape: s }
+        | Call::ConvBackwardFilter { shape: s, .. }
         | Call::ConvBackwardData { shape: s, .. } => {
             let pixels = |size: [u32; 2]| s.batch * u64::from(size[0]) * u64::from(size[1]);
             let x = 4 * pixels(s.input) * u64::from(s.in_channels);
@@ -203,11 +211,49 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
             let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
             vec![x, x, c, 8 * shape.rows, x, c, c]
         }
-        Call::ReluForward { elements } | Call::GeluForward { elements } => vec![4 * elements; 2],
+        Call::BiasForward { shape } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, x]
+        }
+        Call::BiasBackward { shape, .. } => vec![4 * shape.rows * shape.channels, 4 * shape.channels],
+        Call::EmbeddingForward { shape: s } | Call::EmbeddingBackward { shape: s, .. } => {
+            let (tokens, table) = (4 * s.batch * s.length, 4 * s.vocabulary * s.width);
+            let y = 4 * s.batch * s.count * s.width;
+            if matches!(call, Call::EmbeddingForward { .. }) {
+                vec![tokens, table, y]
+            } else {
+                vec![tokens, y, table]
+            }
+        }
+        Call::AttentionForward { shape: s } | Call::AttentionBackward { shape: s, .. } => {
+            let y = 4 * s.batch * s.length * s.width;
+            let probabilities = 4 * s.batch * s.heads * s.length * s.length;
+            match call {
+                Call::AttentionForward { .. } => vec![3 * y, y, probabilities],
+                _ => vec![3 * y, probabilities, y, 3 * y],
+            }
+        }
+        Call::LstmForward { shape: s, first } => {
+            let h = 4 * s.rows * s.channels;
+            [4 * h].into_iter().chain((!first).then_some(h)).chain([h, h, 4 * h]).collect()
+        }
+        Call::LstmBackward { shape: s, first, last } => {
+            let h = 4 * s.rows * s.channels;
+            let [before, after] = [!first, !last].map(|there| there.then_some(h));
+            [4 * h]
+                .into_iter()
+                .chain(before)
+                .chain([h, h])
+                .chain(after)
+                .chain([4 * h])
+                .chain(before)
+                .collect()
+        }
+        Call::ReluForward { elements, .. } | Call::GeluForward { elements } => vec![4 * elements; 2],
         Call::ReluBackward { elements, .. }
         | Call::GeluBackward { elements, .. }
         | Call::Add { elements } => vec![4 * elements; 3],
-        Call::ReluMaskForward { elements } => vec![4 * elements, 4 * elements, elements.div_ceil(8)],
+        Call::ReluMaskForward { elements, .. } => vec![4 * elements, 4 * elements, elements.div_ceil(8)],
         Call::ReluMaskBackward { elements, .. } => vec![elements.div_ceil(8), 4 * elements, 4 * elements],
         Call::MaxPoolForward { shape: s }
         | Call::MaxPoolBackward { shape: s, .. }
@@ -253,11 +299,52 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             }
             vec![(inputs.len(), terms.apply(&format!("conv {shape:?}"), &inputs))]
         }
-        Call::ConvBackwardFilter { shape } => {
+        Call::ConvBackwardFilter { shape, accumulate } => {
             let (x, dy) = (get(0), get(1));
-            let mut written = vec![(2, terms.apply(&format!("dweight {shape:?}"), &[x, dy]))];
+            let mut given = vec![(2, terms.apply(&format!("dweight {shape:?}"), &[x, dy]))];
             if shape.bias {
-                written.push((3, terms.apply("dbias", &[dy])));
+                given.push((3, terms.apply("dbias", &[dy])));
+            }
+            let mut sum = |(i, term)| (i, if accumulate { terms.sum(get(i), term) } else { term });
+            given.into_iter().map(&mut sum).collect()
+        }
+        Call::BiasForward { shape } => {
+            let inputs = [get(0), get(1)];
+            vec![(2, terms.apply(&format!("biased by {}", shape.channels), &inputs))]
+        }
+        Call::EmbeddingForward { shape } => {
+            let inputs = [get(0), get(1)];
+            vec![(2, terms.apply(&format!("looked up {shape:?}"), &inputs))]
+        }
+        Call::AttentionForward { shape } => {
+            let qkv = get(0);
+            let probabilities = terms.apply(&format!("probabilities {shape:?}"), &[qkv]);
+            vec![(1, terms.apply(&format!("attention {shape:?}"), &[qkv])), (2, probabilities)]
+        }
+        Call::LstmForward { first, .. } => {
+            let gates = get(0);
+            let inputs = if first { vec![gates] } else { vec![gates, get(1)] };
+            let names = ["h", "cell", "activated"].into_iter().zip(1 + usize::from(!first)..);
+            let of = |(name, i)| {
+                let of = if name == "activated" { &inputs[..1] } else { &inputs[..] };
+                (i, terms.apply(name, of))
+            };
+            names.map(of).collect()
+        }
+        Call::LstmBackward { first, last, .. } => {
+            let gates = terms.argument_of("activated", get(0));
+            let cell = 1 + usize::from(!first);
+            let mut inputs = vec![gates];
+            inputs.extend((!first).then(|| get(1)));
+            let dh = get(cell + 1);
+            // The cell state must be the one of these gates and of that cell before.
+            assert_eq!(get(cell), terms.apply("cell", &inputs), "the cell state is of this step");
+            inputs.push(dh);
+            inputs.extend((!last).then(|| get(cell + 2)));
+            let dgates = cell + 2 + usize::from(!last);
+            let mut written = vec![(dgates, terms.apply("dgates", &inputs))];
+            if !first {
+                written.push((dgates + 1, terms.apply("dcell", &inputs)));
             }
             written
         }
@@ -281,18 +368,19 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let y = terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta]);
             vec![(3, y), (4, terms.apply(&format!("row stats {epsilon}"), &[x]))]
         }
-        Call::ReluMaskForward { .. } => {
+        Call::ReluMaskForward { ceiling, .. } => {
             let x = get(0);
-            vec![(1, terms.apply("relu", &[x])), (2, terms.apply("positive", &[x]))]
+            let mask = terms.apply(&format!("passes {ceiling}"), &[x]);
+            vec![(1, terms.apply(&format!("relu {ceiling}"), &[x])), (2, mask)]
         }
         Call::MaxPoolForward { shape } => {
             let x = get(0);
             let places = terms.apply(&format!("places {shape:?}"), &[x]);
             vec![(1, terms.apply(&format!("max {shape:?}"), &[x])), (2, places)]
         }
-        Call::DropoutForward { probability, stream, .. } => {
+        Call::DropoutForward { probability, stream, whole, .. } => {
             let inputs = [get(0), get(1)];
-            vec![(2, terms.apply(&format!("dropout {probability} {stream}"), &inputs))]
+            vec![(2, terms.apply(&format!("dropout {probability} {stream} {whole}"), &inputs))]
         }
         Call::Add { .. } => {
             let (a, b) = (get(0), get(1));
@@ -339,7 +427,7 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
 /// The calls that make one tensor of one other.
 fn map(call: &Call) -> Option<String> {
     Some(match *call {
-        Call::ReluForward { .. } => "relu".to_owned(),
+        Call::ReluForward { ceiling, .. } => format!("relu {ceiling}"),
         Call::GeluForward { .. } => "gelu".to_owned(),
         Call::AvgPoolForward { shape } => format!("mean {shape:?}"),
         Call::LrnForward { size, alpha, beta, bias, .. } => format!("lrn {size} {alpha} {beta} {bias}"),
@@ -347,7 +435,7 @@ fn map(call: &Call) -> Option<String> {
     })
 }
 
-/// The calls that only give the gradient of their input: whether they add it to what their last operand holds, and the
+/// The calls that only give one gradient: whether they add it to what their last operand holds, and the
 /// gradient.
 fn input_gradient(
     terms: &Terms,
@@ -358,11 +446,24 @@ fn input_gradient(
         Call::ConvBackwardData { shape, accumulate } => {
             (accumulate, format!("conv dx {shape:?}"), vec![get(0), get(1)])
         }
-        Call::ReluBackward { accumulate, .. } => {
-            (accumulate, "relu dx".to_owned(), vec![terms.argument_of("relu", get(0)), get(1)])
+        Call::ReluBackward { ceiling, accumulate, .. } => {
+            let x = terms.argument_of(&format!("relu {ceiling}"), get(0));
+            (accumulate, format!("relu dx {ceiling}"), vec![x, get(1)])
         }
         Call::ReluMaskBackward { accumulate, .. } => {
-            (accumulate, "relu dx".to_owned(), vec![terms.argument_of("positive", get(0)), get(1)])
+            let (ceiling, x) = terms.constant_and_argument_of("passes ", get(0));
+            (accumulate, format!("relu dx {ceiling}"), vec![x, get(1)])
+        }
+        Call::AttentionBackward { shape, accumulate } => {
+            let (qkv, probabilities) = (get(0), get(1));
+            assert_eq!(terms.argument_of(&format!("probabilities {shape:?}"), probabilities), qkv);
+            (accumulate, format!("dqkv {shape:?}"), vec![qkv, get(2)])
+        }
+        Call::BiasBackward { shape, accumulate } => {
+            (accumulate, format!("dbias of {}", shape.channels), vec![get(0)])
+        }
+        Call::EmbeddingBackward { shape, accumulate } => {
+            (accumulate, format!("dtable {shape:?}"), vec![get(0), get(1)])
         }
         Call::GeluBackward { accumulate, .. } => (accumulate, "gelu dx".to_owned(), vec![get(0), get(1)]),
         Call::MaxPoolBackward { shape, accumulate } => {
@@ -372,8 +473,8 @@ fn input_gradient(
         Call::AvgPoolBackward { shape, accumulate } => {
             (accumulate, format!("mean dx {shape:?}"), vec![get(0)])
         }
-        Call::DropoutBackward { probability, stream, accumulate, .. } => {
-            (accumulate, format!("dropout dx {probability} {stream}"), vec![get(0), get(1)])
+        Call::DropoutBackward { probability, stream, whole, accumulate, .. } => {
+            (accumulate, format!("dropout dx {probability} {stream} {whole}"), vec![get(0), get(1)])
         }
         Call::SplitPart { channels, first, accumulate, .. } => {
             (accumulate, format!("split {channels} from {first}"), vec![get(0)])

@@ -11,7 +11,7 @@ mod terms;
 
 use machine::Machine;
 use plimsoll_ir::document::Document;
-use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Program, Role, Way};
 use plimsoll_ir::trace::{Op, Phase};
 use plimsoll_ir::{Bytes, LayerId};
@@ -110,8 +110,90 @@ fn prove(network: &Network, batch: u64, mode: Mode, program: &Program) {
             Role::Metrics => same(Some(expected.metrics)),
         }
         if region.role == Role::Gradient && mode == Mode::Train {
-            assert_eq!(machine.times_written(region.offset), 1, "{name}: its gradient is written once");
+            let sharing = sharing(network, name);
+            assert_eq!(
+                machine.times_written(region.offset),
+                sharing,
+                "{name}: each layer gives its gradient once"
+            );
         }
+    }
+}
+
+/// How many layers use a parameter.
+fn sharing(network: &Network, parameter: &str) -> u32 {
+    let of = |layer: &Layer| layer.shares.map_or(layer, |owner| network.layer(owner)).name.clone();
+    let uses = |layer: &&Layer| {
+        parameter
+            .strip_prefix(&of(layer))
+            .is_some_and(|rest| !rest[1..].contains('.') && rest.starts_with('.'))
+    };
+    network.layers.iter().filter(uses).count() as u32
+}
+
+/// Two steps of a memory at least over tokens, every step with the same weights, and their outputs one below the other.
+fn memory(steps: u32, bias: bool) -> Result<Network, NetworkError> {
+    let spec = NetworkSpec { name: "memory".to_owned(), image: [steps, 1], channels: 1, classes: 5 };
+    let mut b = Builder::new(&spec)?;
+    let (mut before, mut first, mut outputs): (Option<LayerId>, Vec<LayerId>, _) = (None, vec![], vec![]);
+    for t in 0..steps {
+        let lookup = LayerKind::Embedding { vocabulary: 5, width: 3, first: t, length: 1 };
+        let from_input = LayerKind::FullyConnected { outputs: 8, bias: true };
+        let from_before = LayerKind::FullyConnected { outputs: 8, bias };
+        let mut add = |what: &str, part: usize, kind: LayerKind, input: LayerId| {
+            let name = format!("{what}{t}");
+            let id = match first.get(part) {
+                Some(owner) => b.add_sharing(&name, kind, &[input], *owner)?,
+                None => b.add(&name, kind, &[input])?,
+            };
+            if first.len() == part {
+                first.push(id);
+            }
+            Ok::<_, NetworkError>(id)
+        };
+        let x = add("token", 0, lookup, LayerId(0))?;
+        let mut gates = add("input", 1, from_input, x)?;
+        if let Some(before) = before {
+            let recurrent = add("recurrent", 2, from_before, before)?;
+            gates = b.add(&format!("gates{t}"), LayerKind::Add, &[gates, recurrent])?;
+        }
+        let inputs: Vec<LayerId> = [gates].into_iter().chain(before).collect();
+        let h = b.add(&format!("cell{t}"), LayerKind::LstmCell, &inputs)?;
+        outputs.push(h);
+        before = Some(h);
+    }
+    let all = b.add("all", LayerKind::Concat { along: Axis::Rows }, &outputs)?;
+    let logits = b.conv("logits", all, 5, Window::square(1, 1, 0), true)?;
+    b.finish(logits)
+}
+
+/// A block of attention over tokens, the table shared with the logits.
+fn attention(length: u32, heads: u32, causal: bool) -> Result<Network, NetworkError> {
+    let spec = NetworkSpec { name: "attention".to_owned(), image: [length, 1], channels: 1, classes: 7 };
+    let mut b = Builder::new(&spec)?;
+    let pixel = Window::square(1, 1, 0);
+    let table =
+        b.add("tokens", LayerKind::Embedding { vocabulary: 7, width: 6, first: 0, length }, &[LayerId(0)])?;
+    let x = b.add("positions", LayerKind::Bias { over: Extent::Positions, spare: 2 }, &[table])?;
+    let normal = b.layer_norm("norm", x)?;
+    let qkv = b.conv("qkv", normal, 18, pixel, true)?;
+    let mixed = b.add("attention", LayerKind::Attention { heads, causal }, &[qkv])?;
+    let out = b.conv("out", mixed, 6, pixel, true)?;
+    let x = b.add("sum", LayerKind::Add, &[x, out])?;
+    let head = LayerKind::Conv { out_channels: 7, window: pixel, groups: 1, bias: false };
+    let logits = b.add_sharing("logits", head, &[x], table)?;
+    b.finish(logits)
+}
+
+#[test]
+fn sequences_compute_what_they_say() {
+    for steps in [1, 2, 5] {
+        for bias in [false, true] {
+            check(&memory(steps, bias).expect("it is sound"), 3);
+        }
+    }
+    for (length, heads, causal) in [(1, 1, true), (4, 2, false), (5, 3, true)] {
+        check(&attention(length, heads, causal).expect("it is sound"), 2);
     }
 }
 
@@ -145,7 +227,7 @@ struct Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Most layers stand on the latest one; the others branch.
     let on = prop_oneof![3 => Just(0usize), 2 => 0..64usize];
-    let step = (0..14u8, on, 0..64usize, any::<bool>());
+    let step = (0..17u8, on, 0..64usize, any::<bool>());
     proptest::collection::vec(step.prop_map(|(kind, on, with, flag)| Step { kind, on, with, flag }), 1..16)
 }
 
@@ -187,22 +269,37 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 }
             }
             2 => LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 },
-            3 | 4 => LayerKind::Relu,
-            5 => LayerKind::Dropout { probability: 0.25 },
+            3 => LayerKind::RELU,
+            4 => LayerKind::Relu { ceiling: 6.0 },
+            5 => LayerKind::Dropout { probability: 0.25, whole: step.flag },
             6 | 7 => {
                 inputs.push(other(&|l| b.shape(l) == shape));
                 LayerKind::Add
             }
             8 => {
                 inputs.push(other(&|l| (b.shape(l).height, b.shape(l).width) == (shape.height, shape.width)));
-                LayerKind::Concat
+                LayerKind::Concat { along: Axis::Channels }
             }
-            9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1) },
+            9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1), ceil: true },
             9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
             10 if step.flag => LayerKind::GlobalAvgPool,
             10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
             11 => LayerKind::LayerNorm { epsilon: 1e-5 },
             12 => LayerKind::Gelu,
+            13 => LayerKind::Bias {
+                over: if step.flag { Extent::Channels } else { Extent::Positions },
+                spare: step.with as u32 % 2,
+            },
+            14 if shape.height < 20 && shape.width < 20 => LayerKind::ConvTranspose {
+                out_channels: 2,
+                window: Window::square(2 + step.with as u32 % 2, 2, 0),
+            },
+            15 => {
+                inputs.push(other(&|l| {
+                    (b.shape(l).width, b.shape(l).channels) == (shape.width, shape.channels)
+                }));
+                LayerKind::Concat { along: Axis::Rows }
+            }
             _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },
         };
         let layer = b.add(&format!("l{i}"), kind, &inputs)?;
@@ -216,7 +313,7 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
     for layer in layers.iter().filter(|l| unused[l.index()]) {
         ends.push(b.add(&format!("end{}", layer.0), LayerKind::GlobalAvgPool, &[*layer])?);
     }
-    let ends = b.add("ends", LayerKind::Concat, &ends)?;
+    let ends = b.concat("ends", &ends)?;
     let logits = b.fully_connected("logits", ends, 3)?;
     b.finish(logits)
 }

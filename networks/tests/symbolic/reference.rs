@@ -1,8 +1,9 @@
 //! What a network computes and what its gradients are, straight from its layers by the chain rule.
 
 use crate::terms::{TermId, Terms};
-use plimsoll_ir::network::{Layer, LayerKind, Network, Window};
-use plimsoll_ir::program::{ConvShape, PoolShape};
+use plimsoll_ir::LayerId;
+use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, Window};
+use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape};
 use std::collections::HashMap;
 
 pub struct Reference<'a> {
@@ -10,6 +11,9 @@ pub struct Reference<'a> {
     batch: u64,
     train: bool,
     values: Vec<TermId>,
+    /// The cell state of each step of a memory, and its gradient from the step after.
+    cells: HashMap<usize, TermId>,
+    dcells: HashMap<usize, TermId>,
     gradients: HashMap<String, TermId>,
     states: HashMap<String, TermId>,
     pub metrics: TermId,
@@ -19,7 +23,10 @@ impl<'a> Reference<'a> {
     /// Computes the forward pass.
     pub fn new(terms: &mut Terms, network: &'a Network, batch: u64, train: bool) -> Reference<'a> {
         let (gradients, states) = (HashMap::new(), HashMap::new());
-        let mut it = Reference { network, batch, train, values: Vec::new(), gradients, states, metrics: 0 };
+        let (cells, dcells) = (HashMap::new(), HashMap::new());
+        let values = Vec::new();
+        let mut it =
+            Reference { network, batch, train, values, cells, dcells, gradients, states, metrics: 0 };
         for (index, layer) in network.layers.iter().enumerate() {
             let value = it.forward(terms, index, layer);
             it.values.push(value);
@@ -57,7 +64,8 @@ impl<'a> Reference<'a> {
     fn forward(&mut self, terms: &mut Terms, index: usize, layer: &Layer) -> TermId {
         let inputs: Vec<TermId> = layer.inputs.iter().map(|i| self.values[i.index()]).collect();
         let Some(&x) = inputs.first() else { return terms.atom("images") };
-        let mut own = |part: &str| terms.atom(&format!("{}.{part}", layer.name));
+        let owner = self.owner(layer);
+        let mut own = |part: &str| terms.atom(&format!("{owner}.{part}"));
         match layer.kind {
             LayerKind::Conv { bias, .. } | LayerKind::FullyConnected { bias, .. } => {
                 let mut arguments = vec![x, own("weight")];
@@ -65,6 +73,27 @@ impl<'a> Reference<'a> {
                     arguments.push(own("bias"));
                 }
                 terms.apply(&format!("conv {:?}", self.conv(layer)), &arguments)
+            }
+            LayerKind::ConvTranspose { .. } => {
+                let weight = own("weight");
+                terms.apply(&format!("conv dx {:?}", self.conv(layer)), &[x, weight])
+            }
+            LayerKind::Bias { over, .. } => {
+                let bias = own("bias");
+                terms.apply(&format!("biased by {}", self.biases(layer, over)), &[x, bias])
+            }
+            LayerKind::Embedding { .. } => {
+                let table = own("weight");
+                terms.apply(&format!("looked up {:?}", self.lookup(layer)), &[x, table])
+            }
+            LayerKind::Attention { .. } => {
+                terms.apply(&format!("attention {:?}", self.attention(layer)), &[x])
+            }
+            LayerKind::LstmCell => {
+                let before = layer.inputs.get(1).map(|before| self.cells[&before.index()]);
+                let inputs: Vec<TermId> = [x].into_iter().chain(before).collect();
+                self.cells.insert(index, terms.apply("cell", &inputs));
+                terms.apply("h", &inputs)
             }
             LayerKind::BatchNorm { epsilon, momentum } => {
                 let names = ["running_mean", "running_var"];
@@ -84,24 +113,24 @@ impl<'a> Reference<'a> {
                 let [gamma, beta] = ["weight", "bias"].map(&mut own);
                 terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta])
             }
-            LayerKind::Relu => terms.apply("relu", &[x]),
+            LayerKind::Relu { ceiling } => terms.apply(&format!("relu {ceiling}"), &[x]),
             LayerKind::Gelu => terms.apply("gelu", &[x]),
             LayerKind::MaxPool { .. } => terms.apply(&format!("max {:?}", self.pool(layer)), &[x]),
             LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
                 terms.apply(&format!("mean {:?}", self.pool(layer)), &[x])
             }
             LayerKind::Dropout { .. } if !self.train => x,
-            LayerKind::Dropout { probability } => {
+            LayerKind::Dropout { probability, whole } => {
                 let hyper = terms.atom("hyper");
-                terms.apply(&format!("dropout {probability} {index}"), &[hyper, x])
+                terms.apply(&format!("dropout {probability} {index} {whole}"), &[hyper, x])
             }
             LayerKind::Add => terms.sum(x, inputs[1]),
-            LayerKind::Concat => {
+            LayerKind::Concat { along } => {
                 let mut whole = terms.apply("part from 0", &[x]);
-                let mut first = self.network.layer(layer.inputs[0]).output.channels;
+                let mut first = self.part(layer.inputs[0], along);
                 for (input, id) in inputs.iter().zip(&layer.inputs).skip(1) {
                     whole = terms.apply(&format!("part from {first}"), &[*input, whole]);
-                    first += self.network.layer(*id).output.channels;
+                    first += self.part(*id, along);
                 }
                 whole
             }
@@ -138,22 +167,54 @@ impl<'a> Reference<'a> {
     ) -> Vec<(usize, TermId)> {
         let input = layer.inputs[0].index();
         let x = self.values[input];
-        let name = &layer.name;
         if layer.kind == LayerKind::SoftmaxCrossEntropy {
             let labels = terms.atom("labels");
             return vec![(input, terms.apply("dlogits", &[x, labels]))];
         }
         let dy = dy.expect("every layer leads to the loss");
+        let name = &self.owner(layer);
         let dx = match layer.kind {
             LayerKind::Conv { bias, .. } | LayerKind::FullyConnected { bias, .. } => {
                 let shape = self.conv(layer);
                 let weight = terms.atom(&format!("{name}.weight"));
                 let dweight = terms.apply(&format!("dweight {shape:?}"), &[x, dy]);
-                self.gradients.insert(format!("{name}.weight"), dweight);
+                self.add_gradient(terms, format!("{name}.weight"), dweight);
                 if bias {
-                    self.gradients.insert(format!("{name}.bias"), terms.apply("dbias", &[dy]));
+                    let dbias = terms.apply("dbias", &[dy]);
+                    self.add_gradient(terms, format!("{name}.bias"), dbias);
                 }
                 terms.apply(&format!("conv dx {shape:?}"), &[dy, weight])
+            }
+            LayerKind::ConvTranspose { .. } => {
+                let shape = self.conv(layer);
+                let weight = terms.atom(&format!("{name}.weight"));
+                let dweight = terms.apply(&format!("dweight {shape:?}"), &[dy, x]);
+                self.add_gradient(terms, format!("{name}.weight"), dweight);
+                terms.apply(&format!("conv {shape:?}"), &[dy, weight])
+            }
+            LayerKind::Bias { over, .. } => {
+                let dbias = terms.apply(&format!("dbias of {}", self.biases(layer, over)), &[dy]);
+                self.add_gradient(terms, format!("{name}.bias"), dbias);
+                dy
+            }
+            LayerKind::Embedding { .. } => {
+                let dtable = terms.apply(&format!("dtable {:?}", self.lookup(layer)), &[x, dy]);
+                self.add_gradient(terms, format!("{name}.weight"), dtable);
+                return vec![];
+            }
+            LayerKind::Attention { .. } => {
+                terms.apply(&format!("dqkv {:?}", self.attention(layer)), &[x, dy])
+            }
+            LayerKind::LstmCell => {
+                let before = layer.inputs.get(1).map(|before| before.index());
+                let mut inputs = vec![x];
+                inputs.extend(before.map(|before| self.cells[&before]));
+                inputs.push(dy);
+                inputs.extend(self.dcells.get(&index));
+                if let Some(before) = before {
+                    self.dcells.insert(before, terms.apply("dcell", &inputs));
+                }
+                terms.apply("dgates", &inputs)
             }
             LayerKind::BatchNorm { epsilon, .. } => {
                 let gamma = terms.atom(&format!("{name}.weight"));
@@ -170,24 +231,24 @@ impl<'a> Reference<'a> {
                 self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
                 terms.apply("ln dx", &[x, dy, gamma, stats])
             }
-            LayerKind::Relu => terms.apply("relu dx", &[x, dy]),
+            LayerKind::Relu { ceiling } => terms.apply(&format!("relu dx {ceiling}"), &[x, dy]),
             LayerKind::Gelu => terms.apply("gelu dx", &[x, dy]),
             LayerKind::MaxPool { .. } => terms.apply(&format!("max dx {:?}", self.pool(layer)), &[x, dy]),
             LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
                 terms.apply(&format!("mean dx {:?}", self.pool(layer)), &[dy])
             }
-            LayerKind::Dropout { probability } => {
+            LayerKind::Dropout { probability, whole } => {
                 let hyper = terms.atom("hyper");
-                terms.apply(&format!("dropout dx {probability} {index}"), &[hyper, dy])
+                terms.apply(&format!("dropout dx {probability} {index} {whole}"), &[hyper, dy])
             }
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 terms.apply(&format!("lrn dx {size} {alpha} {beta} {bias}"), &[x, dy])
             }
             LayerKind::Add => return layer.inputs.iter().map(|i| (i.index(), dy)).collect(),
-            LayerKind::Concat => {
+            LayerKind::Concat { along } => {
                 let mut first = 0;
-                let part = |id: &plimsoll_ir::LayerId| {
-                    let channels = self.network.layer(*id).output.channels;
+                let part = |id: &LayerId| {
+                    let channels = self.part(*id, along);
                     first += channels;
                     (id.index(), terms.apply(&format!("split {channels} from {}", first - channels), &[dy]))
                 };
@@ -196,6 +257,41 @@ impl<'a> Reference<'a> {
             LayerKind::Input | LayerKind::SoftmaxCrossEntropy => unreachable!("handled above"),
         };
         vec![(input, dx)]
+    }
+
+    /// Adds to the gradient of a parameter, which several layers may share.
+    fn add_gradient(&mut self, terms: &mut Terms, name: String, gradient: TermId) {
+        let before = self.gradients.get(&name).copied();
+        self.gradients.insert(name, before.map_or(gradient, |before| terms.sum(before, gradient)));
+    }
+
+    /// The name of the layer whose parameters a layer uses.
+    fn owner(&self, layer: &Layer) -> String {
+        layer.shares.map_or(layer, |owner| self.network.layer(owner)).name.clone()
+    }
+
+    /// How much of a concatenation a part takes.
+    fn part(&self, id: LayerId, along: Axis) -> u64 {
+        let shape = self.network.layer(id).output;
+        if along == Axis::Rows { shape.elements() } else { u64::from(shape.channels) }
+    }
+
+    /// How many numbers a bias has.
+    fn biases(&self, layer: &Layer, over: Extent) -> u64 {
+        if over == Extent::Positions { layer.output.elements() } else { u64::from(layer.output.channels) }
+    }
+
+    fn lookup(&self, layer: &Layer) -> EmbeddingShape {
+        let LayerKind::Embedding { vocabulary, width, first, length } = layer.kind else { unreachable!() };
+        let [first, count, vocabulary, width] = [first, length, vocabulary, width].map(u64::from);
+        let length = self.network.layers[0].output.elements();
+        EmbeddingShape { batch: self.batch, length, first, count, vocabulary, width }
+    }
+
+    fn attention(&self, layer: &Layer) -> AttentionShape {
+        let LayerKind::Attention { heads, causal } = layer.kind else { unreachable!() };
+        let (length, width) = (u64::from(layer.output.height), u64::from(layer.output.channels));
+        AttentionShape { batch: self.batch, length, heads: u64::from(heads), width, causal }
     }
 
     fn conv(&self, layer: &Layer) -> ConvShape {
@@ -220,6 +316,14 @@ impl<'a> Reference<'a> {
                 ..fully(bias)
             },
             LayerKind::FullyConnected { bias, .. } => fully(bias),
+            LayerKind::ConvTranspose { window, .. } => ConvShape {
+                input: [y.height, y.width],
+                in_channels: y.channels,
+                output: [x.height, x.width],
+                out_channels: x.channels,
+                window,
+                ..fully(false)
+            },
             _ => unreachable!("{} has no weights", layer.name),
         }
     }
@@ -227,7 +331,7 @@ impl<'a> Reference<'a> {
     fn pool(&self, layer: &Layer) -> PoolShape {
         let (x, y) = (self.network.input_shape(layer), layer.output);
         let window = match layer.kind {
-            LayerKind::MaxPool { window } | LayerKind::AvgPool { window } => window,
+            LayerKind::MaxPool { window, .. } | LayerKind::AvgPool { window } => window,
             _ => Window { size: [x.height, x.width], ..Window::square(1, 1, 0) },
         };
         let (input, output) = ([x.height, x.width], [y.height, y.width]);

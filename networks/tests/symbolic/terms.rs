@@ -51,6 +51,16 @@ impl Terms {
         self.number(Term::Sum(addends))
     }
 
+    /// What follows a prefix in a term's function, and its only argument.
+    pub fn constant_and_argument_of(&self, prefix: &str, term: TermId) -> (String, TermId) {
+        match &self.terms[term as usize] {
+            Term::Apply(name, arguments) if name.starts_with(prefix) && arguments.len() == 1 => {
+                (name[prefix.len()..].to_owned(), arguments[0])
+            }
+            other => panic!("needs a {prefix}, and holds {other:?}"),
+        }
+    }
+
     /// The only argument of a term that must be this function of it.
     pub fn argument_of(&self, function: &str, term: TermId) -> TermId {
         match &self.terms[term as usize] {
