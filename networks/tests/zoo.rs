@@ -1,6 +1,6 @@
 //! The zoo: published parameter counts and FLOPs at the usual sizes, and what it says to specs that make no sense.
 
-use plimsoll_ir::network::{Axis, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, Extent, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, build, entries, lower};
 
 fn spec(name: &str, image: u32, channels: u32, classes: u32) -> NetworkSpec {
@@ -261,8 +261,102 @@ fn layers_that_make_no_sense_are_refused() {
             b.clone().finish(logits).map(drop)
         }
     };
-    check("`fc`: the loss needs 1x1x10, not 1x1x9", &finish(true));
+    check("`fc`: the loss needs 10 channels, one for each class, not 1x1x9", &finish(true));
     check("`unused`: no layer uses its output", &finish(false));
+}
+
+#[test]
+fn layers_of_sequences_that_make_no_sense_are_refused() {
+    let check = |word: &str, layer: &dyn Fn(&mut Builder) -> Result<(), NetworkError>| {
+        let spec = NetworkSpec { image: [6, 1], ..spec("test", 6, 1, 5) };
+        let mut builder = Builder::new(&spec).expect("a sound spec");
+        let error = layer(&mut builder).expect_err(word).to_string();
+        assert!(error.contains(word), "`{error}` does not say `{word}`");
+    };
+    let lookup = |first, length| LayerKind::Embedding { vocabulary: 5, width: 8, first, length };
+    let pixel = Window::square(1, 1, 0);
+    let on_tokens = |kind: LayerKind| {
+        move |b: &mut Builder| {
+            let x = b.add("tokens", lookup(0, 6), &[b.images()])?;
+            b.add("l", kind.clone(), &[x]).map(drop)
+        }
+    };
+    for (first, length) in [(0, 7), (6, 1), (u32::MAX, 2)] {
+        check("are not among the 6", &|b| b.add("l", lookup(first, length), &[b.images()]).map(drop));
+    }
+    check("at least 1", &|b| b.add("l", lookup(0, 0), &[b.images()]).map(drop));
+    check("only the input holds", &on_tokens(lookup(0, 6)));
+    check("can hold one of them", &|b| {
+        b.add("tokens", lookup(0, 6), &[b.images()])?;
+        b.conv("l", b.images(), 4, pixel, false).map(drop)
+    });
+    check("can hold one of them", &|b| {
+        b.conv("conv", b.images(), 4, pixel, false)?;
+        b.add("l", lookup(0, 6), &[b.images()]).map(drop)
+    });
+    check("query, key and value", &on_tokens(LayerKind::Attention { heads: 1, causal: true }));
+    check("do not fall into 3 heads", &|b| {
+        let x = b.add("tokens", lookup(0, 6), &[b.images()])?;
+        let qkv = b.conv("qkv", x, 24, pixel, true)?;
+        b.add("l", LayerKind::Attention { heads: 3, causal: true }, &[qkv]).map(drop)
+    });
+    check("four gates", &|b| {
+        let x = b.add("tokens", lookup(0, 1), &[b.images()])?;
+        let gates = b.fully_connected("gates", x, 6)?;
+        b.add("l", LayerKind::LstmCell, &[gates]).map(drop)
+    });
+    check("the step before, another memory cell", &|b| {
+        let x = b.add("tokens", lookup(0, 1), &[b.images()])?;
+        let before = b.fully_connected("before", x, 2)?;
+        b.add("l", LayerKind::LstmCell, &[x, before]).map(drop)
+    });
+    check("the cell state goes to one", &|b| {
+        let x = b.add("tokens", lookup(0, 1), &[b.images()])?;
+        let before = b.add("before", LayerKind::LstmCell, &[x])?;
+        b.add("next", LayerKind::LstmCell, &[x, before])?;
+        b.add("l", LayerKind::LstmCell, &[x, before]).map(drop)
+    });
+    check("are of another shape", &|b| {
+        let table = b.add("tokens", lookup(0, 6), &[b.images()])?;
+        let head = LayerKind::Conv { out_channels: 5, window: pixel, groups: 1, bias: true };
+        b.add_sharing("l", head, &[table], table).map(drop)
+    });
+    check("are of another shape", &|b| {
+        let table = b.add("tokens", lookup(0, 6), &[b.images()])?;
+        let norm = b.layer_norm("norm", table)?;
+        b.add_sharing("l", LayerKind::LayerNorm { epsilon: 1e-5 }, &[norm], norm).map(drop)
+    });
+    check("lie below one another", &|b| {
+        let [x, y] = [(0, 8), (1, 9)].map(|(first, width)| {
+            let kind = LayerKind::Embedding { vocabulary: 5, width, first, length: 1 };
+            b.add(&format!("tokens{width}"), kind, &[b.images()])
+        });
+        b.add("l", LayerKind::Concat { along: Axis::Rows }, &[x?, y?]).map(drop)
+    });
+    for ceiling in [0.0, -1.0, f32::NAN] {
+        check("ceiling is above 0", &on_tokens(LayerKind::Relu { ceiling }));
+    }
+    let grow = |out_channels, window| LayerKind::ConvTranspose { out_channels, window };
+    check("at least 1", &on_tokens(grow(0, pixel)));
+    check("at least 1", &on_tokens(grow(4, Window::square(2, 0, 0))));
+    check("leaves nothing", &on_tokens(grow(4, Window::square(2, 1, 9))));
+    check("spare rows", &on_tokens(LayerKind::Bias { over: Extent::Channels, spare: 1024 }));
+}
+
+#[test]
+fn windows_reach_beyond_the_padding_only_where_they_start_on_the_input() {
+    // Sizes of PyTorch's MaxPool2d with ceil_mode.
+    for (input, window, plain, ceil) in [
+        (112, Window::square(3, 2, 0), 55, 56),
+        (56, Window::square(3, 2, 1), 28, 29),
+        (7, Window::square(2, 2, 0), 3, 4),
+        (5, Window::square(2, 3, 1), 2, 2),
+        (4, Window::square(2, 3, 1), 2, 2),
+        (6, Window::square(3, 3, 0), 2, 2),
+    ] {
+        assert_eq!(window.output(input, input), Some([plain; 2]), "{input} {window:?}");
+        assert_eq!(window.output_ceil(input, input), Some([ceil; 2]), "{input} {window:?}");
+    }
 }
 
 #[test]
