@@ -5,7 +5,7 @@
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape};
+use plimsoll_ir::program::{AttentionShape, Call, ConvShape, EmbeddingShape, Hyper, PoolShape};
 
 /// Bytes of `count` f32 or i32, saturating: a product too large for any memory stays too large.
 fn words(factors: &[u64]) -> u64 {
@@ -38,6 +38,21 @@ fn pool(shape: &PoolShape) -> [u64; 3] {
     [words(&[shape.batch, height, width, channels]), y, y / 4]
 }
 
+/// Tokens, table, rows that are looked up. Positions beyond the sample ask for more tokens than there are, and are refused
+/// for that.
+fn embedding(s: &EmbeddingShape) -> [u64; 3] {
+    let length = s.length.max(s.first.saturating_add(s.count));
+    [words(&[s.batch, length]), words(&[s.vocabulary, s.width]), words(&[s.batch, s.count, s.width])]
+}
+
+/// qkv, y, probabilities. Heads that do not share the channels evenly ask for more than there is, and are refused for that.
+fn attention(s: &AttentionShape) -> [u64; 3] {
+    let fits = s.heads > 0 && s.width.is_multiple_of(s.heads);
+    let width = if fits { s.width } else { u64::MAX };
+    let y = words(&[s.batch, s.length, width]);
+    [y.saturating_mul(3), y, words(&[s.batch, s.heads, s.length, s.length])]
+}
+
 /// The bytes that each operand of a call spans, in the documented order; as many as `Call::accesses` has entries.
 pub fn operand_bytes(call: &Call) -> Vec<Bytes> {
     spans(call).into_iter().map(Bytes).collect()
@@ -50,7 +65,7 @@ fn spans(call: &Call) -> Vec<u64> {
             let [x, y, weight, bias] = conv(shape);
             if shape.bias { vec![x, weight, bias, y] } else { vec![x, weight, y] }
         }
-        Call::ConvBackwardFilter { shape } => {
+        Call::ConvBackwardFilter { shape, .. } => {
             let [x, y, weight, bias] = conv(shape);
             if shape.bias { vec![x, y, weight, bias] } else { vec![x, y, weight] }
         }
@@ -82,11 +97,11 @@ fn spans(call: &Call) -> Vec<u64> {
             let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, x, c, words(&[2, shape.rows]), x, c, c]
         }
-        Call::ReluForward { elements } | Call::GeluForward { elements } => vec![words(&[*elements]); 2],
+        Call::ReluForward { elements, .. } | Call::GeluForward { elements } => vec![words(&[*elements]); 2],
         Call::ReluBackward { elements, .. }
         | Call::GeluBackward { elements, .. }
         | Call::Add { elements } => vec![words(&[*elements]); 3],
-        Call::ReluMaskForward { elements } => {
+        Call::ReluMaskForward { elements, .. } => {
             let x = words(&[*elements]);
             vec![x, x, elements.div_ceil(8)]
         }
@@ -110,6 +125,44 @@ fn spans(call: &Call) -> Vec<u64> {
         Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
             let x = words(&[*elements]);
             vec![hyper, x, x]
+        }
+        Call::BiasForward { shape } => {
+            let (x, b) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, b, x]
+        }
+        Call::BiasBackward { shape, .. } => {
+            vec![words(&[shape.rows, shape.channels]), words(&[shape.channels])]
+        }
+        Call::EmbeddingForward { shape } => {
+            let [tokens, weight, y] = embedding(shape);
+            vec![tokens, weight, y]
+        }
+        Call::EmbeddingBackward { shape, .. } => {
+            let [tokens, weight, y] = embedding(shape);
+            vec![tokens, y, weight]
+        }
+        Call::AttentionForward { shape } => {
+            let [qkv, y, probabilities] = attention(shape);
+            vec![qkv, y, probabilities]
+        }
+        Call::AttentionBackward { shape, .. } => {
+            let [qkv, y, probabilities] = attention(shape);
+            vec![qkv, probabilities, y, qkv]
+        }
+        Call::LstmForward { shape, first } => {
+            let cell = words(&[shape.rows, shape.channels]);
+            let gates = cell.saturating_mul(4);
+            if *first { vec![gates, cell, cell, gates] } else { vec![gates, cell, cell, cell, gates] }
+        }
+        Call::LstmBackward { shape, first, last } => {
+            let cell = words(&[shape.rows, shape.channels]);
+            let gates = cell.saturating_mul(4);
+            let read = 2 + usize::from(!first) + usize::from(!last);
+            let mut spans = vec![gates];
+            spans.extend(vec![cell; read]);
+            spans.push(gates);
+            spans.extend((!first).then_some(cell));
+            spans
         }
         // A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
         Call::ConcatPart { rows, channels, first, total } => {
@@ -163,10 +216,11 @@ mod tests {
         };
         let (x, y, w, b) = (4 * 2 * 48 * 4, 4 * 2 * 12 * 6, 4 * 6 * 9 * 2, 4 * 6);
         check(Call::ConvForward { shape }, &[x, w, b, y]);
-        check(Call::ConvBackwardFilter { shape }, &[x, y, w, b]);
+        check(Call::ConvBackwardFilter { shape, accumulate: true }, &[x, y, w, b]);
         shape.bias = false;
         check(Call::ConvForward { shape }, &[x, w, y]);
-        check(Call::ConvBackwardFilter { shape }, &[x, y, w]);
+        check(Call::ConvBackwardFilter { shape, accumulate: false }, &[x, y, w]);
+        check(Call::ConvBackwardFilter { shape, accumulate: true }, &[x, y, w]);
         check(Call::ConvBackwardData { shape, accumulate: true }, &[y, w, x]);
         let pool = PoolShape { batch: 2, input: [8, 6], output: [4, 3], channels: 5, window };
         check(Call::MaxPoolForward { shape: pool }, &[4 * 2 * 48 * 5, 4 * 120, 120]);
@@ -181,7 +235,7 @@ mod tests {
         check(Call::LayerNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 80, 120, 12, 12]);
         check(Call::GeluForward { elements: 9 }, &[36, 36]);
         check(Call::GeluBackward { elements: 9, accumulate: true }, &[36, 36, 36]);
-        check(Call::ReluMaskForward { elements: 9 }, &[36, 36, 2]);
+        check(Call::ReluMaskForward { elements: 9, ceiling: 6.0 }, &[36, 36, 2]);
         check(Call::ReluMaskBackward { elements: 9, accumulate: false }, &[2, 36, 36]);
         check(Call::ConcatPart { rows: 3, channels: 2, first: 1, total: 5 }, &[24, 60]);
         check(Call::SplitPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[60, 24]);
@@ -189,8 +243,36 @@ mod tests {
         check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
         check(Call::Sgd { elements: 7, decay: true }, &[24, 28, 28, 28]);
         check(
-            Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0 },
+            Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0, whole: false },
             &[24, u64::MAX, u64::MAX],
         );
+    }
+
+    #[test]
+    fn spans_of_sequences_stand_in_the_documented_order() {
+        let rows = RowShape { rows: 10, channels: 3 };
+        check(Call::BiasForward { shape: rows }, &[120, 12, 120]);
+        check(Call::BiasBackward { shape: rows, accumulate: true }, &[120, 12]);
+        let (gates, cell) = (480, 120);
+        check(Call::LstmForward { shape: rows, first: true }, &[gates, cell, cell, gates]);
+        check(Call::LstmForward { shape: rows, first: false }, &[gates, cell, cell, cell, gates]);
+        for (first, last, expected) in [
+            (true, true, &[gates, cell, cell, gates][..]),
+            (true, false, &[gates, cell, cell, cell, gates]),
+            (false, true, &[gates, cell, cell, cell, gates, cell]),
+            (false, false, &[gates, cell, cell, cell, cell, gates, cell]),
+        ] {
+            check(Call::LstmBackward { shape: rows, first, last }, expected);
+        }
+        let mut shape = EmbeddingShape { batch: 2, length: 7, first: 3, count: 4, vocabulary: 11, width: 5 };
+        check(Call::EmbeddingForward { shape }, &[56, 220, 160]);
+        check(Call::EmbeddingBackward { shape, accumulate: true }, &[56, 160, 220]);
+        shape.first = 4;
+        check(Call::EmbeddingForward { shape }, &[64, 220, 160]);
+        let mut shape = AttentionShape { batch: 2, length: 3, heads: 2, width: 8, causal: true };
+        check(Call::AttentionForward { shape }, &[576, 192, 144]);
+        check(Call::AttentionBackward { shape, accumulate: false }, &[576, 144, 192, 576]);
+        shape.heads = 3;
+        check(Call::AttentionForward { shape }, &[u64::MAX, u64::MAX, 216]);
     }
 }

@@ -274,12 +274,14 @@ pub(super) fn backward_filter_scratch(shape: &ConvShape, lanes: usize) -> usize 
     blocks.max(if shape.bias { norm::scratch(&output_rows(shape, &s)) } else { 0 })
 }
 
-/// dweight = dy^T * matrix; dbias = sums of dy over positions.
+/// dweight = dy^T * matrix; dbias = sums of dy over positions; or both added to what they hold.
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
+#[allow(clippy::too_many_arguments, reason = "the call's own fields and operands")]
 pub(super) unsafe fn backward_filter(
     shape: &ConvShape,
+    accumulate: bool,
     x: Ptr<f32>,
     dy: Ptr<f32>,
     dweight: Ptr<f32>,
@@ -290,22 +292,24 @@ pub(super) unsafe fn backward_filter(
     // SAFETY: passed on; what one part left in the workspace is not needed by the next.
     unsafe {
         if winograd::serves(shape) {
-            winograd::backward_filter(shape, x, dy, dweight, scratch, threads);
+            winograd::backward_filter(shape, accumulate, x, dy, dweight, scratch, threads);
         } else {
-            plain_backward_filter(shape, x, dy, dweight, scratch, threads);
+            plain_backward_filter(shape, accumulate, x, dy, dweight, scratch, threads);
         }
         if let Some(dbias) = dbias {
-            norm::channel_sums(&output_rows(shape, &Sizes::of(shape)), dy, dbias, scratch, threads);
+            let rows = output_rows(shape, &Sizes::of(shape));
+            norm::channel_sums(&rows, accumulate, dy, dbias, scratch, threads);
         }
     }
 }
 
-/// dweight = dy^T * matrix.
+/// dweight = dy^T * matrix, or added to it.
 ///
 /// # Safety
 /// As [`backward_filter`].
 unsafe fn plain_backward_filter(
     shape: &ConvShape,
+    accumulate: bool,
     x: Ptr<f32>,
     dy: Ptr<f32>,
     dweight: Ptr<f32>,
@@ -333,7 +337,8 @@ unsafe fn plain_backward_filter(
                     Matrix::rows(scratch, width)
                 };
                 let dy = Matrix::rows(dy.at(rows.start * s.channels_out + group * s.filters), s.channels_out);
-                product(rows.start > 0, [s.filters, width, rows.len()], dweight, dy.transposed(), matrix);
+                let add = accumulate || rows.start > 0;
+                product(add, [s.filters, width, rows.len()], dweight, dy.transposed(), matrix);
             }
         }
     });

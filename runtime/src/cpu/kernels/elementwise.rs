@@ -38,33 +38,48 @@ pub(super) unsafe fn map<const N: usize>(
     });
 }
 
-/// y = max(x, 0); NaN stays NaN, so that a run that diverged is seen.
+/// min(max(x, 0), ceiling); NaN stays NaN, so that a run that diverged is seen.
+#[inline(always)]
+fn relu(x: f32, ceiling: f32) -> f32 {
+    let above = if x <= 0.0 { 0.0 } else { x };
+    if above >= ceiling { ceiling } else { above }
+}
+
+/// y = min(max(x, 0), ceiling).
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
-pub(super) unsafe fn relu_forward(elements: u64, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+pub(super) unsafe fn relu_forward(
+    elements: u64,
+    ceiling: f32,
+    x: Ptr<f32>,
+    y: Ptr<f32>,
+    threads: &Threads,
+) {
     // SAFETY: the caller's promise.
-    unsafe { map(elements, [x], y, threads, |[x]| if x <= 0.0 { 0.0 } else { x }) };
+    unsafe { map(elements, [x], y, threads, move |[x]| relu(x, ceiling)) };
 }
 
-/// dx = dy where y > 0.
+/// dx = dy where 0 < y < ceiling.
 ///
 /// # Safety
 /// Live operands of that many elements; dx may be dy.
 pub(super) unsafe fn relu_backward(
     elements: u64,
+    ceiling: f32,
     accumulate: bool,
     y: Ptr<f32>,
     dy: Ptr<f32>,
     dx: Ptr<f32>,
     threads: &Threads,
 ) {
+    let gradient = move |y: f32, dy: f32| if y > 0.0 && y < ceiling { dy } else { 0.0 };
     // SAFETY: the caller's promise.
     unsafe {
         if accumulate {
-            map(elements, [y, dy, dx], dx, threads, |[y, dy, dx]| dx + if y > 0.0 { dy } else { 0.0 });
+            map(elements, [y, dy, dx], dx, threads, move |[y, dy, dx]| dx + gradient(y, dy));
         } else {
-            map(elements, [y, dy], dx, threads, |[y, dy]| if y > 0.0 { dy } else { 0.0 });
+            map(elements, [y, dy], dx, threads, move |[y, dy]| gradient(y, dy));
         }
     }
 }
@@ -79,11 +94,11 @@ pub(super) unsafe fn add(elements: u64, a: Ptr<f32>, b: Ptr<f32>, y: Ptr<f32>, t
 }
 
 vectorized! {
-    /// y = max(x, 0) and one bit an element, for `len` elements from a byte's first bit on.
+    /// y = min(max(x, 0), ceiling) and one bit an element, for `len` elements from a byte's first bit on.
     ///
     /// # Safety
     /// Live operands of that many elements, which nobody else touches; y may be x.
-    unsafe fn mask_and_zero [](x: Ptr<f32>, y: Ptr<f32>, mask: Ptr<u8>, len: usize) {
+    unsafe fn mask_and_clip [](ceiling: f32, x: Ptr<f32>, y: Ptr<f32>, mask: Ptr<u8>, len: usize) {
         let whole = len / 8 * 8;
         for i in (0..whole).step_by(8) {
             // SAFETY: i + 8 <= len.
@@ -91,9 +106,9 @@ vectorized! {
                 let v = x.at(i).0.cast::<[f32; 8]>().read();
                 let mut bits = 0;
                 for (l, v) in v.iter().enumerate() {
-                    bits |= u8::from(*v > 0.0) << l;
+                    bits |= u8::from(*v > 0.0 && *v < ceiling) << l;
                 }
-                y.at(i).0.cast::<[f32; 8]>().write(v.map(|v| if v <= 0.0 { 0.0 } else { v }));
+                y.at(i).0.cast::<[f32; 8]>().write(v.map(|v| relu(v, ceiling)));
                 mask.at(i / 8).set(bits);
             }
         }
@@ -103,8 +118,8 @@ vectorized! {
                 // SAFETY: i < len.
                 unsafe {
                     let v = x.at(i).get();
-                    bits |= u8::from(v > 0.0) << (i - whole);
-                    y.at(i).set(if v <= 0.0 { 0.0 } else { v });
+                    bits |= u8::from(v > 0.0 && v < ceiling) << (i - whole);
+                    y.at(i).set(relu(v, ceiling));
                 }
             }
             // SAFETY: the mask has a byte for every 8 elements begun.
@@ -143,19 +158,22 @@ vectorized! {
     }
 }
 
-/// y = max(x, 0), and the mask of where x > 0.
+/// y = min(max(x, 0), ceiling), and the mask of where 0 < x < ceiling.
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
 pub(super) unsafe fn relu_mask_forward(
     elements: u64,
+    ceiling: f32,
     x: Ptr<f32>,
     y: Ptr<f32>,
     mask: Ptr<u8>,
     threads: &Threads,
 ) {
-    // SAFETY: the caller's promise; pieces share neither elements nor bytes of the mask.
-    pieces(elements, threads, |i, len| unsafe { mask_and_zero(x.at(i), y.at(i), mask.at(i / 8), len) });
+    pieces(elements, threads, |i, len| {
+        // SAFETY: the caller's promise; pieces share neither elements nor bytes of the mask.
+        unsafe { mask_and_clip(ceiling, x.at(i), y.at(i), mask.at(i / 8), len) };
+    });
 }
 
 /// dx = dy where the bit is set, else 0.
@@ -176,15 +194,24 @@ pub(super) unsafe fn relu_mask_backward(
     });
 }
 
+/// What is dropped, and how it is drawn.
+pub(super) struct Dropout {
+    /// Elements.
+    pub elements: u64,
+    /// The probability that one is dropped.
+    pub probability: f32,
+    /// The layer's number among those that draw.
+    pub stream: u32,
+    /// Whether one draw, that of element 0, holds for all.
+    pub whole: bool,
+}
+
 /// y = x / (1 - p) where kept, else 0, or added to y. Forward and backward are the same map, drawn from one counter.
 ///
 /// # Safety
 /// `hyper` holds [`plimsoll_ir::program::Hyper`]; live operands of that many elements; y may be x.
-#[allow(clippy::too_many_arguments, reason = "the call's own fields and operands")]
 pub(super) unsafe fn dropout(
-    elements: u64,
-    probability: f32,
-    stream: u32,
+    drop: &Dropout,
     accumulate: bool,
     hyper: Ptr<u32>,
     x: Ptr<f32>,
@@ -194,7 +221,20 @@ pub(super) unsafe fn dropout(
     // SAFETY: the caller's promise; seed low, seed high and step are words 3, 4 and 5.
     let [low, high, step] = unsafe { [hyper.at(3).get(), hyper.at(4).get(), hyper.at(5).get()] };
     let seed = u64::from(high) << 32 | u64::from(low);
+    let &Dropout { elements, probability, stream, whole } = drop;
     let scale = 1.0 / (1.0 - probability);
+    if whole {
+        let dropped = unit_f32(philox4x32(seed, [0, 0, step, stream])[0]) < probability;
+        let kept = move |x: f32| if dropped { 0.0 } else { x * scale };
+        // SAFETY: the caller's promise.
+        return unsafe {
+            if accumulate {
+                map(elements, [x, y], y, threads, move |[x, y]| y + kept(x));
+            } else {
+                map(elements, [x], y, threads, move |[x]| kept(x));
+            }
+        };
+    }
     pieces(elements, threads, |start, len| {
         for first in (start..start + len).step_by(4) {
             let counter = (first / 4) as u64;

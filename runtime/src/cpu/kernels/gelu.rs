@@ -4,7 +4,7 @@
 //! u = (t - K) / (t + K) divided by t + K (the substitution of Shepherd and Laframboise 1981). So one exponential gives both
 //! functions, and what is small is small by itself, not as a difference of large numbers: P is within 4e-7 of itself and
 //! p within 2e-7, wherever they are above 1e-37. The coefficients are our own, by Remez' algorithm on t from 0 to 13 (within
-//! 2.6e-8 of M) and by interpolation of the exponential (2e-8).
+//! 2.6e-8 of M).
 //!
 //! Only sums, products, one quotient and whole-number arithmetic on bits: it is all done in vectors, and CUDA's kernel, the
 //! same steps in `gelu.cu`, gives the same bits. A number that is none stays none, and minus infinity becomes one, as 0 *
@@ -13,6 +13,7 @@
 //! What it deliberately does not do: the approximation by tanh.
 
 use super::elementwise::map;
+use super::exponential::{parts, polynomial};
 use super::threads::Threads;
 use super::vector::Ptr;
 
@@ -32,20 +33,8 @@ const MILLS: [f32; 9] = [
     -1.234_507_6,
     1.815_500_5,
 ];
-/// (exp(r) - 1 - r) / r^2 by powers of r from -0.4 to 0.35, the highest first.
-const EXPONENTIAL: [f32; 5] = [0.001_368_600_8, 0.008_366_833, 0.041_669_074, 0.166_665_52, 0.499_999_97];
-/// Added to a number and taken away again, it leaves the nearest whole one, which also stands in the lowest bits of the sum.
-const WHOLE: f32 = 12_582_912.0;
-/// ln 2 in two parts, of which the first has so few bits that a multiple of it is exact.
-const LN_2: [f32; 2] = [0.693_115_23, 3.194_618_5e-5];
 /// 1 / sqrt(2 pi).
 const HEIGHT: f32 = 0.398_942_3;
-
-/// c\[0\] * v^n + ... + c\[n\].
-#[inline(always)]
-fn polynomial<const N: usize>(coefficients: [f32; N], v: f32) -> f32 {
-    coefficients.iter().skip(1).fold(coefficients[0], |sum, c| sum * v + c)
-}
 
 /// P(x) and p(x).
 #[inline(always)]
@@ -54,13 +43,8 @@ fn normal(x: f32) -> (f32, f32) {
     // t^2 / 2 = (the square of its upper half, which is exact, - what is left) / 2.
     let upper = f32::from_bits(t.to_bits() & 0xFFFF_F000);
     let left = (t - upper) * (t + upper) * 0.5;
-    let exponent = upper * upper * -0.5;
-    let shifted = exponent * std::f32::consts::LOG2_E + WHOLE;
-    let power = shifted - WHOLE;
-    let r = exponent - power * LN_2[0] - power * LN_2[1] - left;
-    let exponential = r * r * polynomial(EXPONENTIAL, r) + r + 1.0;
-    let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
-    let density = if x.abs() < FAR { exponential * scale * HEIGHT } else { 0.0 };
+    let [rest, scale] = parts(upper * upper * -0.5, left);
+    let density = if x.abs() < FAR { (rest + 1.0) * scale * HEIGHT } else { 0.0 };
     let inverse = 1.0 / (t + MIDDLE);
     let tail = polynomial(MILLS, (t - MIDDLE) * inverse) * inverse * density;
     (if x < 0.0 { tail } else { 1.0 - tail }, density)

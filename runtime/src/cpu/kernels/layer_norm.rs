@@ -1,18 +1,15 @@
 //! Layer normalisation: forward, with the statistics of each row, and backward.
 //!
 //! A row is read up to three times, from a core's caches: for its mean, for the squared distances from it (so that no large
-//! numbers are subtracted), and for what comes out. Sums along a row are kept apart in [`LANES`], put together in pairs, and
-//! the last four in f64. The gradients of scale and shift are summed over the rows of a chunk, then over chunks in their
-//! order, in f64.
+//! numbers are subtracted), and for what comes out. The gradients of scale and shift are summed over the rows of a chunk, then
+//! over chunks in their order, in f64.
 //!
 //! What it deliberately does not do: keep anything but two numbers a row for the way back.
 
 use super::threads::Threads;
-use super::vector::{Ptr, vectorized};
+use super::vector::{Ptr, along, map_row, vectorized};
 use plimsoll_ir::program::RowShape;
 
-/// Channels that are computed at once; so many sums along a row are kept apart.
-const LANES: usize = 16;
 /// Elements of a chunk of rows.
 const CHUNK: usize = 1 << 14;
 /// Rows of a chunk: with fewer, the chunks' sums would be a tensor of their own; with more, long sums would be less precise.
@@ -44,66 +41,6 @@ impl Chunks {
             let first = chunk * self.rows_of_chunk;
             work(chunk, first, self.rows_of_chunk.min(self.rows - first));
         });
-    }
-}
-
-/// The sum of f over a row.
-///
-/// # Safety
-/// The inputs have as many elements as the row has channels, and nobody writes them.
-#[inline(always)]
-unsafe fn along<const N: usize>(inputs: [Ptr<f32>; N], channels: usize, f: impl Fn([f32; N]) -> f32) -> f64 {
-    let mut parts = [0.0f32; LANES];
-    let whole = channels / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        for (l, part) in parts.iter_mut().enumerate() {
-            // SAFETY: start + l < channels.
-            *part += f(inputs.map(|p| unsafe { p.at(start + l).get() }));
-        }
-    }
-    for (c, part) in (whole..channels).zip(&mut parts) {
-        // SAFETY: c < channels.
-        *part += f(inputs.map(|p| unsafe { p.at(c).get() }));
-    }
-    for half in [8, 4] {
-        for l in 0..half {
-            parts[l] += parts[l + half];
-        }
-    }
-    parts[..4].iter().map(|part| f64::from(*part)).sum()
-}
-
-/// `outputs = f(inputs)`, channel by channel of a row; an input may be an output.
-///
-/// # Safety
-/// All have as many elements as the row has channels, and nobody else touches them; two overlap only by being one.
-#[inline(always)]
-unsafe fn map_row<const N: usize, const K: usize>(
-    inputs: [Ptr<f32>; N],
-    outputs: [Ptr<f32>; K],
-    channels: usize,
-    f: impl Fn([f32; N]) -> [f32; K],
-) {
-    let whole = channels / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        let mut all = [[0.0; LANES]; K];
-        for l in 0..LANES {
-            // SAFETY: start + l < channels.
-            let out = f(inputs.map(|p| unsafe { p.at(start + l).get() }));
-            all.iter_mut().zip(out).for_each(|(of_output, o)| of_output[l] = o);
-        }
-        for (p, of_output) in outputs.iter().zip(all) {
-            // SAFETY: start + LANES <= channels.
-            unsafe { p.at(start).0.cast::<[f32; LANES]>().write(of_output) };
-        }
-    }
-    for c in whole..channels {
-        // SAFETY: c < channels.
-        let out = f(inputs.map(|p| unsafe { p.at(c).get() }));
-        for (p, o) in outputs.iter().zip(out) {
-            // SAFETY: as above.
-            unsafe { p.at(c).set(o) };
-        }
     }
 }
 

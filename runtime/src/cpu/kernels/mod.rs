@@ -10,13 +10,18 @@
 //! What it deliberately does not do: allocate what grows with the batch (scratch comes with the call), choose between
 //! algorithms by measuring, or check operands: `run` is unsafe, and its caller is the executor.
 
+mod attention;
+mod bias;
 mod columns;
 mod conv;
 mod elementwise;
+mod embedding;
+mod exponential;
 mod gelu;
 mod layer_norm;
 mod loss;
 mod lrn;
+mod lstm;
 mod norm;
 mod pool;
 mod sgd;
@@ -38,11 +43,13 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
     let lanes = threads as usize;
     let floats = match call {
         Call::ConvForward { shape } => conv::forward_scratch(shape, lanes),
-        Call::ConvBackwardFilter { shape } => conv::backward_filter_scratch(shape, lanes),
+        Call::ConvBackwardFilter { shape, .. } => conv::backward_filter_scratch(shape, lanes),
         Call::ConvBackwardData { shape, .. } => conv::backward_data_scratch(shape, lanes),
         Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::scratch(shape),
         Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
+        Call::BiasBackward { shape, .. } => bias::backward_scratch(shape),
+        Call::AttentionBackward { shape, .. } => attention::backward_scratch(shape, lanes),
         Call::SoftmaxCrossEntropyForward { shape } => loss::forward_scratch(shape),
         _ => 0,
     };
@@ -57,7 +64,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
 /// call returns. Two operands overlap only by being equal, where the call's documentation allows it.
 ///
 /// # Panics
-/// Where a label is not below the number of classes.
+/// Where a label is not below the number of classes, or a token not in the vocabulary.
 // LONG: one arm for each call, and nothing else.
 pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
     let f = |i: usize| Ptr::<f32>::of(operands[i]);
@@ -79,8 +86,9 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                     threads,
                 );
             }
-            Call::ConvBackwardFilter { shape: s } => {
-                conv::backward_filter(&s, f(0), f(1), f(2), s.bias.then(|| f(3)), scratch, threads);
+            Call::ConvBackwardFilter { shape: s, accumulate } => {
+                let dbias = s.bias.then(|| f(3));
+                conv::backward_filter(&s, accumulate, f(0), f(1), f(2), dbias, scratch, threads);
             }
             Call::ConvBackwardData { shape: s, accumulate } => {
                 conv::backward_data(&s, accumulate, f(0), f(1), f(2), scratch, threads);
@@ -115,12 +123,14 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             Call::GeluBackward { elements, accumulate } => {
                 gelu::backward(elements, accumulate, f(0), f(1), f(2), threads);
             }
-            Call::ReluForward { elements } => elementwise::relu_forward(elements, f(0), f(1), threads),
-            Call::ReluBackward { elements, accumulate } => {
-                elementwise::relu_backward(elements, accumulate, f(0), f(1), f(2), threads);
+            Call::ReluForward { elements, ceiling } => {
+                elementwise::relu_forward(elements, ceiling, f(0), f(1), threads);
             }
-            Call::ReluMaskForward { elements } => {
-                elementwise::relu_mask_forward(elements, f(0), f(1), bytes(2), threads);
+            Call::ReluBackward { elements, ceiling, accumulate } => {
+                elementwise::relu_backward(elements, ceiling, accumulate, f(0), f(1), f(2), threads);
+            }
+            Call::ReluMaskForward { elements, ceiling } => {
+                elementwise::relu_mask_forward(elements, ceiling, f(0), f(1), bytes(2), threads);
             }
             Call::ReluMaskBackward { elements, accumulate } => {
                 elementwise::relu_mask_backward(elements, accumulate, bytes(0), f(1), f(2), threads);
@@ -133,20 +143,46 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             Call::AvgPoolBackward { shape: s, accumulate } => {
                 pool::avg_backward(&s, accumulate, f(0), f(1), threads);
             }
-            Call::DropoutForward { elements, probability, stream } => {
-                elementwise::dropout(elements, probability, stream, false, words(0), f(1), f(2), threads);
+            Call::DropoutForward { elements, probability, stream, whole } => {
+                let drop = elementwise::Dropout { elements, probability, stream, whole };
+                elementwise::dropout(&drop, false, words(0), f(1), f(2), threads);
             }
-            Call::DropoutBackward { elements, probability, stream, accumulate } => {
-                elementwise::dropout(
-                    elements,
-                    probability,
-                    stream,
-                    accumulate,
-                    words(0),
-                    f(1),
-                    f(2),
-                    threads,
-                );
+            Call::DropoutBackward { elements, probability, stream, whole, accumulate } => {
+                let drop = elementwise::Dropout { elements, probability, stream, whole };
+                elementwise::dropout(&drop, accumulate, words(0), f(1), f(2), threads);
+            }
+            Call::BiasForward { shape: s } => bias::forward(&s, f(0), f(1), f(2), threads),
+            Call::BiasBackward { shape: s, accumulate } => {
+                bias::backward(&s, accumulate, f(0), f(1), scratch, threads);
+            }
+            Call::EmbeddingForward { shape: s } => {
+                embedding::forward(&s, labels(0), f(1), f(2), threads);
+            }
+            Call::EmbeddingBackward { shape: s, accumulate } => {
+                embedding::backward(&s, accumulate, labels(0), f(1), f(2), threads);
+            }
+            Call::AttentionForward { shape: s } => {
+                attention::forward(&s, f(0), f(1), f(2), threads);
+            }
+            Call::AttentionBackward { shape: s, accumulate } => {
+                attention::backward(&s, accumulate, [f(0), f(1), f(2)], f(3), scratch, threads);
+            }
+            Call::LstmForward { shape: s, first } => {
+                let written = 1 + usize::from(!first);
+                let outputs = [f(written), f(written + 1), f(written + 2)];
+                lstm::forward(&s, f(0), (!first).then(|| f(1)), outputs, threads);
+            }
+            Call::LstmBackward { shape: s, first, last } => {
+                let cell = 1 + usize::from(!first);
+                let dgates = cell + 2 + usize::from(!last);
+                let other = lstm::Backward {
+                    previous: (!first).then(|| f(1)),
+                    cell: f(cell),
+                    dh: f(cell + 1),
+                    dcell: (!last).then(|| f(cell + 2)),
+                    dprevious: (!first).then(|| f(dgates + 1)),
+                };
+                lstm::backward(&s, f(0), other, f(dgates), threads);
             }
             Call::Add { elements } => elementwise::add(elements, f(0), f(1), f(2), threads),
             Call::ConcatPart { rows, channels, first, total } => {

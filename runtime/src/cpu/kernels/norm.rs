@@ -50,12 +50,13 @@ pub(super) fn scratch(shape: &RowShape) -> usize {
     2 * chunks.channels * (chunks.count() + 1)
 }
 
-/// `sums = sum over all rows of x` for each channel: the gradient of a bias.
+/// `sums = sum over all rows of x` for each channel, or added to `sums`: the gradient of a bias.
 ///
 /// # Safety
 /// x has the shape, `sums` its channels, `scratch` what [`scratch`] says; nobody else touches them.
 pub(super) unsafe fn channel_sums(
     shape: &RowShape,
+    accumulate: bool,
     x: Ptr<f32>,
     sums: Ptr<f32>,
     scratch: Ptr<f32>,
@@ -71,8 +72,9 @@ pub(super) unsafe fn channel_sums(
         // SAFETY: written by the tasks above, which are done.
         let sum: f64 =
             (0..chunks.count()).map(|k| f64::from(unsafe { scratch.at(k * c + channel).get() })).sum();
+        let to = sums.at(channel);
         // SAFETY: the caller's promise.
-        unsafe { sums.at(channel).set(sum as f32) };
+        unsafe { to.set(if accumulate { to.get() + sum as f32 } else { sum as f32 }) };
     }
 }
 

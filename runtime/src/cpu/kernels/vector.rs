@@ -1,6 +1,7 @@
-//! The two loops that most kernels are: a map over rows of channels, and a sum over rows of channels.
+//! The loops that most kernels are: a map over rows of channels, and a sum over rows of channels; and for kernels that go
+//! through a row several times, a map and a sum over one.
 //!
-//! Both are written once, on arrays of [`LANES`] numbers that the compiler turns into vectors, and compiled three times:
+//! They are written once, on arrays of [`LANES`] numbers that the compiler turns into vectors, and compiled three times:
 //! for any x86-64, for AVX2 and for AVX-512; the machine's best is taken at run time. Each number is computed by the same
 //! operations in the same order whichever it is, and no multiply and add are fused, so the three agree to the bit.
 //!
@@ -92,6 +93,67 @@ impl Ptr<f32> {
     unsafe fn lanes(self) -> [f32; LANES] {
         // SAFETY: the caller's promise.
         unsafe { self.0.cast::<[f32; LANES]>().read() }
+    }
+}
+
+/// The sum of f over a row, in [`LANES`] sums that are put together in pairs, and the last four in f64. For use in
+/// [`vectorized`] functions.
+///
+/// # Safety
+/// The inputs have as many elements as the row has channels, and nobody writes them.
+#[inline(always)]
+pub(super) unsafe fn along<const N: usize>(inputs: [Ptr<f32>; N], channels: usize, f: impl Fn([f32; N]) -> f32) -> f64 {
+    let mut parts = [0.0f32; LANES];
+    let whole = channels / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        for (l, part) in parts.iter_mut().enumerate() {
+            // SAFETY: start + l < channels.
+            *part += f(inputs.map(|p| unsafe { p.at(start + l).get() }));
+        }
+    }
+    for (c, part) in (whole..channels).zip(&mut parts) {
+        // SAFETY: c < channels.
+        *part += f(inputs.map(|p| unsafe { p.at(c).get() }));
+    }
+    for half in [8, 4] {
+        for l in 0..half {
+            parts[l] += parts[l + half];
+        }
+    }
+    parts[..4].iter().map(|part| f64::from(*part)).sum()
+}
+
+/// `outputs = f(inputs)`, channel by channel of a row; an input may be an output. For use in [`vectorized`] functions.
+///
+/// # Safety
+/// All have as many elements as the row has channels, and nobody else touches them; two overlap only by being one.
+#[inline(always)]
+pub(super) unsafe fn map_row<const N: usize, const K: usize>(
+    inputs: [Ptr<f32>; N],
+    outputs: [Ptr<f32>; K],
+    channels: usize,
+    f: impl Fn([f32; N]) -> [f32; K],
+) {
+    let whole = channels / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let mut all = [[0.0; LANES]; K];
+        for l in 0..LANES {
+            // SAFETY: start + l < channels.
+            let out = f(inputs.map(|p| unsafe { p.at(start + l).get() }));
+            all.iter_mut().zip(out).for_each(|(of_output, o)| of_output[l] = o);
+        }
+        for (p, of_output) in outputs.iter().zip(all) {
+            // SAFETY: start + LANES <= channels.
+            unsafe { p.at(start).0.cast::<[f32; LANES]>().write(of_output) };
+        }
+    }
+    for c in whole..channels {
+        // SAFETY: c < channels.
+        let out = f(inputs.map(|p| unsafe { p.at(c).get() }));
+        for (p, o) in outputs.iter().zip(out) {
+            // SAFETY: as above.
+            unsafe { p.at(c).set(o) };
+        }
     }
 }
 

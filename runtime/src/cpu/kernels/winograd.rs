@@ -11,7 +11,7 @@
 
 use super::conv::{Matrix, lane_floats, product};
 use super::threads::Threads;
-use super::vector::{Ptr, vectorized};
+use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::program::ConvShape;
 use std::array::from_fn;
 use std::ops::{Add, Neg, Range, Sub};
@@ -504,12 +504,14 @@ unsafe fn convolve(
     });
 }
 
-/// dweight = sum over tiles of the products of transformed patches and transformed output gradients, transformed back.
+/// dweight = sum over tiles of the products of transformed patches and transformed output gradients, transformed back; or
+/// added to it.
 ///
 /// # Safety
 /// As [`forward`].
 pub(super) unsafe fn backward_filter(
     shape: &ConvShape,
+    accumulate: bool,
     x: Ptr<f32>,
     dy: Ptr<f32>,
     dweight: Ptr<f32>,
@@ -544,8 +546,16 @@ pub(super) unsafe fn backward_filter(
         }
         for (i, filter) in channels.enumerate() {
             let sums = points(sums.at(i * depth), width * depth);
-            // SAFETY: as above.
-            unsafe { transform(&sums, dweight.at(filter * 9 * depth), depth, depth, filter_gradient_1d) };
+            let dweight = dweight.at(filter * 9 * depth);
+            // SAFETY: as above; the patches, of 16 points, are no longer needed.
+            unsafe {
+                if accumulate {
+                    transform(&sums, patches, depth, depth, filter_gradient_1d);
+                    map_rows([dweight, patches], [], dweight, 1, 9 * depth, |[old, new], []| old + new);
+                } else {
+                    transform(&sums, dweight, depth, depth, filter_gradient_1d);
+                }
+            }
         }
     });
 }

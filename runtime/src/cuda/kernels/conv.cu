@@ -184,10 +184,10 @@ KERNEL(conv_backward_data_KIND, (const float *dy, const float *weight, float *dx
     }
 }
 
-// dweight[split] = sum over the output positions of a split of dy * x. Tiles: channels of a group across, its filters
+// dweight[split] = sum over the output positions of a split of dy * x; a single split may add it. Tiles: channels of a group across, its filters
 // along; beyond them groups, taps and splits.
-KERNEL(conv_backward_filter_KIND, (const float *x, const float *dy, float *dweight, unsigned lanes, unsigned splits,
-                                   unsigned long long positions, unsigned height, unsigned width, unsigned channels,
+KERNEL(conv_backward_filter_KIND, (const float *x, const float *dy, float *dweight, unsigned accumulate, unsigned lanes,
+                                   unsigned splits, unsigned long long positions, unsigned height, unsigned width, unsigned channels,
                                    unsigned rows, unsigned columns, unsigned filters, unsigned groups, unsigned size_y,
                                    unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
                                    unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
@@ -238,6 +238,13 @@ KERNEL(conv_backward_filter_KIND, (const float *x, const float *dy, float *dweig
         if (filter + m >= of_group) continue;
         u64 to = (((split * filters + (u64)group * of_group + filter + m) * taps) + tap) * depth + channel;
         UNROLL
-        for (unsigned n = 0; n < TILE; n += 4) PUT(dweight, to + n, there(depth, channel + n, 4), depth % 4 == 0, sum[m] + n);
+        for (unsigned n = 0; n < TILE; n += 4) {
+            unsigned count = there(depth, channel + n, 4);
+            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (accumulate) FETCH(dweight, to + n, count, depth % 4 == 0, v);
+            UNROLL
+            for (unsigned l = 0; l < 4; l++) v[l] = accumulate ? v[l] + sum[m][n + l] : sum[m][n + l];
+            PUT(dweight, to + n, count, depth % 4 == 0, v);
+        }
     }
 }

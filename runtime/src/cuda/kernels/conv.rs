@@ -99,7 +99,7 @@ pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
 }
 
 /// x, dy -> dweight, \[dbias\].
-pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape) {
+pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let [depth, filters, groups] = sides(shape);
     let positions = positions(shape, shape.output);
     let taps = shape.window.size.iter().fold(groups, |n, side| n.saturating_mul(u64::from(*side)));
@@ -110,26 +110,26 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape) {
     let kernels = ["conv_backward_filter_8", "conv_backward_filter_4", "conv_backward_filter_any"];
     let (tiles, kernel) = Tiles::choose(shape, [depth, filters, taps.saturating_mul(splits)], kernels);
     let parts = if splits > 1 { p.floats(splits.saturating_mul(weights)) } else { Operand(2) };
-    let leading = [Operand(0), Operand(1), parts];
+    let leading = [Operand(0), Operand(1), parts, flag(accumulate && splits == 1)];
     let arguments = [&leading[..], &numbers(shape, &[tiles.lanes, splits], positions)].concat();
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
     if splits > 1 {
-        p.sum(parts, splits, weights, Operand(2));
+        p.sum(parts, splits, weights, Operand(2), accumulate);
     }
     if shape.bias {
-        bias_gradient(p, shape);
+        bias_gradient(p, shape, accumulate);
     }
 }
 
-/// dbias = the sums of dy over positions.
-pub(super) fn bias_gradient(p: &mut Plan, shape: &ConvShape) {
+/// dbias = the sums of dy over positions, or added to what it holds.
+pub(super) fn bias_gradient(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let rows = RowShape { rows: positions(shape, shape.output), channels: u64::from(shape.out_channels) };
-    norm::channel_sums(p, &rows, Operand(1), Operand(3));
+    norm::channel_sums(p, &rows, Operand(1), Operand(3), accumulate);
 }
 
 /// y = y + bias, after a convolution without one.
 pub(super) fn add_bias(p: &mut Plan, shape: &ConvShape) {
     let elements = positions(shape, shape.output).saturating_mul(u64::from(shape.out_channels));
-    let arguments = vec![Operand(2), Operand(3), U64(elements), U32(shape.out_channels)];
+    let arguments = vec![Operand(3), Operand(2), Operand(3), U64(elements), U32(shape.out_channels)];
     p.launch("add_bias", elements.div_ceil(4), arguments);
 }

@@ -2,28 +2,35 @@
 // update of a parameter. A thread has four elements (of a ReLU with a mask eight, a byte of the mask), and reads them
 // before it writes any, so that an operand may be another's place.
 
-KERNEL(relu_forward, (const float *x, float *y, unsigned long long n)) {
+// min(max(x, 0), ceiling), where what is no number stays none.
+FUNCTION float relu(float x, float ceiling) {
+    float above = x <= 0.0f ? 0.0f : x;
+    return above >= ceiling ? ceiling : above;
+}
+
+KERNEL(relu_forward, (const float *x, float *y, unsigned long long n, float ceiling)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float v[4];
     load(x, i, count, v);
     UNROLL
-    for (unsigned l = 0; l < 4; l++) v[l] = v[l] <= 0.0f ? 0.0f : v[l];
+    for (unsigned l = 0; l < 4; l++) v[l] = relu(v[l], ceiling);
     store(y, i, count, v);
 }
 
-// y += the bias of its channel, for what a library has left without.
-KERNEL(add_bias, (const float *bias, float *y, unsigned long long n, unsigned channels)) {
+// y = x + the bias of its channel. After a convolution that a library has left without, x is y.
+KERNEL(add_bias, (const float *x, const float *bias, float *y, unsigned long long n, unsigned channels)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float v[4];
-    load(y, i, count, v);
+    load(x, i, count, v);
     UNROLL
     for (unsigned l = 0; l < 4; l++) v[l] += l < count ? bias[(i + l) % channels] : 0.0f;
     store(y, i, count, v);
 }
 
-KERNEL(relu_backward, (const float *y, const float *dy, float *dx, unsigned long long n, unsigned accumulate)) {
+KERNEL(relu_backward, (const float *y, const float *dy, float *dx, unsigned long long n, float ceiling,
+                       unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float out[4], v[4], old[4];
@@ -32,13 +39,13 @@ KERNEL(relu_backward, (const float *y, const float *dy, float *dx, unsigned long
     if (accumulate) load(dx, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        float gradient = out[l] > 0.0f ? v[l] : 0.0f;
+        float gradient = out[l] > 0.0f && out[l] < ceiling ? v[l] : 0.0f;
         v[l] = accumulate ? old[l] + gradient : gradient;
     }
     store(dx, i, count, v);
 }
 
-KERNEL(relu_mask_forward, (const float *x, float *y, unsigned char *mask, unsigned long long n)) {
+KERNEL(relu_mask_forward, (const float *x, float *y, unsigned char *mask, unsigned long long n, float ceiling)) {
     u64 byte = INDEX;
     unsigned bits = 0;
     UNROLL
@@ -49,8 +56,8 @@ KERNEL(relu_mask_forward, (const float *x, float *y, unsigned char *mask, unsign
         load(x, i, count, v);
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
-            bits |= (v[l] > 0.0f ? 1u : 0u) << (4 * half + l);
-            v[l] = v[l] <= 0.0f ? 0.0f : v[l];
+            bits |= (v[l] > 0.0f && v[l] < ceiling ? 1u : 0u) << (4 * half + l);
+            v[l] = relu(v[l], ceiling);
         }
         store(y, i, count, v);
     }
@@ -102,19 +109,20 @@ FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
 }
 
 // Forward and backward are the same map, drawn from one counter. hyper's words 3 to 5 are seed low, seed high and step.
+// With `whole`, what is drawn for the first element holds for all.
 KERNEL(dropout, (const unsigned *hyper, const float *x, float *y, unsigned long long n, float probability, float scale,
-                 unsigned stream, unsigned accumulate)) {
-    u64 i = 4 * INDEX;
+                 unsigned stream, unsigned whole, unsigned accumulate)) {
+    u64 i = 4 * INDEX, drawn_for = whole ? 0 : INDEX;
     unsigned count = there(n, i, 4);
     if (count == 0) return;
-    unsigned words[4] = {(unsigned)INDEX, (unsigned)(INDEX >> 32), hyper[5], stream};
+    unsigned words[4] = {(unsigned)drawn_for, (unsigned)(drawn_for >> 32), hyper[5], stream};
     philox(hyper[3], hyper[4], words);
     float v[4], old[4];
     load(x, i, count, v);
     if (accumulate) load(y, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        float drawn = (float)(words[l] >> 8) / 16777216.0f;
+        float drawn = (float)(words[whole ? 0 : l] >> 8) / 16777216.0f;
         float kept = drawn < probability ? 0.0f : v[l] * scale;
         v[l] = accumulate ? old[l] + kept : kept;
     }

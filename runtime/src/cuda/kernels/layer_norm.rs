@@ -45,8 +45,8 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     let [gammas, betas] = [0, 1].map(|_| p.floats(of_parts));
     let arguments = vec![x, dy, stats, gammas, betas, rows, channels, U32(narrow(count))];
     p.launch("layer_norm_gradients", of_parts, arguments);
-    p.sum(gammas, count, shape.channels, dgamma);
-    p.sum(betas, count, shape.channels, dbeta);
+    p.sum(gammas, count, shape.channels, dgamma, false);
+    p.sum(betas, count, shape.channels, dbeta, false);
 
     let n = elements(shape);
     let arguments = vec![x, dy, gamma, stats, slopes, dx, U64(n), rows, channels, flag(accumulate)];

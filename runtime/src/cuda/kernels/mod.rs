@@ -93,7 +93,9 @@ pub(crate) fn after_library(call: &Call) -> (Vec<Grid>, Bytes) {
     let mut plan = Plan::default();
     match *call {
         Call::ConvForward { shape } if shape.bias => conv::add_bias(&mut plan, &shape),
-        Call::ConvBackwardFilter { shape } if shape.bias => conv::bias_gradient(&mut plan, &shape),
+        Call::ConvBackwardFilter { shape, accumulate } if shape.bias => {
+            conv::bias_gradient(&mut plan, &shape, accumulate);
+        }
         _ => {}
     }
     (plan.grids, Bytes(plan.scratch))
@@ -128,13 +130,14 @@ impl Plan {
         Workspace(start)
     }
 
-    /// `to` = the sums of `count` parts of `width` floats each, which start at `parts`.
-    fn sum(&mut self, mut parts: Argument, mut count: u64, width: u64, to: Argument) {
+    /// `to` = the sums of `count` parts of `width` floats each, which start at `parts`; or added to what `to` holds.
+    fn sum(&mut self, mut parts: Argument, mut count: u64, width: u64, to: Argument, accumulate: bool) {
         loop {
             let groups = count.div_ceil(FAN);
             let sums = if groups > 1 { self.floats(groups.saturating_mul(width)) } else { to };
             let threads = groups.saturating_mul(width);
-            let arguments = vec![parts, sums, U64(threads), U64(width), U32(narrow(count)), U32(FAN as u32)];
+            let leading = [parts, sums, U64(threads), U64(width), U32(narrow(count)), U32(FAN as u32)];
+            let arguments = [&leading[..], &[flag(accumulate && groups <= 1)]].concat();
             self.launch("sum_parts", threads, arguments);
             (parts, count) = (sums, groups);
             if groups <= 1 {
@@ -166,7 +169,7 @@ fn plan(call: &Call) -> Plan {
     let p = &mut plan;
     match *call {
         Call::ConvForward { shape } => conv::forward(p, &shape),
-        Call::ConvBackwardFilter { shape } => conv::backward_filter(p, &shape),
+        Call::ConvBackwardFilter { shape, accumulate } => conv::backward_filter(p, &shape, accumulate),
         Call::ConvBackwardData { shape, accumulate } => conv::backward_data(p, &shape, accumulate),
         Call::BatchNormForward { shape, epsilon } => norm::forward(p, &shape, epsilon),
         Call::BatchNormRunning { shape, epsilon, momentum } => norm::running(p, &shape, epsilon, momentum),
@@ -198,14 +201,16 @@ fn elementwise(p: &mut Plan, call: &Call) {
         p.launch(kernel, elements.div_ceil(4), arguments);
     }
     match *call {
-        Call::ReluForward { elements: n } => {
-            fours(p, "relu_forward", n, vec![Operand(0), Operand(1), U64(n)]);
+        Call::ReluForward { elements: n, ceiling } => {
+            fours(p, "relu_forward", n, vec![Operand(0), Operand(1), U64(n), F32(ceiling)]);
         }
-        Call::ReluBackward { elements: n, accumulate } => {
-            fours(p, "relu_backward", n, vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)]);
+        Call::ReluBackward { elements: n, ceiling, accumulate } => {
+            let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
+            fours(p, "relu_backward", n, [&leading[..], &[F32(ceiling), flag(accumulate)]].concat());
         }
-        Call::ReluMaskForward { elements: n } => {
-            p.launch("relu_mask_forward", n.div_ceil(8), vec![Operand(0), Operand(1), Operand(2), U64(n)]);
+        Call::ReluMaskForward { elements: n, ceiling } => {
+            let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), F32(ceiling)];
+            p.launch("relu_mask_forward", n.div_ceil(8), arguments);
         }
         Call::ReluMaskBackward { elements: n, accumulate } => {
             let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)];
@@ -218,11 +223,11 @@ fn elementwise(p: &mut Plan, call: &Call) {
             fours(p, "gelu_backward", n, vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)]);
         }
         Call::Add { elements: n } => fours(p, "add", n, vec![Operand(0), Operand(1), Operand(2), U64(n)]),
-        Call::DropoutForward { elements: n, probability, stream } => {
-            fours(p, "dropout", n, dropout(n, probability, stream, false));
+        Call::DropoutForward { elements: n, probability, stream, whole } => {
+            fours(p, "dropout", n, dropout(n, probability, stream, [whole, false]));
         }
-        Call::DropoutBackward { elements: n, probability, stream, accumulate } => {
-            fours(p, "dropout", n, dropout(n, probability, stream, accumulate));
+        Call::DropoutBackward { elements: n, probability, stream, whole, accumulate } => {
+            fours(p, "dropout", n, dropout(n, probability, stream, [whole, accumulate]));
         }
         Call::ConcatPart { rows, channels, first, total } => {
             let n = rows.saturating_mul(channels);
@@ -247,7 +252,7 @@ fn flag(set: bool) -> Argument {
     U32(u32::from(set))
 }
 
-fn dropout(elements: u64, probability: f32, stream: u32, accumulate: bool) -> Vec<Argument> {
+fn dropout(elements: u64, probability: f32, stream: u32, [whole, accumulate]: [bool; 2]) -> Vec<Argument> {
     let scale = 1.0 / (1.0 - probability);
     vec![
         Operand(0),
@@ -257,6 +262,7 @@ fn dropout(elements: u64, probability: f32, stream: u32, accumulate: bool) -> Ve
         F32(probability),
         F32(scale),
         U32(stream),
+        flag(whole),
         flag(accumulate),
     ]
 }
@@ -315,7 +321,7 @@ fn loss(p: &mut Plan, shape: &RowShape) {
         threads,
         vec![probabilities, labels, sums, gaps, right, of_rows, rows, channels],
     );
-    p.sum(of_rows, shape.rows, 3, total);
+    p.sum(of_rows, shape.rows, 3, total, false);
     p.launch("loss_metrics", 1, vec![total, metrics]);
 }
 
@@ -325,7 +331,7 @@ fn loss_backward(p: &mut Plan, shape: &RowShape) {
     let counts = p.floats(parts);
     let counted = p.floats(1);
     p.launch("count_labels", parts, vec![labels, counts, U64(shape.rows), U32(FAN as u32)]);
-    p.sum(counts, parts, 1, counted);
+    p.sum(counts, parts, 1, counted, false);
     let n = elements(shape);
     p.launch(
         "softmax_backward",

@@ -3,16 +3,16 @@
 // A sum over rows is made in parts: part k of K has the rows k, k + K, k + 2K, ..., so that neighbouring threads read
 // neighbouring addresses whatever the number of channels. Parts are then summed FAN at a time, in order, in f64.
 
-// sums[group][j] = sum of parts[i][j] over the `fan` parts of the group; n is groups x width.
+// sums[group][j] = sum of parts[i][j] over the `fan` parts of the group, or added to it; n is groups x width.
 KERNEL(sum_parts, (const float *parts, float *sums, unsigned long long n, unsigned long long width, unsigned count,
-                   unsigned fan)) {
+                   unsigned fan, unsigned accumulate)) {
     u64 i = INDEX;
     if (i >= n) return;
     u64 group = i / width, j = i - group * width;
     unsigned first = (unsigned)group * fan, last = count - first < fan ? count : first + fan;
     double sum = 0.0;
     for (unsigned part = first; part < last; part++) sum += (double)parts[part * width + j];
-    sums[i] = (float)sum;
+    sums[i] = accumulate ? sums[i] + (float)sum : (float)sum;
 }
 
 // parts[k][c] = sum of x over the rows of part k: the gradient of a bias.

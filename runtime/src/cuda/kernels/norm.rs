@@ -15,14 +15,14 @@ pub(super) fn parts(shape: &RowShape) -> u64 {
     (PARALLEL / shape.channels.max(1)).clamp(1, most)
 }
 
-/// `to` = the sums of x over all rows, for each channel: the gradient of a bias.
-pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argument) {
+/// `to` = the sums of x over all rows, for each channel, or added to what it holds: the gradient of a bias.
+pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argument, accumulate: bool) {
     let count = parts(shape);
     let width = shape.channels;
     let of_parts = p.floats(count.saturating_mul(width));
     let arguments = vec![x, of_parts, U64(shape.rows), U32(narrow(width)), U32(narrow(count))];
     p.launch("channel_parts", count.saturating_mul(width), arguments);
-    p.sum(of_parts, count, width, to);
+    p.sum(of_parts, count, width, to, accumulate);
 }
 
 /// x, gamma, beta -> y, stats.
@@ -77,7 +77,7 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     let threads = count.saturating_mul(shape.channels);
     // The mean is the first half of stats.
     p.launch("gradient_parts", threads, vec![x, dy, stats, of_parts, rows, channels, U32(narrow(count))]);
-    p.sum(of_parts, count, width, sums);
+    p.sum(of_parts, count, width, sums, false);
     let arguments = vec![sums, stats, dgamma, dbeta, slopes, rows, channels];
     p.launch("batch_norm_slopes", shape.channels, arguments);
     let n = elements(shape);

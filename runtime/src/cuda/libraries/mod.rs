@@ -77,7 +77,7 @@ impl Operands {
     fn of(call: &Call, addresses: &[u64]) -> Option<(Pass, Operands)> {
         let (pass, [x, w, y], accumulate) = match call {
             Call::ConvForward { shape } => (Pass::Forward, [0, 1, if shape.bias { 3 } else { 2 }], false),
-            Call::ConvBackwardFilter { .. } => (Pass::BackwardFilter, [0, 2, 1], false),
+            Call::ConvBackwardFilter { accumulate, .. } => (Pass::BackwardFilter, [0, 2, 1], *accumulate),
             Call::ConvBackwardData { accumulate, .. } => (Pass::BackwardData, [2, 1, 0], *accumulate),
             _ => return None,
         };
@@ -89,7 +89,7 @@ impl Operands {
 fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
     match *call {
         Call::ConvForward { shape } => Some((Pass::Forward, shape)),
-        Call::ConvBackwardFilter { shape } => Some((Pass::BackwardFilter, shape)),
+        Call::ConvBackwardFilter { shape, .. } => Some((Pass::BackwardFilter, shape)),
         Call::ConvBackwardData { shape, .. } => Some((Pass::BackwardData, shape)),
         _ => None,
     }

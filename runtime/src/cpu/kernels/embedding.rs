@@ -1,0 +1,120 @@
+//! Tables of tokens: a row for each token, and the gradient of the table.
+//!
+//! The gradient is cut by channels: a task goes through all tokens in their order and adds to its channels of the tokens'
+//! rows, so that each row is one sum in one order.
+//!
+//! What it deliberately does not do: skip a token (there is no padding token), or keep a sparse gradient.
+
+use super::elementwise::PIECE;
+use super::threads::Threads;
+use super::vector::{Ptr, map_rows};
+use plimsoll_ir::program::EmbeddingShape;
+
+/// Channels of a task of the gradient.
+const CHANNELS: usize = 64;
+
+/// Calls for the tokens that are looked up, by number.
+struct Lookup {
+    tokens: Ptr<i32>,
+    length: usize,
+    first: usize,
+    count: usize,
+    all: usize,
+    vocabulary: usize,
+    width: usize,
+}
+
+impl Lookup {
+    fn of(s: &EmbeddingShape, tokens: Ptr<i32>) -> Lookup {
+        let [length, first, count] = [s.length, s.first, s.count].map(|n| n as usize);
+        let [all, vocabulary, width] = [s.batch * s.count, s.vocabulary, s.width].map(|n| n as usize);
+        Lookup { tokens, length, first, count, all, vocabulary, width }
+    }
+
+    /// The first element of the row of token number `i` of all that are looked up.
+    ///
+    /// # Safety
+    /// The tokens live.
+    ///
+    /// # Panics
+    /// Where the table has no such row.
+    unsafe fn row(&self, i: usize) -> usize {
+        let (sample, at) = (i / self.count, self.first + i % self.count);
+        // SAFETY: the caller's promise.
+        let token = unsafe { self.tokens.at(sample * self.length + at).get() };
+        let row = usize::try_from(token).ok().filter(|row| *row < self.vocabulary);
+        let row = row.unwrap_or_else(|| {
+            panic!(
+                "token {token}, at position {at} of sample {sample}, is not in the vocabulary of {} tokens, \
+                 0 to {}",
+                self.vocabulary,
+                self.vocabulary.saturating_sub(1)
+            )
+        });
+        row * self.width
+    }
+}
+
+/// y = the rows of the table that the tokens name.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap.
+///
+/// # Panics
+/// Where a token is not in the vocabulary.
+pub(super) unsafe fn forward(
+    shape: &EmbeddingShape,
+    tokens: Ptr<i32>,
+    weight: Ptr<f32>,
+    y: Ptr<f32>,
+    threads: &Threads,
+) {
+    let lookup = Lookup::of(shape, tokens);
+    let of_task = (PIECE / lookup.width.max(1)).max(1);
+    threads.each(lookup.all.div_ceil(of_task), |task, _| {
+        for i in task * of_task..lookup.all.min((task + 1) * of_task) {
+            // SAFETY: the caller's promise; the row is in the table, and tokens have places of their own in y.
+            unsafe {
+                let from = weight.at(lookup.row(i));
+                from.0.copy_to_nonoverlapping(y.at(i * lookup.width).0, lookup.width);
+            }
+        }
+    });
+}
+
+/// dweight = for each row the sum of dy where its token stood, or added to dweight.
+///
+/// # Safety
+/// Live operands of the shape that do not overlap.
+///
+/// # Panics
+/// Where a token is not in the vocabulary.
+pub(super) unsafe fn backward(
+    shape: &EmbeddingShape,
+    accumulate: bool,
+    tokens: Ptr<i32>,
+    dy: Ptr<f32>,
+    dweight: Ptr<f32>,
+    threads: &Threads,
+) {
+    let lookup = Lookup::of(shape, tokens);
+    let width = lookup.width;
+    threads.each(width.div_ceil(CHANNELS), |task, _| {
+        let first = task * CHANNELS;
+        let channels = CHANNELS.min(width - first);
+        if !accumulate {
+            for row in 0..lookup.vocabulary {
+                // SAFETY: the caller's promise; tasks have channels of their own.
+                unsafe { dweight.at(row * width + first).slice_mut(channels).fill(0.0) };
+            }
+        }
+        for i in 0..lookup.all {
+            // SAFETY: as above; the row is in the table.
+            unsafe {
+                let sum = dweight.at(lookup.row(i) + first);
+                let dy = dy.at(i * width + first);
+                map_rows([sum, dy], [], sum, 1, channels, |[sum, dy], []| sum + dy);
+            }
+        }
+    });
+}

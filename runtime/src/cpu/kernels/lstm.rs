@@ -1,0 +1,181 @@
+//! A step of a long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gates of Gers et al. 2000): what
+//! becomes of the gates once the matrix products are made, and back.
+//!
+//! With the gates' activations i, f, g, o: cell = f * previous + i * g and h = o * tanh(cell). Backward, with t = tanh(cell)
+//! and d = dcell + dh * o * (1 - t^2), what reaches the cell: the gates' activations get d * g, d * previous, d * i and
+//! dh * t, each times the slope of its function, which follows from its value; the previous cell gets d * f. tanh(cell) is
+//! computed again, since that is cheaper than to keep it.
+//!
+//! What it deliberately does not do: the products, which are convolutions; keep a state from one iteration to the next.
+
+use super::elementwise::PIECE;
+use super::exponential::{sigmoid, tanh};
+use super::threads::Threads;
+use super::vector::{Ptr, map_row, vectorized};
+use plimsoll_ir::program::RowShape;
+
+/// Calls `work(first row, rows)` for the tasks.
+fn tasks(shape: &RowShape, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
+    let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
+    let of_task = (PIECE / (4 * channels).max(1)).max(1);
+    threads.each(rows.div_ceil(of_task), |task, _| {
+        work(task * of_task, of_task.min(rows - task * of_task));
+    });
+}
+
+/// The four gates of a row.
+fn gates(row: Ptr<f32>, channels: usize) -> [Ptr<f32>; 4] {
+    [row, row.at(channels), row.at(2 * channels), row.at(3 * channels)]
+}
+
+vectorized! {
+    /// Some rows of [`forward`]; `outputs` is h, cell, activated.
+    ///
+    /// # Safety
+    /// All are live and of these rows, and nobody else touches them; activated may be gates.
+    unsafe fn forward_rows [](x: Ptr<f32>, previous: Option<Ptr<f32>>, outputs: [Ptr<f32>; 3], rows: usize, channels: usize) {
+        let step = |gates: [f32; 4], previous: f32| {
+            let [i, f, o] = [gates[0], gates[1], gates[3]].map(sigmoid);
+            let g = tanh(gates[2]);
+            let cell = f * previous + i * g;
+            [o * tanh(cell), cell, i, f, g, o]
+        };
+        for row in 0..rows {
+            let start = row * channels;
+            let [h, cell] = [outputs[0], outputs[1]].map(|p| p.at(start));
+            let [i, f, g, o] = gates(x.at(4 * start), channels);
+            let [ai, af, ag, ao] = gates(outputs[2].at(4 * start), channels);
+            let outputs = [h, cell, ai, af, ag, ao];
+            // SAFETY: the caller's promise.
+            unsafe {
+                match previous {
+                    Some(previous) => {
+                        map_row([i, f, g, o, previous.at(start)], outputs, channels, |[i, f, g, o, previous]| {
+                            step([i, f, g, o], previous)
+                        });
+                    }
+                    None => map_row([i, f, g, o], outputs, channels, |gates| step(gates, 0.0)),
+                }
+            }
+        }
+    }
+}
+
+/// gates, \[previous\] -> h, cell, activated; `outputs` in this order. Without a previous cell it counts as 0.
+///
+/// # Safety
+/// Live operands of the shape; activated may be gates.
+pub(super) unsafe fn forward(
+    shape: &RowShape,
+    gates: Ptr<f32>,
+    previous: Option<Ptr<f32>>,
+    outputs: [Ptr<f32>; 3],
+    threads: &Threads,
+) {
+    let channels = shape.channels as usize;
+    let [h, cell, activated] = outputs;
+    tasks(shape, threads, |first, rows| {
+        let start = first * channels;
+        let outputs = [h.at(start), cell.at(start), activated.at(4 * start)];
+        let previous = previous.map(|p| p.at(start));
+        // SAFETY: the caller's promise; tasks have rows of their own.
+        unsafe { forward_rows(gates.at(4 * start), previous, outputs, rows, channels) };
+    });
+}
+
+/// What a step's gradient reads and writes beside the gates.
+#[derive(Clone, Copy)]
+pub(super) struct Backward {
+    /// The cell before; none in the first step.
+    pub previous: Option<Ptr<f32>>,
+    /// The cell after.
+    pub cell: Ptr<f32>,
+    /// What reaches h.
+    pub dh: Ptr<f32>,
+    /// What reaches the cell from the next step; none in the last.
+    pub dcell: Option<Ptr<f32>>,
+    /// What goes on to the step before; none in the first, and may be `dcell`.
+    pub dprevious: Option<Ptr<f32>>,
+}
+
+impl Backward {
+    /// From that element on.
+    fn at(self, i: usize) -> Backward {
+        let on = |p: Option<Ptr<f32>>| p.map(|p| p.at(i));
+        let (previous, dcell, dprevious) = (on(self.previous), on(self.dcell), on(self.dprevious));
+        Backward { previous, cell: self.cell.at(i), dh: self.dh.at(i), dcell, dprevious }
+    }
+}
+
+vectorized! {
+    /// Some rows of [`backward`].
+    ///
+    /// # Safety
+    /// All are live and of these rows, and nobody else touches them; dgates may be activated, dprevious may be dcell.
+    unsafe fn backward_rows [](activated: Ptr<f32>, other: Backward, dgates: Ptr<f32>, rows: usize, channels: usize) {
+        let step = |[i, f, g, o]: [f32; 4], [previous, cell, dh, dcell]: [f32; 4]| {
+            let t = tanh(cell);
+            let d = dcell + dh * o * (1.0 - t * t);
+            let di = d * g * i * (1.0 - i);
+            let df = d * previous * f * (1.0 - f);
+            let dg = d * i * (1.0 - g * g);
+            [di, df, dg, dh * t * o * (1.0 - o), d * f]
+        };
+        for row in 0..rows {
+            let start = row * channels;
+            let Backward { previous, cell, dh, dcell, dprevious } = other.at(start);
+            let [i, f, g, o] = gates(activated.at(4 * start), channels);
+            let [di, df, dg, d_o] = gates(dgates.at(4 * start), channels);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (previous.zip(dprevious), dcell) {
+                    (Some((previous, dprevious)), Some(dcell)) => {
+                        let (inputs, outputs) = ([i, f, g, o, previous, cell, dh, dcell], [di, df, dg, d_o, dprevious]);
+                        map_row(inputs, outputs, channels, |[i, f, g, o, previous, cell, dh, dcell]| {
+                            step([i, f, g, o], [previous, cell, dh, dcell])
+                        });
+                    }
+                    (Some((previous, dprevious)), None) => {
+                        let (inputs, outputs) = ([i, f, g, o, previous, cell, dh], [di, df, dg, d_o, dprevious]);
+                        map_row(inputs, outputs, channels, |[i, f, g, o, previous, cell, dh]| {
+                            step([i, f, g, o], [previous, cell, dh, 0.0])
+                        });
+                    }
+                    (None, Some(dcell)) => {
+                        map_row([i, f, g, o, cell, dh, dcell], [di, df, dg, d_o], channels, |[i, f, g, o, cell, dh, dcell]| {
+                            let [di, df, dg, d_o, _] = step([i, f, g, o], [0.0, cell, dh, dcell]);
+                            [di, df, dg, d_o]
+                        });
+                    }
+                    (None, None) => {
+                        map_row([i, f, g, o, cell, dh], [di, df, dg, d_o], channels, |[i, f, g, o, cell, dh]| {
+                            let [di, df, dg, d_o, _] = step([i, f, g, o], [0.0, cell, dh, 0.0]);
+                            [di, df, dg, d_o]
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\].
+///
+/// # Safety
+/// Live operands of the shape; dgates may be activated, dprevious may be dcell. There is a dprevious where there is a
+/// previous cell.
+pub(super) unsafe fn backward(
+    shape: &RowShape,
+    activated: Ptr<f32>,
+    other: Backward,
+    dgates: Ptr<f32>,
+    threads: &Threads,
+) {
+    let channels = shape.channels as usize;
+    tasks(shape, threads, |first, rows| {
+        let start = first * channels;
+        let (activated, dgates) = (activated.at(4 * start), dgates.at(4 * start));
+        // SAFETY: the caller's promise; tasks have rows of their own.
+        unsafe { backward_rows(activated, other.at(start), dgates, rows, channels) };
+    });
+}
