@@ -317,9 +317,10 @@ pub enum Call {
     /// probabilities, labels -> dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
     /// In place allowed.
     SoftmaxCrossEntropyBackward { shape: RowShape },
-    /// hyper, parameter, gradient, momentum -> parameter, momentum: g = gradient + decay * parameter where `decay`
-    /// is set, m = momentum * m + g, parameter -= learning rate * m.
-    Sgd { elements: u64, decay: bool },
+    /// hyper, parameter, \[gradient\], momentum -> parameter, momentum: g = gradient + decay * parameter where `decay`
+    /// is set, m = momentum * m + g, parameter -= learning rate * m. Where `idle` is set there is no gradient, and it counts
+    /// as 0: the layer was dropped from this iteration.
+    Sgd { elements: u64, decay: bool, idle: bool },
 }
 
 /// What a kernel does with an operand.
@@ -412,7 +413,8 @@ impl Call {
             }
             Call::SoftmaxCrossEntropyForward { .. } => &[R, R, W, W],
             Call::SoftmaxCrossEntropyBackward { .. } => &[R, R, W],
-            Call::Sgd { .. } => &[R, U, R, U],
+            Call::Sgd { idle: false, .. } => &[R, U, R, U],
+            Call::Sgd { idle: true, .. } => &[R, U, U],
         }
     }
 

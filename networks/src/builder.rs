@@ -388,7 +388,7 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
             }
             Ok(Shape { height: 1, width: 1, channels: *outputs })
         }
-        LayerKind::Relu { ceiling } if !(*ceiling > 0.0) => {
+        LayerKind::Relu { ceiling } if ceiling.is_nan() || *ceiling <= 0.0 => {
             bad(format!("a ReLU's ceiling is above 0, not {ceiling}"))
         }
         LayerKind::Dropout { probability, .. } if !(0.0..1.0).contains(probability) => {

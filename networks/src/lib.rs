@@ -26,5 +26,5 @@ mod zoo;
 
 pub use builder::Builder;
 pub use error::NetworkError;
-pub use lower::{LowerOptions, Mode, ReluStorage, lower};
+pub use lower::{Draw, LowerOptions, Mode, ReluStorage, lower};
 pub use zoo::{Entry, build, entries, nearest, usual};

@@ -11,6 +11,9 @@
 //! - The gradient of a sum is one tensor, shared by all that were added. Whoever would write over a shared gradient
 //!   writes elsewhere; further gradients of the same feature map are added to the first where it stands.
 //!
+//! A draw of stochastic depth (Huang et al. 2016) may be known beforehand. Then what it drops has no ops, and its parameters
+//! move by momentum and decay alone, as where its gradients are 0; the running statistics of its normalisations stay.
+//!
 //! Weight decay holds for every parameter, as PyTorch's SGD has it by default. What it deliberately does not do: choose
 //! addresses, reorder ops, or say how long anything takes (seconds are 0 until a model fills them in).
 
@@ -23,6 +26,7 @@ use crate::error::NetworkError;
 use crate::resident::{Resident, resident};
 use analysis::Analysis;
 use plimsoll_ir::network::{Layer, LayerKind, Network, Shape, Window};
+use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{
     Call, ConvShape, Kernel, Operand, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
 };
@@ -52,6 +56,23 @@ pub enum ReluStorage {
     Mask,
 }
 
+/// Which branches an iteration drops: what `Dropout { whole: true }` draws in its kernel, known beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Draw {
+    /// The seed of the training.
+    pub seed: u64,
+    /// The number of the iteration.
+    pub step: u32,
+}
+
+impl Draw {
+    /// Whether the layer is a branch that is dropped.
+    pub fn drops(self, layer: LayerId, kind: &LayerKind) -> bool {
+        let LayerKind::Dropout { probability, whole: true } = *kind else { return false };
+        unit_f32(philox4x32(self.seed, [0, 0, self.step, layer.0])[0]) < probability
+    }
+}
+
 /// How to lower.
 #[derive(Clone, Copy)]
 pub struct LowerOptions<'a> {
@@ -59,6 +80,8 @@ pub struct LowerOptions<'a> {
     pub mode: Mode,
     /// What ReLUs keep; of no meaning in evaluation.
     pub relu: ReluStorage,
+    /// The draw of stochastic depth to lower for; none for ops that serve every draw. Of no meaning in evaluation.
+    pub draw: Option<Draw>,
     /// How the device can run a call, the usual way first; never empty. The others become the op's alternatives.
     pub ways: &'a dyn Fn(&Call) -> Vec<Way>,
 }
@@ -66,7 +89,12 @@ pub struct LowerOptions<'a> {
 impl Default for LowerOptions<'_> {
     /// Training, ReLU masks where they save memory, one way for each call, without workspace.
     fn default() -> Self {
-        LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &|_| Way::sole(Bytes::ZERO) }
+        LowerOptions {
+            mode: Mode::Train,
+            relu: ReluStorage::Auto,
+            draw: None,
+            ways: &|_| Way::sole(Bytes::ZERO),
+        }
     }
 }
 
@@ -79,7 +107,7 @@ pub fn lower(network: &Network, batch: u64, options: &LowerOptions) -> Result<Pr
         network,
         batch,
         options,
-        analysis: Analysis::new(network, options),
+        analysis: Analysis::new(network, options)?,
         resident: resident(network)?,
         tensors: Vec::new(),
         ops: Vec::new(),
@@ -214,9 +242,11 @@ impl<'a> Lowering<'a> {
                 continue;
             }
             for trained in self.resident.layers[index].parameters.clone() {
-                let own = [trained.parameter, trained.gradient, trained.momentum].map(Operand::Resident);
-                let operands = [hyper].into_iter().chain(own).collect();
-                let call = Call::Sgd { elements: trained.elements, decay: true };
+                let idle = self.analysis.absent[index];
+                let gradient = (!idle).then_some(trained.gradient);
+                let own = [trained.parameter].into_iter().chain(gradient).chain([trained.momentum]);
+                let operands = [hyper].into_iter().chain(own.map(Operand::Resident)).collect();
+                let call = Call::Sgd { elements: trained.elements, decay: true, idle };
                 let part = trained.name.rsplit('.').next().unwrap_or_default();
                 self.push(LayerId::new(index), &format!("{part}.update"), Phase::Update, call, operands);
             }

@@ -1,13 +1,17 @@
 //! What is known of each layer before the walk: who reads its output last, and whether the backward pass needs it.
 
 use super::{LowerOptions, Mode, ReluStorage};
+use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network};
 
 /// Facts of each layer, by its position.
 pub(super) struct Analysis {
-    /// The layer whose output it hands on unchanged: itself, but for dropout in evaluation.
+    /// The layer whose output it hands on unchanged: itself, but for dropout in evaluation, and for sums of which a draw of
+    /// stochastic depth leaves one term.
     source: Vec<LayerId>,
+    /// Whether a draw of stochastic depth leaves it out: a dropped branch, and what only leads to it.
+    pub absent: Vec<bool>,
     /// Whether a parameter is trained at or above it, so that the gradient of its output is needed.
     pub trained: Vec<bool>,
     /// The last layer that reads its output forward.
@@ -21,11 +25,12 @@ pub(super) struct Analysis {
 }
 
 impl Analysis {
-    pub(super) fn new(network: &Network, options: &LowerOptions) -> Analysis {
+    pub(super) fn new(network: &Network, options: &LowerOptions) -> Result<Analysis, NetworkError> {
         let count = network.layers.len();
         let evaluate = options.mode == Mode::Evaluate;
         let mut facts = Analysis {
             source: (0..count).map(LayerId::new).collect(),
+            absent: absent(network, options)?,
             trained: vec![false; count],
             last_reader: vec![None; count],
             kept: vec![false; count],
@@ -33,12 +38,17 @@ impl Analysis {
             adds_up: vec![false; count],
         };
         for (i, layer) in network.layers.iter().enumerate() {
-            let inputs: Vec<LayerId> = layer.inputs.iter().map(|input| facts.source(*input)).collect();
+            if facts.absent[i] {
+                continue;
+            }
+            let present = layer.inputs.iter().filter(|input| !facts.absent[input.index()]);
+            let inputs: Vec<LayerId> = present.map(|input| facts.source(*input)).collect();
             facts.trained[i] = !evaluate
                 && (network.parameters(layer) > 0
                     || layer.shares.is_some()
                     || inputs.iter().any(|v| facts.trained[v.index()]));
-            if evaluate && matches!(layer.kind, LayerKind::Dropout { .. }) {
+            let one_term = layer.kind == LayerKind::Add && inputs.len() == 1;
+            if one_term || evaluate && matches!(layer.kind, LayerKind::Dropout { .. }) {
                 facts.source[i] = inputs[0];
                 continue;
             }
@@ -72,11 +82,16 @@ impl Analysis {
             }
         }
         let mut given = vec![false; count];
-        for (i, layer) in network.layers.iter().enumerate().rev() {
+        for (i, layer) in network.layers.iter().enumerate().rev().filter(|(i, _)| !facts.absent[*i]) {
             let owner = layer.shares.map_or(i, LayerId::index);
             facts.adds_up[i] = std::mem::replace(&mut given[owner], true);
         }
-        facts
+        Ok(facts)
+    }
+
+    /// Whether a layer has no op of its own, and hands on what `source` gives.
+    pub(super) fn hands_on(&self, layer: LayerId) -> bool {
+        self.source(layer) != layer
     }
 
     /// The layer that computes what `layer` hands on.
@@ -89,4 +104,32 @@ impl Analysis {
     pub(super) fn may_overwrite(&self, value: LayerId, reader: LayerId) -> bool {
         value.index() > 0 && !self.kept[value.index()] && self.last_reader[value.index()] == Some(reader)
     }
+}
+
+/// The layers that a draw leaves out. What is dropped is 0, which only a sum with one other term left can do without.
+fn absent(network: &Network, options: &LowerOptions) -> Result<Vec<bool>, NetworkError> {
+    let mut absent = vec![false; network.layers.len()];
+    let Some(draw) = options.draw.filter(|_| options.mode == Mode::Train) else {
+        return Ok(absent);
+    };
+    let mut needed = vec![false; network.layers.len()];
+    *needed.last_mut().expect("a network ends in its loss") = true;
+    for (i, layer) in network.layers.iter().enumerate().rev() {
+        absent[i] = !needed[i] || draw.drops(LayerId::new(i), &layer.kind);
+        if !absent[i] {
+            layer.inputs.iter().for_each(|input| needed[input.index()] = true);
+        }
+    }
+    for (i, layer) in network.layers.iter().enumerate().filter(|(i, _)| !absent[*i]) {
+        let left = layer.inputs.iter().filter(|input| !absent[input.index()]).count();
+        if left < layer.inputs.len() && !(layer.kind == LayerKind::Add && left == 1) {
+            let why = format!(
+                "the draw of iteration {} drops what it takes; only a sum of which one term is left can be lowered for a \
+                 draw, so lower for all draws",
+                draw.step
+            );
+            return Err(NetworkError::BadLayer { layer: network.layers[i].name.clone(), why });
+        }
+    }
+    Ok(absent)
 }

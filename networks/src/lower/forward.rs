@@ -12,7 +12,13 @@ impl Lowering<'_> {
     pub(super) fn forward(&mut self, images: TensorId, labels: TensorId) {
         for index in 0..self.network.layers.len() {
             let id = LayerId::new(index);
-            let value = if index == 0 { images } else { self.forward_layer(id, labels) };
+            let value = if index == 0 || self.analysis.absent[index] {
+                images
+            } else if self.analysis.hands_on(id) {
+                self.value(self.analysis.source(id))
+            } else {
+                self.forward_layer(id, labels)
+            };
             self.values.push(value);
         }
     }
@@ -81,7 +87,6 @@ impl Lowering<'_> {
                 let call = Call::AvgPoolForward { shape: self.pool_shape(layer) };
                 self.forward_op(id, call, x, &[], None, &[])
             }
-            LayerKind::Dropout { .. } if self.options.mode == Mode::Evaluate => x,
             LayerKind::Dropout { probability, whole } => {
                 let call = Call::DropoutForward { elements, probability, stream: id.0, whole };
                 let over = self.overwritten(id, &inputs);

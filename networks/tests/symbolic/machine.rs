@@ -281,7 +281,9 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
         Call::SoftmaxCrossEntropyBackward { shape: s } => {
             vec![4 * s.rows * s.channels, 4 * s.rows, 4 * s.rows * s.channels]
         }
-        Call::Sgd { elements, .. } => vec![24, 4 * elements, 4 * elements, 4 * elements],
+        Call::Sgd { elements, idle, .. } => {
+            [24].into_iter().chain(vec![4 * elements; if idle { 2 } else { 3 }]).collect()
+        }
     }
 }
 
@@ -402,10 +404,12 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let (logits, labels) = (terms.argument_of("softmax", get(0)), get(1));
             vec![(2, terms.apply("dlogits", &[logits, labels]))]
         }
-        Call::Sgd { decay, .. } => {
-            let inputs = [get(0), get(1), get(2), get(3)];
+        Call::Sgd { decay, idle, .. } => {
+            let momentum = if idle { 2 } else { 3 };
+            let gradient = if idle { terms.atom("nothing") } else { get(2) };
+            let inputs = [get(0), get(1), gradient, get(momentum)];
             let parameter = terms.apply(&format!("sgd {decay}"), &inputs);
-            vec![(1, parameter), (3, terms.apply(&format!("sgd momentum {decay}"), &inputs))]
+            vec![(1, parameter), (momentum, terms.apply(&format!("sgd momentum {decay}"), &inputs))]
         }
         Call::BatchNormBackward { accumulate, .. } | Call::LayerNormBackward { accumulate, .. } => {
             let of_rows = matches!(call, Call::LayerNormBackward { .. });

@@ -15,7 +15,7 @@ use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, NetworkSpec,
 use plimsoll_ir::program::{Program, Role, Way};
 use plimsoll_ir::trace::{Op, Phase};
 use plimsoll_ir::{Bytes, LayerId};
-use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
+use plimsoll_networks::{Builder, Draw, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 use proptest::prelude::*;
 use reference::Reference;
 use terms::Terms;
@@ -29,11 +29,11 @@ fn check(network: &Network, batch: u64) {
         for mode in [Mode::Train, Mode::Evaluate] {
             let other = Way { name: "other".into(), workspace: Bytes(300) };
             let ways = |_: &_| [Way::sole(Bytes(100)), vec![other.clone()]].concat();
-            let options = LowerOptions { mode, relu, ways: &ways };
+            let options = LowerOptions { mode, relu, draw: None, ways: &ways };
             let program = lower(network, batch, &options).expect("it lowers");
             program.trace.validate().expect("the trace is sound");
             check_form(&program);
-            prove(network, batch, mode, &program);
+            prove(network, batch, mode, &program, &[]);
             layouts.push(program.resident);
         }
     }
@@ -82,9 +82,9 @@ fn check_form(program: &Program) {
 }
 
 /// Runs the program on symbols and compares all that it leaves with what the network says.
-fn prove(network: &Network, batch: u64, mode: Mode, program: &Program) {
+fn prove(network: &Network, batch: u64, mode: Mode, program: &Program, dropped: &[LayerId]) {
     let mut terms = Terms::default();
-    let mut expected = Reference::new(&mut terms, network, batch, mode == Mode::Train);
+    let mut expected = Reference::new(&mut terms, network, batch, mode == Mode::Train, dropped);
     if mode == Mode::Train {
         expected.differentiate(&mut terms);
     }
@@ -105,11 +105,13 @@ fn prove(network: &Network, batch: u64, mode: Mode, program: &Program) {
             Role::Parameter(_) => same(expected.parameter(&mut terms, name)),
             Role::Momentum => same(expected.momentum(&mut terms, name)),
             Role::Gradient => same(expected.gradient(name)),
+            // What is dropped leaves no statistics.
+            Role::State(_) if found == Some(terms.atom(name)) && !dropped.is_empty() => {}
             Role::State(_) => same(expected.state(&mut terms, name)),
             Role::Hyper => same(Some(terms.atom("hyper"))),
             Role::Metrics => same(Some(expected.metrics)),
         }
-        if region.role == Role::Gradient && mode == Mode::Train {
+        if region.role == Role::Gradient && mode == Mode::Train && dropped.is_empty() {
             let sharing = sharing(network, name);
             assert_eq!(
                 machine.times_written(region.offset),
@@ -183,6 +185,73 @@ fn attention(length: u32, heads: u32, causal: bool) -> Result<Network, NetworkEr
     let head = LayerKind::Conv { out_channels: 7, window: pixel, groups: 1, bias: false };
     let logits = b.add_sharing("logits", head, &[x], table)?;
     b.finish(logits)
+}
+
+/// Residual blocks of which some may be dropped, one of them inside another.
+fn stochastic_depth() -> Result<Network, NetworkError> {
+    let spec = NetworkSpec { name: "blocks".to_owned(), image: [4, 4], channels: 2, classes: 3 };
+    let mut b = Builder::new(&spec)?;
+    let drop = LayerKind::Dropout { probability: 0.5, whole: true };
+    let mut x = b.conv("stem", b.images(), 4, Window::square(3, 1, 1), false)?;
+    for i in 0..4 {
+        let shortcut = if i == 2 { b.conv("shortcut", x, 4, Window::square(1, 1, 0), false)? } else { x };
+        let mut y = b.conv(&format!("conv{i}"), x, 4, Window::square(3, 1, 1), true)?;
+        y = b.batch_norm(&format!("bn{i}"), y)?;
+        y = b.relu(&format!("relu{i}"), y)?;
+        if i == 3 {
+            let inner = b.conv("inner", y, 4, Window::square(1, 1, 0), false)?;
+            let inner = b.add("drop inner", drop.clone(), &[inner])?;
+            y = b.add("sum inner", LayerKind::Add, &[inner, y])?;
+        }
+        y = b.add(&format!("drop{i}"), drop.clone(), &[y])?;
+        let terms = if i % 2 == 0 { [y, shortcut] } else { [shortcut, y] };
+        x = b.add(&format!("sum{i}"), LayerKind::Add, &terms)?;
+        x = b.relu(&format!("out{i}"), x)?;
+    }
+    let logits = b.fully_connected("logits", x, 3)?;
+    b.finish(logits)
+}
+
+/// Every draw has ops of its own, which leave out what it drops, and nothing else changes.
+#[test]
+fn draws_leave_out_what_they_drop() {
+    let network = stochastic_depth().expect("it is sound");
+    let all = lower(&network, 2, &LowerOptions::default()).expect("it lowers");
+    let mut seen = std::collections::HashSet::new();
+    for step in 0..100 {
+        let draw = Draw { seed: 7, step };
+        let dropped: Vec<LayerId> = (0..network.layers.len())
+            .map(LayerId::new)
+            .filter(|id| draw.drops(*id, &network.layer(*id).kind))
+            .collect();
+        for relu in RELU {
+            let options = LowerOptions { draw: Some(draw), relu, ..LowerOptions::default() };
+            let program = lower(&network, 2, &options).expect("it lowers");
+            program.trace.validate().expect("the trace is sound");
+            prove(&network, 2, Mode::Train, &program, &dropped);
+            assert_eq!(program.resident, all.resident);
+            assert_eq!(program.trace.ops.len() < all.trace.ops.len(), !dropped.is_empty());
+        }
+        seen.insert(dropped);
+    }
+    assert!(seen.len() > 20, "{} of 32 draws were seen", seen.len());
+}
+
+#[test]
+fn a_dropped_layer_that_no_sum_can_do_without_is_refused() {
+    let spec = NetworkSpec { name: "chain".to_owned(), image: [4, 4], channels: 2, classes: 3 };
+    let mut b = Builder::new(&spec).expect("a sound spec");
+    let x =
+        b.add("drop", LayerKind::Dropout { probability: 0.5, whole: true }, &[LayerId(0)]).expect("sound");
+    let logits = b.fully_connected("logits", x, 3).expect("sound");
+    let network = b.finish(logits).expect("sound");
+    let lowered = |step| {
+        let draw = Some(Draw { seed: 1, step });
+        lower(&network, 2, &LowerOptions { draw, ..LowerOptions::default() })
+    };
+    let errors: Vec<String> = (0..20).filter_map(|step| lowered(step).err()).map(|e| e.to_string()).collect();
+    assert!((1..20).contains(&errors.len()), "{errors:?}");
+    assert!(errors.iter().all(|e| e.contains("`logits`") && e.contains("lower for all draws")), "{errors:?}");
 }
 
 #[test]

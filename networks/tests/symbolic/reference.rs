@@ -10,6 +10,8 @@ pub struct Reference<'a> {
     network: &'a Network,
     batch: u64,
     train: bool,
+    /// The layers that are dropped.
+    dropped: &'a [LayerId],
     values: Vec<TermId>,
     /// The cell state of each step of a memory, and its gradient from the step after.
     cells: HashMap<usize, TermId>,
@@ -21,12 +23,28 @@ pub struct Reference<'a> {
 
 impl<'a> Reference<'a> {
     /// Computes the forward pass.
-    pub fn new(terms: &mut Terms, network: &'a Network, batch: u64, train: bool) -> Reference<'a> {
+    pub fn new(
+        terms: &mut Terms,
+        network: &'a Network,
+        batch: u64,
+        train: bool,
+        dropped: &'a [LayerId],
+    ) -> Reference<'a> {
         let (gradients, states) = (HashMap::new(), HashMap::new());
         let (cells, dcells) = (HashMap::new(), HashMap::new());
         let values = Vec::new();
-        let mut it =
-            Reference { network, batch, train, values, cells, dcells, gradients, states, metrics: 0 };
+        let mut it = Reference {
+            network,
+            batch,
+            train,
+            dropped,
+            values,
+            cells,
+            dcells,
+            gradients,
+            states,
+            metrics: 0,
+        };
         for (index, layer) in network.layers.iter().enumerate() {
             let value = it.forward(terms, index, layer);
             it.values.push(value);
@@ -51,7 +69,10 @@ impl<'a> Reference<'a> {
         if !self.train {
             return Some(terms.atom(otherwise));
         }
-        let gradient = self.gradient(name).expect("every parameter has a gradient");
+        let gradient = self.gradient(name).unwrap_or_else(|| {
+            assert!(!self.dropped.is_empty(), "{name}: every parameter has a gradient");
+            terms.atom("nothing")
+        });
         let momentum = terms.atom(&format!("momentum of {name}"));
         let (hyper, parameter) = (terms.atom("hyper"), terms.atom(name));
         Some(terms.apply(function, &[hyper, parameter, gradient, momentum]))
@@ -124,7 +145,10 @@ impl<'a> Reference<'a> {
                 let hyper = terms.atom("hyper");
                 terms.apply(&format!("dropout {probability} {index} {whole}"), &[hyper, x])
             }
-            LayerKind::Add => terms.sum(x, inputs[1]),
+            LayerKind::Add => {
+                let left = layer.inputs.iter().zip(&inputs).filter(|(id, _)| !self.dropped.contains(id));
+                left.map(|(_, value)| *value).reduce(|a, b| terms.sum(a, b)).expect("a term is left")
+            }
             LayerKind::Concat { along } => {
                 let mut whole = terms.apply("part from 0", &[x]);
                 let mut first = self.part(layer.inputs[0], along);
@@ -150,6 +174,12 @@ impl<'a> Reference<'a> {
     pub fn differentiate(&mut self, terms: &mut Terms) {
         let mut sums: Vec<Option<TermId>> = vec![None; self.network.layers.len()];
         for (index, layer) in self.network.layers.iter().enumerate().skip(1).rev() {
+            if sums[index].is_none()
+                && !self.dropped.is_empty()
+                && layer.kind != LayerKind::SoftmaxCrossEntropy
+            {
+                continue;
+            }
             for (input, gradient) in self.backward(terms, index, layer, sums[index]) {
                 let sum = &mut sums[input];
                 *sum = Some(sum.map_or(gradient, |before| terms.sum(before, gradient)));
@@ -244,7 +274,10 @@ impl<'a> Reference<'a> {
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 terms.apply(&format!("lrn dx {size} {alpha} {beta} {bias}"), &[x, dy])
             }
-            LayerKind::Add => return layer.inputs.iter().map(|i| (i.index(), dy)).collect(),
+            LayerKind::Add => {
+                let left = layer.inputs.iter().filter(|i| !self.dropped.contains(i));
+                return left.map(|i| (i.index(), dy)).collect();
+            }
             LayerKind::Concat { along } => {
                 let mut first = 0;
                 let part = |id: &LayerId| {
