@@ -183,9 +183,9 @@ fn spans(call: &Call) -> Vec<u64> {
             let logits = words(&[shape.rows, shape.channels]);
             vec![logits, words(&[shape.rows]), logits]
         }
-        Call::Sgd { elements, .. } => {
+        Call::Sgd { elements, idle, .. } => {
             let x = words(&[*elements]);
-            vec![hyper, x, x, x]
+            if *idle { vec![hyper, x, x] } else { vec![hyper, x, x, x] }
         }
     }
 }
@@ -241,7 +241,8 @@ mod tests {
         check(Call::SplitPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[60, 24]);
         check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
         check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
-        check(Call::Sgd { elements: 7, decay: true }, &[24, 28, 28, 28]);
+        check(Call::Sgd { elements: 7, decay: true, idle: false }, &[24, 28, 28, 28]);
+        check(Call::Sgd { elements: 7, decay: true, idle: true }, &[24, 28, 28]);
         check(
             Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0, whole: false },
             &[24, u64::MAX, u64::MAX],

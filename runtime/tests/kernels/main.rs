@@ -480,17 +480,21 @@ fn descent_of(n: usize, seed: u32) {
         Hyper { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.01, seed_low: 0, seed_high: 0, step: 0 };
     let random = &mut Random::new(seed);
     let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
-    for decay in [false, true] {
+    for (decay, idle) in [(false, false), (true, false), (false, true), (true, true)] {
         let moved: Vec<f64> = (0..n)
             .map(|i| {
                 let penalty = if decay { 0.01 * f64::from(p[i]) } else { 0.0 };
-                0.9 * f64::from(m[i]) + f64::from(g[i]) + penalty
+                let gradient = if idle { 0.0 } else { f64::from(g[i]) };
+                0.9 * f64::from(m[i]) + gradient + penalty
             })
             .collect();
         let stepped: Vec<f64> = p.iter().zip(&moved).map(|(p, m)| f64::from(*p) - 0.1 * m).collect();
-        let call = Call::Sgd { elements: n as u64, decay };
-        let args = [Arg::In(hyper.to_bytes().to_vec()), updated(&p), input(&g), updated(&m)];
-        check(&call, &args, &[(1, &stepped), (3, &moved)]);
+        let call = Call::Sgd { elements: n as u64, decay, idle };
+        let mut args = vec![Arg::In(hyper.to_bytes().to_vec()), updated(&p), input(&g), updated(&m)];
+        if idle {
+            args.remove(2);
+        }
+        check(&call, &args, &[(1, &stepped), (args.len() - 1, &moved)]);
     }
 }
 

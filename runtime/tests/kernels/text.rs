@@ -210,7 +210,8 @@ fn calls() -> Vec<Call> {
         Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
         Call::SoftmaxCrossEntropyForward { shape: rows },
         Call::SoftmaxCrossEntropyBackward { shape: rows },
-        Call::Sgd { elements, decay: true },
+        Call::Sgd { elements, decay: true, idle: false },
+        Call::Sgd { elements, decay: true, idle: true },
     ]);
     all
 }

@@ -22,13 +22,7 @@ const ROWS: usize = 64;
 ///
 /// # Safety
 /// Live operands of the shape; y may be x.
-pub(super) unsafe fn forward(
-    shape: &RowShape,
-    x: Ptr<f32>,
-    bias: Ptr<f32>,
-    y: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn forward(shape: &RowShape, x: Ptr<f32>, bias: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
     let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
     if shape.channels >= LONG {
         pieces(shape.rows * shape.channels, threads, |start, len| {

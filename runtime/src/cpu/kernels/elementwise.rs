@@ -49,13 +49,7 @@ fn relu(x: f32, ceiling: f32) -> f32 {
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
-pub(super) unsafe fn relu_forward(
-    elements: u64,
-    ceiling: f32,
-    x: Ptr<f32>,
-    y: Ptr<f32>,
-    threads: &Threads,
-) {
+pub(super) unsafe fn relu_forward(elements: u64, ceiling: f32, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
     // SAFETY: the caller's promise.
     unsafe { map(elements, [x], y, threads, move |[x]| relu(x, ceiling)) };
 }

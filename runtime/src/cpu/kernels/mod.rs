@@ -207,8 +207,9 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             Call::SoftmaxCrossEntropyBackward { shape: s } => {
                 loss::backward(&s, f(0), labels(1), f(2), threads);
             }
-            Call::Sgd { elements, decay } => {
-                sgd::step(elements, decay, f(0), [f(1), f(2), f(3)], threads);
+            Call::Sgd { elements, decay, idle } => {
+                let operands = if idle { (f(1), None, f(2)) } else { (f(1), Some(f(2)), f(3)) };
+                sgd::step(elements, decay, f(0), operands, threads);
             }
         }
     }

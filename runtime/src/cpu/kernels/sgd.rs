@@ -24,7 +24,24 @@ vectorized! {
     }
 }
 
-/// One step. `operands` is parameter, gradient, momentum.
+vectorized! {
+    /// The same with a gradient of 0, to the bit.
+    ///
+    /// # Safety
+    /// Live operands of that many elements that do not overlap and that nobody else touches.
+    unsafe fn coast [](rates: [f32; 3], operands: [Ptr<f32>; 2], len: usize) {
+        let [rate, momentum, decay] = rates;
+        let [parameter, old] = operands;
+        // SAFETY: the caller's promise.
+        let (parameter, old) = unsafe { (parameter.slice_mut(len), old.slice_mut(len)) };
+        for (p, m) in parameter.iter_mut().zip(old) {
+            *m = momentum * *m + (0.0 + decay * *p);
+            *p -= rate * *m;
+        }
+    }
+}
+
+/// One step. `operands` is parameter, gradient (where there is one), momentum.
 ///
 /// # Safety
 /// `hyper` holds [`plimsoll_ir::program::Hyper`]; live operands of that many elements that do not overlap.
@@ -32,14 +49,20 @@ pub(super) unsafe fn step(
     elements: u64,
     decay: bool,
     hyper: Ptr<f32>,
-    operands: [Ptr<f32>; 3],
+    operands: (Ptr<f32>, Option<Ptr<f32>>, Ptr<f32>),
     threads: &Threads,
 ) {
+    let (parameter, gradient, old) = operands;
     // SAFETY: the caller's promise; rate, momentum and decay are the first words.
     let [rate, momentum, weight_decay] = unsafe { [hyper.get(), hyper.at(1).get(), hyper.at(2).get()] };
     let rates = [rate, momentum, if decay { weight_decay } else { 0.0 }];
     pieces(elements, threads, |start, len| {
         // SAFETY: the caller's promise; pieces do not overlap.
-        unsafe { update(rates, operands.map(|p| p.at(start)), len) };
+        unsafe {
+            match gradient {
+                Some(gradient) => update(rates, [parameter, gradient, old].map(|p| p.at(start)), len),
+                None => coast(rates, [parameter, old].map(|p| p.at(start)), len),
+            }
+        };
     });
 }

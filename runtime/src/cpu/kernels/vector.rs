@@ -102,7 +102,11 @@ impl Ptr<f32> {
 /// # Safety
 /// The inputs have as many elements as the row has channels, and nobody writes them.
 #[inline(always)]
-pub(super) unsafe fn along<const N: usize>(inputs: [Ptr<f32>; N], channels: usize, f: impl Fn([f32; N]) -> f32) -> f64 {
+pub(super) unsafe fn along<const N: usize>(
+    inputs: [Ptr<f32>; N],
+    channels: usize,
+    f: impl Fn([f32; N]) -> f32,
+) -> f64 {
     let mut parts = [0.0f32; LANES];
     let whole = channels / LANES * LANES;
     for start in (0..whole).step_by(LANES) {

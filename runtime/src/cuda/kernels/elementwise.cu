@@ -147,17 +147,18 @@ KERNEL(split_part, (const float *dy, float *dx, unsigned long long n, unsigned c
 }
 
 // hyper's words 0 to 2 are learning rate, momentum and weight decay.
-KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float *momentum, unsigned long long n, unsigned decay)) {
+KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float *momentum, unsigned long long n, unsigned decay, unsigned idle)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float rate = hyper[0], keep = hyper[1], penalty = decay ? hyper[2] : 0.0f;
     float p[4], g[4], m[4];
     load(parameter, i, count, p);
+    // Idle, there is no gradient, and something else stands in its place.
     load(gradient, i, count, g);
     load(momentum, i, count, m);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        m[l] = keep * m[l] + (g[l] + penalty * p[l]);
+        m[l] = keep * m[l] + ((idle ? 0.0f : g[l]) + penalty * p[l]);
         p[l] -= rate * m[l];
     }
     store(momentum, i, count, m);

@@ -240,8 +240,9 @@ fn elementwise(p: &mut Plan, call: &Call) {
             let arguments = vec![Operand(0), Operand(1), U64(n), channels, first, total, flag(accumulate)];
             p.launch("split_part", n, arguments);
         }
-        Call::Sgd { elements: n, decay } => {
-            let arguments = vec![Operand(0), Operand(1), Operand(2), Operand(3), U64(n), flag(decay)];
+        Call::Sgd { elements: n, decay, idle } => {
+            let [gradient, momentum] = if idle { [1, 2] } else { [2, 3] }.map(Operand);
+            let arguments = vec![Operand(0), Operand(1), gradient, momentum, U64(n), flag(decay), flag(idle)];
             fours(p, "sgd", n, arguments);
         }
         _ => unreachable!("every other call has an arm of its own in `plan`"),
