@@ -656,6 +656,12 @@ pub struct TraceArgs {
     /// What ReLU keeps for its backward pass
     #[arg(long, value_enum, default_value_t)]
     pub relu: ReluArg,
+    /// With stochastic depth: only what the draw of this iteration leaves; without it, ops that serve every draw
+    #[arg(long, value_name = "ITERATION")]
+    pub draw: Option<u32>,
+    /// With --draw: the seed of the training
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "draw")]
+    pub seed: u64,
     /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU, whose
     /// libraries know their scratch, unless its kernels are our own
     #[arg(long, value_name = "PROFILE", conflicts_with = "device")]

@@ -260,7 +260,7 @@ impl Task {
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Failure> {
         let ways = |call: &Call| self.setup.ways(call);
-        let options = LowerOptions { mode, relu: ReluStorage::Auto, ways: &ways };
+        let options = LowerOptions { mode, relu: ReluStorage::Auto, draw: None, ways: &ways };
         Ok(lower(&self.network, batch, &options)?)
     }
 

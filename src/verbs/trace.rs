@@ -6,11 +6,11 @@ use crate::files;
 use crate::output::{self, Table};
 use crate::task::Setup;
 use crate::verbs::networks::network;
-use plimsoll_ir::network::Network;
+use plimsoll_ir::network::{Layer, LayerKind, Network};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::trace::Trace;
-use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
+use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Sheet};
@@ -21,8 +21,9 @@ pub const MODELLED: &str = "-modelled-";
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let network = network(&args.name, &args.shape)?;
+    let draw = draw(args, &network)?;
     match args.device {
-        Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network),
+        Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network, draw),
         Some(_) => {
             return Err(Failure::usage("only a device that is modelled gives times without a measurement")
                 .help(
@@ -52,7 +53,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         (None, Some(_)) => Way::sole(cuda::workspace_bytes(call)),
         (None, None) => Way::sole(cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads))),
     };
-    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), ways: &ways };
+    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, ways: &ways };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     if let Some(profile) = profile {
         let model = Model::fit(&profile).map_err(Failure::usage)?;
@@ -61,12 +62,28 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     write(args, &trace)
 }
 
+/// The draw that is asked for, which the network must have.
+fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Failure> {
+    let draw = args.draw.map(|step| Draw { seed: args.seed, step });
+    let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { whole: true, .. });
+    if draw.is_some() && !network.layers.iter().any(whole) {
+        return Err(Failure::usage(format_args!("`{}` drops no branches, so it has no draws", args.name))
+            .help("leave --draw out, or choose a network with stochastic depth such as resnet-sd110"));
+    }
+    Ok(draw)
+}
+
 /// The trace with the seconds of a device that is not here; its name says so.
-fn modelled(args: &TraceArgs, sheet: &'static Sheet, network: &Network) -> Result<Vec<Table>, Failure> {
+fn modelled(
+    args: &TraceArgs,
+    sheet: &'static Sheet,
+    network: &Network,
+    draw: Option<Draw>,
+) -> Result<Vec<Table>, Failure> {
     let setup = Setup::modelled(sheet, &args.kernels)?;
     let device = setup.model().expect("it was just modelled");
     let ways = |call: &Call| device.ways(call);
-    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), ways: &ways };
+    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, ways: &ways };
     let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
     device.fill(&mut program);
     let arithmetic = if device.tf32 { "-tf32" } else { "" };

@@ -260,7 +260,7 @@ impl Modelled {
         match call {
             _ if self.tf32 || !self.fast_ways => None,
             Call::ConvForward { shape }
-            | Call::ConvBackwardFilter { shape }
+            | Call::ConvBackwardFilter { shape, .. }
             | Call::ConvBackwardData { shape, .. } => Transformed::new(shape),
             _ => None,
         }
