@@ -207,6 +207,9 @@ fn exact(call: &Call) -> bool {
             | Call::LayerNormBackward { .. }
             | Call::LrnForward { .. }
             | Call::LrnBackward { .. }
+            | Call::BiasBackward { .. }
+            | Call::AttentionForward { .. }
+            | Call::AttentionBackward { .. }
             | Call::SoftmaxCrossEntropyForward { .. }
     )
 }
@@ -241,13 +244,43 @@ fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
 /// where any order of threads does, and on a device, where any run does; gives who computed, and what the operands hold
 /// then. The first is the CPU.
 pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    let mut who = vec![("the CPU", vec![Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)])];
+    let cpu = ("the CPU", vec![Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)]);
+    outcomes_of([vec![cpu], cuda()].concat(), call, args)
+}
+
+/// The same without the CPU, for what stops a run there.
+pub fn cuda_outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    outcomes_of(cuda(), call, args)
+}
+
+/// What the CPU stops with, on any number of threads. Panics where it goes through.
+pub fn panics(call: &Call, args: &[Arg]) -> String {
+    let said = [1, 3].map(|threads| {
+        let run = std::panic::AssertUnwindSafe(|| execute(call, args, Kernels::Cpu(threads)));
+        let payload = std::panic::catch_unwind(run).err().unwrap_or_else(|| panic!("{call:?} goes through"));
+        *payload.downcast::<String>().expect("it says something")
+    });
+    assert_eq!(said[0], said[1], "{call:?}");
+    let [said, _] = said;
+    said
+}
+
+/// Who computes by name, and the ways that must agree to the bit.
+type Who = Vec<(&'static str, Vec<Kernels>)>;
+
+/// Those of CUDA's kernels that there are here.
+fn cuda() -> Who {
+    let mut who = Who::new();
     if text().is_some() {
         who.push(("the text", vec![Kernels::Text(Order::Ascending), Kernels::Text(Order::Descending)]));
     }
     if device().is_some() {
         who.push(("the device", vec![Kernels::Device; 2]));
     }
+    who
+}
+
+fn outcomes_of(who: Who, call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mut outcomes: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
     for (name, ways) in who {
         let first = execute(call, args, ways[0]);
@@ -279,7 +312,9 @@ pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
 fn terms(call: &Call) -> f64 {
     match call {
         Call::BatchNormBackward { shape, .. } | Call::LayerNormBackward { shape, .. } => shape.rows as f64,
-        Call::ConvBackwardFilter { shape } => {
+        Call::BiasBackward { shape, .. } => shape.rows as f64,
+        Call::AttentionBackward { shape, .. } => shape.length as f64,
+        Call::ConvBackwardFilter { shape, .. } => {
             shape.batch as f64 * f64::from(shape.output[0]) * f64::from(shape.output[1])
         }
         _ => 1.0,

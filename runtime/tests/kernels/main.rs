@@ -6,6 +6,7 @@
 //!
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
+mod attention;
 pub mod device;
 mod gelu;
 mod harness;
@@ -13,9 +14,11 @@ mod layer_norm;
 mod nvrtc;
 pub mod random;
 mod reference;
+mod sequences;
 mod text;
 mod ways;
 
+use attention::{attention, attention_gradients_are_derivatives, attention_has_no_surprises_far_out};
 use gelu::{gelu, gelu_gradients_are_derivatives, gelu_has_no_surprises_far_out};
 use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes, output,
@@ -26,6 +29,10 @@ use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape, RowShape};
 use reference::wide;
+use sequences::{
+    biases, embedding_gradients_are_derivatives, embeddings, lstm_gradients_are_derivatives,
+    lstm_has_no_surprises_far_out, lstm_steps, tokens_beyond_the_table,
+};
 
 fn conv_shape(
     batch: u64,
@@ -121,7 +128,15 @@ fn convolution(s: ConvShape, seed: u32) {
     if s.bias {
         expected.push((3, &db));
     }
-    check(&Call::ConvBackwardFilter { shape: s }, &args, &expected);
+    check(&Call::ConvBackwardFilter { shape: s, accumulate: false }, &args, &expected);
+    let old = [2, 3].map(|operand| random.floats(if operand == 2 { n.weight } else { n.out }));
+    let mut sums = Vec::new();
+    for ((operand, gradient), old) in expected.iter().zip(&old) {
+        args[*operand] = updated(old);
+        sums.push((*operand, gradient.iter().zip(old).map(|(g, o)| g + f64::from(*o)).collect::<Vec<_>>()));
+    }
+    let sums: Vec<(usize, &[f64])> = sums.iter().map(|(operand, sum)| (*operand, &sum[..])).collect();
+    check(&Call::ConvBackwardFilter { shape: s, accumulate: true }, &args, &sums);
 
     let args = [input(&dy), input(&w), output(n.x)];
     check_accumulate(|accumulate| Call::ConvBackwardData { shape: s, accumulate }, &args, 2, &dx);
@@ -237,62 +252,78 @@ const LENGTHS: [usize; 8] = [1, 3, 8, 15, 17, 64, 1001, 40_003];
 
 fn relu_add_and_their_gradients() {
     for n in LENGTHS {
-        relu_and_add_of(n, n as u32 % 1000);
+        add_of(n, n as u32 % 1000);
+        for ceiling in [f32::INFINITY, 0.4] {
+            relu_of(n, ceiling, n as u32 % 1000);
+        }
     }
 }
 
-fn relu_and_add_of(n: usize, seed: u32) {
+fn relu_of(n: usize, ceiling: f32, seed: u32) {
     let elements = n as u64;
     let random = &mut Random::new(seed);
     let mut x = random.floats(n);
     x[n / 2] = 0.0;
+    x[n / 3] = ceiling.min(1.0);
     let dy = random.floats(n);
-    let y: Vec<f32> = x.iter().map(|x| x.max(0.0)).collect();
-    let dx: Vec<f64> = x.iter().zip(&dy).map(|(x, d)| if *x > 0.0 { f64::from(*d) } else { 0.0 }).collect();
+    let y: Vec<f32> = x.iter().map(|x| x.clamp(0.0, ceiling)).collect();
+    let inside = |x: f32| x > 0.0 && x < ceiling;
+    let dx: Vec<f64> = x.iter().zip(&dy).map(|(x, d)| if inside(*x) { f64::from(*d) } else { 0.0 }).collect();
 
-    let forward = Call::ReluForward { elements };
+    let forward = Call::ReluForward { elements, ceiling };
     check(&forward, &[input(&x), output(n)], &[(1, &wide(&y))]);
     check_in_place(&forward, &[input(&x), output(n)], 0, 1);
-    let backward = |accumulate| Call::ReluBackward { elements, accumulate };
+    let backward = |accumulate| Call::ReluBackward { elements, ceiling, accumulate };
     let args = [input(&y), input(&dy), output(n)];
     check_accumulate(backward, &args, 2, &dx);
     check_in_place(&backward(false), &args, 1, 2);
 
-    let forward = Call::ReluMaskForward { elements };
+    let forward = Call::ReluMaskForward { elements, ceiling };
     let args = [input(&x), output(n), Arg::Out(n.div_ceil(8))];
     check(&forward, &args, &[(1, &wide(&y))]);
     check_in_place(&forward, &args, 0, 1);
     let mask = outcome(&forward, &args).remove(2);
     for (i, x) in x.iter().enumerate() {
-        assert_eq!(mask[i / 8] >> (i % 8) & 1 == 1, *x > 0.0, "bit {i} of {n}");
+        assert_eq!(mask[i / 8] >> (i % 8) & 1 == 1, inside(*x), "bit {i} of {n}");
     }
     let backward = |accumulate| Call::ReluMaskBackward { elements, accumulate };
     let args = [Arg::In(mask), input(&dy), output(n)];
     check_accumulate(backward, &args, 2, &dx);
     check_in_place(&backward(false), &args, 1, 2);
+}
 
-    let sum: Vec<f64> = x.iter().zip(&dy).map(|(a, b)| f64::from(*a) + f64::from(*b)).collect();
-    let args = [input(&x), input(&dy), output(n)];
+fn add_of(n: usize, seed: u32) {
+    let elements = n as u64;
+    let random = &mut Random::new(seed);
+    let [x, y] = [0, 1].map(|_| random.floats(n));
+    let sum: Vec<f64> = x.iter().zip(&y).map(|(a, b)| f64::from(*a) + f64::from(*b)).collect();
+    let args = [input(&x), input(&y), output(n)];
     check(&Call::Add { elements }, &args, &[(2, &sum)]);
     check_in_place(&Call::Add { elements }, &args, 0, 2);
 }
 
 fn a_number_that_is_none_stays_none() {
     let x = [f32::NAN, 1.0, -1.0, -0.0, f32::INFINITY];
-    for (_, got) in outcomes(&Call::ReluForward { elements: 5 }, &[input(&x), output(5)]) {
-        let y = floats(&got[1]);
-        assert!(y[0].is_nan());
-        assert_eq!(y[1..], [1.0, 0.0, 0.0, f32::INFINITY]);
+    for ceiling in [f32::INFINITY, 6.0] {
+        for (_, got) in outcomes(&Call::ReluForward { elements: 5, ceiling }, &[input(&x), output(5)]) {
+            let y = floats(&got[1]);
+            assert!(y[0].is_nan());
+            assert_eq!(y[1..], [1.0, 0.0, 0.0, ceiling]);
+        }
     }
 }
 
 fn dropout() {
     for n in LENGTHS {
-        dropout_of(n, 0.3, [5, 6, 7, 4]);
+        dropout_of(n, 0.3, false, [5, 6, 7, 4]);
+    }
+    // One draw for all: some of these drop everything, some nothing.
+    for step in 0..12 {
+        dropout_of(1001, 0.5, true, [5, 6, step, 4]);
     }
 }
 
-fn dropout_of(n: usize, probability: f32, [seed_low, seed_high, step, stream]: [u32; 4]) {
+fn dropout_of(n: usize, probability: f32, whole: bool, [seed_low, seed_high, step, stream]: [u32; 4]) {
     let hyper = Hyper { learning_rate: 0.0, momentum: 0.0, weight_decay: 0.0, seed_low, seed_high, step };
     let hyper = Arg::In(hyper.to_bytes().to_vec());
     let x = Random::new(1).floats(n);
@@ -300,16 +331,17 @@ fn dropout_of(n: usize, probability: f32, [seed_low, seed_high, step, stream]: [
     let seed = u64::from(seed_high) << 32 | u64::from(seed_low);
     let y: Vec<f64> = (0..n)
         .map(|i| {
-            let word = philox4x32(seed, [(i / 4) as u32, 0, step, stream])[i % 4];
+            let drawn = if whole { 0 } else { i };
+            let word = philox4x32(seed, [(drawn / 4) as u32, 0, step, stream])[drawn % 4];
             let kept = f64::from(x[i]) / (1.0 - f64::from(probability));
             if unit_f32(word) < probability { 0.0 } else { kept }
         })
         .collect();
     let args = [hyper, input(&x), output(n)];
-    let forward = Call::DropoutForward { elements, probability, stream };
+    let forward = Call::DropoutForward { elements, probability, stream, whole };
     check(&forward, &args, &[(2, &y)]);
     check_in_place(&forward, &args, 1, 2);
-    let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, accumulate };
+    let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, whole, accumulate };
     check_accumulate(backward, &args, 2, &y);
     check_in_place(&backward(false), &args, 1, 2);
 }
@@ -340,6 +372,15 @@ fn pool_shapes() -> Vec<PoolShape> {
         let output = window.output(input[0], input[1]).expect("the test's window fits");
         PoolShape { batch, input, output, channels, window }
     };
+    let ceil = |batch, input: [u32; 2], channels, window: Window| {
+        let output = window.output_ceil(input[0], input[1]).expect("the test's window fits");
+        assert_ne!(
+            Some(output),
+            window.output(input[0], input[1]),
+            "the last windows reach beyond the padding"
+        );
+        PoolShape { batch, input, output, channels, window }
+    };
     let dilated = Window { size: [2, 3], stride: [1, 2], padding: [1, 1], dilation: [2, 1] };
     vec![
         shape(1, [1, 1], 1, Window::square(1, 1, 0)),
@@ -349,6 +390,9 @@ fn pool_shapes() -> Vec<PoolShape> {
         shape(5, [3, 4], 33, Window { size: [3, 4], stride: [1, 1], padding: [0, 0], dilation: [1, 1] }),
         shape(2, [5, 6], 4, dilated),
         shape(2, [1, 3], 1, Window::square(2, 3, 1)),
+        ceil(2, [6, 8], 5, Window::square(3, 2, 0)),
+        ceil(1, [6, 7], 3, Window::square(4, 3, 1)),
+        ceil(3, [2, 5], 1, Window { size: [1, 2], stride: [2, 2], padding: [0, 0], dilation: [1, 1] }),
     ]
 }
 
@@ -507,6 +551,16 @@ plimsoll_ir::tests![
     layer_norm,
     layer_norm_gradients_are_derivatives,
     large_rows_keep_their_variance,
+    attention,
+    attention_gradients_are_derivatives,
+    attention_has_no_surprises_far_out,
+    biases,
+    embeddings,
+    embedding_gradients_are_derivatives,
+    tokens_beyond_the_table,
+    lstm_steps,
+    lstm_gradients_are_derivatives,
+    lstm_has_no_surprises_far_out,
     gelu,
     gelu_gradients_are_derivatives,
     gelu_has_no_surprises_far_out,

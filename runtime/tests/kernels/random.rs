@@ -36,11 +36,13 @@ proptest! {
         convolution(conv_shape(batch, image, sides.map(|n| n * groups), window, groups, bias), seed);
     }
 
-    fn pooling((window, image) in windows(), channels in 1u32..=9, batch in 1u64..=3, seed in 0u32..60_000) {
+    fn pooling((window, image) in windows(), channels in 1u32..=9, batch in 1u64..=3, ceil: bool, seed in 0u32..60_000) {
         // Less padding than window, and no gaps: each window has something to be the largest of.
         let padding = [0, 1].map(|d| window.padding[d].min(window.size[d] - 1));
         let window = Window { padding, dilation: [1; 2], ..window };
-        let output = window.output(image[0], image[1]).expect("it fits as it did");
+        let [height, width] = image;
+        let output = if ceil { window.output_ceil(height, width) } else { window.output(height, width) };
+        let output = output.expect("it fits as it did");
         pooling_of(PoolShape { batch, input: image, output, channels, window }, seed);
     }
 
@@ -49,15 +51,29 @@ proptest! {
         batch_norm_after_training_of(rows as u64, channels, seed);
     }
 
-    fn elements(n in 1usize..5000, seed in 0u32..60_000, probability in 0f32..0.99, more: [u32; 4]) {
-        relu_and_add_of(n, seed);
+    fn elements(n in 1usize..5000, seed in 0u32..60_000, probability in 0f32..0.99, whole: bool, more: [u32; 4]) {
+        add_of(n, seed);
+        relu_of(n, if whole { 0.3 } else { f32::INFINITY }, seed);
         descent_of(n, seed);
-        dropout_of(n, probability, more);
+        dropout_of(n, probability, whole, more);
         gelu::gelu_of(n, seed);
     }
 
     fn layer_norm(rows in 1usize..300, channels in 1usize..300, seed in 0u32..60_000) {
         layer_norm::layer_norm_of(rows, channels, seed);
+    }
+
+    fn attention(sides in (1u64..4, 1u64..90, 1u64..4, 1u64..20), causal: bool, seed in 0u32..60_000) {
+        let (batch, length, heads, of_head) = sides;
+        attention::attention_of([batch, length, heads, heads * of_head], causal, seed);
+    }
+
+    fn sequences(rows in 1usize..90, channels in 1usize..90, before in 0u64..9, count in 1u64..40, after in 0u64..9,
+                 seed in 0u32..60_000) {
+        sequences::bias_of(rows, channels, seed);
+        sequences::lstm_of(rows.min(20), channels, seed);
+        let (vocabulary, width) = (rows as u64, channels as u64);
+        sequences::embedding_of([rows as u64 % 3 + 1, before + count + after, before, count, vocabulary, width], seed);
     }
 
     fn parts(rows in 1usize..100, before in 0usize..40, channels in 1usize..40, after in 0usize..40, seed in 0u32..60_000) {
@@ -76,4 +92,15 @@ proptest! {
     }
 }
 
-plimsoll_ir::tests![convolutions, pooling, batch_norm, layer_norm, elements, parts, local_response, losses,];
+plimsoll_ir::tests![
+    convolutions,
+    pooling,
+    batch_norm,
+    layer_norm,
+    elements,
+    attention,
+    sequences,
+    parts,
+    local_response,
+    losses,
+];

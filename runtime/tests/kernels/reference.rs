@@ -4,7 +4,7 @@
 //! What it deliberately does not do: share anything with the kernels.
 
 use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{ConvShape, PoolShape};
+use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape};
 
 pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
@@ -300,6 +300,165 @@ pub fn softmax_cross_entropy_gradient(channels: usize, probabilities: &[f64], la
         if label < 0 { 0.0 } else { (probabilities[i] - hot) / counted }
     };
     (0..probabilities.len()).map(|i| one(i, labels[i / channels])).collect()
+}
+
+/// Each row with the bias added.
+pub fn bias(channels: usize, x: &[f64], bias: &[f64]) -> Vec<f64> {
+    x.iter().enumerate().map(|(i, x)| x + bias[i % channels]).collect()
+}
+
+pub fn bias_gradient(channels: usize, dy: &[f64]) -> Vec<f64> {
+    (0..channels).map(|c| dy.iter().skip(c).step_by(channels).sum()).collect()
+}
+
+/// Calls `each(element of y, element of the table)` for what a lookup copies.
+fn lookups(s: &EmbeddingShape, tokens: &[i32], mut each: impl FnMut(usize, usize)) {
+    let [length, first, count, width] = [s.length, s.first, s.count, s.width].map(|n| n as usize);
+    for (sample, tokens) in tokens.chunks(length).enumerate() {
+        for (i, token) in tokens[first..first + count].iter().enumerate() {
+            for c in 0..width {
+                each((sample * count + i) * width + c, *token as usize * width + c);
+            }
+        }
+    }
+}
+
+pub fn embedding(s: &EmbeddingShape, tokens: &[i32], weight: &[f64]) -> Vec<f64> {
+    let mut y = vec![0.0; (s.batch * s.count * s.width) as usize];
+    lookups(s, tokens, |to, from| y[to] = weight[from]);
+    y
+}
+
+pub fn embedding_gradient(s: &EmbeddingShape, tokens: &[i32], dy: &[f64]) -> Vec<f64> {
+    let mut dweight = vec![0.0; (s.vocabulary * s.width) as usize];
+    lookups(s, tokens, |from, to| dweight[to] += dy[from]);
+    dweight
+}
+
+/// Where things of one head of one sample lie.
+struct Head<'a> {
+    shape: &'a AttentionShape,
+    sample: usize,
+    head: usize,
+}
+
+impl Head<'_> {
+    fn all(shape: &AttentionShape) -> impl Iterator<Item = Head<'_>> {
+        let heads = shape.heads as usize;
+        (0..shape.batch as usize * heads).map(move |n| Head { shape, sample: n / heads, head: n % heads })
+    }
+
+    fn width(&self) -> usize {
+        (self.shape.width / self.shape.heads) as usize
+    }
+
+    /// Channel `c` of the head at position `i`: in y, and of query, key and value in qkv.
+    fn y(&self, i: usize, c: usize) -> usize {
+        let row = self.sample * self.shape.length as usize + i;
+        row * self.shape.width as usize + self.head * self.width() + c
+    }
+
+    fn qkv(&self, part: usize, i: usize, c: usize) -> usize {
+        let row = self.sample * self.shape.length as usize + i;
+        (row * 3 + part) * self.shape.width as usize + self.head * self.width() + c
+    }
+
+    fn probability(&self, i: usize, j: usize) -> usize {
+        let length = self.shape.length as usize;
+        ((self.sample * self.shape.heads as usize + self.head) * length + i) * length + j
+    }
+
+    /// The positions that position `i` sees.
+    fn seen(&self, i: usize) -> std::ops::Range<usize> {
+        0..if self.shape.causal { i + 1 } else { self.shape.length as usize }
+    }
+}
+
+/// y, probabilities.
+pub fn attention(s: &AttentionShape, qkv: &[f64]) -> [Vec<f64>; 2] {
+    let length = s.length as usize;
+    let mut y = vec![0.0; (s.batch * s.length * s.width) as usize];
+    let mut probabilities = vec![0.0; (s.batch * s.heads * s.length * s.length) as usize];
+    for h in Head::all(s) {
+        let root = (h.width() as f64).sqrt();
+        for i in 0..length {
+            let score = |j: usize| -> f64 {
+                (0..h.width()).map(|c| qkv[h.qkv(0, i, c)] * qkv[h.qkv(1, j, c)]).sum::<f64>() / root
+            };
+            let sum: f64 = h.seen(i).map(|j| score(j).exp()).sum();
+            for j in h.seen(i) {
+                let p = score(j).exp() / sum;
+                probabilities[h.probability(i, j)] = p;
+                (0..h.width()).for_each(|c| y[h.y(i, c)] += p * qkv[h.qkv(2, j, c)]);
+            }
+        }
+    }
+    [y, probabilities]
+}
+
+/// dqkv: the scores' gradient by the derivative of each probability of a row by each of its scores.
+pub fn attention_gradient(s: &AttentionShape, qkv: &[f64], dy: &[f64]) -> Vec<f64> {
+    let [_, p] = attention(s, qkv);
+    let mut dqkv = vec![0.0; qkv.len()];
+    for h in Head::all(s) {
+        let root = (h.width() as f64).sqrt();
+        for i in 0..s.length as usize {
+            let dp = |j: usize| -> f64 { (0..h.width()).map(|c| dy[h.y(i, c)] * qkv[h.qkv(2, j, c)]).sum() };
+            let dp: Vec<f64> = h.seen(i).map(dp).collect();
+            for j in h.seen(i) {
+                let slope = |k: usize| if k == j { 1.0 } else { 0.0 } - p[h.probability(i, j)];
+                let dscore: f64 = h.seen(i).map(|k| dp[k] * p[h.probability(i, k)] * slope(k)).sum();
+                for c in 0..h.width() {
+                    dqkv[h.qkv(0, i, c)] += dscore / root * qkv[h.qkv(1, j, c)];
+                    dqkv[h.qkv(1, j, c)] += dscore / root * qkv[h.qkv(0, i, c)];
+                    dqkv[h.qkv(2, j, c)] += p[h.probability(i, j)] * dy[h.y(i, c)];
+                }
+            }
+        }
+    }
+    dqkv
+}
+
+/// h, cell, activated.
+pub fn lstm(channels: usize, gates: &[f64], previous: &[f64]) -> [Vec<f64>; 3] {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let (mut h, mut cells, mut activated) = (Vec::new(), Vec::new(), vec![0.0; gates.len()]);
+    for (i, previous) in previous.iter().enumerate() {
+        let gate = |k: usize| (i / channels * 4 + k) * channels + i % channels;
+        let [input, forget, output] = [0, 1, 3].map(|k| sigmoid(gates[gate(k)]));
+        let candidate = gates[gate(2)].tanh();
+        let cell = forget * previous + input * candidate;
+        for (k, value) in [input, forget, candidate, output].into_iter().enumerate() {
+            activated[gate(k)] = value;
+        }
+        cells.push(cell);
+        h.push(output * cell.tanh());
+    }
+    [h, cells, activated]
+}
+
+/// dgates, dprevious.
+pub fn lstm_gradient(
+    channels: usize,
+    gates: &[f64],
+    previous: &[f64],
+    dh: &[f64],
+    dcell: &[f64],
+) -> [Vec<f64>; 2] {
+    let [_, cells, a] = lstm(channels, gates, previous);
+    let (mut dgates, mut dprevious) = (vec![0.0; gates.len()], Vec::new());
+    for i in 0..previous.len() {
+        let gate = |k: usize| (i / channels * 4 + k) * channels + i % channels;
+        let [input, forget, candidate, output] = [0, 1, 2, 3].map(|k| a[gate(k)]);
+        let t = cells[i].tanh();
+        let d = dcell[i] + dh[i] * output * (1.0 - t * t);
+        dgates[gate(0)] = d * candidate * input * (1.0 - input);
+        dgates[gate(1)] = d * previous[i] * forget * (1.0 - forget);
+        dgates[gate(2)] = d * input * (1.0 - candidate * candidate);
+        dgates[gate(3)] = dh[i] * t * output * (1.0 - output);
+        dprevious.push(d * forget);
+    }
+    [dgates, dprevious]
 }
 
 /// Demands that `gradient` is that of `sum(weights * f(x))`, by central differences.

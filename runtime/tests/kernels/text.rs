@@ -173,13 +173,13 @@ fn calls() -> Vec<Call> {
     let pool = PoolShape { batch: 2, input: [4, 4], output: [4, 4], channels: 3, window };
     let (rows, long) = (RowShape { rows: 9, channels: 5 }, RowShape { rows: 9000, channels: 5 });
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
-    let accumulate = false;
+    let (accumulate, whole, ceiling) = (false, false, 6.0);
     let mut all: Vec<Call> = [conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)]
         .into_iter()
         .flat_map(|shape| {
             [
                 Call::ConvForward { shape },
-                Call::ConvBackwardFilter { shape },
+                Call::ConvBackwardFilter { shape, accumulate },
                 Call::ConvBackwardData { shape, accumulate },
             ]
         })
@@ -193,16 +193,16 @@ fn calls() -> Vec<Call> {
         Call::LayerNormBackward { shape: rows, accumulate },
         Call::GeluForward { elements },
         Call::GeluBackward { elements, accumulate },
-        Call::ReluForward { elements },
-        Call::ReluBackward { elements, accumulate },
-        Call::ReluMaskForward { elements },
+        Call::ReluForward { elements, ceiling },
+        Call::ReluBackward { elements, ceiling, accumulate },
+        Call::ReluMaskForward { elements, ceiling },
         Call::ReluMaskBackward { elements, accumulate },
         Call::MaxPoolForward { shape: pool },
         Call::MaxPoolBackward { shape: pool, accumulate },
         Call::AvgPoolForward { shape: pool },
         Call::AvgPoolBackward { shape: pool, accumulate },
-        Call::DropoutForward { elements, probability: 0.5, stream: 1 },
-        Call::DropoutBackward { elements, probability: 0.5, stream: 1, accumulate },
+        Call::DropoutForward { elements, probability: 0.5, stream: 1, whole },
+        Call::DropoutBackward { elements, probability: 0.5, stream: 1, whole, accumulate },
         Call::Add { elements },
         Call::ConcatPart { rows: 4, channels: 3, first: 1, total: 5 },
         Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },

@@ -38,10 +38,10 @@ pub fn everything() -> Network {
         let q = b.relu("q", s)?;
         let m = b.max_pool("m", q, Window::square(2, 2, 0))?;
         let v = b.add("v", LayerKind::AvgPool { window: Window::square(2, 2, 0) }, &[q])?;
-        let c = b.add("c", LayerKind::Concat, &[m, v])?;
+        let c = b.concat("c", &[m, v])?;
         let f = b.fully_connected("f", c, 32)?;
         let h = b.relu("h", f)?;
-        let d = b.add("d", LayerKind::Dropout { probability: 0.3 }, &[h])?;
+        let d = b.dropout("d", h, 0.3)?;
         b.fully_connected("o", d, 10)
     })();
     let logits = made.expect("the shapes agree");
