@@ -6,11 +6,11 @@
 #![allow(dead_code, reason = "every test binary uses a part")]
 
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
-use plimsoll_ir::program::{Program, Way};
+use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, TensorId};
-use plimsoll_networks::{Builder, LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll_networks::{Builder, LowerOptions, Mode, build, lower};
 use plimsoll_runtime::{
     Cpu, CpuOptions, Device, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer,
     TrainingPlan,
@@ -64,13 +64,15 @@ pub fn evaluation(network: &Network, batch: u64) -> Program {
 }
 
 fn lowered(network: &Network, batch: u64, mode: Mode) -> Program {
-    let devices = [1, 2].map(|threads| Cpu::new(CpuOptions { threads, ..CpuOptions::default() }));
-    let ways = |call: &_| {
-        let needed = devices.iter().flat_map(|d| d.ways(call)).map(|way| way.workspace);
-        Way::sole(needed.fold(Bytes::ZERO, Bytes::max))
-    };
-    let options = LowerOptions { mode, relu: ReluStorage::Auto, ways: &ways };
+    let options = LowerOptions { mode, ways: &ways, ..LowerOptions::default() };
     lower(network, batch, &options).expect("a small network can be lowered")
+}
+
+/// How the device `cpu` runs a call, on any number of threads up to 2.
+pub fn ways(call: &Call) -> Vec<Way> {
+    let devices = [1, 2].map(|threads| Cpu::new(CpuOptions { threads, ..CpuOptions::default() }));
+    let needed = devices.iter().flat_map(|d| d.ways(call)).map(|way| way.workspace);
+    Way::sole(needed.fold(Bytes::ZERO, Bytes::max))
 }
 
 /// A link fast enough not to matter.
@@ -208,12 +210,26 @@ pub fn trainer(
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
-    let (train, evaluate) = (training(network, batch), evaluation(network, batch));
-    let (train_schedule, evaluate_schedule) = (scheduler(&train.trace), scheduler(&evaluate.trace));
+    let train = training(network, batch);
+    let schedule = scheduler(&train.trace);
+    trainer_of(network, options, &train, &schedule, scheduler)
+}
+
+/// A trainer on the device `cpu` of this iteration under this schedule.
+pub fn trainer_of(
+    network: &Network,
+    options: CpuOptions,
+    train: &Program,
+    train_schedule: &Schedule,
+    scheduler: &dyn Fn(&Trace) -> Schedule,
+) -> Result<Trainer, RuntimeError> {
+    let batch = train.trace.batch;
+    let evaluate = evaluation(network, batch);
+    let evaluate_schedule = scheduler(&evaluate.trace);
     let layout =
-        MemoryLayout::of(&train, &train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
+        MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
-    let train = executor.load(&train, &train_schedule)?;
+    let train = executor.load(train, train_schedule)?;
     let evaluate = executor.load(&evaluate, &evaluate_schedule)?;
     Trainer::new(executor, train, Some(evaluate), plan(network, batch))
 }
