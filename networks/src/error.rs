@@ -45,6 +45,21 @@ pub enum NetworkError {
         /// The least height and width with which the network works.
         smallest: u32,
     },
+    /// Give images whose sides are multiples of this.
+    #[error(
+        "{}x{} images do not work for `{network}`, which halves and doubles its maps: both sides are multiples of \
+         {multiple}; give {}x{}", .image[0], .image[1], .nearest[0], .nearest[1]
+    )]
+    ImageNotMultiple {
+        /// The network's name.
+        network: String,
+        /// Height and width that were asked for.
+        image: [u32; 2],
+        /// What both must be a multiple of.
+        multiple: u32,
+        /// The next larger image that works.
+        nearest: [u32; 2],
+    },
     /// A window reaches beyond its padded input: change the layer, or enlarge what it takes.
     #[error("layer `{layer}`: a window of {}x{} does not fit its input of {input}", .window[0], .window[1])]
     WindowTooLarge {

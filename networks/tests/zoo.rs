@@ -36,9 +36,30 @@ fn parameter_counts_are_the_published_ones() {
     check("densenet161", 28_681_000);
     check("densenet169", 14_149_480);
     check("densenet201", 20_013_928);
+    check("googlenet", 6_624_904);
     check("inception_v3", 27_161_264 - 3_326_696);
     check("wide_resnet50_2", 68_883_240);
     check("wide_resnet101_2", 126_886_696);
+    check("mobilenet_v2", 3_504_872);
+    // Ronneberger et al. 2015, figure 1, counted layer by layer for one channel and two classes; programs that end in one
+    // class say 31,030,593, which is 65 fewer. Figures around 31,037,000 are of three channels and with normalisation.
+    check("unet", 31_030_593 + 65);
+    // Radford et al. 2019, table 2, as the published weights have it, the head tied to the table of tokens.
+    check("gpt", 124_439_808);
+    check("gpt-medium", 354_823_168);
+    check("gpt-large", 774_030_080);
+    check("gpt-xl", 1_557_611_200);
+    // The published bert-base-uncased with its head for masked tokens and without its pooler: tables of 30,522 tokens, 512
+    // positions and 2 segments of 768 with their normalisation 23,837,184, 12 blocks of 7,087,872, transform 592,128,
+    // bias 30,522.
+    check("bert", 109_514_298);
+    check("bert-large", 335_174_458);
+    // (V + T) d of the tables, 12 d^2 + 13 d of each block, 2 d of the last normalisation.
+    check("gpt-tiny", (65 + 64) * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 2 * 128);
+    // 10.65M in nanoGPT, which counts neither positions nor has biases.
+    check("gpt-mini", (65 + 256) * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384);
+    // Table of tokens, input and hidden to four gates, one bias, head.
+    check("lstm", 65 * 128 + 4 * 512 * (128 + 512 + 1) + 65 * (512 + 1));
     check("lenet", 61_706);
     // 784 x 256, 256 x 256, 256 x 10, and biases.
     check("mlp", 269_322);
@@ -47,6 +68,8 @@ fn parameter_counts_are_the_published_ones() {
     check("resnet56", 853_018 + 2_752);
     check("resnet110", 1_727_962 + 2_752);
     check("resnet8-cifar", 75_290 + 2_752);
+    // Stochastic depth has no parameters.
+    check("resnet-sd110", 1_727_962 + 2_752);
     // 19.4M there.
     check("resnet1202", 19_421_274 + 2_752);
     // Zagoruyko and Komodakis 2016, table 4, rounds them to 8.9M, 11.0M and 36.5M.
@@ -121,6 +144,8 @@ fn multiply_adds_are_the_published_ones() {
     check("vgg19", 19.63);
     check("densenet121", 2.83);
     check("densenet161", 7.73);
+    check("mobilenet_v2", 0.30);
+    check("googlenet", 1.50);
     check("inception_v3", 5.71);
     check("wide_resnet50_2", 11.40);
 }
@@ -143,13 +168,20 @@ fn usual_images_are_those_of_the_family() {
     check("overfeat", Some((231, 3, 1000)));
     check("wrn-8", None);
     check("wrn-<D>-<W>", None);
+    check("resnet-sd110", Some((32, 3, 10)));
     check("densenet", None);
 }
 
 #[test]
 fn every_network_is_built_for_any_images() {
     for entry in entries().iter().filter(|e| !e.name.contains('<')) {
-        for (image, channels, classes) in [([75, 75], 3, 10), ([97, 82], 1, 2), ([76, 130], 5, 1)] {
+        let text = entry.image[1] == 1;
+        let shapes = match entry.name {
+            "unet" => [([16, 16], 3, 10), ([96, 80], 1, 2), ([48, 128], 5, 1)],
+            _ if text => [([1, 1], 1, 10), ([9, 1], 1, 2), ([40, 1], 1, 1)],
+            _ => [([75, 75], 3, 10), ([97, 82], 1, 2), ([76, 130], 5, 1)],
+        };
+        for (image, channels, classes) in shapes {
             let spec = NetworkSpec { name: entry.name.to_owned(), image, channels, classes };
             let network = build(&spec).unwrap_or_else(|e| panic!("{}: {e}", entry.name));
             assert_eq!(network.spec, spec);
@@ -182,6 +214,12 @@ fn specs_that_make_no_sense_are_refused_with_what_to_do() {
     check("wrn-28-99999999999", 32, 3, 10, &["weights of layer", "smaller"]);
     check("densenet122", 224, 3, 10, &["did you mean densenet121"]);
     check("inception_v3", 64, 3, 10, &["64x64", "at least 75x75"]);
+    check("unet", 100, 3, 10, &["100x100", "multiples of 16", "give 112x112"]);
+    check("gpt", 100, 3, 10, &["`wte`", "one column"]);
+    check("lstm", 100, 3, 10, &["`embedding.0`", "one column"]);
+    let long = NetworkSpec { image: [u32::MAX, 1], ..spec("lstm", 1, 1, 10) };
+    assert!(build(&long).expect_err("too long").to_string().contains("at most 65536"));
+    check("resnet-sd51", 32, 3, 10, &["resnet-sd50", "resnet-sd56"]);
     check("overfeat", 70, 3, 10, &["`pool5`", "at least 71x71"]);
     check("ResNet-18", 32, 3, 10, &["no network is called `ResNet-18`", "resnet18"]);
     check("alexnt", 64, 3, 10, &["did you mean alexnet"]);

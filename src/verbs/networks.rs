@@ -36,7 +36,7 @@ fn list() -> Table {
         &[("name", "name"), ("image", "image"), ("classes", "classes"), ("about", "about")],
     );
     for entry in entries() {
-        let image = format!("{0}x{0}x{1}", entry.image, entry.channels);
+        let image = format!("{}x{}x{}", entry.image[0], entry.image[1], entry.channels);
         table.rows.push(vec![
             entry.name.into(),
             image.into(),

@@ -3,6 +3,7 @@
 //! A module is data: its branches, each a chain of steps that all start at the module's input, side by side at its end.
 //! Where a branch forks once more (figure 7 of the paper) its two ends are branches with a common beginning.
 
+use super::googlenet::conv;
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
@@ -162,17 +163,4 @@ fn module(
         ends.push(x);
     }
     net.concat(&format!("{name}.cat"), &ends)
-}
-
-/// Convolution, batch normalisation with the epsilon of TensorFlow, ReLU.
-fn conv(
-    net: &mut Builder,
-    name: &str,
-    input: LayerId,
-    channels: u32,
-    window: Window,
-) -> Result<LayerId, NetworkError> {
-    let mut x = net.conv(&format!("{name}.conv"), input, channels, window, false)?;
-    x = net.add(&format!("{name}.bn"), LayerKind::BatchNorm { epsilon: 1e-3, momentum: 0.1 }, &[x])?;
-    net.relu(&format!("{name}.relu"), x)
 }

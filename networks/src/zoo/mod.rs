@@ -5,9 +5,14 @@
 
 mod alexnet;
 mod densenet;
+mod googlenet;
 mod inception;
+mod lstm;
+mod mobilenet;
 mod plain;
 mod resnet;
+mod transformer;
+mod unet;
 mod vgg;
 mod wide;
 
@@ -21,17 +26,22 @@ pub struct Entry {
     pub name: &'static str,
     /// What it is, in one line.
     pub about: &'static str,
-    /// Height and width of the images that it was made for.
-    pub image: u32,
+    /// Height and width of the images that it was made for; the length of the text, and 1.
+    pub image: [u32; 2],
     /// Their channels.
     pub channels: u32,
-    /// Their classes.
+    /// Their classes; the size of the vocabulary.
     pub classes: u32,
 }
 
 /// One line of the table.
 const fn entry(name: &'static str, image: u32, channels: u32, classes: u32, about: &'static str) -> Entry {
-    Entry { name, about, image, channels, classes }
+    Entry { name, about, image: [image; 2], channels, classes }
+}
+
+/// One line of the table, for text of that length.
+const fn text(name: &'static str, length: u32, vocabulary: u32, about: &'static str) -> Entry {
+    Entry { name, about, image: [length, 1], channels: 1, classes: vocabulary }
 }
 
 /// One line of the table, for images as ImageNet has them.
@@ -59,7 +69,13 @@ pub fn entries() -> &'static [Entry] {
             "vgg<N>",
             "vgg16 with (N - 16) / 5 more convolutions in each group (vDNN §4.3); N = 21, 26, ...",
         ),
+        imagenet(
+            "googlenet",
+            "GoogLeNet with batch normalisation, without auxiliary heads; images of at least 15x15",
+        ),
         entry("inception_v3", 299, 3, 1000, "Inception v3 without auxiliary head; images of at least 75x75"),
+        imagenet("mobilenet_v2", "inverted residuals of convolutions channel by channel, with ReLU6"),
+        entry("unet", 512, 1, 2, "U-Net with padding: a class a pixel; sides are multiples of 16"),
         imagenet("resnet18", "residual network of basic blocks, for ImageNet"),
         imagenet("resnet34", "residual network of basic blocks, for ImageNet"),
         imagenet("resnet50", "residual network of bottlenecks, for ImageNet"),
@@ -93,6 +109,19 @@ pub fn entries() -> &'static [Entry] {
             "wrn-<D>-<W>",
             "wide residual network of depth D = 6n + 4 and W times the width, such as wrn-28-10",
         ),
+        cifar(
+            "resnet-sd<N>",
+            "resnet<N>-cifar with stochastic depth: the last block runs in half of the iterations",
+        ),
+        text("lstm", 128, 65, "character model: a memory of 512, unrolled over the text"),
+        text("gpt-tiny", 64, 65, "GPT-2 of 4 blocks of 128, 4 heads: a character model for small machines"),
+        text("gpt-mini", 256, 65, "GPT-2 of 6 blocks of 384, 6 heads: a character model"),
+        text("gpt", 1024, 50_257, "GPT-2 small: 12 blocks of 768, 12 heads, tied head"),
+        text("gpt-medium", 1024, 50_257, "GPT-2 medium: 24 blocks of 1024, 16 heads"),
+        text("gpt-large", 1024, 50_257, "GPT-2 large: 36 blocks of 1280, 20 heads"),
+        text("gpt-xl", 1024, 50_257, "GPT-2 XL: 48 blocks of 1600, 25 heads"),
+        text("bert", 512, 30_522, "BERT base as masked language model: 12 blocks of 768, tied head"),
+        text("bert-large", 512, 30_522, "BERT large as masked language model: 24 blocks of 1024"),
     ];
     ENTRIES
 }
@@ -103,7 +132,7 @@ pub fn usual(name: &str) -> Option<NetworkSpec> {
     let exact = entries().iter().find(|entry| entry.name == name && !name.contains('<'));
     let entry = exact.or_else(|| entries().iter().find(|entry| numbers(name, entry.name).is_some()))?;
     let Entry { image, channels, classes, .. } = *entry;
-    Some(NetworkSpec { name: name.to_owned(), image: [image; 2], channels, classes })
+    Some(NetworkSpec { name: name.to_owned(), image, channels, classes })
 }
 
 /// Builds the network that a spec names.
@@ -126,10 +155,14 @@ fn construct(spec: &NetworkSpec) -> Result<Network, NetworkError> {
         "lenet" => return plain::lenet(spec),
         "alexnet" => return alexnet::alexnet(spec),
         "overfeat" => return alexnet::overfeat(spec),
+        "googlenet" => return googlenet::build(spec),
+        "mobilenet_v2" => return mobilenet::v2(spec),
+        "unet" => return unet::build(spec),
+        "lstm" => return lstm::build(spec),
         "inception_v3" => return inception::build(spec),
         _ => {}
     }
-    let families = [vgg::named, resnet::named, wide::named, densenet::named];
+    let families = [vgg::named, resnet::named, wide::named, densenet::named, transformer::named];
     families.into_iter().find_map(|named| named(spec)).unwrap_or_else(|| {
         Err(NetworkError::UnknownName { name: spec.name.clone(), nearest: nearest_names(&spec.name) })
     })

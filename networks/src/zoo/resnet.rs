@@ -21,6 +21,9 @@ struct Plan {
     width: u32,
     /// How much wider the inner convolutions of a bottleneck are (Zagoruyko and Komodakis 2016).
     inner: u32,
+    /// The share of iterations in which the last block is left out; that of the others grows towards it from block to
+    /// block (Huang et al. 2016, eq. 4).
+    dropped: f32,
     /// Blocks of each group.
     blocks: Vec<u32>,
 }
@@ -46,14 +49,20 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
         _ => {}
     }
     type Groups = fn(u32) -> Option<Plan>;
-    let families: [(&str, Groups, &str); 3] = [
-        ("", |depth| if CIFAR_DEPTHS.contains(&depth) { cifar(depth) } else { imagenet(depth) }, RULE),
-        ("-imagenet", imagenet, IMAGENET_RULE),
-        ("-cifar", cifar, CIFAR_RULE),
+    let families: [(&str, Groups, &'static str); 4] = [
+        (
+            "resnet<N>",
+            |depth| if CIFAR_DEPTHS.contains(&depth) { cifar(depth) } else { imagenet(depth) },
+            RULE,
+        ),
+        ("resnet<N>-imagenet", imagenet, IMAGENET_RULE),
+        ("resnet<N>-cifar", cifar, CIFAR_RULE),
+        // Half of the last block's iterations leave it out: p_L = 0.5 of §4.
+        ("resnet-sd<N>", |depth| Some(Plan { dropped: 0.5, ..cifar(depth)? }), CIFAR_RULE),
     ];
-    families.into_iter().find_map(|(suffix, groups, rule)| {
-        let depth = *numbers(name, &format!("resnet<N>{suffix}"))?.first()?;
-        let possible = |depth| groups(depth).map(|_| format!("resnet{depth}{suffix}"));
+    families.into_iter().find_map(|(pattern, groups, rule)| {
+        let depth = *numbers(name, pattern)?.first()?;
+        let possible = |depth| groups(depth).map(|_| pattern.replace("<N>", &depth.to_string()));
         Some(match groups(depth) {
             Some(plan) => build(spec, &plan),
             None => Err(impossible(name, depth, rule, possible)),
@@ -64,7 +73,14 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
 /// The groups of a network for ImageNet. The bottlenecks of 50, 101 and 152 are torchvision's; any other depth has 3,
 /// 4 (8 from 152 on), the rest and 3 blocks, so that the third group grows, as the papers' ResNet-1001 and -1517 do.
 fn imagenet(depth: u32) -> Option<Plan> {
-    let plan = |bottleneck, blocks| Plan { large_images: true, bottleneck, width: 64, inner: 1, blocks };
+    let plan = |bottleneck, blocks| Plan {
+        large_images: true,
+        bottleneck,
+        width: 64,
+        inner: 1,
+        dropped: 0.0,
+        blocks,
+    };
     Some(match depth {
         18 => plan(false, vec![2, 2, 2, 2]),
         34 => plan(false, vec![3, 4, 6, 3]),
@@ -80,7 +96,14 @@ fn imagenet(depth: u32) -> Option<Plan> {
 fn cifar(depth: u32) -> Option<Plan> {
     let blocks = vec![(depth.checked_sub(2)?) / 6; 3];
     let possible = (8..10_000).contains(&depth) && depth % 6 == 2;
-    possible.then_some(Plan { large_images: false, bottleneck: false, width: 16, inner: 1, blocks })
+    possible.then_some(Plan {
+        large_images: false,
+        bottleneck: false,
+        width: 16,
+        inner: 1,
+        dropped: 0.0,
+        blocks,
+    })
 }
 
 /// Builds the residual network of a plan.
@@ -93,11 +116,14 @@ fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     if plan.large_images {
         x = b.max_pool("maxpool", x, Window::square(3, 2, 1))?;
     }
+    let (all, mut done) = (plan.blocks.iter().sum::<u32>(), 0);
     for (group, blocks) in plan.blocks.iter().enumerate() {
         for block in 0..*blocks {
             let name = format!("layer{}.{block}", group + 1);
             let stride = if group > 0 && block == 0 { 2 } else { 1 };
-            x = residual_block(&mut b, &name, x, plan.width << group, stride, plan)?;
+            done += 1;
+            let dropped = plan.dropped * done as f32 / all as f32;
+            x = residual_block(&mut b, &name, x, plan.width << group, stride, plan, dropped)?;
         }
     }
     x = b.add("avgpool", LayerKind::GlobalAvgPool, &[x])?;
@@ -105,7 +131,7 @@ fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// relu(branch(x) + shortcut(x)).
+/// relu(branch(x) + shortcut(x)), the branch left out in some iterations.
 fn residual_block(
     b: &mut Builder,
     name: &str,
@@ -113,6 +139,7 @@ fn residual_block(
     width: u32,
     stride: u32,
     plan: &Plan,
+    dropped: f32,
 ) -> Result<LayerId, NetworkError> {
     let steps: &[(u32, Window)] = if plan.bottleneck {
         &[
@@ -130,6 +157,11 @@ fn residual_block(
         }
         x = b.conv(&format!("{name}.conv{}", i + 1), x, *channels, *window, false)?;
         x = b.batch_norm(&format!("{name}.bn{}", i + 1), x)?;
+    }
+    if dropped > 0.0 {
+        // All samples share one draw. In training what is kept is scaled up, where the paper scales down in testing.
+        let kind = LayerKind::Dropout { probability: dropped, whole: true };
+        x = b.add(&format!("{name}.drop"), kind, &[x])?;
     }
     let mut shortcut = input;
     if stride != 1 || b.shape(input).channels != b.shape(x).channels {
