@@ -12,7 +12,7 @@ pub mod kernels;
 
 use kernels::{Argument, Grid};
 use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{Call, ConvShape, PoolShape, RowShape};
+use plimsoll_ir::program::{AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RowShape};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::fmt::Write;
@@ -172,6 +172,8 @@ fn calls() -> Vec<Call> {
     };
     let pool = PoolShape { batch: 2, input: [4, 4], output: [4, 4], channels: 3, window };
     let (rows, long) = (RowShape { rows: 9, channels: 5 }, RowShape { rows: 9000, channels: 5 });
+    let table = EmbeddingShape { batch: 2, length: 3, first: 0, count: 3, vocabulary: 7, width: 4 };
+    let heads = AttentionShape { batch: 2, length: 3, heads: 2, width: 4, causal: true };
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let (accumulate, whole, ceiling) = (false, false, 6.0);
     let mut all: Vec<Call> = [conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)]
@@ -204,6 +206,14 @@ fn calls() -> Vec<Call> {
         Call::DropoutForward { elements, probability: 0.5, stream: 1, whole },
         Call::DropoutBackward { elements, probability: 0.5, stream: 1, whole, accumulate },
         Call::Add { elements },
+        Call::BiasForward { shape: rows },
+        Call::BiasBackward { shape: long, accumulate },
+        Call::EmbeddingForward { shape: table },
+        Call::EmbeddingBackward { shape: table, accumulate },
+        Call::AttentionForward { shape: heads },
+        Call::AttentionBackward { shape: heads, accumulate },
+        Call::LstmForward { shape: rows, first: false },
+        Call::LstmBackward { shape: rows, first: false, last: false },
         Call::ConcatPart { rows: 4, channels: 3, first: 1, total: 5 },
         Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
         Call::LrnForward { shape: rows, size, alpha, beta, bias },
@@ -234,13 +244,18 @@ fn every_kernel_serves_a_call_and_every_call_has_kernels() {
 /// A call of impossible size neither overflows nor asks for little.
 #[test]
 fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
-    let shape = RowShape { rows: u64::MAX, channels: u64::MAX };
+    let most = u64::MAX;
+    let shape = RowShape { rows: most, channels: most };
+    let heads = AttentionShape { batch: 1, length: most, heads: 1, width: most, causal: false };
     for call in [
         Call::BatchNormForward { shape, epsilon: 0.1 },
         Call::BatchNormBackward { shape, accumulate: false },
         Call::LayerNormForward { shape, epsilon: 0.1 },
         Call::LayerNormBackward { shape, accumulate: false },
         Call::SoftmaxCrossEntropyForward { shape },
+        Call::BiasBackward { shape, accumulate: true },
+        Call::AttentionForward { shape: heads },
+        Call::AttentionBackward { shape: heads, accumulate: true },
     ] {
         assert!(kernels::workspace_bytes(&call).0 > 1 << 60, "{call:?}");
     }

@@ -23,14 +23,15 @@ const LEAST_POSITIONS: u64 = 64;
 const SPLIT_FLOATS: u64 = 1 << 22;
 
 /// Tiles of one side times tiles of the other, in blocks of a warp, `rest` times over.
-struct Tiles {
+pub(super) struct Tiles {
     /// Tiles of a warp on the side that lies innermost in memory.
-    lanes: u64,
-    threads: u64,
+    pub lanes: u64,
+    /// The threads of all tiles.
+    pub threads: u64,
 }
 
 impl Tiles {
-    fn of(tile: u64, across: u64, along: u64, rest: u64) -> Tiles {
+    pub fn of(tile: u64, across: u64, along: u64, rest: u64) -> Tiles {
         let (across, along) = (across.div_ceil(tile), along.div_ceil(tile));
         let lanes = across.next_power_of_two().min(8);
         let blocks = across.div_ceil(lanes).saturating_mul(along.div_ceil(WARP / lanes));

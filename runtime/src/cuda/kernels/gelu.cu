@@ -3,32 +3,17 @@
 
 #define FAR 13.0f
 
-// c[0] * v^(n - 1) + ... + c[n - 1].
-FUNCTION float polynomial(const float *c, unsigned n, float v) {
-    float sum = c[0];
-    UNROLL
-    for (unsigned i = 1; i < n; i++) sum = sum * v + c[i];
-    return sum;
-}
-
 // P(x), and p(x) to `density`.
 FUNCTION float normal(float x, float *density) {
     const float mills[9] = {-0.000811667f,  -0.0016495478f, 0.0047129025f, 0.013256246f, -0.035561282f,
                             -0.07877859f, 0.5177582f,     -1.2345076f,   1.8155005f};
-    const float power_of_e[5] = {0.0013686008f, 0.008366833f, 0.041669074f, 0.16666552f, 0.49999997f};
     float size = fabsf(x);
     float t = size < FAR ? size : FAR;
     // t^2 / 2 = (the square of its upper half, which is exact, - what is left) / 2.
     float upper = FLOAT_OF(BITS_OF(t) & 0xFFFFF000u);
     float left = (t - upper) * (t + upper) * 0.5f;
-    float exponent = upper * upper * -0.5f;
-    // The nearest whole number, which also stands in the lowest bits of the sum.
-    float shifted = exponent * 1.44269504f + 12582912.0f;
-    float power = shifted - 12582912.0f;
-    float r = exponent - power * 0.69311523f - power * 3.1946185e-5f - left;
-    float exponential = r * r * polynomial(power_of_e, 5, r) + r + 1.0f;
-    float scale = FLOAT_OF((BITS_OF(shifted) << 23) + 0x3F800000u);
-    *density = size < FAR ? exponential * scale * 0.39894228f : 0.0f;
+    float scale, rest = exponential_parts(upper * upper * -0.5f, left, &scale);
+    *density = size < FAR ? (rest + 1.0f) * scale * 0.39894228f : 0.0f;
     float inverse = 1.0f / (t + 2.875f);
     float tail = polynomial(mills, 9, (t - 2.875f) * inverse) * inverse * *density;
     return x < 0.0f ? tail : 1.0f - tail;

@@ -9,9 +9,11 @@
 //! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library,
 //! of which they are the last way to run (`../libraries`).
 
+mod attention;
 mod conv;
 mod layer_norm;
 mod norm;
+mod sequences;
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Window;
@@ -39,13 +41,17 @@ pub(crate) fn source() -> String {
         include_str!("dialect.cu"),
         include_str!("elementwise.cu"),
         include_str!("pool.cu"),
+        include_str!("exponential.cu"),
         include_str!("gelu.cu"),
+        include_str!("embedding.cu"),
+        include_str!("lstm.cu"),
         include_str!("norm.cu"),
         include_str!("layer_norm.cu"),
         include_str!("loss.cu"),
         &tiled("8", "8", "fetch_all", "put_all"),
         &tiled("4", "4", "fetch_all", "put_all"),
         &tiled("any", "4", "fetch", "put"),
+        include_str!("attention.cu"),
     ]
     .join("\n")
 }
@@ -183,6 +189,14 @@ fn plan(call: &Call) -> Plan {
         Call::LrnBackward { shape, size, alpha, beta, bias, accumulate } => {
             norm::lrn(p, &shape, [alpha, beta, bias], size, Some(accumulate));
         }
+        Call::BiasForward { shape } => sequences::bias(p, &shape),
+        Call::BiasBackward { shape, accumulate } => sequences::bias_backward(p, &shape, accumulate),
+        Call::EmbeddingForward { shape } => sequences::embedding(p, &shape),
+        Call::EmbeddingBackward { shape, accumulate } => sequences::embedding_backward(p, &shape, accumulate),
+        Call::AttentionForward { shape } => attention::forward(p, &shape),
+        Call::AttentionBackward { shape, accumulate } => attention::backward(p, &shape, accumulate),
+        Call::LstmForward { shape, first } => sequences::lstm(p, &shape, first),
+        Call::LstmBackward { shape, first, last } => sequences::lstm_backward(p, &shape, first, last),
         Call::MaxPoolForward { .. }
         | Call::MaxPoolBackward { .. }
         | Call::AvgPoolForward { .. }

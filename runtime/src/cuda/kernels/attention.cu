@@ -1,0 +1,152 @@
+// Attention: its products of matrices, head by head, and what becomes of rows of scores between them.
+//
+// A head of a sample has a number, and each matrix of it begins at start + sample * of_sample + head * of_head, a start below
+// 0 coming back around; its elements are at row * of_row + column * of_column. A thread has a tile of 4 x 4 results, laid out
+// in warps as those of the convolutions.
+//
+// A row of scores is shared by a few threads, its pieces: piece k of K has the positions k, k + K, k + 2K, ... What the
+// pieces find is put together by each of them, in their order.
+
+// c = a * b, or added to it; a is rows x depth, b depth x columns. With `causal`, of results that are scores (1) those beyond
+// the diagonal are left out, which nobody reads; of left sides that are 0 beyond the diagonal (2), or before it (3), the zeros.
+KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned long long a_of_sample,
+                           unsigned long long a_of_head, unsigned long long a_of_row, unsigned long long a_of_column,
+                           const float *b, unsigned long long b_start, unsigned long long b_of_sample,
+                           unsigned long long b_of_head, unsigned long long b_of_row, unsigned long long b_of_column,
+                           float *c, unsigned long long c_start, unsigned long long c_of_sample,
+                           unsigned long long c_of_head, unsigned long long c_of_row, unsigned long long c_of_column,
+                           unsigned lanes, unsigned long long first, unsigned long long numbers, unsigned heads,
+                           unsigned rows, unsigned columns, unsigned depth, unsigned causal, unsigned accumulate)) {
+    Tile4 tile = tile_4(INDEX, lanes, columns / 4 + (columns % 4 != 0), rows / 4 + (rows % 4 != 0));
+    unsigned row = (unsigned)tile.along * 4, column = tile.across * 4;
+    if (tile.rest >= numbers || row >= rows || column >= columns || (causal == 1 && column > row + 3)) return;
+    u64 number = first + tile.rest, sample = quotient(number, heads), head = number - sample * heads;
+    a += a_start + sample * a_of_sample + head * a_of_head;
+    b += b_start + sample * b_of_sample + head * b_of_head;
+    c += c_start + sample * c_of_sample + head * c_of_head;
+    u64 of_a[4], of_b[4];
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        of_a[l] = (row + l < rows ? row + l : rows - 1) * a_of_row;
+        of_b[l] = (column + l < columns ? column + l : columns - 1) * b_of_column;
+    }
+    float sum[4][4];
+    UNROLL
+    for (unsigned m = 0; m < 4; m++) {
+        UNROLL
+        for (unsigned n = 0; n < 4; n++) sum[m][n] = 0.0f;
+    }
+    unsigned end = causal == 2 && row + 4 < depth ? row + 4 : depth;
+    for (unsigned k = causal == 3 ? row : 0; k < end; k++) {
+        float of_row[4], of_column[4];
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            of_row[l] = a[of_a[l] + k * a_of_column];
+            of_column[l] = b[of_b[l] + k * b_of_row];
+        }
+        UNROLL
+        for (unsigned m = 0; m < 4; m++) {
+            UNROLL
+            for (unsigned n = 0; n < 4; n++) sum[m][n] = fmaf(of_row[m], of_column[n], sum[m][n]);
+        }
+    }
+    UNROLL
+    for (unsigned m = 0; m < 4; m++) {
+        UNROLL
+        for (unsigned n = 0; n < 4; n++) {
+            if (row + m >= rows || column + n >= columns) continue;
+            float *to = c + (row + m) * c_of_row + (column + n) * c_of_column;
+            *to = accumulate ? *to + sum[m][n] : sum[m][n];
+        }
+    }
+}
+
+// The piece of a row that thread t has: which row, which piece, where the row begins, and how many positions it sees.
+typedef struct {
+    u64 row, start;
+    unsigned piece, seen;
+} Piece;
+
+FUNCTION Piece piece_of(u64 t, unsigned pieces, unsigned length, unsigned causal) {
+    Piece p;
+    p.row = quotient(t, pieces);
+    p.piece = (unsigned)(t - p.row * pieces);
+    p.start = p.row * length;
+    p.seen = causal ? (unsigned)(p.row - quotient(p.row, length) * length) + 1 : length;
+    return p;
+}
+
+// The largest score of each piece. n is rows x pieces.
+KERNEL(attention_largest, (const float *scores, float *largest_of, unsigned long long n, unsigned length, unsigned pieces,
+                           unsigned causal)) {
+    if (INDEX >= n) return;
+    Piece p = piece_of(INDEX, pieces, length, causal);
+    float largest = -INFINITE;
+    for (unsigned j = p.piece; j < p.seen; j += pieces) {
+        float v = scores[p.start + j];
+        largest = v > largest ? v : largest;
+    }
+    largest_of[INDEX] = largest;
+}
+
+// scores = exp((score - largest) * scale), not yet of sum 1, 0 where they are not seen; and their sum by pieces.
+KERNEL(attention_exponentials, (float *scores, const float *largest_of, float *sums, unsigned long long n,
+                                unsigned length, unsigned pieces, unsigned causal, float scale)) {
+    if (INDEX >= n) return;
+    Piece p = piece_of(INDEX, pieces, length, causal);
+    float largest = -INFINITE;
+    for (unsigned piece = 0; piece < pieces; piece++) {
+        float v = largest_of[p.row * pieces + piece];
+        largest = v > largest ? v : largest;
+    }
+    float sum = 0.0f;
+    unsigned j = p.piece;
+    for (; j < p.seen; j += pieces) {
+        float v = exponential((scores[p.start + j] - largest) * scale);
+        scores[p.start + j] = v;
+        sum += v;
+    }
+    for (; j < length; j += pieces) scores[p.start + j] = 0.0f;
+    sums[INDEX] = sum;
+}
+
+// The sum of a row from those of its pieces.
+FUNCTION double sum_of_pieces(const float *sums, u64 row, unsigned pieces) {
+    double sum = 0.0;
+    for (unsigned piece = 0; piece < pieces; piece++) sum += (double)sums[row * pieces + piece];
+    return sum;
+}
+
+KERNEL(attention_scale, (float *probabilities, const float *sums, unsigned long long n, unsigned length, unsigned pieces,
+                         unsigned causal)) {
+    if (INDEX >= n) return;
+    Piece p = piece_of(INDEX, pieces, length, causal);
+    float share = (float)(1.0 / sum_of_pieces(sums, p.row, pieces));
+    for (unsigned j = p.piece; j < p.seen; j += pieces) probabilities[p.start + j] *= share;
+}
+
+// The sums by pieces of probability * its gradient; the probabilities' rows are those from `first` on.
+KERNEL(attention_means, (const float *probabilities, const float *gradient, float *sums, unsigned long long first,
+                         unsigned long long n, unsigned length, unsigned pieces, unsigned causal)) {
+    if (INDEX >= n) return;
+    Piece p = piece_of(INDEX, pieces, length, causal);
+    float sum = 0.0f;
+    for (unsigned j = p.piece; j < p.seen; j += pieces)
+        sum += probabilities[first * length + p.start + j] * gradient[p.start + j];
+    sums[INDEX] = sum;
+}
+
+// The scores' gradient, in place of the probabilities': probability * (its gradient - the row's sum) * scale.
+KERNEL(attention_scores_gradient, (const float *probabilities, float *gradient, const float *sums,
+                                   unsigned long long first, unsigned long long n, unsigned length, unsigned pieces,
+                                   unsigned causal, float scale)) {
+    if (INDEX >= n) return;
+    Piece p = piece_of(INDEX, pieces, length, causal);
+    float mean = (float)sum_of_pieces(sums, p.row, pieces);
+    unsigned j = p.piece;
+    for (; j < p.seen; j += pieces) {
+        float probability = probabilities[first * length + p.start + j];
+        gradient[p.start + j] = probability * (gradient[p.start + j] - mean) * scale;
+    }
+    for (; j < length; j += pieces) gradient[p.start + j] = 0.0f;
+}

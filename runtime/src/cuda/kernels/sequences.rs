@@ -1,0 +1,65 @@
+//! The launches of what networks of tokens need besides attention: tables of tokens, biases, and steps of a long short-term
+//! memory.
+//!
+//! What it deliberately does not do: hold a formula; those are in `embedding.cu`, `lstm.cu` and `elementwise.cu`.
+
+use super::Argument::{Operand, U32, U64};
+use super::{Argument, PARALLEL, Plan, elements, flag, narrow, norm};
+use plimsoll_ir::program::{EmbeddingShape, RowShape};
+
+/// x, bias -> y.
+pub(super) fn bias(p: &mut Plan, shape: &RowShape) {
+    let n = elements(shape);
+    let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), U32(narrow(shape.channels))];
+    p.launch("add_bias", n.div_ceil(4), arguments);
+}
+
+/// dy -> dbias.
+pub(super) fn bias_backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
+    norm::channel_sums(p, shape, Operand(0), Operand(1), accumulate);
+}
+
+/// What both kernels of a table take: where the tokens are, and the table's sides.
+fn table(s: &EmbeddingShape) -> [Argument; 5] {
+    let [count, vocabulary, width] = [s.count, s.vocabulary, s.width].map(|n| U32(narrow(n)));
+    [U64(s.length), U64(s.first), count, vocabulary, width]
+}
+
+/// tokens, weight -> y.
+pub(super) fn embedding(p: &mut Plan, s: &EmbeddingShape) {
+    let n = s.batch.saturating_mul(s.count).saturating_mul(s.width);
+    let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
+    p.launch("embedding_forward", n, [&leading[..], &table(s)].concat());
+}
+
+/// tokens, dy -> dweight. Rows are cut into as many pieces as fill a device.
+pub(super) fn embedding_backward(p: &mut Plan, s: &EmbeddingShape, accumulate: bool) {
+    let most = (PARALLEL / s.width.max(1)).max(1);
+    let pieces = s.vocabulary.checked_next_power_of_two().unwrap_or(most).min(1 << most.ilog2());
+    let leading = [Operand(0), Operand(1), Operand(2), U64(s.batch)];
+    let last = [U32(narrow(pieces)), flag(accumulate)];
+    let arguments = [&leading[..], &table(s), &last].concat();
+    p.launch("embedding_backward", pieces.saturating_mul(s.width), arguments);
+}
+
+/// gates, \[previous\] -> h, cell, activated.
+pub(super) fn lstm(p: &mut Plan, shape: &RowShape, first: bool) {
+    let n = elements(shape);
+    let written = 1 + usize::from(!first);
+    // Without a previous cell any address does: the kernel does not look.
+    let operands = [0, written - 1, written, written + 1, written + 2].map(Operand);
+    let numbers = [U64(n), U32(narrow(shape.channels)), flag(first)];
+    p.launch("lstm_forward", n, [&operands[..], &numbers].concat());
+}
+
+/// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\].
+pub(super) fn lstm_backward(p: &mut Plan, shape: &RowShape, first: bool, last: bool) {
+    let n = elements(shape);
+    let cell = 1 + usize::from(!first);
+    let dcell = cell + 1 + usize::from(!last);
+    let dgates = dcell + 1;
+    let dprevious = dgates + usize::from(!first);
+    let operands = [0, cell - 1, cell, cell + 1, dcell, dgates, dprevious].map(Operand);
+    let numbers = [U64(n), U32(narrow(shape.channels)), flag(first), flag(last)];
+    p.launch("lstm_backward", n, [&operands[..], &numbers].concat());
+}
