@@ -3,7 +3,7 @@
 use plimsoll::ir::program::Way;
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::{Bytes, BytesPerSecond, network::NetworkSpec};
-use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll::networks::{LowerOptions, build, lower};
 use plimsoll::runtime::cpu::kernels::workspace_bytes;
 use plimsoll::runtime::data::digits;
 use plimsoll::runtime::{
@@ -19,11 +19,8 @@ type Error = Box<dyn std::error::Error>;
 /// Runs the example.
 pub fn main() -> Result<(), Error> {
     let spec = NetworkSpec { name: "resnet20".into(), image: [8, 8], channels: 1, classes: 10 };
-    let options = LowerOptions {
-        mode: Mode::Train,
-        relu: ReluStorage::Auto,
-        ways: &|call| Way::sole(workspace_bytes(call, 1)),
-    };
+    let options =
+        LowerOptions { ways: &|call| Way::sole(workspace_bytes(call, 1)), ..LowerOptions::default() };
     let program = lower(&build(&spec)?, BATCH, &options)?;
     let (_, peak) = program.trace.memory().peak().ok_or("a trace has ops")?;
 

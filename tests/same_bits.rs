@@ -8,7 +8,7 @@ use plimsoll::ir::program::{Program, Way};
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::testing::random_schedule;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll::networks::{LowerOptions, ReluStorage, build, lower};
 use plimsoll::runtime::cpu::kernels::workspace_bytes;
 use plimsoll::runtime::data::synthetic;
 use plimsoll::runtime::{
@@ -38,7 +38,7 @@ fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Ca
 
 fn program(case: &Case, threads: u32) -> Program {
     let ways = |call: &_| Way::sole(workspace_bytes(call, threads));
-    let options = LowerOptions { mode: Mode::Train, relu: case.relu, ways: &ways };
+    let options = LowerOptions { relu: case.relu, ways: &ways, ..LowerOptions::default() };
     let mut program = lower(&build(&case.spec).expect("a network"), case.batch, &options).expect("it lowers");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);

@@ -10,7 +10,7 @@
 
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::program::{Hyper, Operand, Program, Way};
-use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll_networks::{LowerOptions, build, lower};
 use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (image, batch, count, repeats) = (number(1, 64)?, number(2, 16)?, number(3, 1)?, number(4, 20)?);
     let network = build(&NetworkSpec { name, image: [image; 2], channels: 3, classes: 1000 })?;
     let ways = |call: &_| Way::sole(workspace_bytes(call, count));
-    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &ways };
+    let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
     let program = lower(&network, u64::from(batch), &options)?;
 
     let mut memory = Memory::of(&program);

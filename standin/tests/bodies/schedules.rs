@@ -11,7 +11,7 @@ use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_networks::{LowerOptions, Mode, ReluStorage, lower};
+use plimsoll_networks::{LowerOptions, lower};
 use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub fn program(place: &Place, network: &Network) -> Program {
 /// The same for a device that is open.
 pub fn program_with(device: &dyn Device, network: &Network) -> Program {
     let ways = |call: &Call| device.ways(call);
-    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &ways };
+    let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
