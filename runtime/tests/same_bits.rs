@@ -7,8 +7,8 @@ use plimsoll_ir::network::Network;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::trace::Trace;
-use plimsoll_runtime::{Checkpoint, CpuOptions};
-use support::{advance, everything, keep, naive, trainer, zoo};
+use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions};
+use support::{advance, drawn, everything, keep, naive, trainer, training, zoo};
 
 const ITERATIONS: u64 = 20;
 
@@ -47,6 +47,28 @@ fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
             ("random 4", &|t| random_schedule(t, 4)),
         ],
     );
+}
+
+#[test]
+fn networks_of_tokens_and_maps_train_to_the_same_bits() {
+    for network in [drawn::text(), drawn::maps()] {
+        let program = training(&network, 8);
+        let trained = |schedule: &Schedule, options: CpuOptions| {
+            let device = Box::new(Cpu::new(options));
+            drawn::train(&network, &program, schedule, device, 8).expect("the schedule is valid")
+        };
+        let plain = |threads| CpuOptions { threads, ..CpuOptions::default() };
+        let expected = trained(&keep(&program.trace), plain(1));
+        for (name, values) in drawn::numbers(&expected) {
+            assert!(values.iter().all(|v| v.is_finite()), "{}: `{name}` has {values:?}", network.spec.name);
+        }
+        assert_eq!(trained(&keep(&program.trace), plain(2)), expected, "{}", network.spec.name);
+        let drawn = (0..4).map(|seed| random_schedule(&program.trace, seed));
+        for (n, schedule) in (0..).zip([naive(&program.trace)].into_iter().chain(drawn)) {
+            let options = CpuOptions { poison: true, delays: (n % 2 == 0).then_some(17), ..plain(1 + n % 2) };
+            assert_eq!(trained(&schedule, options), expected, "{}, schedule {n}", network.spec.name);
+        }
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! halves of the pool by turns, so that places are used again while transfers still run.
 #![allow(dead_code, reason = "every test binary uses a part")]
 
+pub mod drawn;
+
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};

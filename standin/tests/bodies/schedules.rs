@@ -5,7 +5,7 @@
 //! late. Nothing else here knows.
 
 use super::Place;
-use super::support::{self, advance, everything, keep, naive, zoo};
+use super::support::{self, advance, drawn, everything, keep, naive, zoo};
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
@@ -137,7 +137,33 @@ fn resnet20_trains_to_the_same_bits() {
     trains_to_the_same_bits(&zoo("resnet20"), &[Policy::Plimsoll], 0);
 }
 
+/// Networks of tokens and of maps, on drawn inputs.
+fn networks_of_tokens_and_maps_train_to_the_same_bits() {
+    let Some(place) = Place::open() else { return };
+    for network in [drawn::text(), drawn::maps()] {
+        let program = program(&place, &network);
+        let train = |program: &Program, schedule: &Schedule, device| {
+            drawn::train(&network, program, schedule, device, ITERATIONS as u32).expect("it trains")
+        };
+        let kept = train(&program, &keep(&program.trace), Box::new(place.device(false)));
+        let its_own = support::training(&network, BATCH);
+        let on_cpu = train(&its_own, &keep(&its_own.trace), Box::new(Cpu::new(CpuOptions::default())));
+        for ((name, found), (_, expected)) in drawn::numbers(&kept).zip(drawn::numbers(&on_cpu)) {
+            let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-3);
+            assert!(near, "`{name}` is not what the device cpu computes");
+        }
+        for (n, (name, schedule)) in (0..).zip(schedules(&program, &Policy::ALL, 3)) {
+            for pace in place.paces(n) {
+                place.set(&pace);
+                let found = train(&program, &schedule, place.watched(n % 2 == 0));
+                assert!(found == kept, "{}: {name}, {pace:?}", network.spec.name);
+            }
+        }
+    }
+}
+
 plimsoll_ir::tests![
+    networks_of_tokens_and_maps_train_to_the_same_bits,
     a_network_of_every_kind_of_layer_trains_to_the_same_bits,
     resnet20_trains_to_the_same_bits,
 ];
