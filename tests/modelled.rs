@@ -1,6 +1,6 @@
 //! Devices that are not here: what their model says beside what was published of them, and that every verb says that it is a model.
 
-use plimsoll::networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
+use plimsoll::networks::{LowerOptions, build, lower, usual};
 use plimsoll::tuner::model::devices::{Modelled, SHEETS, sheet};
 use serde_json::Value;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn images_per_second(device: &str, network: &str, batch: u64, fast: bool) -> f64
         Modelled { fast_ways: fast, ..Modelled::new(sheet(device).expect("a device that is modelled")) };
     let network = build(&usual(network).expect("in the zoo")).expect("a network");
     let ways = |call: &plimsoll::ir::program::Call| device.ways(call);
-    let options = LowerOptions { mode: Mode::Train, relu: ReluStorage::Auto, ways: &ways };
+    let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
     let mut program = lower(&network, batch, &options).expect("a sound batch");
     device.fill(&mut program);
     batch as f64 / program.trace.fastest_seconds().0
