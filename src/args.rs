@@ -172,7 +172,7 @@ pub struct NetworkArgs {
 /// The data's option.
 #[derive(Clone, Debug, Args)]
 pub struct DataArgs {
-    /// What to train on: digits, synthetic, synthetic:SAMPLES, mnist:FOLDER or cifar10:FOLDER
+    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, mnist:FOLDER, cifar10:FOLDER or text:FILE
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
     pub data: DataSource,
 }

@@ -159,6 +159,15 @@ fn made() -> Made {
 
 fn data_in_words(task: &Task) -> String {
     let data = &task.data.train;
+    if data.holds_tokens() {
+        let length = data.image().height;
+        return format!(
+            "{}: texts of {length}, {} tokens, {} samples",
+            data.name(),
+            data.classes(),
+            data.len()
+        );
+    }
     format!("{}: {} images, {} classes, {} samples", data.name(), data.image(), data.classes(), data.len())
 }
 

@@ -18,7 +18,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
     Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, DeviceFacts, Executor,
@@ -39,6 +39,8 @@ pub const GPU_MARGIN: Bytes = Bytes(512 << 20);
 /// A budget without a number is a multiple of this on a GPU, so that a second run finds the same although a little more or
 /// less is free.
 const GPU_STEP: u64 = 256 << 20;
+/// Characters of a text, where neither the network nor `--image` says.
+const USUAL_LENGTH: u32 = 128;
 
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
@@ -230,6 +232,10 @@ impl Task {
     /// Opens the data and builds the network for it.
     pub fn new(network: &NetworkArgs, data: &DataArgs, setup: Setup) -> Result<Task, Failure> {
         let data = open_data(&data.data, network)?;
+        if usual_text(&network.network).is_some() && !data.train.holds_tokens() {
+            let message = format!("`{}` is for texts, and {} has images", network.network, data.train.name());
+            return Err(Failure::usage(message).help("choose --data text, text:FILE or synthetic"));
+        }
         let image = data.train.image();
         let spec = NetworkSpec {
             name: network.network.clone(),
@@ -254,7 +260,25 @@ impl Task {
             return Err(Failure::usage(message)
                 .help("leave --image, --channels and --classes out, or choose other --data"));
         }
-        Ok(Task { network: build(spec)?, data, setup })
+        let network = build(spec)?;
+        if !network.takes_tokens() && data.train.holds_tokens() {
+            let message = format!("`{}` is for images, and {} has texts", spec.name, data.train.name());
+            return Err(Failure::usage(message)
+                .help("choose other --data, or a network for texts such as lstm or gpt-tiny"));
+        }
+        if network.labels() != data.train.labels() as u64 {
+            let message = format!(
+                "`{}` learns {} labels of a sample, {} has {}",
+                spec.name,
+                network.labels(),
+                data.train.name(),
+                data.train.labels()
+            );
+            return Err(
+                Failure::usage(message).help("choose --data synthetic, which has as many as are learned")
+            );
+        }
+        Ok(Task { network, data, setup })
     }
 
     /// The network's iteration at a batch size, for this device.
@@ -419,14 +443,39 @@ pub fn open_data(source: &DataSource, network: &NetworkArgs) -> Result<Split, Fa
         DataSource::Digits => data::digits(),
         DataSource::Mnist(folder) => data::mnist(folder)?,
         DataSource::Cifar10(folder) => data::cifar10(folder)?,
+        DataSource::Text(file) => {
+            let usual = usual_text(&network.network).map_or(USUAL_LENGTH, |spec| spec.image[0]);
+            let [length, width] = network.image.map_or([usual, 1], |i| i.0);
+            if width != 1 {
+                return Err(Failure::usage(format!(
+                    "texts have no width, and --image says {length}x{width}"
+                ))
+                .help(format!("give --image {length}x1 for texts of {length} characters, or leave it out")));
+            }
+            match file {
+                Some(file) => data::text_file(file, length)?,
+                None => data::text(length)?,
+            }
+        }
         DataSource::Synthetic(samples) => {
-            let [height, width] = network.image.map_or([32, 32], |i| i.0);
-            let image = Shape { height, width, channels: network.channels.unwrap_or(3) };
-            let classes = network.classes.unwrap_or(10);
-            let set = |samples: u64, seed| data::synthetic(image, classes, samples as usize, seed);
+            let images =
+                NetworkSpec { name: network.network.clone(), image: [32; 2], channels: 3, classes: 10 };
+            let usual = usual_text(&network.network).unwrap_or(images);
+            let network = build(&NetworkSpec {
+                image: network.image.map_or(usual.image, |i| i.0),
+                channels: network.channels.unwrap_or(usual.channels),
+                classes: network.classes.unwrap_or(usual.classes),
+                ..usual
+            })?;
+            let set = |samples: u64, seed| data::synthetic_like(&network, samples as usize, seed);
             Split { train: set(*samples, 1), test: set((*samples / 10).max(1), 2) }
         }
     })
+}
+
+/// What a network for texts was made for; none for other networks.
+fn usual_text(name: &str) -> Option<NetworkSpec> {
+    usual(name).filter(|spec| spec.image[1] == 1)
 }
 
 /// The middle of some times; 0 of none.

@@ -233,9 +233,15 @@ impl Runner {
         let numbers = program.trace.tensors[program.images.index()].bytes.0 / 4;
         // Numbers in [-1, 1) that repeat after a while; nothing here depends on the pictures.
         let noise = |i: u64| (i.wrapping_mul(2_654_435_761) % 4093) as f32 / 2046.5 - 1.0;
-        let images = (0..numbers).flat_map(|i| noise(i).to_le_bytes()).collect();
+        let images = match program.vocabulary() {
+            None => (0..numbers).flat_map(|i| noise(i).to_le_bytes()).collect(),
+            Some(tokens) => {
+                (0..numbers).flat_map(|i| ((i % u64::from(tokens)) as i32).to_le_bytes()).collect()
+            }
+        };
         let classes = i64::from(task.network.spec.classes);
-        let labels = (0..batch as i64).flat_map(|i| ((i % classes) as i32).to_le_bytes()).collect();
+        let labels =
+            (0..program.label_count() as i64).flat_map(|i| ((i % classes) as i32).to_le_bytes()).collect();
         Ok(Runner { executor, loaded, images, labels })
     }
 

@@ -580,6 +580,24 @@ impl Program {
             .expect("every program has its hyper and metrics regions")
     }
 
+    /// Of a network that takes tokens: how many different ones the input may hold, those from 0 on.
+    pub fn vocabulary(&self) -> Option<u32> {
+        let tables = self.kernels.iter().filter_map(|kernel| match &kernel.call {
+            Call::EmbeddingForward { shape } => Some(u32::try_from(shape.vocabulary).unwrap_or(u32::MAX)),
+            _ => None,
+        });
+        tables.min()
+    }
+
+    /// Labels of a batch: one for each position of the logits of each sample.
+    pub fn label_count(&self) -> u64 {
+        let rows = self.kernels.iter().find_map(|kernel| match &kernel.call {
+            Call::SoftmaxCrossEntropyForward { shape } => Some(shape.rows),
+            _ => None,
+        });
+        rows.unwrap_or(self.trace.batch)
+    }
+
     /// Where [`Hyper`] lies.
     pub fn hyper(&self) -> &Region {
         self.only(Role::Hyper)

@@ -5,8 +5,8 @@
 //!
 //! How parameters start is one rule for every network, PyTorch's own where it has one: convolutions He-normal with
 //! fan-out and no bias (torchvision's networks), fully connected layers and their biases uniform within
-//! 1 / sqrt(inputs) (PyTorch's default), normalisations the identity, tables of tokens and learned positions normal with a
-//! deviation of 0.02 (GPT-2's and BERT's). Layers that share parameters have one region for them.
+//! 1 / sqrt(inputs) (PyTorch's default), normalisations the identity, learned positions and tables of tokens normal
+//! with a deviation of 0.02 where the head uses the table too (GPT-2, BERT) and of 1 otherwise (PyTorch's default). Layers that share parameters have one region for them.
 
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
@@ -183,7 +183,12 @@ fn parameters_of(network: &Network, layer: &Layer) -> Vec<(&'static str, Vec<u64
             vec![("bias", bias_shape(*over, input), init)]
         }
         LayerKind::Embedding { vocabulary, width, .. } => {
-            vec![("weight", vec![u64::from(*vocabulary), u64::from(*width)], Init::Normal(0.02))]
+            let tied = network.layers.iter().any(|other| {
+                let uses = other.shares.is_some_and(|of| std::ptr::eq(network.layer(of), layer));
+                uses && !matches!(other.kind, LayerKind::Embedding { .. })
+            });
+            let init = Init::Normal(if tied { 0.02 } else { 1.0 });
+            vec![("weight", vec![u64::from(*vocabulary), u64::from(*width)], init)]
         }
         LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => {
             let channels = vec![u64::from(input.channels)];

@@ -120,7 +120,7 @@ impl Bench for DeviceBench<'_, '_> {
                 Ok((*number, executor.load(program, schedule)?))
             };
             let ways = ways.iter().map(load).collect::<Result<Vec<_>, ProfileError>>()?;
-            let (images, labels) = (noise(images_bytes(program)), labels(program));
+            let (images, labels) = (noise(program), labels(program));
             self.batches.push(Prepared { loaded, ways, images, labels });
         }
         if let Some(first) = self.batches.first() {
@@ -383,14 +383,21 @@ fn images_bytes(program: &Program) -> Bytes {
     program.trace.tensors[program.images.index()].bytes
 }
 
-/// Numbers in [-1, 1), the same every time, as f32 bytes.
-fn noise(bytes: Bytes) -> Vec<u8> {
-    uniform(0).take(bytes.0 as usize / 4).flat_map(f32::to_le_bytes).collect()
+/// Numbers in [-1, 1), the same every time, as f32 bytes; or tokens.
+fn noise(program: &Program) -> Vec<u8> {
+    let numbers = uniform(0).take(images_bytes(program).0 as usize / 4);
+    match program.vocabulary() {
+        None => numbers.flat_map(f32::to_le_bytes).collect(),
+        Some(vocabulary) => {
+            let token = |number: f32| ((number + 1.0) / 2.0 * vocabulary as f32) as u32;
+            numbers.flat_map(|number| token(number).min(vocabulary - 1).to_le_bytes()).collect()
+        }
+    }
 }
 
-/// Label 0 for every sample: every network has a class 0.
+/// Label 0 everywhere: every network has a class 0.
 fn labels(program: &Program) -> Vec<u8> {
-    vec![0; 4 * program.trace.batch as usize]
+    vec![0; 4 * program.label_count() as usize]
 }
 
 /// An endless stream of numbers in [-1, 1).

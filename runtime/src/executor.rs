@@ -45,6 +45,8 @@ pub struct Loaded {
     metrics: Region,
     images: Input,
     labels: Input,
+    vocabulary: Option<u32>,
+    label_count: u64,
     plain: Enqueued,
     timed: Enqueued,
     trace: Arc<Trace>,
@@ -151,6 +153,8 @@ impl Executor {
             metrics: program.metrics().clone(),
             images: builder.input(program.images),
             labels: builder.input(program.labels),
+            vocabulary: program.vocabulary(),
+            label_count: program.label_count(),
             plain,
             timed,
             trace: Arc::new(program.trace.clone()),
@@ -231,13 +235,14 @@ impl Executor {
         self.device.submit();
     }
 
-    /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration; none survives an
-    /// iteration.
+    /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration, or its tokens (i32
+    /// `[batch][length]`); none survives an iteration.
     pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
         self.write_input("images", &loaded.images, data)
     }
 
-    /// Writes the labels (i32 `[batch]`, as bytes; -1 for a sample that does not count) of the next iteration.
+    /// Writes the labels (i32 `[batch][height][width]` of the logits' positions, as bytes; -1 for one that does not count) of
+    /// the next iteration.
     pub fn write_labels(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
         self.write_input("labels", &loaded.labels, data)
     }
@@ -319,6 +324,16 @@ impl Loaded {
     /// The samples in an iteration.
     pub fn batch(&self) -> u64 {
         self.batch
+    }
+
+    /// Of a network that takes tokens: how many different ones there are.
+    pub fn vocabulary(&self) -> Option<u32> {
+        self.vocabulary
+    }
+
+    /// Labels of a batch.
+    pub fn label_count(&self) -> u64 {
+        self.label_count
     }
 
     /// The resident regions.

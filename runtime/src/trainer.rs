@@ -81,18 +81,20 @@ pub enum Outcome {
 /// What a network makes of a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Mean loss over all samples.
+    /// Mean loss over all labels.
     pub loss: f64,
-    /// Samples that were classified right.
+    /// Labels that were found.
     pub correct: u64,
+    /// Labels: one for each sample, or for each of its pixels or tokens.
+    pub labels: u64,
     /// Samples.
     pub samples: u64,
 }
 
 impl Evaluation {
-    /// The share that was classified right.
+    /// The share of the labels that were found.
     pub fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.samples.max(1) as f64
+        self.correct as f64 / self.labels.max(1) as f64
     }
 }
 
@@ -222,6 +224,17 @@ impl Trainer {
             let what = format!("classes of {} for {name}", data.name());
             return Err(RuntimeError::mismatch(what, format!("at most {classes}"), data.classes()));
         }
+        if data.holds_tokens() != self.train.vocabulary().is_some() {
+            let kind = |tokens| if tokens { "texts" } else { "images" };
+            let what = format!("samples of {} for {name}", data.name());
+            let expected = kind(self.train.vocabulary().is_some());
+            return Err(RuntimeError::mismatch(what, expected, kind(data.holds_tokens())));
+        }
+        let each = self.train.label_count() / self.train.batch();
+        if data.labels() as u64 != each {
+            let what = format!("labels of a sample of {} for {name}", data.name());
+            return Err(RuntimeError::mismatch(what, each, data.labels()));
+        }
         if data.is_empty() {
             return Err(RuntimeError::mismatch(format!("samples of {}", data.name()), "at least 1", 0));
         }
@@ -306,8 +319,8 @@ impl Trainer {
             ));
         };
         let samples = evaluate.batch() as usize;
-        let mut batch = Batch::new(evaluate.batch(), data.image());
-        let mut sums = (0.0, 0.0);
+        let mut batch = Batch::new(evaluate.batch(), data);
+        let mut sums = (0.0, 0.0, 0.0);
         for first in (0..data.len()).step_by(samples) {
             let evaluate = self.evaluate.as_ref().expect("it was there just now");
             batch.fill(data, first..(first + samples).min(data.len()));
@@ -317,10 +330,12 @@ impl Trainer {
             let Metrics { loss, correct, counted } = self.metrics()?;
             sums.0 += f64::from(loss) * f64::from(counted);
             sums.1 += f64::from(correct);
+            sums.2 += f64::from(counted);
         }
         Ok(Evaluation {
-            loss: sums.0 / data.len() as f64,
+            loss: sums.0 / sums.2,
             correct: sums.1 as u64,
+            labels: sums.2 as u64,
             samples: data.len() as u64,
         })
     }
@@ -465,7 +480,7 @@ struct Feed<'a> {
 
 impl Feed<'_> {
     fn new<'a>(data: &'a dyn Dataset, plan: &TrainingPlan, per_epoch: u64) -> Feed<'a> {
-        let (batch, order) = (Batch::new(plan.batch, data.image()), Vec::with_capacity(data.len()));
+        let (batch, order) = (Batch::new(plan.batch, data), Vec::with_capacity(data.len()));
         Feed { data, seed: plan.seed, per_epoch, batch_size: plan.batch, batch, order, epoch: None }
     }
 

@@ -2,7 +2,7 @@
 
 use plimsoll_ir::network::Shape;
 use plimsoll_runtime::RuntimeError;
-use plimsoll_runtime::data::{Split, cifar10, mnist};
+use plimsoll_runtime::data::{Input, Split, cifar10, mnist, text_file};
 use std::path::Path;
 
 fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
@@ -43,7 +43,9 @@ fn mnist_files_are_read_whole_or_not_at_all() {
     assert_eq!((split.train.len(), split.test.len()), (3, 2));
     assert_eq!(split.train.image(), Shape { height: 2, width: 4, channels: 1 });
     let mut pixels = [0.0; 8];
-    assert_eq!(split.test.read(1, &mut pixels), 8);
+    let mut label = [-1];
+    split.test.read(1, Input::Pixels(&mut pixels), &mut label);
+    assert_eq!(label, [8]);
     // The training pixels are 0 to 23: mean 11.5, variance (24^2 - 1) / 12.
     let expected = (8.0 - 11.5) / f32::sqrt(575.0 / 12.0);
     assert!((pixels[0] - expected).abs() < 1e-5, "{} {expected}", pixels[0]);
@@ -85,7 +87,9 @@ fn cifar_files_are_read_whole_or_not_at_all() {
     assert_eq!((split.train.len(), split.test.len()), (10, 2));
     assert_eq!(split.train.image(), Shape { height: 32, width: 32, channels: 3 });
     let mut pixels = [0.0; 3072];
-    assert_eq!(split.train.read(9, &mut pixels), 7);
+    let mut label = [-1];
+    split.train.read(9, Input::Pixels(&mut pixels), &mut label);
+    assert_eq!(label, [7]);
     // Each channel alternates around its own mean by half, which is its deviation.
     assert_eq!(pixels[..6], [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]);
 
@@ -97,4 +101,24 @@ fn cifar_files_are_read_whole_or_not_at_all() {
     fails(cifar10(path), &["label 10 of record 1"]);
     write(path, "data_batch_3.bin", &[]);
     fails(cifar10(path), &["is empty"]);
+}
+
+#[test]
+fn a_text_file_is_read_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    let of = |length: u32| text_file(&path.join("text"), length);
+    fails(of(1), &["`", "expected a text"]);
+    write(path, "text", &"Übung macht den Meister. ".repeat(20).into_bytes());
+    let split = of(10).expect("it is long enough");
+    assert_eq!((split.train.len(), split.test.len(), split.train.classes()), (44, 4, 18));
+    assert_eq!(split.train.image(), Shape { height: 10, width: 1, channels: 1 });
+    fails(of(50), &["has 500 characters", "pieces of 50", "pieces of 1 to 49"]);
+    fails(of(0), &["pieces of 1 to 49"]);
+    write(path, "text", b"too short");
+    fails(of(1), &["has 9 characters", "give a longer text"]);
+    write(path, "text", b"ab\xffcd");
+    fails(of(1), &["no text in UTF-8", "byte 2"]);
+    write(path, "text", b"");
+    fails(of(1), &["is empty"]);
 }

@@ -2,8 +2,9 @@
 
 mod support;
 
-use plimsoll_ir::network::Shape;
-use plimsoll_runtime::data::{digits, synthetic};
+use plimsoll_ir::network::{NetworkSpec, Shape, Window};
+use plimsoll_networks::Builder;
+use plimsoll_runtime::data::{Dataset, digits, synthetic, synthetic_like, text};
 use plimsoll_runtime::{Checkpoint, CpuOptions, Outcome, RuntimeError, Trainer};
 use std::cell::Cell;
 use std::path::Path;
@@ -30,6 +31,49 @@ fn a_small_network_learns_the_digits() {
     assert!(before.accuracy() < 0.4, "{before:?}");
     assert!(after.accuracy() > 0.95, "{after:?}");
     assert_eq!(trainer.evaluate(&*split.test).expect("it evaluates"), after, "evaluation changes nothing");
+}
+
+#[test]
+fn networks_for_texts_learn_what_comes_next() {
+    let split = text(16).expect("the text is longer");
+    let check = |name: &str, iterations: u64, expected: f64| {
+        let spec = NetworkSpec { name: name.into(), image: [16, 1], channels: 1, classes: 61 };
+        let network = plimsoll_networks::build(&spec).expect("the zoo has it");
+        let mut trainer = trainer(&network, 32, CpuOptions::default(), &keep).expect("it is small");
+        trainer.train(&*split.train, iterations, None, &mut |_| {}, &|| false).expect("it trains");
+        let after = trainer.evaluate(&*split.test).expect("it evaluates");
+        println!("{name}: {after:?}, accuracy {:.3}", after.accuracy());
+        assert_eq!((after.samples, after.labels), (965, 965 * 16));
+        assert!(after.loss < expected, "{name}: {after:?}");
+    };
+    // 4.11 is what a guess among 61 characters takes, 3.4 what their frequencies take.
+    check("gpt-tiny", 40, 3.3);
+    check("lstm", 30, 3.2);
+}
+
+#[test]
+fn images_and_texts_are_told_apart() {
+    let spec = |name: &str| NetworkSpec { name: name.into(), image: [16, 1], channels: 1, classes: 61 };
+    let of = |name: &str| {
+        let network = plimsoll_networks::build(&spec(name)).expect("the zoo has it");
+        trainer(&network, 4, CpuOptions::default(), &keep).expect("it is small")
+    };
+    let texts = text(16).expect("the text is longer").train;
+    let images = synthetic(Shape { height: 16, width: 1, channels: 1 }, 61, 100, 1);
+    let train = |name: &str, data: &dyn Dataset, expected: &str| {
+        fails(of(name).train(data, 1, None, &mut |_| {}, &|| false), expected);
+    };
+    train("mlp", &*texts, "expected images, found texts");
+    train("gpt-tiny", &*images, "expected texts, found images");
+    let mut b = Builder::new(&NetworkSpec { name: "map".into(), image: [16, 16], channels: 1, classes: 3 })
+        .expect("the spec has no zeros");
+    let logits = b.conv("conv", b.images(), 3, Window::square(3, 1, 1), true).expect("it fits");
+    let network = b.finish(logits).expect("a class for every pixel");
+    let mut map = trainer(&network, 1, CpuOptions::default(), &keep).expect("it is small");
+    let one = synthetic(Shape { height: 16, width: 16, channels: 1 }, 3, 10, 1);
+    fails(map.train(&*one, 1, None, &mut |_| {}, &|| false), "expected 256, found 1");
+    let all = synthetic_like(&network, 10, 1);
+    map.train(&*all, 1, None, &mut |_| {}, &|| false).expect("it has a label for every pixel");
 }
 
 #[test]

@@ -33,14 +33,19 @@ pub enum DataSource {
     Mnist(PathBuf),
     /// A folder with CIFAR-10's binary files.
     Cifar10(PathBuf),
+    /// A text file of the user's, or the text that comes with Plimsoll: what character comes next.
+    Text(Option<PathBuf>),
 }
 
 impl FromStr for DataSource {
     type Err = String;
     fn from_str(text: &str) -> Result<DataSource, String> {
-        let wanted = "data is `digits`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER` or `cifar10:FOLDER`";
+        let wanted = "data is `digits`, `text`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER`, `cifar10:FOLDER` or \
+                      `text:FILE`";
         match text.split_once(':').unwrap_or((text, "")) {
             ("digits", "") => Ok(DataSource::Digits),
+            ("text", "") => Ok(DataSource::Text(None)),
+            ("text", file) => Ok(DataSource::Text(Some(file.into()))),
             ("synthetic", "") => Ok(DataSource::Synthetic(4096)),
             ("synthetic", count) => {
                 let samples = count.parse().ok().filter(|n| *n > 0);

@@ -27,6 +27,7 @@ pub fn digits() -> Split {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Input;
     use super::*;
 
     #[test]
@@ -38,7 +39,9 @@ mod tests {
         let mut counts = [[0usize; 10]; 2];
         for (count, set) in counts.iter_mut().zip([&train, &test]) {
             for i in 0..set.len() {
-                count[set.read(i, &mut pixels) as usize] += 1;
+                let mut label = [-1];
+                set.read(i, Input::Pixels(&mut pixels), &mut label);
+                count[label[0] as usize] += 1;
             }
         }
         for (class, (train, test)) in counts[0].iter().zip(counts[1]).enumerate() {

@@ -1,6 +1,6 @@
 //! A set of images in memory, one byte a pixel and channel.
 
-use super::{Dataset, Split};
+use super::{Dataset, Input, Split};
 use plimsoll_ir::network::Shape;
 
 /// Images in memory, normalised as they are read: (pixel - mean) / standard deviation, per channel.
@@ -67,16 +67,16 @@ impl Dataset for Images {
         self.classes
     }
 
-    fn read(&self, index: usize, pixels: &mut [f32]) -> i32 {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
         let size = self.image.elements() as usize;
         let raw = &self.pixels[index * size..(index + 1) * size];
         let channels = self.scales.len();
-        for (to, from) in pixels.chunks_exact_mut(channels).zip(raw.chunks_exact(channels)) {
+        for (to, from) in input.pixels().chunks_exact_mut(channels).zip(raw.chunks_exact(channels)) {
             for ((value, byte), (mean, scale)) in to.iter_mut().zip(from).zip(&self.scales) {
                 *value = (f32::from(*byte) - mean) * scale;
             }
         }
-        i32::from(self.labels[index])
+        labels[0] = i32::from(self.labels[index]);
     }
 }
 
@@ -90,7 +90,9 @@ mod tests {
         let train = (vec![1, 9, 3, 9, 5, 9, 7, 9], vec![0, 1]);
         let split = Images::split("tiny", image, 2, train.clone(), train);
         let mut pixels = [[0.0; 4]; 2];
-        let labels = [split.train.read(0, &mut pixels[0]), split.test.read(1, &mut pixels[1])];
+        let mut labels = [-1; 2];
+        split.train.read(0, Input::Pixels(&mut pixels[0]), &mut labels[..1]);
+        split.test.read(1, Input::Pixels(&mut pixels[1]), &mut labels[1..]);
         assert_eq!(labels, [0, 1]);
         let first: Vec<f32> = pixels.iter().flat_map(|p| [p[0], p[2]]).collect();
         assert!(first.iter().sum::<f32>().abs() < 1e-6);

@@ -1,9 +1,9 @@
-//! What is trained on: sets of labelled images, and the order in which they are taken.
+//! What is trained on: sets of labelled images and texts, and the order in which they are taken.
 //!
-//! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, and its class. One set is in the
-//! binary ([`digits()`]); others are read from files that the user has ([`mnist()`], [`cifar10()`]); [`synthetic()`] makes
-//! one of any shape. Every order and every synthetic pixel is drawn from a seed by counter, so a run can be
-//! repeated and resumed.
+//! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, or as tokens, and its labels: one class, or
+//! one for each pixel or token. Two sets are in the binary ([`digits()`], [`text()`]); others are read from files that the
+//! user has ([`mnist()`], [`cifar10()`], [`text_file()`]); [`synthetic()`] makes one of any shape. Every order and every
+//! synthetic pixel is drawn from a seed by counter, so a run can be repeated and resumed.
 //!
 //! What it deliberately does not do: download, decompress, resize or augment.
 
@@ -12,19 +12,48 @@ mod digits;
 mod images;
 mod mnist;
 mod synthetic;
+mod text;
 
 pub use cifar::cifar10;
 pub use digits::digits;
 pub use images::Images;
 pub use mnist::mnist;
-pub use synthetic::synthetic;
+pub use synthetic::{synthetic, synthetic_like};
+pub use text::{text, text_file};
 
 use crate::error::RuntimeError;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::philox::philox4x32;
 use std::path::Path;
 
-/// A set of labelled images.
+/// Where a sample goes.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// f32 `[height][width][channels]`.
+    Pixels(&'a mut [f32]),
+    /// `[length]`, each below the number of classes.
+    Tokens(&'a mut [i32]),
+}
+
+impl<'a> Input<'a> {
+    /// Room for pixels. Panics where it is for tokens.
+    pub fn pixels(self) -> &'a mut [f32] {
+        match self {
+            Input::Pixels(pixels) => pixels,
+            Input::Tokens(_) => panic!("a set of images was asked for tokens"),
+        }
+    }
+
+    /// Room for tokens. Panics where it is for pixels.
+    pub fn tokens(self) -> &'a mut [i32] {
+        match self {
+            Input::Tokens(tokens) => tokens,
+            Input::Pixels(_) => panic!("a set of texts was asked for pixels"),
+        }
+    }
+}
+
+/// A set of labelled images or texts.
 pub trait Dataset: Send + Sync {
     /// Its name, for people and for checkpoints.
     fn name(&self) -> &str;
@@ -37,15 +66,25 @@ pub trait Dataset: Send + Sync {
         self.len() == 0
     }
 
-    /// The shape of one image.
+    /// The shape of one image; of a text its length, 1 and 1.
     fn image(&self) -> Shape;
 
-    /// How many classes there are; every label is below.
+    /// How many classes there are; every label is below, and every token.
     fn classes(&self) -> u32;
 
-    /// Gives the pixels of sample `index`, f32 `[height][width][channels]`, and its class. Panics where there is no
-    /// such sample.
-    fn read(&self, index: usize, pixels: &mut [f32]) -> i32;
+    /// Labels of a sample: one, or one for each pixel or token.
+    fn labels(&self) -> usize {
+        1
+    }
+
+    /// Whether it holds tokens, and not pixels.
+    fn holds_tokens(&self) -> bool {
+        false
+    }
+
+    /// Gives sample `index` and its labels, as many as [`Dataset::labels`]. Panics where there is no such sample, or where
+    /// `input` is of the other kind.
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]);
 }
 
 /// A set to train on and one to test with.
@@ -72,31 +111,54 @@ pub fn epoch_order(len: usize, seed: u64, epoch: u64, order: &mut Vec<u32>) {
 
 /// A batch as the device takes it, with its room kept from batch to batch.
 pub(crate) struct Batch {
-    images: Vec<f32>,
+    input: Words,
     labels: Vec<i32>,
+    /// Of a sample.
     elements: usize,
+    labels_each: usize,
+}
+
+/// The elements of a batch.
+enum Words {
+    Pixels(Vec<f32>),
+    Tokens(Vec<i32>),
 }
 
 impl Batch {
-    pub(crate) fn new(samples: u64, image: Shape) -> Batch {
-        let elements = image.elements() as usize;
-        Batch { images: vec![0.0; samples as usize * elements], labels: vec![-1; samples as usize], elements }
+    /// Room for so many samples of a set.
+    pub(crate) fn new(samples: u64, data: &dyn Dataset) -> Batch {
+        let (elements, labels_each) = (data.image().elements() as usize, data.labels());
+        let all = samples as usize * elements;
+        let input =
+            if data.holds_tokens() { Words::Tokens(vec![0; all]) } else { Words::Pixels(vec![0.0; all]) };
+        Batch { input, labels: vec![-1; samples as usize * labels_each], elements, labels_each }
     }
 
     /// Reads these samples, at most as many as the batch has; the rest becomes zeros with the label -1.
     pub(crate) fn fill(&mut self, data: &dyn Dataset, samples: impl Iterator<Item = usize>) {
+        let (n, each) = (self.elements, self.labels_each);
+        let places = self.labels.len() / each;
         let mut filled = 0;
-        let places = self.images.chunks_exact_mut(self.elements).zip(&mut self.labels);
-        for ((pixels, label), sample) in places.zip(samples) {
-            *label = data.read(sample, pixels);
+        for sample in samples.take(places) {
+            let input = match &mut self.input {
+                Words::Pixels(all) => Input::Pixels(&mut all[filled * n..(filled + 1) * n]),
+                Words::Tokens(all) => Input::Tokens(&mut all[filled * n..(filled + 1) * n]),
+            };
+            data.read(sample, input, &mut self.labels[filled * each..(filled + 1) * each]);
             filled += 1;
         }
-        self.images[filled * self.elements..].fill(0.0);
-        self.labels[filled..].fill(-1);
+        match &mut self.input {
+            Words::Pixels(all) => all[filled * n..].fill(0.0),
+            Words::Tokens(all) => all[filled * n..].fill(0),
+        }
+        self.labels[filled * each..].fill(-1);
     }
 
     pub(crate) fn images(&self) -> &[u8] {
-        as_bytes(&self.images)
+        match &self.input {
+            Words::Pixels(all) => as_bytes(all),
+            Words::Tokens(all) => as_bytes(all),
+        }
     }
 
     pub(crate) fn labels(&self) -> &[u8] {
@@ -153,12 +215,24 @@ mod tests {
     #[test]
     fn a_batch_that_is_not_full_ends_with_samples_that_do_not_count() {
         let split = digits();
-        let mut batch = Batch::new(4, split.train.image());
+        let mut batch = Batch::new(4, &*split.train);
         batch.fill(&*split.train, 0..4);
         batch.fill(&*split.train, 10..12);
         assert!(batch.labels[..2].iter().all(|l| *l >= 0));
         assert_eq!(batch.labels[2..], [-1, -1]);
-        assert!(batch.images[2 * 64..].iter().all(|p| *p == 0.0));
+        let Words::Pixels(pixels) = &batch.input else { panic!("the digits are images") };
+        assert!(pixels[2 * 64..].iter().all(|p| *p == 0.0));
         assert_eq!(batch.images().len(), 4 * 64 * 4);
+    }
+
+    #[test]
+    fn a_batch_of_texts_has_a_label_for_every_token() {
+        let split = text(10).expect("the text is longer");
+        let mut batch = Batch::new(3, &*split.train);
+        batch.fill(&*split.train, 4..6);
+        assert_eq!((batch.images().len(), batch.labels.len()), (3 * 10 * 4, 30));
+        let Words::Tokens(tokens) = &batch.input else { panic!("a text is tokens") };
+        assert_eq!(tokens[1..20], batch.labels[..19], "the pieces lie end to end");
+        assert!(batch.labels[20..].iter().all(|l| *l == -1));
     }
 }

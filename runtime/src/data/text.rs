@@ -1,0 +1,141 @@
+//! Texts, for models that say what comes next: the one that the binary carries (see `runtime/data/text/README.md`) or a
+//! file of the user's.
+//!
+//! A token is a character, numbered in the order of those that occur in the whole text. A sample is a piece of the text;
+//! its labels are the same characters one further. Pieces lie end to end, so that an epoch takes every character once.
+//!
+//! What it deliberately does not do: build larger tokens, or hide characters that a model is to guess.
+
+use super::{Dataset, Input, Split};
+use crate::error::RuntimeError;
+use plimsoll_ir::network::Shape;
+use std::path::Path;
+use std::sync::Arc;
+
+/// *The Tragedy of Coriolanus*.
+static SHIPPED: &str = include_str!("../../data/text/coriolanus.txt");
+/// One character in so many is held out, at the end of the text.
+const HELD_OUT: usize = 10;
+
+/// Pieces of a part of a text.
+struct Text {
+    name: String,
+    /// The text and what follows it, so that the last character of a piece has a label.
+    tokens: Arc<[i32]>,
+    /// Where the part starts.
+    first: usize,
+    pieces: usize,
+    length: u32,
+    vocabulary: u32,
+}
+
+/// The text that comes with Plimsoll, in pieces of so many characters. Errors: the pieces are longer than what is held out.
+pub fn text(length: u32) -> Result<Split, RuntimeError> {
+    split(SHIPPED, length)
+        .map_err(|most| RuntimeError::mismatch("length of the texts", format!("1 to {most}"), length))
+}
+
+/// A text file in UTF-8, in pieces of so many characters. Errors: it cannot be read, is no UTF-8 or too short.
+pub fn text_file(path: &Path, length: u32) -> Result<Split, RuntimeError> {
+    let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
+    let bytes = super::whole_file(path, "a text")?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        fault(format!("is no text in UTF-8: byte {} belongs to no character", error.valid_up_to()))
+    })?;
+    split(text, length).map_err(|most| {
+        let characters = text.chars().count();
+        let advice = match most {
+            0 => "give a longer text".to_owned(),
+            most => format!("give a longer text, or pieces of 1 to {most}"),
+        };
+        fault(format!("has {characters} characters, too few for pieces of {length} to train on and to test with; {advice}"))
+    })
+}
+
+/// Training and test set, or the longest pieces of which both have one.
+fn split(text: &str, length: u32) -> Result<Split, usize> {
+    let mut characters: Vec<char> = text.chars().collect();
+    characters.sort_unstable();
+    characters.dedup();
+    let number = |c: char| characters.binary_search(&c).expect("it was collected") as i32;
+    let tokens: Arc<[i32]> = text.chars().map(number).collect();
+    let vocabulary = characters.len() as u32;
+    let held_out = tokens.len() / HELD_OUT;
+    // The shorter part, less the character that is only a label.
+    let most = held_out.saturating_sub(1);
+    if length == 0 || length as usize > most {
+        return Err(most);
+    }
+    let part = |name: &str, range: std::ops::Range<usize>| {
+        let pieces = (range.len() - 1) / length as usize;
+        let name = format!("text-{name}");
+        Box::new(Text { name, tokens: tokens.clone(), first: range.start, pieces, length, vocabulary })
+    };
+    let border = tokens.len() - held_out;
+    Ok(Split { train: part("train", 0..border), test: part("test", border..tokens.len()) })
+}
+
+impl Dataset for Text {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> usize {
+        self.pieces
+    }
+
+    fn image(&self) -> Shape {
+        Shape { height: self.length, width: 1, channels: 1 }
+    }
+
+    fn classes(&self) -> u32 {
+        self.vocabulary
+    }
+
+    fn labels(&self) -> usize {
+        self.length as usize
+    }
+
+    fn holds_tokens(&self) -> bool {
+        true
+    }
+
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+        assert!(index < self.pieces, "piece {index} of {}", self.pieces);
+        let length = self.length as usize;
+        let first = self.first + index * length;
+        input.tokens().copy_from_slice(&self.tokens[first..first + length]);
+        labels.copy_from_slice(&self.tokens[first + 1..first + 1 + length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(data: &dyn Dataset, index: usize) -> (Vec<i32>, Vec<i32>) {
+        let (mut tokens, mut labels) = (vec![-1; data.labels()], vec![-1; data.labels()]);
+        data.read(index, Input::Tokens(&mut tokens), &mut labels);
+        (tokens, labels)
+    }
+
+    #[test]
+    fn pieces_lie_end_to_end_and_labels_are_one_further() {
+        let split = split("abcabcabcabcabcabcabcabcabcabcxyz", 2).expect("it is long enough");
+        assert_eq!((split.train.len(), split.test.len(), split.train.classes()), (14, 1, 6));
+        assert_eq!(piece(&*split.train, 0), (vec![0, 1], vec![1, 2]));
+        assert_eq!(piece(&*split.train, 1), (vec![2, 0], vec![0, 1]));
+        assert_eq!(piece(&*split.test, 0), (vec![3, 4], vec![4, 5]));
+    }
+
+    #[test]
+    fn the_shipped_text_is_whole() {
+        let split = text(128).expect("it is long enough");
+        assert_eq!((split.train.len(), split.test.len(), split.train.classes()), (1086, 120, 61));
+        assert!(text(15_445).is_ok());
+        for length in [0, 15_446] {
+            let error = text(length).err().expect("it has no such pieces").to_string();
+            assert!(error.contains("expected 1 to 15445"), "{error}");
+        }
+    }
+}
