@@ -4,13 +4,15 @@
 //!
 //! `cargo run --release -p plimsoll-runtime --example kernel_step -- [NETWORK] [IMAGE] [BATCH] [THREADS] [REPEATS] [--ops | --json]`
 //!
+//! IMAGE is the side of an image, or for a network of tokens the length of a text.
+//!
 //! What it deliberately does not do: train (images are constant) or compare; `benches/pytorch_step.py` puts
 //! it beside PyTorch, by what `--json` prints: the seconds of each step,
 //! by the clock and of the processor.
 
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::program::{Hyper, Operand, Program, Way};
-use plimsoll_networks::{LowerOptions, build, lower};
+use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -75,7 +77,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let number = |i: usize, default: u32| plain.get(i).map_or(Ok(default), |a| a.parse::<u32>());
     let name = plain.first().cloned().unwrap_or_else(|| "resnet18".to_owned());
     let (image, batch, count, repeats) = (number(1, 64)?, number(2, 16)?, number(3, 1)?, number(4, 20)?);
-    let network = build(&NetworkSpec { name, image: [image; 2], channels: 3, classes: 1000 })?;
+    let spec = match usual(&name) {
+        Some(text) if text.image[1] == 1 => NetworkSpec { image: [image, 1], ..text },
+        _ => NetworkSpec { name, image: [image; 2], channels: 3, classes: 1000 },
+    };
+    let network = build(&spec)?;
     let ways = |call: &_| Way::sole(workspace_bytes(call, count));
     let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
     let program = lower(&network, u64::from(batch), &options)?;
@@ -86,7 +92,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         memory.fill(region.offset.0, values.map(f32::abs));
     }
     let (images, labels) = (memory.tensors[program.images.index()], memory.tensors[program.labels.index()]);
-    memory.fill(images, (0..batch * 3 * image * image).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0));
+    let elements = u64::from(batch) * network.layers[0].output.elements();
+    let pixel = |i: u64| (i * 7919 % 1000) as f32 / 500.0 - 1.0;
+    let token = |i: u64| f32::from_bits((i * 7919 % u64::from(spec.classes)) as u32);
+    memory.fill(images, (0..elements).map(|i| if network.takes_tokens() { token(i) } else { pixel(i) }));
     memory.fill(labels, (0..batch).map(f32::from_bits));
     let hyper =
         Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 1e-4, seed_low: 1, seed_high: 2, step: 3 };

@@ -86,6 +86,18 @@ impl Sizes {
     }
 }
 
+/// The largest of a row.
+#[inline(always)]
+fn largest(row: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let (chunks, rest) = row.as_chunks::<16>();
+    let mut parts = [f32::NEG_INFINITY; 16];
+    for chunk in chunks {
+        parts.iter_mut().zip(chunk).for_each(|(part, v)| *part = larger(*part, *v));
+    }
+    parts.iter().chain(rest).fold(f32::NEG_INFINITY, |a, b| larger(a, *b))
+}
+
 vectorized! {
     /// Turns rows of products of queries and keys into probabilities, 0 for positions that are not seen.
     ///
@@ -97,7 +109,7 @@ vectorized! {
             let (seen, scale) = (s.seen(row + 1), s.scale);
             // SAFETY: the caller's promise: a row has as many elements as there are positions.
             unsafe {
-                let largest = at.slice(seen).iter().fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a });
+                let largest = largest(at.slice(seen));
                 map_row([at], [at], seen, |[v]| [exponential((v - largest) * scale)]);
                 let share = (1.0 / along([at], seen, |[v]| v)) as f32;
                 map_row([at], [at], seen, |[v]| [v * share]);

@@ -22,10 +22,14 @@ KERNEL(relu_forward, (const float *x, float *y, unsigned long long n, float ceil
 KERNEL(add_bias, (const float *x, const float *bias, float *y, unsigned long long n, unsigned channels)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
+    unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
     float v[4];
     load(x, i, count, v);
     UNROLL
-    for (unsigned l = 0; l < 4; l++) v[l] += l < count ? bias[(i + l) % channels] : 0.0f;
+    for (unsigned l = 0; l < 4; l++) {
+        v[l] += l < count ? bias[channel] : 0.0f;
+        if (++channel == channels) channel = 0;
+    }
     store(y, i, count, v);
 }
 
