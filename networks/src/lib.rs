@@ -21,6 +21,7 @@
 mod builder;
 mod error;
 mod lower;
+pub mod onnx;
 mod resident;
 mod zoo;
 

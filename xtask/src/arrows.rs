@@ -17,7 +17,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("gpu", &["", "ir", "networks", "tuner", "runtime", "profiler"]),
     ("standin", &[]),
     ("xtask", &[]),
-    ("fuzz", &["ir", "tuner"]),
+    ("fuzz", &["ir", "networks", "tuner"]),
 ];
 
 /// Modules of the standard library that the code under a folder does without, and why.

@@ -1,0 +1,350 @@
+//! Tensors that do not depend on the input: weights, of which only the shape is asked, and the numbers from which exporters
+//! compute shapes and masks.
+//!
+//! What is made of other constants is computed when somebody asks for its numbers, and only then: weights go through
+//! transpositions and casts as shapes alone, and a file without their data can be read.
+
+use super::error::{OnnxError, broken, shown};
+use super::graph::Graph;
+use super::tensor::{self, External};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Numbers that are computed or read for one file, all together.
+const NUMBERS_MAX: u64 = 1 << 24;
+
+/// Constants that are made of constants, one of the other.
+const DEPTH_MAX: u32 = 200;
+
+/// What the elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Floating-point numbers.
+    Float,
+    /// Integers.
+    Integer,
+    /// 0 or 1.
+    Truth,
+}
+
+/// A tensor that does not depend on the input.
+#[derive(Clone, Debug)]
+pub struct Constant {
+    /// Its dimensions, checked to make no more than [`tensor::ELEMENTS_MAX`] elements.
+    pub dims: Vec<u64>,
+    /// What its elements are.
+    pub kind: Kind,
+    /// The initialiser that it is, as it is or transposed.
+    pub initialiser: Option<usize>,
+    data: Data,
+}
+
+/// Where its numbers come from.
+#[derive(Clone, Debug)]
+enum Data {
+    Known(Rc<[f64]>),
+    File(usize),
+    Made(Rc<Made>),
+}
+
+/// A computation that is done when it is asked for.
+#[derive(Debug)]
+struct Made {
+    step: Step,
+    inputs: Vec<Constant>,
+    dims: Vec<u64>,
+    depth: u32,
+    result: OnceCell<Rc<[f64]>>,
+}
+
+/// How numbers are made of others.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Element `i` is element `first + sum(i[d] * strides[d])` of the first input.
+    Strided {
+        /// Where the element with all indices 0 lies.
+        first: i64,
+        /// By dimension of the result.
+        strides: Vec<i64>,
+    },
+    /// Positions of one dimension.
+    Take {
+        /// The dimension.
+        axis: usize,
+        /// Which positions.
+        positions: Rc<[usize]>,
+    },
+    /// All inputs one behind the other along a dimension.
+    Join {
+        /// The dimension.
+        axis: usize,
+    },
+    /// The upper or lower triangle of the last two dimensions, 0 elsewhere.
+    Triangle {
+        /// Which.
+        upper: bool,
+        /// Diagonals to the right of the main one at which it begins or ends.
+        diagonal: i64,
+    },
+    /// A function of each element.
+    Each(fn(f64) -> f64),
+    /// A function of the elements of two inputs, each repeated where it has one.
+    Both(fn(f64, f64) -> f64),
+    /// The second input where the first is not 0, else the third.
+    Choose,
+}
+
+/// Reads the bytes of a tensor that lie in another file.
+pub type ReadExternal<'a> = &'a dyn Fn(&External) -> Result<Vec<u8>, String>;
+
+/// A file's numbers, and how many more may be asked for.
+pub struct Numbers<'g> {
+    graph: &'g Graph,
+    external: ReadExternal<'g>,
+    left: Cell<u64>,
+    read: RefCell<BTreeMap<usize, Option<Vec<u8>>>>,
+}
+
+impl Constant {
+    /// Numbers that are known.
+    pub fn known(kind: Kind, dims: Vec<u64>, numbers: Vec<f64>) -> Constant {
+        Constant { dims, kind, initialiser: None, data: Data::Known(numbers.into()) }
+    }
+
+    /// A tensor of the file.
+    pub fn initialiser(graph: &Graph, at: usize) -> Constant {
+        let tensor = &graph.initialisers[at];
+        Constant {
+            dims: tensor::dims(tensor),
+            kind: kind_of(tensor.data_type),
+            initialiser: Some(at),
+            data: Data::File(at),
+        }
+    }
+
+    /// What comes of a step, computed once somebody asks for it.
+    pub fn made(
+        place: &str,
+        kind: Kind,
+        dims: Vec<u64>,
+        step: Step,
+        inputs: Vec<Constant>,
+    ) -> Result<Constant, OnnxError> {
+        let depth_of = |c: &Constant| if let Data::Made(made) = &c.data { made.depth } else { 0 };
+        let depth = 1 + inputs.iter().map(depth_of).max().unwrap_or(0);
+        if depth > DEPTH_MAX {
+            let what = format!("{place}: it is made of more than {DEPTH_MAX} constants one of the other");
+            return Err(OnnxError::TooLarge { what });
+        }
+        if tensor::elements(&dims).is_none() {
+            let what = format!("{place}: {}", tensor::too_many(&dims));
+            return Err(OnnxError::TooLarge { what });
+        }
+        let made = Made { step, inputs, dims: dims.clone(), depth, result: OnceCell::new() };
+        Ok(Constant { dims, kind, initialiser: None, data: Data::Made(Rc::new(made)) })
+    }
+
+    /// The same initialiser as another constant, in another layout.
+    pub fn still(self, other: &Constant) -> Constant {
+        Constant { initialiser: other.initialiser, ..self }
+    }
+
+    /// The same numbers as another kind.
+    pub fn of_kind(self, kind: Kind) -> Constant {
+        Constant { kind, ..self }
+    }
+
+    /// The number of elements.
+    pub fn elements(&self) -> u64 {
+        tensor::elements(&self.dims).unwrap_or(0)
+    }
+}
+
+/// What the elements of a type are.
+pub fn kind_of(data_type: i32) -> Kind {
+    match data_type {
+        tensor::BOOL => Kind::Truth,
+        other if tensor::is_float(other) => Kind::Float,
+        _ => Kind::Integer,
+    }
+}
+
+impl<'g> Numbers<'g> {
+    /// Nothing read yet.
+    pub fn new(graph: &'g Graph, external: ReadExternal<'g>) -> Numbers<'g> {
+        Numbers { graph, external, left: Cell::new(NUMBERS_MAX), read: RefCell::default() }
+    }
+
+    /// The initialisers that were read, with their bytes where these lay in another file.
+    pub fn read(self) -> BTreeMap<usize, Option<Vec<u8>>> {
+        self.read.into_inner()
+    }
+
+    /// The numbers of a constant, for the node that asks.
+    pub fn of(&self, place: &str, constant: &Constant) -> Result<Rc<[f64]>, OnnxError> {
+        match &constant.data {
+            Data::Known(numbers) => Ok(Rc::clone(numbers)),
+            Data::File(at) => self.tensor(place, *at),
+            Data::Made(made) => {
+                if let Some(result) = made.result.get() {
+                    return Ok(Rc::clone(result));
+                }
+                let inputs =
+                    made.inputs.iter().map(|input| Ok((input.dims.as_slice(), self.of(place, input)?)));
+                let inputs = inputs.collect::<Result<Vec<_>, OnnxError>>()?;
+                self.spend(place, constant.elements())?;
+                let result: Rc<[f64]> = compute(&made.step, &made.dims, &inputs).into();
+                Ok(Rc::clone(made.result.get_or_init(|| result)))
+            }
+        }
+    }
+
+    /// Counts numbers; one is counted for each call, so that calls are bounded, too.
+    fn spend(&self, place: &str, elements: u64) -> Result<(), OnnxError> {
+        match self.left.get().checked_sub(elements.max(1)) {
+            Some(left) => {
+                self.left.set(left);
+                Ok(())
+            }
+            None => {
+                let what =
+                    format!("{place}: more than {NUMBERS_MAX} constant numbers would have to be computed");
+                Err(OnnxError::TooLarge { what })
+            }
+        }
+    }
+
+    fn tensor(&self, place: &str, at: usize) -> Result<Rc<[f64]>, OnnxError> {
+        let tensor = &self.graph.initialisers[at];
+        if !tensor::has_data(tensor) {
+            let why = format!(
+                "it needs the numbers of `{}`, which the file does not hold; export it again",
+                shown(&tensor.name)
+            );
+            return broken(place, why);
+        }
+        self.spend(place, tensor::elements(&tensor::dims(tensor)).unwrap_or(u64::MAX))?;
+        let mut bytes = None;
+        if tensor.data_location == 1 {
+            let wanted = tensor::external(tensor)?;
+            let found = (self.external)(&wanted).or_else(|why| {
+                broken(
+                    tensor::initialiser(tensor),
+                    format!("cannot read `{}`: {why}", shown(&wanted.location)),
+                )
+            })?;
+            if found.len() as u64 != wanted.length {
+                let why =
+                    format!("`{}` gave {} bytes of {}", shown(&wanted.location), found.len(), wanted.length);
+                return broken(tensor::initialiser(tensor), why);
+            }
+            bytes = Some(found);
+        }
+        let numbers = tensor::numbers(tensor, bytes.as_deref()).into();
+        self.read.borrow_mut().insert(at, bytes);
+        Ok(numbers)
+    }
+}
+
+/// Steps from one element to the next, by dimension.
+pub fn strides(dims: &[u64]) -> Vec<i64> {
+    let mut step = 1_i64;
+    let mut all: Vec<i64> = (dims.iter().rev())
+        .map(|dim| {
+            let stride = step;
+            step = step.saturating_mul(i64::try_from(*dim).unwrap_or(i64::MAX));
+            stride
+        })
+        .collect();
+    all.reverse();
+    all
+}
+
+/// The strides with which an input of these dimensions is read for a result of those: 0 where it is repeated.
+pub fn broadcast(from: &[u64], to: &[u64]) -> Vec<i64> {
+    let lead = to.len() - from.len();
+    let own = strides(from);
+    (0..to.len()).map(|d| if d < lead || from[d - lead] == 1 { 0 } else { own[d - lead] }).collect()
+}
+
+/// Calls `each` with where every element of a result of these dimensions is read from.
+fn walk(dims: &[u64], first: i64, strides: &[i64], mut each: impl FnMut(usize)) {
+    let mut index = vec![0_u64; dims.len()];
+    let mut at = first;
+    for _ in 0..tensor::elements(dims).unwrap_or(0) {
+        each(usize::try_from(at).unwrap_or(usize::MAX));
+        for d in (0..dims.len()).rev() {
+            index[d] += 1;
+            at += strides[d];
+            if index[d] < dims[d] {
+                break;
+            }
+            at -= strides[d] * dims[d] as i64;
+            index[d] = 0;
+        }
+    }
+}
+
+/// The numbers of a result.
+fn compute(step: &Step, dims: &[u64], inputs: &[(&[u64], Rc<[f64]>)]) -> Vec<f64> {
+    let mut result = Vec::new();
+    // What follows divides by dimensions and multiplies them.
+    if tensor::elements(dims) == Some(0) {
+        return result;
+    }
+    let get = |numbers: &Rc<[f64]>, at: usize| numbers.get(at).copied().unwrap_or(f64::NAN);
+    match step {
+        Step::Strided { first, strides } => {
+            walk(dims, *first, strides, |at| result.push(get(&inputs[0].1, at)));
+        }
+        Step::Take { axis, positions } => {
+            let (from, numbers) = &inputs[0];
+            let inner: usize = from[axis + 1..].iter().product::<u64>() as usize;
+            let outer: usize = from[..*axis].iter().product::<u64>() as usize;
+            for o in 0..outer {
+                for position in positions.iter() {
+                    let start = (o * from[*axis] as usize + position) * inner;
+                    result.extend((start..start + inner).map(|at| get(numbers, at)));
+                }
+            }
+        }
+        Step::Join { axis } => {
+            let outer: u64 = dims[..*axis].iter().product();
+            for o in 0..outer as usize {
+                for (from, numbers) in inputs {
+                    let run: usize = from[*axis..].iter().product::<u64>() as usize;
+                    result.extend((o * run..(o + 1) * run).map(|at| get(numbers, at)));
+                }
+            }
+        }
+        Step::Triangle { upper, diagonal } => {
+            let [rows, columns] = [dims[dims.len() - 2] as usize, dims[dims.len() - 1] as usize];
+            result.extend(inputs[0].1.iter().enumerate().map(|(at, number)| {
+                let (row, column) = ((at / columns % rows) as i64, (at % columns) as i64);
+                let right = column.saturating_sub(row);
+                let kept = if *upper { right >= *diagonal } else { right <= *diagonal };
+                if kept { *number } else { 0.0 }
+            }));
+        }
+        Step::Each(function) => result.extend(inputs[0].1.iter().map(|number| function(*number))),
+        Step::Both(function) => {
+            let [first, second] = [0, 1].map(|i| {
+                let mut all = Vec::new();
+                walk(dims, 0, &broadcast(inputs[i].0, dims), |at| all.push(get(&inputs[i].1, at)));
+                all
+            });
+            result.extend(first.iter().zip(&second).map(|(a, b)| function(*a, *b)));
+        }
+        Step::Choose => {
+            let [which, yes, no] = [0, 1, 2].map(|i| {
+                let mut all = Vec::new();
+                walk(dims, 0, &broadcast(inputs[i].0, dims), |at| all.push(get(&inputs[i].1, at)));
+                all
+            });
+            let chosen = which.iter().zip(yes.iter().zip(&no));
+            result.extend(chosen.map(|(which, (yes, no))| if *which != 0.0 { *yes } else { *no }));
+        }
+    }
+    result
+}

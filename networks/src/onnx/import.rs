@@ -1,0 +1,460 @@
+//! Goes through a graph node by node and makes our layers: what each value is, a constant or where it lies in a layer's
+//! output, is known before the next node is looked at.
+//!
+//! Operators that compute are in `operators.rs`, those of transformers in `transformer.rs`; those that move elements about
+//! make no layer (`view.rs`), and those of constants none either (`fold.rs`).
+
+use super::constant::{Constant, Kind, Numbers};
+use super::error::{OnnxError, Trouble, broken, shown};
+use super::fold::{fold, integers};
+use super::graph::{Graph, int, label};
+use super::layout::{Layout, axis, layout};
+use super::proto::NodeProto;
+use super::survey;
+use super::view::{self, Axis, View, whole};
+use crate::builder::Builder;
+use plimsoll_ir::LayerId;
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Shape};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+/// The samples in a batch of open size, while the graph is read: any number does, but exporters have no sizes like this one.
+const OPEN_BATCH: u64 = 509;
+
+/// What a name of the graph stands for.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// Numbers that do not depend on the input.
+    Constant(Constant),
+    /// The output of a layer, or what lies between two of our layers.
+    Flow(Flow),
+}
+
+/// The output of a layer, or something on the way to the next one.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// Where it lies; scores of attention lie in the output of the layer that gives the queries, over keys in place of channels.
+    pub view: View,
+    /// Times this.
+    pub factor: f64,
+    /// What it is.
+    pub stage: Stage,
+}
+
+/// What a value is.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// The output of a layer.
+    Output,
+    /// erf(x / sqrt(2)) of it.
+    Erf,
+    /// 1 + erf(x / sqrt(2)) of it.
+    ErfAndOne,
+    /// x (1 + erf(x / sqrt(2))) of it: twice its GELU.
+    TwiceGelu,
+    /// Queries times keys.
+    Scores(Rc<Scores>),
+    /// Softmax of these.
+    Shares(Rc<Scores>),
+}
+
+/// Queries and keys that were multiplied.
+#[derive(Clone, Debug)]
+pub struct Scores {
+    /// The queries.
+    pub query: View,
+    /// The keys, positions before channels.
+    pub key: View,
+    /// Whether a mask hides what comes later.
+    pub causal: bool,
+}
+
+/// A graph on its way to a network.
+pub struct Import<'g> {
+    /// The graph.
+    pub graph: &'g Graph,
+    /// Its numbers.
+    pub numbers: Numbers<'g>,
+    /// The network.
+    pub builder: Builder,
+    /// Samples in a batch, as the graph counts them.
+    pub batch: u64,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    /// The layer that a weight belongs to.
+    pub owners: HashMap<usize, LayerId>,
+    /// Additions that are the bias of the layer before.
+    pub biases: HashSet<usize>,
+    values: HashMap<&'g str, Value>,
+    names: HashMap<String, u32>,
+}
+
+/// A network that was read, and the initialisers whose numbers were needed for it.
+pub struct Read {
+    /// The network; its spec has no name yet.
+    pub network: Network,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    /// The initialisers, with their bytes where these lay in another file.
+    pub numbers: std::collections::BTreeMap<usize, Option<Vec<u8>>>,
+}
+
+/// Makes the network of a graph, for images of this size where the graph leaves it open.
+pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> Result<Read, OnnxError> {
+    let (spec, batch, dims) = input(graph, image)?;
+    let builder = Builder::new(&spec)?;
+    let mut import = Import {
+        graph,
+        numbers,
+        batch,
+        notes: Vec::new(),
+        owners: HashMap::new(),
+        biases: HashSet::new(),
+        values: HashMap::new(),
+        names: HashMap::from([("images".to_owned(), 1), ("loss".to_owned(), 1)]),
+        builder,
+    };
+    for (at, tensor) in graph.initialisers.iter().enumerate() {
+        import.values.insert(&tensor.name, Value::Constant(Constant::initialiser(graph, at)));
+    }
+    let images = Flow::output(View::of(import.builder.images(), dims));
+    import.values.insert(&graph.input.name, Value::Flow(images));
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let outputs = import.node(at, node)?;
+        for (at, name) in node.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            match outputs.get(at) {
+                Some(value) => {
+                    import.values.insert(name, value.clone());
+                }
+                None if !graph.readers.contains_key(name) && *name != graph.output => {}
+                None => return Err(unsupported(node, format!("output {at} of {}", node.op_type))),
+            }
+        }
+    }
+    import.finish()
+}
+
+/// What the input is in our words, the samples of the graph's batch, and what each of its dimensions runs over.
+fn input(
+    graph: &Graph,
+    image: Option<[u32; 2]>,
+) -> Result<(NetworkSpec, u64, Vec<Vec<view::Atom>>), OnnxError> {
+    let place = format!("input `{}`", shown(&graph.input.name));
+    let dims = &graph.input.dims;
+    let (axes, [rows, columns]): (&[Axis], _) = match (dims.len(), graph.input.integer) {
+        (4, false) => (&[Axis::Batch, Axis::Channel, Axis::Row, Axis::Column], [Some(2), Some(3)]),
+        (3, false) => (&[Axis::Batch, Axis::Row, Axis::Channel], [Some(1), None]),
+        (2, false) => (&[Axis::Batch, Axis::Channel], [None, None]),
+        (2, true) => (&[Axis::Batch, Axis::Row], [Some(1), None]),
+        (rank, integer) => {
+            let what = if integer { "integers" } else { "floats" };
+            let why = format!(
+                "it has {rank} dimensions of {what}; networks take images (batch, channels, rows, columns), sequences \
+                 (batch, positions, channels), vectors (batch, channels) or tokens (batch, positions)"
+            );
+            return broken(place, why);
+        }
+    };
+    let fixed = [rows, columns].map(|at: Option<usize>| at.map(|at| dims[at].as_ref().ok().copied()));
+    let sides = [0, 1].map(|d| match (fixed[d], image) {
+        (None, _) => Ok(1),
+        (Some(Some(size)), Some(image)) if u64::from(image[d]) != size => {
+            let why =
+                format!("it is fixed to {size}, not {}; leave the image size out, or export again", image[d]);
+            broken(&place, why)
+        }
+        (Some(Some(size)), _) => Ok(size),
+        (Some(None), Some(image)) => Ok(u64::from(image[d])),
+        (Some(None), None) => broken(&place, "its rows or columns are open; say for which image size"),
+    });
+    let [height, width] = sides;
+    let (height, width) = (height?, width?);
+    let batch = dims[0].clone().unwrap_or(OPEN_BATCH);
+    let channels = match axes.iter().position(|axis| *axis == Axis::Channel) {
+        None => 1,
+        Some(at) => match &dims[at] {
+            Ok(channels) => *channels,
+            Err(name) => {
+                let why =
+                    format!("its channels are open (`{}`); export with a fixed number of them", shown(name));
+                return broken(place, why);
+            }
+        },
+    };
+    let of = |axis: &Axis| match axis {
+        Axis::Batch => batch,
+        Axis::Row => height,
+        Axis::Column => width,
+        _ => channels,
+    };
+    let views = axes.iter().map(|axis| whole(*axis, of(axis))).collect();
+    let small = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+    // The classes are known in the end.
+    let image = [small(height), small(width)];
+    let spec = NetworkSpec { name: String::new(), image, channels: small(channels), classes: 1 };
+    Ok((spec, batch, views))
+}
+
+/// A thing that one node asks for and no layer of ours does.
+pub fn unsupported(node: &NodeProto, what: impl Into<String>) -> OnnxError {
+    OnnxError::Unsupported(vec![Trouble { what: what.into(), node: survey::name(node), count: 1 }])
+}
+
+impl Flow {
+    /// The output of a layer.
+    pub fn output(view: View) -> Flow {
+        Flow { view, factor: 1.0, stage: Stage::Output }
+    }
+
+    /// What it is, where it is not the whole output of a layer.
+    pub fn nature(&self) -> &'static str {
+        match self.stage {
+            Stage::Output if self.factor != 1.0 => {
+                "of what is multiplied by a number, which only GELU and attention are"
+            }
+            Stage::Output => "of a part of what a layer gives, which only attention takes",
+            Stage::Erf | Stage::ErfAndOne | Stage::TwiceGelu => "of an error function that is no GELU",
+            Stage::Scores(_) | Stage::Shares(_) => "of products of two values that are no attention",
+        }
+    }
+}
+
+impl<'g> Import<'g> {
+    /// What a node gives.
+    fn node(&mut self, at: usize, node: &'g NodeProto) -> Result<Vec<Value>, OnnxError> {
+        let inputs = node.input.iter().map(|name| self.values.get(name.as_str()).cloned());
+        let inputs: Vec<Option<Value>> = inputs.collect();
+        if self.biases.contains(&at) {
+            let flows = inputs.into_iter().flatten().filter(|value| matches!(value, Value::Flow(_)));
+            return Ok(flows.take(1).collect());
+        }
+        if node.op_type == "Shape" {
+            return self.shape_of(node, inputs.first()).map(|shape| vec![Value::Constant(shape)]);
+        }
+        let constants: Vec<Option<Constant>> = (inputs.iter())
+            .map(|input| if let Some(Value::Constant(c)) = input { Some(c.clone()) } else { None })
+            .collect();
+        if !inputs.iter().flatten().any(|input| matches!(input, Value::Flow(_))) {
+            return match fold(&self.numbers, node, &constants)? {
+                Some(outputs) => Ok(outputs.into_iter().map(Value::Constant).collect()),
+                None => Err(unsupported(node, format!("{} of weights alone", node.op_type))),
+            };
+        }
+        if let ("CastLike", Some(Value::Constant(constant))) =
+            (node.op_type.as_str(), inputs.first().and_then(Option::as_ref))
+        {
+            // What is computed of the input is in floats, and masks and shapes stay what they are.
+            let kind = if self.graph.input.integer { constant.kind } else { Kind::Float };
+            return Ok(vec![Value::Constant(constant.clone().of_kind(kind))]);
+        }
+        if let Some(Value::Flow(flow)) = inputs.first().and_then(Option::as_ref) {
+            let place = label(node);
+            let integers = |at: usize| integers(&self.numbers, &place, &constants, at);
+            if let Some(layout) = layout(node, &flow.view.sizes(), &integers)? {
+                return laid_out(node, flow, layout);
+            }
+        }
+        let flows = self.compute(at, node, &inputs)?;
+        Ok(flows.into_iter().map(Value::Flow).collect())
+    }
+
+    /// The constant of this name, if one is known by now.
+    pub fn constant(&self, name: &str) -> Option<&Constant> {
+        if let Some(Value::Constant(constant)) = self.values.get(name) { Some(constant) } else { None }
+    }
+
+    /// The dimensions of a value as a constant.
+    fn shape_of(&self, node: &NodeProto, input: Option<&Option<Value>>) -> Result<Constant, OnnxError> {
+        let sizes = match input {
+            Some(Some(Value::Constant(constant))) => constant.dims.clone(),
+            Some(Some(Value::Flow(flow))) => flow.view.sizes(),
+            _ => return broken(label(node), "it has no input; export the file again"),
+        };
+        let rank = sizes.len() as i64;
+        let bound = |at: i64| if at < 0 { at.saturating_add(rank) } else { at }.clamp(0, rank) as usize;
+        let (start, end) = (bound(int(node, "start", 0)?), bound(int(node, "end", rank)?));
+        let numbers: Vec<f64> =
+            sizes.get(start..end).unwrap_or(&[]).iter().map(|size| *size as f64).collect();
+        Ok(Constant::known(Kind::Integer, vec![numbers.len() as u64], numbers))
+    }
+
+    /// Appends a layer; its name is made a new one.
+    pub fn layer(
+        &mut self,
+        name: &str,
+        kind: LayerKind,
+        inputs: &[LayerId],
+        shares: Option<LayerId>,
+    ) -> Result<LayerId, OnnxError> {
+        // The node of a sum, say, is called after the block that it stands in.
+        let base = name.rsplit('.').next().unwrap_or(name).to_lowercase();
+        let own = match &kind {
+            LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } | LayerKind::Embedding { .. } => "",
+            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::Bias { .. } => "",
+            other => other.name(),
+        };
+        let name = if base.contains(own) { name.to_owned() } else { format!("{name}.{own}") };
+        let mut unique = name.clone();
+        while self.names.contains_key(&unique) {
+            let number = self.names.entry(name.clone()).or_insert(1);
+            *number += 1;
+            unique = format!("{name}_{number}");
+        }
+        self.names.insert(unique.clone(), 1);
+        Ok(match shares {
+            Some(of) => self.builder.add_sharing(&unique, kind, inputs, of)?,
+            None => self.builder.add(&unique, kind, inputs)?,
+        })
+    }
+
+    /// A name for the layer of a node: that of its weight, or the node's own.
+    pub fn name(&self, node: &NodeProto, weight: Option<&Constant>) -> String {
+        let weight = weight.and_then(|constant| constant.initialiser);
+        let tensor = weight.map_or("", |at| self.graph.initialisers[at].name.as_str());
+        let given = tensor.strip_suffix(".weight").or(Some(tensor).filter(|_| node.op_type == "Add"));
+        let named = given.filter(|stem| !stem.is_empty() && !stem.starts_with("onnx::"));
+        let name = named.map_or_else(|| own_name(node), str::to_owned);
+        let allowed = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+        let clean: String = name.chars().take(80).map(allowed).collect();
+        if clean.is_empty() { node.op_type.chars().take(80).map(allowed).collect() } else { clean }
+    }
+
+    /// The view of a value that must be all that its layer gives.
+    pub fn whole<'f>(&self, node: &NodeProto, flow: &'f Flow) -> Result<&'f View, OnnxError> {
+        let shape = self.builder.shape(flow.view.layer);
+        let output = matches!(flow.stage, Stage::Output) && flow.factor == 1.0;
+        if output && flow.view.is_whole(self.batch, shape) {
+            return Ok(&flow.view);
+        }
+        Err(unsupported(node, format!("{} {}", node.op_type, flow.nature())))
+    }
+
+    /// The layer of a value that must be images as ONNX has them, and its shape.
+    pub fn image(&self, node: &NodeProto, flow: &Flow) -> Result<(LayerId, Shape), OnnxError> {
+        let view = self.whole(node, flow)?;
+        let shape = self.builder.shape(view.layer);
+        if view.dims == View::image(view.layer, self.batch, shape).dims {
+            return Ok((view.layer, shape));
+        }
+        let why = format!("{} of what is not (batch, channels, rows, columns)", node.op_type);
+        Err(unsupported(node, why))
+    }
+
+    /// The output of a layer over images.
+    pub fn images(&self, layer: LayerId) -> Flow {
+        Flow::output(View::image(layer, self.batch, self.builder.shape(layer)))
+    }
+
+    /// The channels of a value: a dimension that runs over them and nothing else.
+    pub fn over_channels(&self, view: &View, dim: usize) -> bool {
+        let channels = u64::from(self.builder.shape(view.layer).channels);
+        view.channel == 0 && view.dims[dim] == whole(Axis::Channel, channels)
+    }
+
+    /// Gives the network, where the output of the graph is the whole output of a layer, with the classes as channels.
+    fn finish(mut self) -> Result<Read, OnnxError> {
+        let place = format!("output `{}`", shown(&self.graph.output));
+        let Some(Value::Flow(flow)) = self.values.get(self.graph.output.as_str()) else {
+            return broken(place, "it does not depend on the input; export a network that does");
+        };
+        let shape = self.builder.shape(flow.view.layer);
+        let logits = matches!(flow.stage, Stage::Output)
+            && flow.factor == 1.0
+            && flow.view.is_whole(self.batch, shape)
+            && (0..flow.view.dims.len()).any(|dim| self.over_channels(&flow.view, dim));
+        if !logits {
+            let sizes = flow.view.sizes();
+            let why = format!(
+                "it is {sizes:?}, which is no number a class for each sample or position; export the network up to its logits"
+            );
+            return broken(place, why);
+        }
+        let layer = flow.view.layer;
+        if layer == self.builder.images() {
+            return broken(place, "no layer lies between it and the input; export a network");
+        }
+        self.builder.set_classes(shape.channels);
+        let network = self.builder.finish(layer)?;
+        Ok(Read { network, notes: self.notes, numbers: self.numbers.read() })
+    }
+}
+
+/// The name of a node in short: `layer1.0.conv1` for `/layer1/layer1.0/conv1/Conv`.
+fn own_name(node: &NodeProto) -> String {
+    let parts: Vec<&str> = node.name.split('/').filter(|part| !part.is_empty()).collect();
+    let path = match parts.split_last() {
+        Some((last, path)) if !path.is_empty() && last.starts_with(node.op_type.as_str()) => path,
+        _ => parts.as_slice(),
+    };
+    let mut name = String::new();
+    for part in path {
+        let goes_on = part.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        name = if name.is_empty() || goes_on { (*part).to_owned() } else { format!("{name}.{part}") };
+    }
+    name.strip_prefix("node_").map_or(name.clone(), str::to_owned)
+}
+
+/// The elements of a layer's output moved about, which makes no layer.
+fn laid_out(node: &NodeProto, flow: &Flow, layout: Layout) -> Result<Vec<Value>, OnnxError> {
+    let view = &flow.view;
+    let uneven = |sizes: &[u64]| {
+        let why =
+            format!("{} of {:?} to {sizes:?}, which mixes what belongs together", node.op_type, view.sizes());
+        unsupported(node, why)
+    };
+    let one = |view: View| Ok(vec![Value::Flow(Flow { view, ..flow.clone() })]);
+    let part = |axis: usize, start: u64, length: u64| {
+        let why = || unsupported(node, format!("{} of samples or columns", node.op_type));
+        view.slice(axis, start, length).ok_or_else(why)
+    };
+    match layout {
+        Layout::Reshape(sizes) => one(view.reshape(&sizes).ok_or_else(|| uneven(&sizes))?),
+        Layout::Transpose(order) => one(view.transpose(&order)),
+        Layout::Expand(sizes) => match sizes == view.sizes() {
+            true => one(view.clone()),
+            false => Err(unsupported(node, "Expand of what depends on the input")),
+        },
+        Layout::Split(axis, sizes) => {
+            let mut start = 0;
+            let mut parts = Vec::new();
+            for length in sizes {
+                if length == 0 {
+                    return Err(unsupported(node, "Split with empty parts"));
+                }
+                parts.push(Value::Flow(Flow { view: part(axis, start, length)?, ..flow.clone() }));
+                start += length;
+            }
+            Ok(parts)
+        }
+        Layout::Cut(cuts, _) => {
+            let mut cut = view.clone();
+            for c in cuts {
+                if c.step != 1 || c.length == 0 {
+                    return Err(unsupported(node, "Slice with steps, or of nothing"));
+                }
+                let why = || unsupported(node, "Slice of samples or columns");
+                cut = cut.slice(c.axis, c.start, c.length).ok_or_else(why)?;
+            }
+            one(cut)
+        }
+    }
+}
+
+/// One position of a dimension of a layer's output, or some of them in order, without that dimension.
+pub fn picked(node: &NodeProto, flow: &Flow, index: &Constant, positions: &[f64]) -> Result<Flow, OnnxError> {
+    let sizes = flow.view.sizes();
+    let axis = axis(node, int(node, "axis", 0)?, sizes.len())?;
+    let [position] = positions else { return Err(unsupported(node, "Gather of several positions")) };
+    let size = sizes[axis] as i64;
+    let position = *position as i64;
+    let from_start = if position < 0 { position.saturating_add(size) } else { position };
+    if !(0..size).contains(&from_start) {
+        return broken(label(node), format!("position {position} of {size}; export the file again"));
+    }
+    let why = || unsupported(node, "Gather of samples or columns");
+    let mut view = flow.view.slice(axis, from_start as u64, 1).ok_or_else(why)?;
+    if index.dims.is_empty() {
+        view.dims.remove(axis);
+    }
+    Ok(Flow { view, ..flow.clone() })
+}

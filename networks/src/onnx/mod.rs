@@ -1,0 +1,107 @@
+//! Networks from ONNX files, as `torch.onnx` writes them: the architecture becomes a [`Network`] of our layers, and our
+//! lowering derives the training iteration from it, as for the networks of the zoo.
+//!
+//! ONNX has images as (batch, channels, rows, columns), we have channels innermost. The layers are the same; only what a
+//! weight's position means differs, and weights are not read: training begins with fresh ones. So a file needs no data for
+//! its weights, only for the numbers from which it computes shapes and masks; those may lie in other files of its folder.
+//!
+//! ```text
+//! bytes ─weigh, Graph::open─▶ Graph ─survey─▶ all that is not read, at once
+//!                               │ import: node by node
+//!                               ▼
+//!            constants (fold.rs), values that lie in a layer's output (view.rs), layers (operators.rs, transformer.rs)
+//!                               ▼
+//!                            Network, and a copy of the file that holds its architecture alone
+//! ```
+//!
+//! What is read: convolutions, products with weights, batch and layer normalisation, ReLU and its kin, GELU, poolings,
+//! dropout, sums, concatenations, local response normalisation, embeddings, learned positions, multi-head attention with or
+//! without a causal mask, and whatever only moves elements about or computes shapes. What this folder deliberately does not
+//! do: open files, read weights, or run anything.
+
+mod constant;
+mod error;
+mod fold;
+mod graph;
+mod import;
+mod layout;
+mod operators;
+mod proto;
+mod survey;
+mod tensor;
+mod transformer;
+mod view;
+mod weigh;
+
+pub use constant::ReadExternal;
+pub use error::{OnnxError, Trouble};
+pub use tensor::External;
+
+use constant::Numbers;
+use graph::Graph;
+use plimsoll_ir::network::Network;
+
+/// What stands in the name of every network from a file, between the file's name and the hash of its architecture.
+const MARK: &str = ".onnx-";
+
+/// What to read.
+pub struct OnnxSource<'a> {
+    /// The file's bytes.
+    pub file: Vec<u8>,
+    /// What the network is called: the file's name without its ending.
+    pub name: &'a str,
+    /// The image size, or the number of positions and 1, where the file leaves it open.
+    pub image: Option<[u32; 2]>,
+    /// Reads data that lie in another file of the folder. It is asked only for numbers from which shapes and masks are
+    /// computed, and must refuse what is outside the folder by way of a link; other paths never come to it.
+    pub external: ReadExternal<'a>,
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OnnxNetwork {
+    /// The network. Its spec's name ends with a hash of the architecture, so that it names no other.
+    pub network: Network,
+    /// What the user should know: what was left out.
+    pub notes: Vec<String>,
+    /// An ONNX file of the same architecture without weights, from which the same network is read.
+    pub architecture: Vec<u8>,
+}
+
+/// Reads a network.
+///
+/// # Errors
+///
+/// Whatever bytes are given: [`OnnxError`] says what is wrong with them, or names all that no layer does.
+pub fn read(source: OnnxSource<'_>) -> Result<OnnxNetwork, OnnxError> {
+    let OnnxSource { file, name, image, external } = source;
+    let graph = Graph::open(file)?;
+    survey::survey(&graph)?;
+    let read = import::import(&graph, image, Numbers::new(&graph, external))?;
+    let architecture = graph.architecture(&read.numbers);
+    let mut network = read.network;
+    network.spec.name = full_name(name, &architecture);
+    Ok(OnnxNetwork { network, notes: read.notes, architecture })
+}
+
+/// Whether a network's name is that of one from a file; the name that it was read by.
+pub fn name_in_file(name: &str) -> Option<&str> {
+    let (file, hash) = name.rsplit_once(MARK)?;
+    let is_hash = hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit());
+    is_hash.then_some(file)
+}
+
+/// A name that is fit for a file, of which the architecture is a part.
+fn full_name(name: &str, architecture: &[u8]) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let clean: String = name.chars().take(60).map(allowed).collect();
+    let stem = clean.trim_start_matches('.');
+    let stem = if stem.is_empty() { "network" } else { stem };
+    format!("{stem}{MARK}{:016x}", hash(architecture))
+}
+
+/// The FNV-1a hash of some bytes: it tells one file from the next, and need not withstand anybody.
+fn hash(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}

@@ -1,0 +1,356 @@
+//! What exporters make of embeddings, GELU and attention, put together again.
+//!
+//! Attention is found from the inside: the product of two outputs are scores, a number or a mask makes scores of scores,
+//! softmax shares of them, and shares times a third output is an [`Attention`](LayerKind::Attention) layer, if queries,
+//! keys and values lie as its heads do. Whatever departs from that on the way is named.
+
+use super::constant::Constant;
+use super::error::{OnnxError, broken};
+use super::fold::scalar;
+use super::graph::{int, label};
+use super::import::{Flow, Import, Scores, Stage, Value, unsupported};
+use super::layout::axis;
+use super::operators::small;
+use super::proto::NodeProto;
+use super::view::{Atom, Axis, View, whole};
+use plimsoll_ir::LayerId;
+use plimsoll_ir::network::LayerKind;
+use std::rc::Rc;
+
+/// How far a number of the file may be from the one that our layer has: exporters write them in 32 bits.
+const TOLERANCE: f64 = 1e-4;
+
+/// What is added to a score to hide it is this or less.
+const HIDDEN: f64 = -1e4;
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= TOLERANCE * b.abs()
+}
+
+impl Import<'_> {
+    /// Rows of a table by token.
+    pub fn embedding(
+        &mut self,
+        node: &NodeProto,
+        table: &Constant,
+        tokens: &Flow,
+    ) -> Result<Flow, OnnxError> {
+        let place = label(node);
+        let images = self.builder.images();
+        let shape = self.builder.shape(images);
+        let [vocabulary, width] = table.dims[..] else {
+            return Err(unsupported(node, format!("Gather from a weight of {:?}", table.dims)));
+        };
+        let view = &tokens.view;
+        let positions: Vec<&Atom> =
+            view.dims.iter().flatten().filter(|atom| atom.axis == Axis::Row).collect();
+        let in_order = positions.len() < 2 && positions.iter().all(|atom| atom.stride == 1);
+        if view.layer != images || !self.graph.input.integer || int(node, "axis", 0)? != 0 || !in_order {
+            return Err(unsupported(node, "Gather from a weight by something else than tokens of the input"));
+        }
+        let length = positions.first().map_or(1, |atom| atom.size);
+        let kind = LayerKind::Embedding {
+            vocabulary: small(&place, "its number of rows", i64::try_from(vocabulary).unwrap_or(-1))?,
+            width: small(&place, "its number of columns", i64::try_from(width).unwrap_or(-1))?,
+            first: u32::try_from(view.row).unwrap_or(u32::MAX),
+            length: u32::try_from(length.min(u64::from(shape.height))).unwrap_or(u32::MAX),
+        };
+        let layer = self.weighted(node, kind, images, table)?;
+        let mut dims = view.dims.clone();
+        dims.push(whole(Axis::Channel, width));
+        Ok(Flow::output(View::of(layer, dims)))
+    }
+
+    /// Adds or multiplies by a number, or masks; none where the constant is a weight.
+    pub fn number(
+        &mut self,
+        node: &NodeProto,
+        x: &Flow,
+        constant: &Constant,
+    ) -> Result<Option<Flow>, OnnxError> {
+        if let (Stage::Scores(scores), "Add") = (&x.stage, node.op_type.as_str()) {
+            let hides = |number: f64| match number {
+                0.0 => Some(false),
+                hidden if hidden <= HIDDEN => Some(true),
+                _ => None,
+            };
+            let causal = self.mask(node, x, constant, &hides)?;
+            return Ok(Some(with_mask(x, scores, causal)));
+        }
+        let Some(number) = scalar_of_one(self, node, constant)? else { return Ok(None) };
+        let flow = |factor: f64, stage: Stage| Ok(Some(Flow { factor, stage, ..x.clone() }));
+        match (node.op_type.as_str(), &x.stage) {
+            ("Add", Stage::Erf) if near(number, 1.0) => flow(x.factor, Stage::ErfAndOne),
+            ("Mul", Stage::TwiceGelu) if near(number * x.factor, 0.5) => self.gelu(node, x).map(Some),
+            ("Div", Stage::TwiceGelu) if near(x.factor / number, 0.5) => self.gelu(node, x).map(Some),
+            ("Mul", stage) => flow(x.factor * number, stage.clone()),
+            ("Div", stage) if number != 0.0 => flow(x.factor / number, stage.clone()),
+            (op, _) => Err(unsupported(node, format!("{op} of the number {number}"))),
+        }
+    }
+
+    /// The error function, which GELU has.
+    pub fn erf(&self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
+        let inner = Flow { factor: 1.0, ..x.clone() };
+        self.whole(node, &inner)?;
+        if !near(x.factor, std::f64::consts::FRAC_1_SQRT_2) {
+            return Err(unsupported(node, "Erf of something else than x / sqrt(2), which GELU has"));
+        }
+        Ok(Flow { stage: Stage::Erf, ..inner })
+    }
+
+    /// A product of two values, element by element, which must be the one in GELU.
+    pub fn gated(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
+        let (x, gate) = if matches!(x.stage, Stage::ErfAndOne) { (y, x) } else { (x, y) };
+        let gelu =
+            matches!((&x.stage, &gate.stage), (Stage::Output, Stage::ErfAndOne)) && x.view == gate.view;
+        if !gelu {
+            return Err(unsupported(node, "Mul of two values, which is no GELU"));
+        }
+        let twice = Flow { factor: x.factor * gate.factor, stage: Stage::TwiceGelu, ..x.clone() };
+        if near(twice.factor, 0.5) { self.gelu(node, &twice) } else { Ok(twice) }
+    }
+
+    fn gelu(&mut self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
+        self.each(node, &Flow::output(x.view.clone()), LayerKind::Gelu)
+    }
+
+    /// The product of two values, which must be one of the two in attention.
+    pub fn attention(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
+        match (&x.stage, &y.stage) {
+            (Stage::Output, Stage::Output) => self.scores(node, x, y),
+            (Stage::Shares(scores), Stage::Output) => self.attend(node, x, scores, y),
+            _ => Err(unsupported(node, "MatMul of two values, which is no attention")),
+        }
+    }
+
+    /// Queries times keys.
+    fn scores(&self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
+        let no = || unsupported(node, "MatMul of two values, which is no attention");
+        let rank = x.view.dims.len();
+        if rank < 2 || y.view.dims.len() != rank || x.view.dims[..rank - 2] != y.view.dims[..rank - 2] {
+            return Err(no());
+        }
+        let mut turned: Vec<usize> = (0..rank).collect();
+        turned.swap(rank - 2, rank - 1);
+        let (query, key) = (x.view.clone(), y.view.transpose(&turned));
+        let row = |atom: &Atom| atom.axis == Axis::Row && atom.stride == 1;
+        if query.dims[rank - 1] != key.dims[rank - 1] || !key.dims[rank - 2].iter().all(row) {
+            return Err(no());
+        }
+        let mut dims = query.dims.clone();
+        dims[rank - 1] = key.dims[rank - 2].iter().map(|atom| Atom { axis: Axis::Key, ..*atom }).collect();
+        let view = View { dims, ..query.clone() };
+        let scores = Scores { query, key, causal: false };
+        Ok(Flow { view, factor: x.factor * y.factor, stage: Stage::Scores(Rc::new(scores)) })
+    }
+
+    /// Shares times values: the layer.
+    fn attend(&mut self, node: &NodeProto, x: &Flow, scores: &Scores, y: &Flow) -> Result<Flow, OnnxError> {
+        let Scores { query, key, causal } = scores;
+        let (shares, value) = (&x.view, &y.view);
+        let rank = shares.dims.len();
+        let alike = rank >= 2
+            && x.factor == 1.0
+            && y.factor == 1.0
+            && value.dims.len() == rank
+            && value.dims[..rank - 2] == shares.dims[..rank - 2]
+            && value.dims[rank - 2]
+                .iter()
+                .map(|atom| Atom { axis: Axis::Key, ..*atom })
+                .eq(shares.dims[rank - 1].iter().copied());
+        if !alike {
+            return Err(unsupported(
+                node,
+                "MatMul of shares and values that do not lie alike, which is no attention",
+            ));
+        }
+        let heads = self.heads(node, query)?;
+        let parts = [query, key, value];
+        let shapes = parts.map(|view| self.builder.shape(view.layer));
+        let width = heads.iter().product::<u64>();
+        let same_heads = |view: &&View| {
+            let mut all = [query, *view].map(channels);
+            all[0].sort_by_key(|atom| std::cmp::Reverse(atom.stride));
+            all[1].sort_by_key(|atom| std::cmp::Reverse(atom.stride));
+            all[0] == all[1]
+        };
+        let positions = |view: &&View| {
+            let over = |axis: Axis| view.dims.iter().flatten().filter(move |atom| atom.axis == axis);
+            view.row == 0
+                && over(Axis::Row).map(|atom| atom.size).product::<u64>() == u64::from(shapes[0].height)
+                && over(Axis::Batch).map(|atom| atom.size).product::<u64>() == self.batch
+        };
+        let one_width = shapes.iter().all(|s| s.width == 1 && s.height == shapes[0].height);
+        if !one_width || !parts.iter().all(same_heads) || !parts.iter().all(positions) {
+            return Err(unsupported(
+                node,
+                "attention whose queries, keys and values are not of the same positions and heads",
+            ));
+        }
+        let input = self.side_by_side(node, parts, width)?;
+        let heads = u32::try_from(heads[0]).unwrap_or(u32::MAX);
+        let kind = LayerKind::Attention { heads, causal: *causal };
+        let layer = self.layer(&self.name(node, None), kind, &[input], None)?;
+        let mut dims = shares.dims.clone();
+        dims[rank - 1].clone_from(&value.dims[rank - 1]);
+        Ok(Flow::output(View::of(layer, dims)))
+    }
+
+    /// Heads and channels of each, of queries that lie with heads outside and channels inside.
+    fn heads(&self, node: &NodeProto, query: &View) -> Result<[u64; 2], OnnxError> {
+        let mut atoms = channels(query);
+        let inner = query.dims.last().cloned().unwrap_or_default();
+        atoms.sort_by_key(|atom| std::cmp::Reverse(atom.stride));
+        match (&atoms[..], &inner[..]) {
+            ([all], [last]) if all == last && all.stride == 1 => Ok([1, all.size]),
+            ([outer, each], [last]) if each == last && each.stride == 1 && outer.stride == each.size => {
+                Ok([outer.size, each.size])
+            }
+            // Heads of a single channel.
+            ([outer], []) if outer.stride == 1 => Ok([outer.size, 1]),
+            _ => Err(unsupported(node, "attention whose heads do not lie side by side")),
+        }
+    }
+
+    /// The layer that gives queries, keys and values side by side: the one that they are parts of, or one that joins them.
+    fn side_by_side(
+        &mut self,
+        node: &NodeProto,
+        parts: [&View; 3],
+        width: u64,
+    ) -> Result<LayerId, OnnxError> {
+        let shapes = parts.map(|view| u64::from(self.builder.shape(view.layer).channels));
+        let first = parts[0].layer;
+        let one = parts.iter().all(|view| view.layer == first) && shapes[0] == 3 * width;
+        if one && parts.map(|view| view.channel) == [0, width, 2 * width] {
+            return Ok(first);
+        }
+        if shapes == [width; 3] && parts.iter().all(|view| view.channel == 0) {
+            let name = format!("{}.qkv", self.name(node, None));
+            let kind = LayerKind::Concat { along: plimsoll_ir::network::Axis::Channels };
+            return self.layer(&name, kind, &parts.map(|view| view.layer), None);
+        }
+        Err(unsupported(node, "attention whose queries, keys and values are not three equal parts"))
+    }
+
+    /// Scores of which a mask hides some: a constant picks between them and a number that hides.
+    pub fn masked(&mut self, node: &NodeProto, inputs: &[Option<Value>]) -> Result<Flow, OnnxError> {
+        let no = || unsupported(node, "Where of what depends on the input, which is no mask of attention");
+        let [Some(Value::Constant(which)), Some(yes), Some(no_value)] = inputs else { return Err(no()) };
+        let (x, hidden, when) = match (yes, no_value) {
+            (Value::Flow(x), Value::Constant(hidden)) => (x, hidden, 0.0),
+            (Value::Constant(hidden), Value::Flow(x)) => (x, hidden, 1.0),
+            _ => return Err(no()),
+        };
+        let Stage::Scores(scores) = &x.stage else { return Err(no()) };
+        if scalar(&self.numbers, &label(node), hidden)?.is_none_or(|number| number > HIDDEN) {
+            return Err(no());
+        }
+        let hides = |number: f64| Some(f64::from(number != 0.0) == when);
+        let causal = self.mask(node, x, which, &hides)?;
+        Ok(with_mask(x, scores, causal))
+    }
+
+    /// Whether a mask over scores hides all that comes later; a mask that hides nothing is none, and others are no layer.
+    fn mask(
+        &self,
+        node: &NodeProto,
+        x: &Flow,
+        mask: &Constant,
+        hides: &dyn Fn(f64) -> Option<bool>,
+    ) -> Result<bool, OnnxError> {
+        let no =
+            || unsupported(node, "attention with a mask that hides something else than all that comes later");
+        let rank = x.view.dims.len();
+        let over = |dim: usize, axis: Axis| {
+            x.view.dims[dim].iter().all(|atom| atom.axis == axis && atom.stride == 1)
+        };
+        if rank < 2 || !over(rank - 2, Axis::Row) || !over(rank - 1, Axis::Key) {
+            return Err(no());
+        }
+        let sizes = x.view.sizes();
+        let (rows, keys) = (sizes[rank - 2] as usize, sizes[rank - 1] as usize);
+        let lead = mask.dims.len().saturating_sub(2);
+        let matrix = [rows as u64, keys as u64] == mask.dims[lead..];
+        let numbers = self.numbers.of(&label(node), mask)?;
+        let hidden =
+            numbers.iter().map(|number| hides(*number)).collect::<Option<Vec<bool>>>().ok_or_else(no)?;
+        if hidden.iter().all(|hidden| !hidden) {
+            return Ok(false);
+        }
+        let later = |at: usize| at % keys > at / keys % rows;
+        if matrix && hidden.iter().enumerate().all(|(at, hidden)| *hidden == later(at)) {
+            return Ok(true);
+        }
+        Err(no())
+    }
+
+    /// Softmax: of scores, or of the logits, where the loss has it already.
+    pub fn softmax(&mut self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
+        let rank = x.view.dims.len();
+        let default = if self.graph.opset < 13 { 1 } else { -1 };
+        let along = axis(node, int(node, "axis", default)?, rank)?;
+        if let (Stage::Scores(scores), "Softmax") = (&x.stage, node.op_type.as_str()) {
+            let width =
+                scores.query.dims.last().map_or(1, |dim| dim.iter().map(|atom| atom.size).product::<u64>());
+            let wanted = (width as f64).sqrt().recip();
+            if along + 1 != rank || x.view.dims[along].iter().any(|atom| atom.axis != Axis::Key) {
+                return Err(unsupported(node, "Softmax over something else than keys"));
+            }
+            if !near(x.factor, wanted) {
+                let why = format!(
+                    "attention whose scores are multiplied by {}, not by {wanted:.5}, 1 / sqrt(channels of a head)",
+                    x.factor
+                );
+                return Err(unsupported(node, why));
+            }
+            return Ok(Flow { factor: 1.0, stage: Stage::Shares(Rc::clone(scores)), ..x.clone() });
+        }
+        self.whole(node, x)?;
+        if node.output.first() == Some(&self.graph.output) && self.over_channels(&x.view, along) {
+            self.notes.push(format!("the {} at the end is left out: the loss has it", node.op_type));
+            return Ok(x.clone());
+        }
+        Err(unsupported(node, format!("{} elsewhere than in attention or at the end", node.op_type)))
+    }
+
+    /// Shares of attention that would be dropped, as they are.
+    pub fn dropped_shares(&mut self, x: &Flow) -> Option<Flow> {
+        if !matches!(x.stage, Stage::Shares(_)) {
+            return None;
+        }
+        let note = "the dropout within attention is left out: no layer of Plimsoll's has it";
+        if self.notes.iter().all(|known| known != note) {
+            self.notes.push(note.to_owned());
+        }
+        Some(x.clone())
+    }
+}
+
+/// Scores with a mask more.
+fn with_mask(x: &Flow, scores: &Scores, causal: bool) -> Flow {
+    let scores = Scores { causal: scores.causal || causal, ..scores.clone() };
+    Flow { stage: Stage::Scores(Rc::new(scores)), ..x.clone() }
+}
+
+/// The runs over channels of a view.
+fn channels(view: &View) -> Vec<Atom> {
+    view.dims.iter().flatten().filter(|atom| atom.axis == Axis::Channel).copied().collect()
+}
+
+/// The number that a constant holds, if it holds one and is no weight of a single channel.
+fn scalar_of_one(
+    import: &Import<'_>,
+    node: &NodeProto,
+    constant: &Constant,
+) -> Result<Option<f64>, OnnxError> {
+    let place = label(node);
+    if constant.elements() != 1 {
+        return Ok(None);
+    }
+    match scalar(&import.numbers, &place, constant)? {
+        Some(number) if number.is_finite() => Ok(Some(number)),
+        _ => broken(place, "its number is not finite; export the file again"),
+    }
+}
