@@ -234,6 +234,16 @@ fn three_steps_of_googlenet_are_those_of_pytorch() {
 }
 
 #[test]
+fn three_steps_of_mobilenet_v2_are_those_of_pytorch() {
+    check(include_str!("pytorch/mobilenet_v2.json"));
+}
+
+#[test]
+fn three_steps_of_unet_are_those_of_pytorch() {
+    check(include_str!("pytorch/unet.json"));
+}
+
+#[test]
 fn three_steps_of_a_transformer_are_those_of_pytorch() {
     check(include_str!("pytorch/gpt-tiny.json"));
 }

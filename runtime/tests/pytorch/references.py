@@ -18,6 +18,7 @@ What it deliberately does not do: dropout, whose draws differ between any two pr
 import json
 import math
 import pathlib
+import re
 import sys
 
 import numpy
@@ -105,6 +106,20 @@ class Images:
         if len(shape) == 1:
             return (0.1, 0.01) if name.endswith("weight") else (0.3, 0.03)
         return 0.0, math.sqrt((0.6 if len(shape) == 4 else 0.1) / math.prod(shape[1:]))
+
+
+class Map(Images):
+    """A network for images of 16x16 in one channel, with one of three classes for every pixel."""
+
+    image, channels, batch, classes = [16, 16], 1, 2, 3
+
+    def labels(self, step):
+        drawn = below(self.classes, self.batch * math.prod(self.image), step, LABELS)
+        return torch.from_numpy(drawn.reshape(self.batch, *self.image))
+
+    def start(self, name, shape):
+        """Centre and spread of a parameter's start."""
+        return 0.0, 0.1 if len(shape) == 1 else math.sqrt(3 / math.prod(shape[1:]))
 
 
 class Text:
@@ -246,6 +261,38 @@ class Transformer(torch.nn.Module):
         return (self.ln_f(x) @ self.wte.weight.T).flatten(0, 1)
 
 
+class Doubled(torch.nn.ModuleDict):
+    """Twice a 3x3 convolution and a ReLU."""
+
+    def __init__(self, before, width, **more):
+        conv = torch.nn.Conv2d
+        super().__init__({"conv1": conv(before, width, 3, padding=1), "conv2": conv(width, width, 3, padding=1), **more})
+
+    def forward(self, x):
+        return self["conv2"](self["conv1"](x).relu()).relu()
+
+
+class UNet(torch.nn.Module):
+    """`unet`."""
+
+    def __init__(self):
+        super().__init__()
+        widths = [64, 128, 256, 512, 1024]
+        self.down = torch.nn.ModuleList(Doubled(b, w) for b, w in zip([Map.channels, *widths], widths))
+        up = torch.nn.ConvTranspose2d
+        self.up = torch.nn.ModuleList(Doubled(2 * w, w, up=up(2 * w, w, 2, stride=2)) for w in widths[:4])
+        self.out = torch.nn.Conv2d(64, Map.classes, 1)
+
+    def forward(self, x):
+        kept = []
+        for level in self.down:
+            kept.append(level(x if not kept else torch.nn.functional.max_pool2d(kept[-1], 2)))
+        x = kept.pop()
+        for level in reversed(self.up):
+            x = level(torch.cat([kept.pop(), level["up"](x)], dim=1))
+        return self.out(x)
+
+
 def googlenet():
     return torchvision.models.googlenet(num_classes=10, aux_logits=False, transform_input=False, init_weights=False)
 
@@ -258,6 +305,9 @@ CASES = [
         lambda name: name.removeprefix("features."),
     ),
     Images("googlenet", googlenet),
+    Images("mobilenet_v2", lambda: torchvision.models.mobilenet_v2(num_classes=10)),
+    # The bias of a transposed convolution is a layer of its own.
+    Map("unet", UNet, lambda name: re.sub(r"^(down|up)\.", r"\1", name).replace("up.bias", "up.bias.bias")),
     Text("gpt-tiny", Transformer, lambda name: "wpe.bias" if name == "wpe" else name),
     Text("lstm", Memory, lambda name: MEMORY_NAMES.get(name, name)),
 ]
