@@ -53,6 +53,8 @@ fn parameter_counts_are_the_published_ones() {
     // positions and 2 segments of 768 with their normalisation 23,837,184, 12 blocks of 7,087,872, transform 592,128,
     // bias 30,522.
     check("bert", 109_514_298);
+    // 4.4M in Turc et al. 2019, table 1.
+    check("bert-tiny", 4_416_698);
     check("bert-large", 335_174_458);
     // (V + T) d of the tables, 12 d^2 + 13 d of each block, 2 d of the last normalisation.
     check("gpt-tiny", (65 + 64) * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 2 * 128);

@@ -34,6 +34,7 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
         "gpt-medium" => gpt(spec, size(24, 1024, 16)),
         "gpt-large" => gpt(spec, size(36, 1280, 20)),
         "gpt-xl" => gpt(spec, size(48, 1600, 25)),
+        "bert-tiny" => bert(spec, size(2, 128, 2)),
         "bert" => bert(spec, size(12, 768, 12)),
         "bert-large" => bert(spec, size(24, 1024, 16)),
         _ => return None,

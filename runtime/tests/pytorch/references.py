@@ -261,6 +261,60 @@ class Transformer(torch.nn.Module):
         return (self.ln_f(x) @ self.wte.weight.T).flatten(0, 1)
 
 
+class Bert(torch.nn.Module):
+    """`bert-tiny`: PyTorch's own encoder layers, two of 128 with two heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.word = torch.nn.Embedding(Text.classes, 128)
+        self.position = torch.nn.Parameter(torch.zeros(Text.image[0], 128))
+        self.segment = torch.nn.Parameter(torch.zeros(128))
+        self.norm = torch.nn.LayerNorm(128, 1e-12)
+        layer = torch.nn.TransformerEncoderLayer
+        more = {"activation": "gelu", "layer_norm_eps": 1e-12, "batch_first": True}
+        self.layer = torch.nn.ModuleList(layer(128, 2, 512, **more) for _ in range(2))
+        self.transform = torch.nn.Linear(128, 128)
+        self.transform_norm = torch.nn.LayerNorm(128, 1e-12)
+        self.decoder = torch.nn.Parameter(torch.zeros(Text.classes))
+
+    def forward(self, tokens):
+        x = self.norm(self.word(tokens) + self.position + self.segment)
+        for layer in self.layer:
+            # Dropout of attention is a number of its module's.
+            layer.self_attn.dropout = 0.0
+            x = layer(x)
+        x = self.transform_norm(torch.nn.functional.gelu(self.transform(x)))
+        return (x @ self.word.weight.T + self.decoder).flatten(0, 1)
+
+
+BERT_NAMES = {
+    "word.weight": "embeddings.word.weight",
+    "position": "embeddings.position.bias",
+    "segment": "embeddings.segment.bias",
+    "norm.weight": "embeddings.norm.weight",
+    "norm.bias": "embeddings.norm.bias",
+    "transform_norm.weight": "transform.norm.weight",
+    "transform_norm.bias": "transform.norm.bias",
+    "decoder": "decoder.bias.bias",
+}
+BERT_PARTS = {
+    "self_attn.in_proj_": "attention.qkv.",
+    "self_attn.out_proj": "attention.proj",
+    "linear1": "output.fc",
+    "linear2": "output.proj",
+    "norm1": "attention.norm",
+    "norm2": "output.norm",
+}
+
+
+def bert_name(name):
+    if not name.startswith("layer."):
+        return BERT_NAMES.get(name, name)
+    for theirs_, ours_ in BERT_PARTS.items():
+        name = name.replace(theirs_, ours_)
+    return name
+
+
 class Doubled(torch.nn.ModuleDict):
     """Twice a 3x3 convolution and a ReLU."""
 
@@ -309,6 +363,7 @@ CASES = [
     # The bias of a transposed convolution is a layer of its own.
     Map("unet", UNet, lambda name: re.sub(r"^(down|up)\.", r"\1", name).replace("up.bias", "up.bias.bias")),
     Text("gpt-tiny", Transformer, lambda name: "wpe.bias" if name == "wpe" else name),
+    Text("bert-tiny", Bert, bert_name),
     Text("lstm", Memory, lambda name: MEMORY_NAMES.get(name, name)),
 ]
 
