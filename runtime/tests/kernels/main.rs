@@ -463,11 +463,12 @@ fn local_response_normalisation_of(rows: usize, channels: usize, size: u32, beta
 }
 
 fn softmax_cross_entropy() {
-    let cases: [(usize, Vec<i32>); 4] = [
+    let cases: [(usize, Vec<i32>); 5] = [
         (1, vec![0]),
         (10, vec![3, -1, 9, 0, 5]),
         (3, vec![-1, -1]),
         (17, (0..70).map(|i| i % 18 - 1).collect()),
+        (300, vec![299, -1, 0, 31, 32]),
     ];
     for (channels, of_samples) in cases {
         softmax_cross_entropy_of(channels, &of_samples, of_samples.len() as u32);

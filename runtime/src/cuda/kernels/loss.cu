@@ -1,19 +1,17 @@
 // Softmax with cross entropy, its gradient, and the metrics of an iteration.
 //
-// A row is shared by PIECES threads: piece p has the channels p, p + PIECES, ... Each of three kernels ends where the pieces
-// of a row must be joined; every piece then joins them all, in their order.
-
-#define PIECES 32
+// A row is shared by a few threads, its pieces: piece p has the channels p, p + pieces, ... Each of three kernels ends where
+// the pieces of a row must be joined; every piece then joins them all, in their order.
 
 // The first largest of each piece, by value and channel.
 KERNEL(softmax_largest, (const float *logits, float *values, unsigned *channels_of, unsigned long long rows,
-                         unsigned channels)) {
-    u64 row = INDEX / PIECES;
-    unsigned best = (unsigned)(INDEX % PIECES);
+                         unsigned channels, unsigned pieces)) {
+    u64 row = quotient(INDEX, pieces);
+    unsigned best = (unsigned)(INDEX - row * pieces);
     if (row >= rows) return;
     const float *x = logits + row * channels;
     float largest = best < channels ? x[best] : -INFINITE;
-    for (unsigned c = best + PIECES; c < channels; c += PIECES) {
+    for (unsigned c = best + pieces; c < channels; c += pieces) {
         if (x[c] > largest) {
             largest = x[c];
             best = c;
@@ -27,15 +25,15 @@ KERNEL(softmax_largest, (const float *logits, float *values, unsigned *channels_
 // largest, and 1 where the label is the first of the largest, else 0. A label beyond the classes gives NaN, never a read.
 KERNEL(softmax_exponentials, (const float *logits, const int *labels, const float *values, const unsigned *channels_of,
                               float *probabilities, double *sums, float *gaps, float *right, unsigned long long rows,
-                              unsigned channels)) {
-    u64 row = INDEX / PIECES;
-    unsigned piece = (unsigned)(INDEX % PIECES);
+                              unsigned channels, unsigned pieces)) {
+    u64 row = quotient(INDEX, pieces);
+    unsigned piece = (unsigned)(INDEX - row * pieces);
     if (row >= rows) return;
-    float largest = values[row * PIECES];
-    unsigned best = channels_of[row * PIECES];
-    for (unsigned p = 1; p < PIECES && p < channels; p++) {
-        float value = values[row * PIECES + p];
-        unsigned channel = channels_of[row * PIECES + p];
+    float largest = values[row * pieces];
+    unsigned best = channels_of[row * pieces];
+    for (unsigned p = 1; p < pieces && p < channels; p++) {
+        float value = values[row * pieces + p];
+        unsigned channel = channels_of[row * pieces + p];
         if (value > largest || (value == largest && channel < best)) {
             largest = value;
             best = channel;
@@ -43,7 +41,7 @@ KERNEL(softmax_exponentials, (const float *logits, const int *labels, const floa
     }
     int label = labels[row];
     double sum = 0.0;
-    for (unsigned c = piece; c < channels; c += PIECES) {
+    for (unsigned c = piece; c < channels; c += pieces) {
         u64 i = row * channels + c;
         float above = logits[i] - largest;
         if (label >= 0 && c == (unsigned)label) gaps[row] = above;
@@ -60,14 +58,14 @@ KERNEL(softmax_exponentials, (const float *logits, const int *labels, const floa
 
 // Scales the probabilities to a sum of 1; of_rows = [loss, right, counted] of each row.
 KERNEL(softmax_scale, (float *probabilities, const int *labels, const double *sums, const float *gaps,
-                       const float *right, float *of_rows, unsigned long long rows, unsigned channels)) {
-    u64 row = INDEX / PIECES;
-    unsigned piece = (unsigned)(INDEX % PIECES);
+                       const float *right, float *of_rows, unsigned long long rows, unsigned channels, unsigned pieces)) {
+    u64 row = quotient(INDEX, pieces);
+    unsigned piece = (unsigned)(INDEX - row * pieces);
     if (row >= rows) return;
     double sum = 0.0;
-    for (unsigned p = 0; p < PIECES; p++) sum += sums[row * PIECES + p];
+    for (unsigned p = 0; p < pieces; p++) sum += sums[row * pieces + p];
     float scale = (float)(1.0 / sum);
-    for (unsigned c = piece; c < channels; c += PIECES) probabilities[row * channels + c] *= scale;
+    for (unsigned c = piece; c < channels; c += pieces) probabilities[row * channels + c] *= scale;
     if (piece == 0) {
         unsigned counts = labels[row] >= 0;
         of_rows[3 * row] = counts ? (float)(log(sum) - (double)gaps[row]) : 0.0f;

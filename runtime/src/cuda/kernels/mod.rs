@@ -28,8 +28,10 @@ const FAN: u64 = 64;
 /// Threads that fill a device: sums are cut into about so many parts.
 const PARALLEL: u64 = 1 << 17;
 
-/// Threads that share a row of a softmax; the same number stands in `loss.cu`.
+/// Threads that share a row of a softmax at most: those of a warp; and channels that each has at least, since what pieces
+/// find is scratch, which for a class a pixel would be more than the logits.
 const PIECES: u64 = 32;
+const LEAST_CHANNELS: u64 = 8;
 
 /// All kernels, as NVRTC takes them. A C compiler takes them too.
 pub(crate) fn source() -> String {
@@ -319,22 +321,24 @@ fn pooling(p: &mut Plan, call: &Call) {
     p.launch(kernel, threads, [leading, numbers(shape)].concat());
 }
 
-/// Softmax with cross entropy: PIECES threads a row, which meet after the largest, after the sum, and in the metrics.
+/// Softmax with cross entropy: a few threads a row, which meet after the largest, after the sum, and in the metrics.
 fn loss(p: &mut Plan, shape: &RowShape) {
     let (logits, labels, probabilities, metrics) = (Operand(0), Operand(1), Operand(2), Operand(3));
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
-    let threads = shape.rows.saturating_mul(PIECES);
+    let pieces = (shape.channels / LEAST_CHANNELS).clamp(1, PIECES);
+    let threads = shape.rows.saturating_mul(pieces);
+    let pieces = U32(narrow(pieces));
     let [values, channels_of, sums] = [1, 1, 2].map(|words: u64| p.floats(threads.saturating_mul(words)));
     let [gaps, right, of_rows] = [1, 1, 3].map(|words: u64| p.floats(shape.rows.saturating_mul(words)));
     let total = p.floats(3);
-    p.launch("softmax_largest", threads, vec![logits, values, channels_of, rows, channels]);
+    p.launch("softmax_largest", threads, vec![logits, values, channels_of, rows, channels, pieces]);
     let arguments =
-        vec![logits, labels, values, channels_of, probabilities, sums, gaps, right, rows, channels];
+        vec![logits, labels, values, channels_of, probabilities, sums, gaps, right, rows, channels, pieces];
     p.launch("softmax_exponentials", threads, arguments);
     p.launch(
         "softmax_scale",
         threads,
-        vec![probabilities, labels, sums, gaps, right, of_rows, rows, channels],
+        vec![probabilities, labels, sums, gaps, right, of_rows, rows, channels, pieces],
     );
     p.sum(of_rows, shape.rows, 3, total, false);
     p.launch("loss_metrics", 1, vec![total, metrics]);
