@@ -10,7 +10,9 @@ fn main() {
         "{:<12} {:>6} {:>8} {:>12} {:>12}   (median of {repeats})",
         "network", "ops", "tensors", "build", "lower"
     );
-    for name in ["alexnet", "vgg16", "resnet50", "resnet152", "resnet1001", "vgg516"] {
+    for name in
+        ["alexnet", "vgg16", "resnet50", "resnet152", "resnet1001", "resnet1517", "densenet201", "vgg516"]
+    {
         let spec = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };
         let (mut builds, mut lowers, mut sizes) = (Vec::new(), Vec::new(), (0, 0));
         for _ in 0..repeats {

@@ -385,10 +385,16 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
         Call::BatchNormForward { .. } | Call::BatchNormBackward { .. } => 2.0,
         _ => 1.0,
     };
+    let written = match kernel.operands.last() {
+        Some(Operand::Tensor(tensor)) => trace.tensors[tensor.index()].bytes,
+        _ => Bytes::ZERO,
+    };
     let operands = kernel.operands.iter().zip(kernel.call.accesses());
     let bytes = operands.map(|(operand, access)| {
         let bytes = match operand {
             Operand::Tensor(tensor) => trace.tensors[tensor.index()].bytes,
+            // Of its table an embedding reads a row for each token, which is what it writes.
+            Operand::Resident(_) if matches!(kernel.call, Call::EmbeddingForward { .. }) => written,
             Operand::Resident(offset) => regions.get(offset).copied().unwrap_or_default(),
         };
         bytes.0 as f64

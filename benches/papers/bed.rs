@@ -1,0 +1,160 @@
+//! What the tables are made on: networks of the zoo, lowered at a batch and timed by a modelled device, and plans of them.
+//!
+//! Every plan is judged by `check` here, and its makespan worked out by `simulate`, whoever made it.
+
+use plimsoll::ir::check::check;
+use plimsoll::ir::network::{Network, NetworkSpec};
+use plimsoll::ir::program::Call;
+use plimsoll::ir::schedule::Link;
+use plimsoll::ir::simulate::simulate;
+use plimsoll::ir::trace::Trace;
+use plimsoll::ir::{Bytes, Seconds};
+use plimsoll::networks::{LowerOptions, build, lower, usual};
+use plimsoll::tuner::model::devices::{Modelled, sheet};
+use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
+
+/// A fifth or less of what plimsoll takes by itself, so that all tables take minutes: its plans are a little longer for that.
+pub const EVALUATIONS: u64 = 6000;
+
+/// What a GPU of 12 GB has.
+pub const TWELVE_GB: Bytes = Bytes(12 << 30);
+
+pub struct Bed {
+    /// For `cargo test`: one small network a table, and hardly a search.
+    pub small: bool,
+}
+
+/// A network on a device.
+pub struct Subject {
+    pub network: Network,
+    pub device: Modelled,
+    small: bool,
+}
+
+/// A plan that was judged.
+pub struct Made {
+    pub makespan: Seconds,
+    /// Resident bytes and pool. Of a plan that was made with memory to spare, the pool is spread out.
+    pub memory: Bytes,
+    /// Resident bytes and the most that is alive at once: what the plan would take, were addresses no matter.
+    pub alive: Bytes,
+}
+
+/// A device of the papers: with the fast ways of convolutions, or with the usual one alone.
+pub fn device(name: &str, fast_ways: bool) -> Modelled {
+    Modelled { fast_ways, ..Modelled::new(sheet(name).expect("a device that is modelled")) }
+}
+
+impl Bed {
+    /// The full list, or the small one.
+    pub fn pick<'l, T>(&self, full: &'l [T], small: usize) -> &'l [T] {
+        if self.small { &full[..small.min(full.len())] } else { full }
+    }
+
+    /// A network of the zoo for images of this side; without one for those that it was made for. None where the zoo has none. A
+    /// small table takes a small network in its place.
+    pub fn subject(&self, name: &str, side: Option<u32>, device: Modelled) -> Option<Subject> {
+        eprintln!("  {name}");
+        let named = if self.small { small_of(name) } else { name };
+        let spec = usual(named)?;
+        let image = side.filter(|_| !self.small).map_or(spec.image, |side| [side; 2]);
+        let network = build(&NetworkSpec { image, ..spec }).ok()?;
+        Some(Subject { network, device, small: self.small })
+    }
+}
+
+/// What stands in for a network in a small table.
+fn small_of(name: &str) -> &'static str {
+    if name.starts_with("vgg") || name == "alexnet" || name == "overfeat" { "lenet" } else { "resnet20" }
+}
+
+impl Subject {
+    /// One iteration with the device's seconds.
+    pub fn trace(&self, batch: u64) -> Trace {
+        let ways = |call: &Call| self.device.ways(call);
+        let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+        let mut program = lower(&self.network, batch, &options).expect("a batch that can be counted with");
+        self.device.fill(&mut program);
+        program.trace
+    }
+
+    /// Whether it is of a small table.
+    pub fn is_small(&self) -> bool {
+        self.small
+    }
+
+    pub fn link(&self) -> Link {
+        self.device.link()
+    }
+
+    /// A plan of a policy, with all that is allowed by default.
+    pub fn plan(&self, trace: &Trace, policy: Policy, budget: Bytes) -> Option<Made> {
+        self.outcome(trace, &self.request(policy, budget)).ok()
+    }
+
+    pub fn request(&self, policy: Policy, budget: Bytes) -> PlanRequest<'static> {
+        let evaluations = Some(if self.small { 20 } else { EVALUATIONS });
+        let limits = Limits { evaluations, expired: None };
+        PlanRequest { limits, ..PlanRequest::new(budget, self.link(), policy) }
+    }
+
+    /// A plan, or what it lacks: the bytes that would be needed.
+    pub fn outcome(&self, trace: &Trace, request: &PlanRequest<'_>) -> Result<Made, Bytes> {
+        match plan(trace, request).expect("a sound request") {
+            Outcome::Infeasible(witness) => Err(witness.needs),
+            Outcome::Planned(plan) => {
+                check(trace, &plan.schedule).expect("a schedule that the planner hands out is valid");
+                let timeline = simulate(trace, &plan.schedule);
+                let (makespan, alive) = (timeline.makespan(), timeline.peak(trace, &plan.schedule));
+                let alive = trace.resident_bytes + alive;
+                let memory = trace.resident_bytes + plan.schedule.pool_bytes;
+                assert!(memory <= request.budget, "{memory} of {}", request.budget);
+                Ok(Made { makespan, memory, alive })
+            }
+        }
+    }
+
+    /// The least memory within which a policy has a plan, as its own witnesses say, and that plan.
+    pub fn leanest(&self, trace: &Trace, policy: Policy) -> Option<Made> {
+        let mut budget = floor(trace);
+        for _ in 0..40 {
+            match self.outcome(trace, &self.request(policy, budget)) {
+                Ok(made) => return Some(made),
+                // A little more each time: addresses may need it.
+                Err(needs) => budget = Bytes(needs.0.max(budget.0 + budget.0 / 500)),
+            }
+        }
+        None
+    }
+
+    /// The largest batch, up to `most`, with a property that smaller ones share; 0 where there is none.
+    pub fn largest(&self, most: u64, fits: &mut dyn FnMut(&Trace) -> bool) -> u64 {
+        let most = if self.small { most.min(64) } else { most };
+        let found = plimsoll::tuner::search::largest(most, &mut |batch| {
+            Ok::<_, std::convert::Infallible>(fits(&self.trace(batch)))
+        });
+        let Ok(found) = found;
+        found.unwrap_or(0)
+    }
+
+    /// Images per second.
+    pub fn rate(&self, trace: &Trace, makespan: Seconds) -> f64 {
+        trace.batch as f64 / makespan.0
+    }
+}
+
+/// What no plan fits below.
+pub fn floor(trace: &Trace) -> Bytes {
+    trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes)
+}
+
+/// What keeping everything takes, whatever is dead freed at once.
+pub fn peak(trace: &Trace) -> Bytes {
+    trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
+}
+
+/// Only moving, no running again: what the papers on offloading allow themselves.
+pub const MOVING: Allow = Allow { recompute: false, swap: true, pieces: true };
+
+/// Memory without end.
+pub const ALL: Bytes = Bytes(1 << 50);

@@ -1,0 +1,413 @@
+//! Layrub (Jin et al., TACO 2018) on a K40: memory of its strategies, what they cost, the deepest ResNet and the largest batches.
+//!
+//! Layrub's intra-layer strategy, in which a gradient takes its activation's place, is done by our lowering for everybody
+//! (`tuner/src/policies/layrub.rs` says why), so that its column is keeping everything, and the hybrid's is the inter-layer one's.
+
+use crate::bed::{Bed, Made, Subject, device, floor, peak};
+use crate::plot::Plot;
+use crate::table::{Table, gb, in_gb, mb, or_dash, percent};
+use plimsoll::ir::Bytes;
+use plimsoll::ir::trace::Trace;
+use plimsoll::tuner::{Limits, PlanRequest, Policy};
+
+/// Table 4: what the K40M has.
+const K40M: Bytes = Bytes(11580 << 20);
+
+/// The text says nothing more than the shares that are named in it.
+const NOT_LEGIBLE: &str = "not legible (figure)";
+
+const STRATEGIES: &[&str] = &[
+    "network (batch)",
+    "Caffe as we lower it, all in memory",
+    "everything kept (intra)",
+    "layrub-inter (hybrid)",
+    "saved",
+    "published",
+    "plimsoll, least",
+    "plimsoll in layrub's memory: time over layrub's",
+];
+
+/// Bytes of all feature maps, gradients and the like were each to have a place of its own, which is what Caffe allocates.
+fn all_apart(trace: &Trace) -> Bytes {
+    trace.tensors.iter().map(|tensor| tensor.bytes).sum()
+}
+
+/// One figure on memory: intermediate data, without what stays on the device.
+fn strategies(
+    bed: &Bed,
+    title: &str,
+    from: &str,
+    networks: &[(&str, Option<u32>, u64, &str)],
+    most: usize,
+) -> Table {
+    let plot = Plot::new(title, "network (batch)", "intermediate data, MB").log_y();
+    let mut table = Table::new(from, STRATEGIES, plot);
+    for (name, side, batch, published) in bed.pick(networks, most) {
+        let Some(subject) = bed.subject(name, *side, device("k40", false)) else {
+            table.note(format!("{name}: not in the zoo."));
+            continue;
+        };
+        let trace = subject.trace(*batch);
+        let pool = |bytes: Bytes| bytes.saturating_sub(trace.resident_bytes);
+        let (apart, kept) = (all_apart(&trace), pool(peak(&trace)));
+        let layrub = subject.leanest(&trace, Policy::LayrubHybrid);
+        let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
+        let least = subject.leanest(&trace, Policy::Plimsoll);
+        let name = format!("{name} ({batch})");
+        let x = table.plot.at(&name);
+        let in_mb = |bytes: Bytes| bytes.0 as f64 / (1u64 << 20) as f64;
+        table.plot.add("all apart (Caffe)", x, in_mb(apart));
+        table.plot.add("everything kept", x, in_mb(kept));
+        layrub.iter().for_each(|made| table.plot.add("layrub-inter", x, in_mb(pool(made.memory))));
+        least.iter().for_each(|made| table.plot.add("plimsoll, least", x, in_mb(pool(made.memory))));
+        let over = |(a, b): (&Made, &Made)| format!("{:.3}", a.makespan / b.makespan);
+        table.row(vec![
+            name.clone(),
+            mb(apart),
+            mb(kept),
+            or_dash(layrub.as_ref(), |made| mb(pool(made.memory))),
+            or_dash(layrub.as_ref(), |made| percent(1.0 - pool(made.memory).0 as f64 / apart.0 as f64)),
+            (*published).to_owned(),
+            or_dash(least.as_ref(), |made| mb(pool(made.memory))),
+            or_dash(ours.as_ref().zip(layrub.as_ref()), over),
+        ]);
+        if let (Some(layrub), Some(ours), Some(least)) = (layrub, ours, least) {
+            let times = pool(layrub.memory).0 as f64 / pool(least.memory).0.max(1) as f64;
+            table.advantage(format!("{name}, memory"), times);
+            table.advantage(format!("{name}, time in layrub's memory"), layrub.makespan / ours.makespan);
+        }
+    }
+    table.note(
+        "Megabytes of 2^20 bytes, parameters and what belongs to them left out, as in the paper (§5.1). Caffe allocates each map and \
+         its gradient once; our lowering shares places and works in place from the start, which is most of what the intra-layer strategy gives.",
+    );
+    table
+}
+
+pub fn deep(bed: &Bed) -> Table {
+    strategies(
+        bed,
+        "Memory of strategies, deep networks, K40",
+        "Layrub §5.2.1, Fig. 9: NVIDIA K40M, batch 32, ImageNet.",
+        &[
+            ("resnet34", None, 32, NOT_LEGIBLE),
+            ("resnet50", None, 32, "759.5 MB"),
+            ("resnet101", None, 32, "759.5 MB"),
+            ("resnet152", None, 32, "759.5 MB"),
+            ("resnet1001-imagenet", None, 32, "759.5 MB, 98.9 % saved"),
+        ],
+        1,
+    )
+}
+
+pub fn wide(bed: &Bed) -> Table {
+    strategies(
+        bed,
+        "Memory of strategies, wide networks, K40",
+        "Layrub §5.2.2, Fig. 10: NVIDIA K40M, batch 128, CIFAR-10. Published for WRN-8-128 and WRN-8-256: inter-layer saves 13.6 % on \
+         average, intra-layer close to 50 %.",
+        &[
+            ("wrn-16-1", None, 128, NOT_LEGIBLE),
+            ("wrn-16-10", None, 128, NOT_LEGIBLE),
+            ("wrn-16-20", None, 128, NOT_LEGIBLE),
+            ("wrn-8-64", None, 128, NOT_LEGIBLE),
+            ("wrn-8-128", None, 128, "inter 13.6 % saved (mean of two)"),
+            ("wrn-8-256", None, 128, "inter 13.6 % saved (mean of two)"),
+        ],
+        1,
+    )
+}
+
+pub fn well_known(bed: &Bed) -> Table {
+    strategies(
+        bed,
+        "Memory of strategies, well-known networks, K40",
+        "Layrub §5.2.3, Fig. 11: NVIDIA K40M. Published for all: 55 % to 98.9 % saved by the hybrid strategy.",
+        &[
+            ("lenet", None, 64, NOT_LEGIBLE),
+            ("alexnet", None, 128, NOT_LEGIBLE),
+            ("vgg16", None, 64, NOT_LEGIBLE),
+            ("googlenet", None, 128, NOT_LEGIBLE),
+            ("resnet34", None, 32, NOT_LEGIBLE),
+            ("resnet50", None, 32, NOT_LEGIBLE),
+            ("wrn-28-10", None, 128, NOT_LEGIBLE),
+        ],
+        1,
+    )
+}
+
+pub fn systems(bed: &Bed) -> Table {
+    let networks: &[(&str, u64, &str)] = &[
+        ("alexnet", 128, NOT_LEGIBLE),
+        ("vgg16", 64, NOT_LEGIBLE),
+        ("googlenet", 128, NOT_LEGIBLE),
+        ("resnet34", 32, "Layrub 1482 MB, GeePS 2705 MB"),
+        ("resnet50", 32, "Layrub 1805 MB, MXNet 2195 MB (Table 6)"),
+        ("resnet1001-imagenet", 32, "Layrub 7901 MB, MXNet 10104 MB (Table 6)"),
+    ];
+    let rows =
+        bed.pick(networks, 1).iter().map(|(name, batch, published)| (*name, *batch, *published)).collect();
+    runtime_memory(
+        bed,
+        "Memory in all, K40",
+        "Layrub §5.3.1, Fig. 12: NVIDIA K40M, memory in all, with parameters, their gradients and momenta. The least of each policy.",
+        rows,
+    )
+}
+
+/// Memory in all, MB of 2^20 bytes, of Memonger (the paper's MXNet), Layrub and plimsoll.
+fn runtime_memory(bed: &Bed, title: &str, from: &str, rows: Vec<(&str, u64, &str)>) -> Table {
+    let plot = Plot::new(title, "network", "memory in all, GB").log_y();
+    let mut table = Table::new(
+        from,
+        &["network (batch)", "keep", "memonger", "layrub-hybrid", "published", "plimsoll", "resident"],
+        plot,
+    );
+    for (name, batch, published) in rows {
+        let Some(subject) = bed.subject(name, None, device("k40", false)) else {
+            table.note(format!("{name}: not in the zoo."));
+            continue;
+        };
+        let trace = subject.trace(batch);
+        let of = |policy| subject.leanest(&trace, policy).map(|made| made.memory);
+        let (memonger, layrub, ours) = (of(Policy::Memonger), of(Policy::LayrubHybrid), of(Policy::Plimsoll));
+        let x = table.plot.at(name);
+        table.plot.add("keep", x, in_gb(peak(&trace)));
+        for (what, memory) in [("memonger", memonger), ("layrub-hybrid", layrub), ("plimsoll", ours)] {
+            memory.into_iter().for_each(|memory| table.plot.add(what, x, in_gb(memory)));
+        }
+        let figure =
+            published.split("Layrub ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+        figure.into_iter().for_each(|mb| table.plot.published("layrub-hybrid", x, mb / 1024.0));
+        table.row(vec![
+            format!("{name} ({batch})"),
+            mb(peak(&trace)),
+            or_dash(memonger, mb),
+            or_dash(layrub, mb),
+            published.to_owned(),
+            or_dash(ours, mb),
+            mb(trace.resident_bytes),
+        ]);
+        if let (Some(layrub), Some(ours)) = (layrub, ours) {
+            table.advantage(name, layrub.0 as f64 / ours.0 as f64);
+        }
+    }
+    table.note("Published memory has what the driver and cuDNN take besides; of a network as deep as these, parameters are most of it.");
+    table
+}
+
+/// Table 6: depth, and what of it is published in MB on the K40M: Caffe, MXNet, Layrub.
+const DEPTHS: [(&str, &str, &str); 8] = [
+    ("resnet34", "resnet34", "Layrub 1257 MB, MXNet 1431, Caffe 4430"),
+    ("resnet50", "resnet50", "Layrub 1805 MB, MXNet 2195, Caffe 11425"),
+    ("resnet302", "resnet302", "Layrub 3448 MB, MXNet 4911, Caffe out of memory"),
+    ("resnet695", "resnet695", "Layrub 5968 MB, MXNet 7885, Caffe out of memory"),
+    ("resnet1001-imagenet", "resnet1001", "Layrub 7901 MB, MXNet 10104, Caffe out of memory"),
+    ("resnet1172", "resnet1172", "Layrub 9022 MB, MXNet 11455, Caffe out of memory"),
+    ("resnet1304", "resnet1304", "Layrub 9872 MB, MXNet and Caffe out of memory"),
+    ("resnet1517", "resnet1517", "Layrub 11239 MB, MXNet and Caffe out of memory"),
+];
+
+pub fn extreme_depth(bed: &Bed) -> Table {
+    let rows =
+        bed.pick(&DEPTHS, 1).iter().map(|(network, _, published)| (*network, 32, *published)).collect();
+    let mut table = runtime_memory(
+        bed,
+        "Memory in all over depth, batch 32, K40",
+        "Layrub §5.4, Table 6: NVIDIA K40M with 11580 MB, batch 32, ImageNet, MB in all; and the deepest ResNet that fits, of bottlenecks \
+         with the third group as long as it takes.",
+        rows,
+    );
+    let deepest = |policy| deepest(bed, policy);
+    let (layrub, ours) = (deepest(Policy::LayrubHybrid), deepest(Policy::Plimsoll));
+    table.row(vec![
+        "deepest in 11580 MB".to_owned(),
+        "-".to_owned(),
+        "-".to_owned(),
+        format!("{layrub} layers"),
+        "Layrub 1517, MXNet 1172, Caffe 50".to_owned(),
+        format!("{ours} layers"),
+        "-".to_owned(),
+    ]);
+    if layrub > 0 {
+        table.advantage("deepest ResNet", f64::from(ours) / f64::from(layrub));
+    }
+    table
+}
+
+/// The deepest ResNet, of bottlenecks, for which a policy has a plan in a K40M at batch 32.
+fn deepest(bed: &Bed, policy: Policy) -> u32 {
+    if bed.small {
+        return 0;
+    }
+    let of = |blocks: u32| 302 + 3 * blocks;
+    let subject = |blocks: u32| -> Option<(Subject, Trace)> {
+        let depth = of(blocks);
+        let name = if depth == 1202 { "resnet1202-imagenet".to_owned() } else { format!("resnet{depth}") };
+        let subject = bed.subject(&name, None, device("k40", false))?;
+        let trace = subject.trace(32);
+        Some((subject, trace))
+    };
+    let planned = |(subject, trace): &(Subject, Trace)| {
+        // Whether there is a plan, not how good it is.
+        let limits = Limits { evaluations: Some(50), expired: None };
+        subject.outcome(trace, &PlanRequest { limits, ..subject.request(policy, K40M) }).is_ok()
+    };
+    // No plan fits below the floor, and plimsoll finds one hardly above it.
+    let fits = |at: &(Subject, Trace)| floor(&at.1) <= K40M && (policy == Policy::Plimsoll || planned(at));
+    let (mut low, mut high) = (0u32, 1200);
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        if subject(middle).is_some_and(|at| fits(&at)) { low = middle } else { high = middle }
+    }
+    while low > 0 && !subject(low).is_some_and(|at| planned(&at)) {
+        low -= 1;
+    }
+    of(low)
+}
+
+/// Table 5: network, batch, published seconds of 20 iterations of Caffe and of Layrub, and the share that it takes longer; and
+/// MXNet's.
+const OVERHEADS: [(&str, u64, f64, f64); 8] = [
+    ("lenet", 64, 0.0905, 0.1728),
+    ("alexnet", 256, 0.2185, 0.2578),
+    ("vgg16", 64, 0.2063, 0.2944),
+    ("googlenet", 32, 0.2741, 0.2585),
+    ("resnet34", 32, 0.2552, 0.2844),
+    ("resnet50", 32, 0.5676, 0.2532),
+    ("resnet56", 128, f64::NAN, f64::NAN),
+    ("wrn-28-10", 128, 0.1842, f64::NAN),
+];
+
+pub fn overheads(bed: &Bed) -> Table {
+    let plot =
+        Plot::new("What saving memory costs, K40", "network (batch)", "% longer than keeping everything");
+    let mut table = Table::new(
+        "Layrub §5.3.2, Table 5: NVIDIA K40M. Time over keeping everything. `layrub-hybrid` and `memonger` at the least memory of each; \
+         plimsoll in Layrub's.",
+        &[
+            "network (batch)",
+            "layrub-hybrid",
+            "published",
+            "memonger",
+            "published (MXNet)",
+            "plimsoll in layrub's memory",
+            "memory of layrub: GB",
+            "memory of memonger: GB",
+        ],
+        plot,
+    );
+    for (name, batch, theirs, mxnet) in bed.pick(&OVERHEADS, 1) {
+        let Some(subject) = bed.subject(name, None, device("k40", false)) else {
+            table.note(format!("{name}: not in the zoo."));
+            continue;
+        };
+        let trace = subject.trace(*batch);
+        let compute = trace.fastest_seconds();
+        let layrub = subject.leanest(&trace, Policy::LayrubHybrid);
+        let memonger = subject.leanest(&trace, Policy::Memonger);
+        let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
+        let name = format!("{name} ({batch})");
+        let x = table.plot.at(&name);
+        let longer = |made: &Made| made.makespan / compute - 1.0;
+        for (what, made) in [("layrub-hybrid", &layrub), ("memonger", &memonger), ("plimsoll", &ours)] {
+            made.iter().for_each(|made| table.plot.add(what, x, 100.0 * longer(made)));
+        }
+        let published = |share: f64| if share.is_nan() { "-".to_owned() } else { percent(share) };
+        for (what, share) in [("layrub-hybrid", *theirs), ("memonger", *mxnet)] {
+            if !share.is_nan() {
+                table.plot.published(what, x, 100.0 * share);
+            }
+        }
+        table.row(vec![
+            name.clone(),
+            or_dash(layrub.as_ref(), |made| percent(longer(made))),
+            published(*theirs),
+            or_dash(memonger.as_ref(), |made| percent(longer(made))),
+            published(*mxnet),
+            or_dash(ours.as_ref(), |made| percent(longer(made))),
+            or_dash(layrub.as_ref(), |made| gb(made.memory)),
+            or_dash(memonger.as_ref(), |made| gb(made.memory)),
+        ]);
+        if let (Some(layrub), Some(ours)) = (layrub, ours) {
+            table.advantage(name, layrub.makespan / ours.makespan);
+        }
+    }
+    table.note("The paper does not say the batches of Table 5; those of Fig. 11 and Table 7 are taken.");
+    table
+}
+
+/// Table 7: network, side, the usual batch, Layrub's largest, and its time per epoch over that of the usual batch.
+const BATCHES: [(&str, u64, u64, f64); 6] = [
+    ("alexnet", 128, 2100, -0.0819),
+    ("vgg16", 64, 240, -0.0416),
+    ("resnet34", 32, 416, -0.1325),
+    ("resnet50", 32, 272, -0.0626),
+    ("resnet56", 256, 5000, -0.0916),
+    ("wrn-28-10", 128, 1376, -0.0864),
+];
+
+pub fn largest_batches(bed: &Bed) -> Table {
+    let plot = Plot::new("Largest batch in 11580 MB, K40", "network", "images in an iteration").log_y();
+    let mut table = Table::new(
+        "Layrub §5.5, Table 7: NVIDIA K40M with 11580 MB. The largest batch of each policy, and the time of an epoch at Layrub's over \
+         that at the usual batch.",
+        &[
+            "network",
+            "keep",
+            "layrub-hybrid",
+            "published",
+            "plimsoll",
+            "epoch: layrub-hybrid over the usual batch",
+            "published",
+            "epoch: plimsoll at layrub's batch over layrub's",
+        ],
+        plot,
+    );
+    for (name, usual, published, change) in bed.pick(&BATCHES, 1) {
+        let Some(subject) = bed.subject(name, None, device("k40", false)) else {
+            table.note(format!("{name}: not in the zoo."));
+            continue;
+        };
+        let budget = if bed.small { peak(&subject.trace(16)) } else { K40M };
+        let most = 60_000;
+        let kept = subject.largest(most, &mut |trace| peak(trace) <= budget);
+        let of = |trace: &Trace, policy| subject.plan(trace, policy, budget);
+        let theirs = subject.largest(most, &mut |trace| of(trace, Policy::LayrubHybrid).is_some());
+        // By the floor; and from there down until there is a plan.
+        let mut ours = subject.largest(most, &mut |trace| floor(trace) <= budget);
+        while ours > theirs && of(&subject.trace(ours), Policy::Plimsoll).is_none() {
+            ours -= (ours / 100).max(1);
+        }
+        let (at, before) = (subject.trace(theirs.max(1)), subject.trace(*usual));
+        let layrub = of(&at, Policy::LayrubHybrid);
+        let usual_time = of(&before, Policy::LayrubHybrid);
+        let plimsoll = of(&at, Policy::Plimsoll);
+        let per_image = |made: &Made, trace: &Trace| made.makespan.0 / trace.batch as f64;
+        let epoch = layrub.as_ref().zip(usual_time.as_ref());
+        let x = table.plot.at(name);
+        for (what, batch) in [("keep", kept), ("layrub-hybrid", theirs), ("plimsoll", ours)] {
+            table.plot.add(what, x, batch as f64);
+        }
+        table.plot.published("layrub-hybrid", x, *published as f64);
+        table.row(vec![
+            (*name).to_owned(),
+            kept.to_string(),
+            theirs.to_string(),
+            published.to_string(),
+            ours.to_string(),
+            or_dash(epoch, |(a, b)| percent(per_image(a, &at) / per_image(b, &before) - 1.0)),
+            percent(*change),
+            or_dash(plimsoll.as_ref().zip(layrub.as_ref()), |(a, b)| {
+                format!("{:.3}", a.makespan / b.makespan)
+            }),
+        ]);
+        if theirs > 0 {
+            table.advantage(format!("{name}, batch"), ours as f64 / theirs as f64);
+        }
+        if let (Some(ours), Some(layrub)) = (plimsoll, layrub) {
+            table.advantage(format!("{name}, time at layrub's batch"), layrub.makespan / ours.makespan);
+        }
+    }
+    table
+}

@@ -1,0 +1,149 @@
+//! The papers' tables, by one command: ours beside the paper's own policy beside what was published.
+//!
+//! `cargo bench --bench papers [-- TABLE ...] [--list] [--print]`
+//!
+//! Each table runs our implementation of the paper's policy and `plimsoll` on the paper's device, modelled from its data sheet
+//! (`tuner/src/model/devices.rs`): same trace, same link, same clock, every schedule judged by `check`. Published numbers are typed
+//! in from the papers' text, with the place; what stands only in a figure is not legible in that text, and said so. Nothing here is
+//! a measurement.
+//!
+//! `all`, or no name, makes all tables, in under ten minutes on one core. Each is printed and written to `benches/papers/NAME.md`,
+//! its plot to `NAME.svg`; with `--print` nothing is written. The exit code is 1 where `plimsoll` is worse than the paper's own
+//! system in a row. `cargo test` makes a small version of each and writes nothing.
+
+mod accudnn;
+mod bed;
+mod dqn;
+mod europar;
+mod layrub;
+mod plot;
+mod table;
+mod vdnn;
+
+use bed::Bed;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+use table::{Table, or_dash};
+
+/// What makes a table.
+type Make = fn(&Bed) -> Table;
+
+/// All tables: name, what it shows, how it is made.
+const TABLES: [(&str, &str, Make); 22] = [
+    ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn::memory),
+    ("vdnn-fig12", "vDNN: performance of its policies on a K40", vdnn::performance),
+    ("vdnn-fig13", "vDNN: VGG-16 to VGG-516 at batch 32", vdnn::very_deep),
+    ("layrub-fig9", "Layrub: memory of its strategies, deep networks", layrub::deep),
+    ("layrub-fig10", "Layrub: memory of its strategies, wide networks", layrub::wide),
+    ("layrub-fig11", "Layrub: memory of its strategies, well-known networks", layrub::well_known),
+    ("layrub-fig12", "Layrub: memory in all of Layrub, Memonger and plimsoll", layrub::systems),
+    ("layrub-table5", "Layrub: what its strategy costs in time", layrub::overheads),
+    (
+        "layrub-table6",
+        "Layrub: memory in all over the depth of ResNet, and the deepest that fits",
+        layrub::extreme_depth,
+    ),
+    ("layrub-table7", "Layrub: the largest batches in a K40", layrub::largest_batches),
+    ("accudnn-table1", "AccUDNN: efficiency-optimal batches in 12 GB", accudnn::batches),
+    ("accudnn-table3", "AccUDNN: beside SuperNeurons", accudnn::super_neurons),
+    ("accudnn-fig9", "AccUDNN: memory of naive and dynamic swapping", accudnn::footprints),
+    ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),
+    ("europar-fig5", "Euro-Par'20: ratio to the lower bound, 224x224, batch 32", |bed| {
+        europar::figure(bed, 5)
+    }),
+    ("europar-fig6", "Euro-Par'20: ResNet, 224x224", |bed| europar::figure(bed, 6)),
+    ("europar-fig7", "Euro-Par'20: ResNet, 500x500", |bed| europar::figure(bed, 7)),
+    ("europar-fig8", "Euro-Par'20: ResNet, 1000x1000", |bed| europar::figure(bed, 8)),
+    ("europar-fig9", "Euro-Par'20: DenseNet, 224x224", |bed| europar::figure(bed, 9)),
+    ("europar-fig10", "Euro-Par'20: DenseNet, 500x500", |bed| europar::figure(bed, 10)),
+    ("europar-fig11", "Euro-Par'20: DenseNet, 1000x1000", |bed| europar::figure(bed, 11)),
+    ("europar-fig12", "Euro-Par'20: Inception", |bed| europar::figure(bed, 12)),
+];
+
+/// DQN's one figure stands apart: its own policy is not built yet.
+const LAST: (&str, &str, Make) = ("dqn-fig5", "DQN: overhead over memory reduction", dqn::overheads);
+
+fn all() -> impl Iterator<Item = (&'static str, &'static str, Make)> {
+    TABLES.into_iter().chain([LAST])
+}
+
+struct Options {
+    names: Vec<String>,
+    list: bool,
+    write: bool,
+    small: bool,
+}
+
+fn options() -> Options {
+    let mut options = Options { names: Vec::new(), list: false, write: true, small: true };
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--bench" => options.small = false,
+            "--list" => options.list = true,
+            "--print" => options.write = false,
+            "all" => {}
+            name if all().any(|(known, ..)| known == name) => options.names.push(argument),
+            // What the test harness of cargo would understand.
+            other if other.starts_with("--") => {}
+            other => panic!("there is no table `{other}`; `--list` lists them"),
+        }
+    }
+    options.write &= !options.small;
+    options
+}
+
+fn main() -> ExitCode {
+    let options = options();
+    if options.list {
+        all().for_each(|(name, about, _)| println!("{name:16} {about}"));
+        return ExitCode::SUCCESS;
+    }
+    let bed = Bed { small: options.small };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/papers");
+    let (mut worse, mut lines) = (Vec::new(), Vec::new());
+    for (name, about, make) in all() {
+        if !options.names.is_empty() && !options.names.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let start = Instant::now();
+        eprintln!("making {name}");
+        let made = make(&bed);
+        let text = made.markdown(name, about);
+        let took = start.elapsed().as_secs_f64();
+        println!("{text}\n{name}: {took:.1} s\n");
+        let mean = or_dash(made.mean(), |mean| format!("{mean:.3}"));
+        let least = or_dash(made.least(), |least| format!("{:.3}", least.times));
+        lines.push(format!("| [{name}]({name}.md) | {about} | {mean} | {least} | {took:.1} |"));
+        let svg = plot::svg(&made.plot);
+        if options.write {
+            std::fs::write(folder.join(format!("{name}.md")), &text)
+                .expect("the table's file can be written");
+            std::fs::write(folder.join(format!("{name}.svg")), svg).expect("the plot's file can be written");
+        }
+        worse.extend(made.worse().map(|what| format!("{name}: {what}")));
+    }
+    if options.write && options.names.is_empty() {
+        std::fs::write(folder.join("README.md"), index(&lines)).expect("the index can be written");
+    }
+    // A small table plans with next to no search: that plimsoll leads everywhere is for the full one.
+    if worse.is_empty() || options.small {
+        return ExitCode::SUCCESS;
+    }
+    println!("plimsoll is worse than the paper's own system:");
+    worse.iter().for_each(|what| println!("- {what}"));
+    ExitCode::FAILURE
+}
+
+/// The index of all tables.
+fn index(lines: &[String]) -> String {
+    let version = plimsoll::verbs::doctor::version();
+    format!(
+        "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` one. Each shows \
+         plimsoll beside our implementation of the paper's policy, on the same model of the paper's device, beside what was published; \
+         nothing was measured. The advantage is plimsoll's over the paper's own system, over all rows: shorter times, less memory, \
+         larger batches, more layers; above 1 is better. Made by plimsoll {version}.\n\n| table | what | advantage, geometric mean | \
+         least | seconds to make |\n| --- | --- | --- | --- | --- |\n{}\n",
+        lines.join("\n")
+    )
+}
