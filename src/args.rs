@@ -158,6 +158,9 @@ pub struct NetworkArgs {
     /// A network of the zoo, such as resnet18, vgg16, alexnet; see `plimsoll networks`
     #[arg(long, value_name = "NAME", default_value = "resnet20")]
     pub network: String,
+    /// Instead of --network: an ONNX file, as torch.onnx.export writes it; its weights are not read
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["network", "channels", "classes"])]
+    pub onnx: Option<PathBuf>,
     /// Image height and width in pixels, such as 64 or 48x64; by default the data's
     #[arg(long, value_name = "PIXELS")]
     pub image: Option<Image>,
@@ -637,6 +640,9 @@ pub struct ShapeArgs {
 pub struct NetworksArgs {
     /// Show this network layer by layer
     pub name: Option<String>,
+    /// Show the network of an ONNX file layer by layer
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "channels", "classes"])]
+    pub onnx: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
@@ -646,7 +652,11 @@ pub struct NetworksArgs {
 #[derive(Clone, Debug, Args)]
 pub struct TraceArgs {
     /// A network of the zoo, such as resnet18; see `plimsoll networks`
-    pub name: String,
+    #[arg(required_unless_present = "onnx")]
+    pub name: Option<String>,
+    /// Instead of a name: an ONNX file, as torch.onnx.export writes it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "channels", "classes"])]
+    pub onnx: Option<PathBuf>,
     /// Samples in the iteration
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub batch: u64,

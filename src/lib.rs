@@ -19,6 +19,7 @@ pub mod failure;
 pub mod files;
 pub mod interrupt;
 pub mod memory_snapshot;
+pub mod onnx;
 pub mod output;
 pub mod profile_cache;
 pub mod progress;

@@ -4,10 +4,12 @@
 //! or chosen lives in the verbs.
 
 use crate::args::{
-    DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs,
+    DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs, StudyArgs,
 };
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
+use crate::onnx;
+use crate::study::Study;
 use crate::verbs::doctor::version;
 use crate::verbs::plan::no_plan;
 use plimsoll_ir::config::GpuKernels;
@@ -18,6 +20,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_networks::onnx::{OnnxNetwork, name_in_file};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
@@ -27,6 +30,7 @@ use plimsoll_runtime::{
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
+use std::path::Path;
 use std::rc::Rc;
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
@@ -226,11 +230,16 @@ pub struct Task {
     pub data: Split,
     /// The device.
     pub setup: Setup,
+    /// The architecture as a file, where the network is from one.
+    pub architecture: Option<Vec<u8>>,
 }
 
 impl Task {
     /// Opens the data and builds the network for it.
     pub fn new(network: &NetworkArgs, data: &DataArgs, setup: Setup) -> Result<Task, Failure> {
+        if let Some(file) = &network.onnx {
+            return Task::of_file(file, network, data, setup);
+        }
         let data = open_data(&data.data, network)?;
         if usual_text(&network.network).is_some() && !data.train.holds_tokens() {
             let message = format!("`{}` is for texts, and {} has images", network.network, data.train.name());
@@ -246,39 +255,62 @@ impl Task {
         Task::of_spec(&spec, data, setup)
     }
 
+    /// Reads the network of an ONNX file, which takes its images from the data where it leaves their size open.
+    fn of_file(file: &Path, network: &NetworkArgs, data: &DataArgs, setup: Setup) -> Result<Task, Failure> {
+        let given = network.image.map(|image| image.0);
+        let own = match &data.data {
+            DataSource::Synthetic(_) => None,
+            _ => {
+                let image = open_data(&data.data, network)?.train.image();
+                Some([image.height, image.width])
+            }
+        };
+        let OnnxNetwork { network: found, architecture, .. } = onnx::network(file, given.or(own))?;
+        let [height, width] = found.spec.image;
+        if given.is_some_and(|given| given != [height, width]) {
+            let message = format!("{} is for images of {height}x{width}", file.display());
+            return Err(Failure::usage(message).help("leave --image out, or export again"));
+        }
+        let data = data_for(&data.data, &found)?;
+        Ok(Task { architecture: Some(architecture), ..Task::of(found, data, setup)? })
+    }
+
     /// A network that is named by its spec, which the data must fit.
     pub fn of_spec(spec: &NetworkSpec, data: Split, setup: Setup) -> Result<Task, Failure> {
-        let wanted = Shape { height: spec.image[0], width: spec.image[1], channels: spec.channels };
-        if data.train.image() != wanted || data.train.classes() > spec.classes {
-            let message = format!(
-                "{} has images of {} in {} classes, the network is for {wanted} in {}",
-                data.train.name(),
-                data.train.image(),
-                data.train.classes(),
-                spec.classes
-            );
-            return Err(Failure::usage(message)
-                .help("leave --image, --channels and --classes out, or choose other --data"));
-        }
-        let network = build(spec)?;
+        // Whether the data fit is said first.
+        fits(spec, &data)?;
+        Task::of(build(spec)?, data, setup)
+    }
+
+    /// A network that was built, which the data must fit.
+    pub fn of(network: Network, data: Split, setup: Setup) -> Result<Task, Failure> {
+        fits(&network.spec, &data)?;
+        let (name, set) = (&network.spec.name, data.train.name());
         if !network.takes_tokens() && data.train.holds_tokens() {
-            let message = format!("`{}` is for images, and {} has texts", spec.name, data.train.name());
-            return Err(Failure::usage(message)
+            return Err(Failure::usage(format!("`{name}` is for images, and {set} has texts"))
                 .help("choose other --data, or a network for texts such as lstm or gpt-tiny"));
         }
-        if network.labels() != data.train.labels() as u64 {
-            let message = format!(
-                "`{}` learns {} labels of a sample, {} has {}",
-                spec.name,
-                network.labels(),
-                data.train.name(),
-                data.train.labels()
-            );
+        if network.takes_tokens() && !data.train.holds_tokens() {
+            return Err(Failure::usage(format!("`{name}` is for texts, and {set} has images"))
+                .help("choose --data text, text:FILE or synthetic"));
+        }
+        let (wanted, held) = (network.labels(), data.train.labels() as u64);
+        if wanted != held {
+            let message = format!("`{name}` learns {wanted} labels of a sample, {set} has {held}");
             return Err(
                 Failure::usage(message).help("choose --data synthetic, which has as many as are learned")
             );
         }
-        Ok(Task { network, data, setup })
+        Ok(Task { network, data, setup, architecture: None })
+    }
+
+    /// The study's folder, in which a network from a file is kept.
+    pub fn study(&self, args: &StudyArgs) -> Result<Study, Failure> {
+        let study = Study::open(args.study.as_deref(), &self.network.spec)?;
+        if let Some(architecture) = &self.architecture {
+            onnx::keep(study.folder(), architecture, args.fresh)?;
+        }
+        Ok(study)
     }
 
     /// The network's iteration at a batch size, for this device.
@@ -431,33 +463,39 @@ impl Task {
     }
 }
 
+/// Whether the data are what a network takes.
+fn fits(spec: &NetworkSpec, data: &Split) -> Result<(), Failure> {
+    let wanted = Shape { height: spec.image[0], width: spec.image[1], channels: spec.channels };
+    if data.train.image() == wanted && data.train.classes() <= spec.classes {
+        return Ok(());
+    }
+    let message = format!(
+        "{} has images of {} in {} classes, the network is for {wanted} in {}",
+        data.train.name(),
+        data.train.image(),
+        data.train.classes(),
+        spec.classes
+    );
+    Err(Failure::usage(message).help(match name_in_file(&spec.name) {
+        None => "leave --image, --channels and --classes out, or choose other --data",
+        Some(_) => "choose other --data, such as --data synthetic, or export the network for these",
+    }))
+}
+
 /// The budget of a GPU with so much free memory.
 fn unbudgeted(free: Bytes) -> Bytes {
     let left = free.saturating_sub(GPU_MARGIN);
     Bytes(left.0 / GPU_STEP * GPU_STEP)
 }
 
-/// Reads or makes the data.
+/// Reads or makes the data for a network of the zoo, by its name and what was asked for.
 pub fn open_data(source: &DataSource, network: &NetworkArgs) -> Result<Split, Failure> {
-    Ok(match source {
-        DataSource::Digits => data::digits(),
-        DataSource::Mnist(folder) => data::mnist(folder)?,
-        DataSource::Cifar10(folder) => data::cifar10(folder)?,
+    match source {
         DataSource::Text(file) => {
             let usual = usual_text(&network.network).map_or(USUAL_LENGTH, |spec| spec.image[0]);
-            let [length, width] = network.image.map_or([usual, 1], |i| i.0);
-            if width != 1 {
-                return Err(Failure::usage(format!(
-                    "texts have no width, and --image says {length}x{width}"
-                ))
-                .help(format!("give --image {length}x1 for texts of {length} characters, or leave it out")));
-            }
-            match file {
-                Some(file) => data::text_file(file, length)?,
-                None => data::text(length)?,
-            }
+            text(file.as_deref(), network.image.map_or([usual, 1], |i| i.0))
         }
-        DataSource::Synthetic(samples) => {
+        DataSource::Synthetic(_) => {
             let images =
                 NetworkSpec { name: network.network.clone(), image: [32; 2], channels: 3, classes: 10 };
             let usual = usual_text(&network.network).unwrap_or(images);
@@ -467,9 +505,43 @@ pub fn open_data(source: &DataSource, network: &NetworkArgs) -> Result<Split, Fa
                 classes: network.classes.unwrap_or(usual.classes),
                 ..usual
             })?;
-            let set = |samples: u64, seed| data::synthetic_like(&network, samples as usize, seed);
-            Split { train: set(*samples, 1), test: set((*samples / 10).max(1), 2) }
+            data_for(source, &network)
         }
+        files => in_files(files),
+    }
+}
+
+/// Reads or makes the data for a network.
+pub fn data_for(source: &DataSource, network: &Network) -> Result<Split, Failure> {
+    match source {
+        DataSource::Text(file) => text(file.as_deref(), network.spec.image),
+        DataSource::Synthetic(samples) => {
+            let set = |samples: u64, seed| data::synthetic_like(network, samples as usize, seed);
+            Ok(Split { train: set(*samples, 1), test: set((*samples / 10).max(1), 2) })
+        }
+        files => in_files(files),
+    }
+}
+
+/// Reads data that are what they are, whatever the network.
+fn in_files(source: &DataSource) -> Result<Split, Failure> {
+    Ok(match source {
+        DataSource::Mnist(folder) => data::mnist(folder)?,
+        DataSource::Cifar10(folder) => data::cifar10(folder)?,
+        _ => data::digits(),
+    })
+}
+
+/// Reads a text, cut to so many characters by 1.
+fn text(file: Option<&Path>, [length, width]: [u32; 2]) -> Result<Split, Failure> {
+    if width != 1 {
+        let message = format!("texts have no width, and --image says {length}x{width}");
+        return Err(Failure::usage(message)
+            .help(format!("give --image {length}x1 for texts of {length} characters, or leave it out")));
+    }
+    Ok(match file {
+        Some(file) => data::text_file(file, length)?,
+        None => data::text(length)?,
     })
 }
 

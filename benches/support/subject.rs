@@ -10,7 +10,8 @@ use plimsoll::task::{Setup, Task, open_data};
 /// A network for square images of `side` pixels, on synthetic data of 10 classes.
 pub fn task(network: &str, side: u32, setup: Setup) -> Task {
     let image = Some(Image([side; 2]));
-    let args = NetworkArgs { network: network.to_owned(), image, channels: Some(3), classes: Some(10) };
+    let args =
+        NetworkArgs { network: network.to_owned(), onnx: None, image, channels: Some(3), classes: Some(10) };
     let data = open_data(&"synthetic:512".parse().expect("a data source"), &args).expect("synthetic data");
     let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes: 10 };
     Task::of_spec(&spec, data, setup).expect("a network of the zoo")

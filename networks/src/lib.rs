@@ -1,6 +1,7 @@
 //! What is trained: the zoo of networks, and the lowering of a network to one training iteration.
 //!
-//! [`build`] makes a [`Network`](plimsoll_ir::network::Network) from the name of one (or [`Builder`] from its layers);
+//! [`build`] makes a [`Network`](plimsoll_ir::network::Network) from the name of one, [`onnx::read`] from a file,
+//! [`Builder`] from its layers;
 //! [`lower()`] makes of it, at a batch size, the program that the runtime runs and the trace that the tuner plans.
 //! Everything here is plain computation on shapes: the same input gives the same output, on any machine.
 //!

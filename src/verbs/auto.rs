@@ -22,7 +22,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let budget = task.budget(args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let limit = request.limit(&task)?;
-    let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
+    let study = task.study(&args.study)?;
     if args.study.fresh {
         let measured = vec![study.journal(), study.profile(), study.checkpoint()];
         study.forget(&[measured, study.choice()].concat())?;

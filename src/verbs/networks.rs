@@ -2,21 +2,27 @@
 
 use crate::args::{NetworksArgs, ShapeArgs};
 use crate::failure::Failure;
+use crate::onnx;
 use crate::output::{Cell, Table};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_networks::{build, entries, usual};
+use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Failure> {
-    match &args.name {
-        None => Ok(vec![list()]),
-        Some(name) => layers(&network(name, &args.shape)?),
+    match (&args.name, &args.onnx) {
+        (None, None) => Ok(vec![list()]),
+        (name, file) => layers(&network(name.as_deref(), file.as_deref(), &args.shape)?),
     }
 }
 
-/// Builds a network for the images that it was published for, but for what is given.
-pub fn network(name: &str, shape: &ShapeArgs) -> Result<Network, Failure> {
+/// Builds a network for the images that it was published for, but for what is given; or reads that of an ONNX file.
+pub fn network(name: Option<&str>, file: Option<&Path>, shape: &ShapeArgs) -> Result<Network, Failure> {
+    if let Some(file) = file {
+        return Ok(onnx::network(file, shape.image.map(|image| image.0))?.network);
+    }
+    let name = name.unwrap_or_default();
     let ShapeArgs { image, channels, classes } = *shape;
     // A name that the zoo does not know is built all the same: the error names the nearest ones.
     let anything = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };

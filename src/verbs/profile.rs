@@ -30,7 +30,7 @@ pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let budget = task.budget(args.budget)?;
-    let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
+    let study = task.study(&args.study)?;
     if args.study.fresh {
         study.forget(&[study.journal(), study.profile()])?;
     }

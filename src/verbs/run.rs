@@ -1,12 +1,13 @@
 //! `run`: trains what was tuned, and shows what it took beside what was predicted.
 
-use crate::args::{DeviceChoice, NetworkArgs, RunArgs};
+use crate::args::{DeviceChoice, RunArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::memory_snapshot::MemorySnapshot;
+use crate::onnx;
 use crate::output::{Cell, Table};
 use crate::study::Study;
-use crate::task::{Setup, Task, nothing_runs, open_data};
+use crate::task::{Setup, Task, data_for, nothing_runs};
 use crate::trace_events::TraceEvents;
 use crate::training::{Trained, train};
 use plimsoll_ir::Seconds;
@@ -27,14 +28,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     }
     let schedule: Schedule = files::read(&study.folder().join(&config.schedule))?;
     let spec = &config.network;
-    let network = NetworkArgs {
-        network: spec.name.clone(),
-        image: Some(crate::args::Image(spec.image)),
-        channels: Some(spec.channels),
-        classes: Some(spec.classes),
-    };
-    let data = open_data(&args.data.data, &network)?;
-    let task = Task::of_spec(spec, data, setup_of(&config, args)?)?;
+    let network = onnx::rebuilt(spec, study.folder())?;
+    let data = data_for(&args.data.data, &network)?;
+    let task = Task::of(network, data, setup_of(&config, args)?)?;
     if args.fresh {
         study.forget(&[study.checkpoint()])?;
     }

@@ -20,7 +20,7 @@ pub const MODELLED: &str = "-modelled-";
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
-    let network = network(&args.name, &args.shape)?;
+    let network = network(args.name.as_deref(), args.onnx.as_deref(), &args.shape)?;
     let draw = draw(args, &network)?;
     match args.device {
         Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network, draw),
@@ -67,8 +67,11 @@ fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Failure> {
     let draw = args.draw.map(|step| Draw { seed: args.seed, step });
     let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { whole: true, .. });
     if draw.is_some() && !network.layers.iter().any(whole) {
-        return Err(Failure::usage(format_args!("`{}` drops no branches, so it has no draws", args.name))
-            .help("leave --draw out, or choose a network with stochastic depth such as resnet-sd110"));
+        return Err(Failure::usage(format_args!(
+            "`{}` drops no branches, so it has no draws",
+            network.spec.name
+        ))
+        .help("leave --draw out, or choose a network with stochastic depth such as resnet-sd110"));
     }
     Ok(draw)
 }

@@ -19,7 +19,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let budget = task.budget(args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let limit = request.limit(&task)?;
-    let study = Study::open(args.study.study.as_deref(), &task.network.spec)?;
+    let study = task.study(&args.study)?;
     study.without_training()?;
     if args.study.fresh {
         study.forget(&[vec![study.journal(), study.profile()], study.choice()].concat())?;

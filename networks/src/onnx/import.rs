@@ -158,11 +158,6 @@ fn input(
     let fixed = [rows, columns].map(|at: Option<usize>| at.map(|at| dims[at].as_ref().ok().copied()));
     let sides = [0, 1].map(|d| match (fixed[d], image) {
         (None, _) => Ok(1),
-        (Some(Some(size)), Some(image)) if u64::from(image[d]) != size => {
-            let why =
-                format!("it is fixed to {size}, not {}; leave the image size out, or export again", image[d]);
-            broken(&place, why)
-        }
         (Some(Some(size)), _) => Ok(size),
         (Some(None), Some(image)) => Ok(u64::from(image[d])),
         (Some(None), None) => broken(&place, "its rows or columns are open; say for which image size"),

@@ -57,6 +57,8 @@ fn what_pytorch_exports_has_the_parameters_that_it_counts() {
     check("gpt.dynamo.eval", 26, 30_144);
     check("gpt-manual.script.train", 26, 30_144);
     check("gpt-manual.dynamo.eval", 26, 30_144);
+    check("separate.script.train", 36, 30_144);
+    check("separate.dynamo.eval", 32, 30_144);
     check("encoder.script.train", 26, 30_209);
     check("encoder.script.eval", 26, 30_209);
     check("encoder.dynamo.train", 26, 30_209);
@@ -129,6 +131,17 @@ fn transformers_are_read_as_embeddings_attention_and_products_by_position() {
     }
     check("gpt-manual.script.train", &whole(true));
     check("gpt-manual.dynamo.eval", &whole(true));
+    // Three products side by side; with dropout where ours can have it.
+    let separate = |drop: &str| {
+        let block = format!(
+            "layernorm, conv, conv, conv, concat, attention 4 false, conv{drop}, add, layernorm, conv, gelu, conv{drop}, add"
+        );
+        format!("input, embedding, bias Positions, {block}, {block}, layernorm, conv, loss")
+    };
+    check("separate.script.train", &separate(", dropout"));
+    check("separate.dynamo.eval", &separate(""));
+    let notes = read_bytes(&export("separate.script.train")).expect("it is sound").notes;
+    assert_eq!(notes, ["the dropout within attention is left out: no layer of Plimsoll's has it"]);
 }
 
 #[test]

@@ -61,6 +61,26 @@ class ManualBlock(Block):
         return scores.masked_fill(mask == 0, float("-inf")).softmax(-1) @ v
 
 
+class SeparateBlock(Block):
+    """Three products make queries, keys and values, which see each other in both directions; shares are dropped."""
+
+    def __init__(self, width, heads, drop):
+        super().__init__(width, heads, drop)
+        del self.c_attn
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        b, t, c = x.shape
+        norm = self.ln_1(x)
+        parts = (self.query(norm), self.key(norm), self.value(norm))
+        q, k, v = (y.view(b, t, self.heads, c // self.heads).permute(0, 2, 1, 3) for y in parts)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(c // self.heads)
+        shares = nn.functional.dropout(scores.softmax(-1), 0.1, self.training)
+        y = (shares @ v).permute(0, 2, 1, 3).flatten(2)
+        x = x + self.drop(self.c_proj(y))
+        return x + self.drop(self.proj(self.act(self.fc(self.ln_2(x)))))
+
+
 class Gpt(nn.Module):
     """Tokens and positions, blocks, and a head that shares the table of the tokens."""
 
@@ -117,6 +137,7 @@ def zoo():
     yield "inception_v3", lambda: models.inception_v3(**plain), image(299)
     yield "gpt", lambda: Gpt(), tokens()
     yield "gpt-manual", lambda: Gpt(ManualBlock, tied=False), tokens()
+    yield "separate", lambda: Gpt(SeparateBlock, tied=False, drop=0.1), tokens()
     yield "encoder", lambda: Encoder(), tokens()
 
 

@@ -1,0 +1,143 @@
+//! `--onnx FILE` on the command line, and the copy of the architecture that a study keeps.
+
+#[path = "../networks/tests/onnx/writer.rs"]
+#[allow(dead_code, reason = "the tests of the import need more of it")]
+mod writer;
+
+use plimsoll::args::{DataArgs, HostPlace, NetworkArgs, StudyArgs};
+use plimsoll::failure::Failure;
+use plimsoll::ir::network::NetworkSpec;
+use plimsoll::onnx;
+use plimsoll::task::{Setup, Task};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use writer::{file, input, int, ints, node, output, tensor, weight};
+
+/// A network for the shipped digits: a convolution with `filters` filters, ReLU, a mean, a product; the shape between is read from
+/// another file.
+fn parts(filters: i64) -> Vec<Vec<u8>> {
+    let entries = [("location", "shape.bin"), ("offset", "8"), ("length", "16")];
+    let entries = entries
+        .map(|(key, value)| writer::bytes(13, &[writer::text(1, key), writer::text(2, value)].concat()));
+    vec![
+        input("x", 1, &[-2, 1, 8, 8]),
+        weight("c.weight", &[filters, 1, 3, 3]),
+        weight("f.weight", &[10, filters]),
+        tensor("shape", &[2], 7, &[entries.concat(), writer::number(14, 1)].concat()),
+        node("Conv", &["x", "c.weight"], &["a"], &[ints("pads", &[1, 1, 1, 1])]),
+        node("Relu", &["a"], &["r"], &[]),
+        node("GlobalAveragePool", &["r"], &["b"], &[]),
+        node("Reshape", &["b", "shape"], &["c"], &[]),
+        node("Gemm", &["c", "f.weight"], &["y"], &[int("transB", 1)]),
+        output("y"),
+    ]
+}
+
+/// The network's file in a folder of its own, with the shape beside it.
+fn digits(folder: &Path, filters: i64) -> PathBuf {
+    let path = folder.join(format!("digits{filters}.onnx"));
+    fs::write(&path, file(&parts(filters))).expect("a file");
+    let shape = [i64::MAX, -1, filters].map(i64::to_le_bytes).concat();
+    fs::write(folder.join("shape.bin"), shape).expect("a file");
+    path
+}
+
+/// What the program prints and says, and its exit code.
+fn plimsoll(arguments: &[&str]) -> (String, String, Option<i32>) {
+    let output = Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments).output().expect("it starts");
+    let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    (out, err, output.status.code())
+}
+
+#[test]
+fn a_file_takes_the_place_of_a_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = digits(folder.path(), 4);
+    let path = path.to_str().expect("a plain path");
+    let check = |arguments: &[&str], expected: &[&str]| {
+        let (out, err, code) = plimsoll(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {err}");
+        for part in expected {
+            assert!(out.contains(part), "`{part}` is not in: {out}");
+        }
+        assert!(err.contains("its weights are not read"), "{err}");
+    };
+    check(&["networks", "--onnx", path], &["GlobalAveragePool", "8x8x4", "76", "digits4.onnx-"]);
+    check(&["trace", "--onnx", path, "--batch", "2"], &["\"trace/1\"", "c.forward", "f.backward_filter"]);
+    check(&["verify", "--onnx", path, "--batch", "8", "--iterations", "2"], &["equal, bit for bit"]);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_explained() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = digits(folder.path(), 4);
+    let check = |arguments: &[&str], expected: &[&str]| {
+        let (_, err, code) = plimsoll(arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {err}");
+        for part in expected {
+            assert!(err.contains(part), "`{part}` is not in: {err}");
+        }
+    };
+    let here = folder.path().to_str().expect("a plain path");
+    let path = path.to_str().expect("a plain path");
+    check(&["networks", "--onnx", "nothing.onnx"], &["cannot read nothing.onnx"]);
+    check(&["networks", "--onnx", here], &["is a folder", "name an ONNX file"]);
+    check(&["networks", "mlp", "--onnx", path], &["cannot be used with"]);
+    check(&["auto", "--network", "mlp", "--onnx", path], &["cannot be used with"]);
+    check(&["trace"], &["required"]);
+    check(&["verify", "--onnx", path, "--data", "synthetic", "--image", "16"], &["is for images of 8x8"]);
+    let mut unknown = parts(4);
+    unknown[5] = node("Tan", &["a"], &["r"], &[]);
+    fs::write(path, file(&unknown)).expect("a file");
+    check(&["networks", "--onnx", path], &["operator Tan (node `r`)", "export the network without them"]);
+    fs::write(path, file(&parts(4))).expect("a file");
+    fs::write(folder.path().join("shape.bin"), [0; 9]).expect("a file");
+    check(&["networks", "--onnx", path], &["cannot read `shape.bin`", "it does not hold 16 bytes at 8"]);
+    fs::remove_file(folder.path().join("shape.bin")).expect("it was there");
+    check(&["networks", "--onnx", path], &["cannot read `shape.bin`", "No such file"]);
+    #[cfg(unix)]
+    {
+        let outside = tempfile::tempdir().expect("a folder");
+        digits(outside.path(), 4);
+        std::os::unix::fs::symlink(outside.path().join("shape.bin"), folder.path().join("shape.bin"))
+            .expect("a link");
+        check(&["networks", "--onnx", path], &["it is a link to outside the folder"]);
+    }
+}
+
+#[test]
+fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let task = |filters: i64| {
+        let file = Some(digits(folder.path(), filters));
+        let network =
+            NetworkArgs { network: String::new(), onnx: file, image: None, channels: None, classes: None };
+        let data = DataArgs { data: "digits".parse().expect("a source") };
+        Task::new(&network, &data, Setup::cpu(Some(1), None, &HostPlace::Memory)).expect("it can be read")
+    };
+    let place = folder.path().join("study");
+    let study = |task: &Task, fresh: bool| task.study(&StudyArgs { study: Some(place.clone()), fresh });
+    let refused = |result: Result<(), Failure>, expected: &str| {
+        let failure = result.expect_err("it is refused").to_string();
+        assert!(
+            failure.contains(expected) && failure.contains("help: "),
+            "`{expected}` is not in: {failure}"
+        );
+    };
+    let (four, five) = (task(4), task(5));
+    study(&four, false).expect("it is new");
+    study(&four, false).expect("it is the same");
+    let spec = &four.network.spec;
+    assert_eq!(onnx::rebuilt(spec, &place).expect("it is there"), four.network);
+    refused(study(&five, false).map(|_| ()), "keeps another network");
+    refused(onnx::rebuilt(&five.network.spec, &place).map(|_| ()), "is another network than `digits5.onnx-");
+    study(&five, true).expect("it begins anew");
+    refused(onnx::rebuilt(spec, &place).map(|_| ()), "is another network than `digits4.onnx-");
+    fs::write(place.join("network.onnx"), "nothing").expect("a file");
+    assert!(onnx::rebuilt(spec, &place).is_err());
+    fs::remove_file(place.join("network.onnx")).expect("it was there");
+    refused(onnx::rebuilt(spec, &place).map(|_| ()), "is from an ONNX file");
+    let zoo = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
+    assert_eq!(onnx::rebuilt(&zoo, &place).expect("it needs no file").spec, zoo);
+}
