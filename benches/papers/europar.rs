@@ -150,6 +150,7 @@ pub fn figure(bed: &Bed, figure: u32) -> Table {
          DynProg are below VDNN everywhere, TFLMS reaches the bound at the highest limits only, and DynProg is almost optimal on \
          DenseNet (§6.2).",
     );
+    table.note("The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit.");
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
 }

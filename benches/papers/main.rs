@@ -142,7 +142,7 @@ fn index(lines: &[String]) -> String {
         "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` one. Each shows \
          plimsoll beside our implementation of the paper's policy, on the same model of the paper's device, beside what was published; \
          nothing was measured. The advantage is plimsoll's over the paper's own system, over all rows: shorter times, less memory, \
-         larger batches, more layers; above 1 is better. Made by plimsoll {version}.\n\n| table | what | advantage, geometric mean | \
+         larger batches, more layers; above 1 is better, and what differs by at most 0.1 % counts as equal. Made by plimsoll {version}.\n\n| table | what | advantage, geometric mean | \
          least | seconds to make |\n| --- | --- | --- | --- | --- |\n{}\n",
         lines.join("\n")
     )

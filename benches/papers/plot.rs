@@ -126,16 +126,11 @@ fn draw<Y>(
         .expect("the ranges are not empty");
     let name = |at: &f64| {
         let whole = (at - at.round()).abs() < 1e-6 && *at >= 0.0;
-        plot.names.get(at.round() as usize).filter(|_| whole).cloned().unwrap_or_default()
+        let name = plot.names.get(at.round() as usize).filter(|_| whole);
+        name.map(|name| name.replace("-imagenet", "")).unwrap_or_default()
     };
     let number = |value: &f64| {
-        let digits = if value.abs() >= 100.0 || value.fract() == 0.0 {
-            0
-        } else if value.abs() >= 1.0 {
-            1
-        } else {
-            3
-        };
+        let digits = if value.abs() >= 10.0 || value.fract() == 0.0 { 0 } else { 2 };
         format!("{value:.digits$}")
     };
     let label = |at: &f64| if plot.names.is_empty() { number(at) } else { name(at) };
