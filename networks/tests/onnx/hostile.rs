@@ -252,3 +252,135 @@ fn changed_bytes_give_an_error_or_a_sound_network() {
     }
     assert!(read > tried / 50 && read < tried, "{read} of {tried} were networks");
 }
+
+/// A graph of known operators that are put together without sense.
+fn senseless(draws: &mut Draws) -> Vec<u8> {
+    const SIZES: [i64; 12] = [1, 2, 3, 4, 4, 4, 8, 12, 0, -1, 1 << 31, i64::MAX];
+    const OPS: [&str; 40] = [
+        "Conv",
+        "Gemm",
+        "MatMul",
+        "MatMul",
+        "Add",
+        "Add",
+        "Mul",
+        "Div",
+        "Relu",
+        "Clip",
+        "Erf",
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "ReduceMean",
+        "Dropout",
+        "Concat",
+        "Concat",
+        "Gather",
+        "Gather",
+        "Slice",
+        "Split",
+        "Reshape",
+        "Reshape",
+        "Transpose",
+        "Transpose",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Expand",
+        "Shape",
+        "Softmax",
+        "Where",
+        "Trilu",
+        "Range",
+        "ConstantOfShape",
+        "Cast",
+        "LayerNormalization",
+        "BatchNormalization",
+        "LRN",
+    ];
+    const ATTRIBUTES: [&str; 14] = [
+        "axis",
+        "perm",
+        "axes",
+        "kernel_shape",
+        "pads",
+        "strides",
+        "dilations",
+        "group",
+        "transB",
+        "ceil_mode",
+        "keepdims",
+        "to",
+        "split",
+        "size",
+    ];
+    let size = |draws: &mut Draws| {
+        let among = if draws.below(4) == 0 { 12 } else { 8 };
+        SIZES[draws.below(among)]
+    };
+    let sizes = |draws: &mut Draws, most: usize| -> Vec<i64> {
+        (0..draws.below(most)).map(|_| size(draws)).collect()
+    };
+    let tokens = draws.below(3) == 0;
+    let shape: &[i64] =
+        if tokens { &[2, 4] } else { [&[2, 4, 4, 4][..], &[2, 4, 4], &[2, 12]][draws.below(3)] };
+    let mut parts = vec![input("x", if tokens { 7 } else { 1 }, shape)];
+    let mut names = vec!["x".to_owned()];
+    for i in 0..draws.below(6) {
+        let dims: Vec<i64> = sizes(draws, 5);
+        parts.push(match draws.below(4) {
+            0 => integers(&format!("i{i}"), &dims),
+            1 => tensor(
+                &format!("i{i}"),
+                &[],
+                1,
+                &bytes(9, &[0.5_f32, -1.0, 0.0, 1e30][draws.below(4)].to_le_bytes()),
+            ),
+            _ => weight(&format!("i{i}"), &dims),
+        });
+        names.push(format!("i{i}"));
+    }
+    for i in 0..=draws.below(12) {
+        // What was made last is read most of the time.
+        let inputs: Vec<String> = (0..=draws.below(4))
+            .map(|_| {
+                if draws.below(2) == 0 {
+                    names[names.len() - 1].clone()
+                } else {
+                    names[draws.below(names.len())].clone()
+                }
+            })
+            .collect();
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let attributes: Vec<Vec<u8>> = (0..draws.below(3))
+            .map(|_| {
+                let name = ATTRIBUTES[draws.below(ATTRIBUTES.len())];
+                let listed =
+                    ["perm", "axes", "kernel_shape", "pads", "strides", "dilations", "split"].contains(&name);
+                if listed { ints(name, &sizes(draws, 5)) } else { crate::writer::int(name, size(draws) - 1) }
+            })
+            .collect();
+        parts.push(node(
+            OPS[draws.below(OPS.len())],
+            &inputs,
+            &[&format!("v{i}"), &format!("w{i}")],
+            &attributes,
+        ));
+        names.push(format!("v{i}"));
+    }
+    let made = names.iter().rev().find(|name| name.starts_with('v')).cloned().unwrap_or_default();
+    parts.push(output(&made));
+    file(&parts)
+}
+
+#[test]
+fn graphs_without_sense_give_an_error_or_a_sound_network() {
+    let mut draws = Draws(0x2545_f491_4f6c_dd1d);
+    let start = Instant::now();
+    let (mut read, mut tried) = (0, 0);
+    while tried < 20_000 && start.elapsed() < Duration::from_secs(3) {
+        read += usize::from(judge_bytes(&senseless(&mut draws)));
+        tried += 1;
+    }
+    assert!(read > 0 && read < tried, "{read} of {tried} were networks");
+}
