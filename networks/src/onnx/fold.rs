@@ -256,9 +256,21 @@ fn gather(
             broken(&place, format!("index {index} of {size}"))
         }
     });
-    let positions: Rc<[usize]> = positions.collect::<Result<Vec<_>, _>>()?.into();
+    let mut positions = positions.collect::<Result<Vec<usize>, _>>()?;
+    let mut taken = indices.dims.clone();
+    // Positions that are the same for each sample are those of one: what is added to all of them is one weight.
+    if let [samples, length] = taken[..]
+        && samples > 1
+        && from.initialiser.is_some()
+        && positions.chunks(length.max(1) as usize).all(|row| positions.starts_with(row))
+        && positions.len() as u64 == samples * length
+    {
+        positions.truncate(length as usize);
+        taken[0] = 1;
+    }
+    let positions: Rc<[usize]> = positions.into();
     let mut dims = from.dims.clone();
-    dims.splice(axis..=axis, indices.dims.iter().copied());
+    dims.splice(axis..=axis, taken);
     Constant::made(&place, from.kind, dims, Step::Take { axis, positions }, vec![from.clone()])
 }
 

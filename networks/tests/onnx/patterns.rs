@@ -144,3 +144,25 @@ fn a_softmax_at_the_end_is_left_out_with_a_word() {
     assert_eq!(found.notes, ["the Softmax at the end is left out: the loss has it"]);
     assert_eq!(found.network.spec.classes, 5);
 }
+
+#[test]
+fn positions_that_are_looked_up_for_every_sample_are_one_weight() {
+    let parts = [
+        input("x", 7, &[-2, 4]),
+        weight("t.weight", &[9, 6]),
+        weight("p.weight", &[7, 6]),
+        weight("f.weight", &[6, 9]),
+        integers("order", &[0, 1, 2, 3]),
+        node("Shape", &["x"], &["s"], &[]),
+        node("Expand", &["order", "s"], &["o"], &[]),
+        node("Gather", &["p.weight", "o"], &["p"], &[]),
+        node("Gather", &["t.weight", "x"], &["e"], &[]),
+        node("Add", &["e", "p"], &["a"], &[]),
+        node("MatMul", &["a", "f.weight"], &["y"], &[]),
+        output("y"),
+    ];
+    let network = read_bytes(&file(&parts)).expect("it is sound").network;
+    let kinds: Vec<&str> = network.layers.iter().map(|layer| layer.kind.name()).collect();
+    assert_eq!(kinds, ["input", "embedding", "bias", "conv", "loss"]);
+    assert_eq!(network.all_parameters(), 9 * 6 + 4 * 6 + 6 * 9);
+}
