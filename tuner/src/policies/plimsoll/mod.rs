@@ -301,10 +301,10 @@ impl Tries<'_> {
     }
 }
 
-/// Evaluations that keep planning within a second for some 500 ops, within four for 1,500 and within twenty for 10,000;
+/// Evaluations that keep planning within a second for some 500 ops, within two for 1,500 and within twenty for 10,000;
 /// fewer where there is little to decide.
 pub fn suggested(values: &Values) -> u64 {
     let ops = values.ways.len() as u64;
     let open = values.gaps.iter().filter(|gap| gap.swap || gap.remake).count() as u64;
-    (22_000_000 / ops).max(30_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
+    (22_000_000 / ops).max(12_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
 }
