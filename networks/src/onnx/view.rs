@@ -183,13 +183,12 @@ mod tests {
         assert_eq!((value.channel, value.sizes()), (20, vec![1, 3, 2, 4, 5]));
         let back = value.transpose(&[0, 1, 3, 2, 4]).reshape(&[12, 10]).expect("it divides");
         let channels = Atom { axis: Axis::Channel, size: 10, stride: 1 };
-        assert_eq!(back.dims[1], [Atom { size: 2, stride: 5, ..channels }, Atom { size: 5, ..channels }]);
-        assert_eq!(back.atoms().last(), Some(&channels));
+        assert_eq!(back.dims[1], [channels], "the pieces are whole again");
     }
 
     #[test]
     fn uneven_pieces_are_refused() {
-        assert_eq!(tokens().reshape(&[3, 8, 15]), None);
+        assert_eq!(tokens().reshape(&[4, 90]), None);
         assert_eq!(tokens().reshape(&[3, 4]), None);
         assert_eq!(tokens().reshape(&[3, 4, 30, 2]), None);
         let flat = tokens().reshape(&[12, 30]).expect("it divides");
