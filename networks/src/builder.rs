@@ -344,6 +344,43 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
         LayerKind::Bias { .. } if !matches!(kind, LayerKind::Bias { spare: 0..1024, .. }) => {
             bad("a bias has fewer than 1024 spare rows".into())
         }
+        LayerKind::Embedding { .. } | LayerKind::Attention { .. } | LayerKind::LstmCell => {
+            sequence_shape(name, kind, inputs)
+        }
+        LayerKind::GlobalAvgPool => Ok(Shape { height: 1, width: 1, ..input }),
+        LayerKind::FullyConnected { outputs, .. } => {
+            if *outputs == 0 || u32::try_from(input.elements()).is_err() {
+                return bad(format!(
+                    "it has {} inputs and {outputs} outputs; both are from 1 to 2^32 - 1",
+                    input.elements()
+                ));
+            }
+            Ok(Shape { height: 1, width: 1, channels: *outputs })
+        }
+        LayerKind::Relu { ceiling } if ceiling.is_nan() || *ceiling <= 0.0 => {
+            bad(format!("a ReLU's ceiling is above 0, not {ceiling}"))
+        }
+        LayerKind::Dropout { probability, .. } if !(0.0..1.0).contains(probability) => {
+            bad(format!("a dropout probability is from 0 to below 1, not {probability}"))
+        }
+        LayerKind::LayerNorm { epsilon } if !(*epsilon > 0.0 && epsilon.is_finite()) => {
+            bad(format!("epsilon is above 0 and finite, not {epsilon}: rows of one value have no variance"))
+        }
+        LayerKind::LayerNorm { .. } if input.channels == 1 => {
+            bad("over one channel it leaves nothing but its shift; it needs at least 2".into())
+        }
+        LayerKind::Lrn { size, .. } if size % 2 == 0 => bad(format!("the neighbourhood is odd, not {size}")),
+        LayerKind::Add if inputs[1] != input => bad(format!("{input} and {} cannot be added", inputs[1])),
+        LayerKind::Concat { along } => concat_shape(name, *along, inputs),
+        _ => Ok(input),
+    }
+}
+
+/// [`output_shape`] of the layers that know of positions.
+fn sequence_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, NetworkError> {
+    let bad = |why: String| Err(NetworkError::BadLayer { layer: name.to_owned(), why });
+    let input = inputs[0];
+    match kind {
         LayerKind::Embedding { vocabulary, width, first, length } => {
             if input.width != 1 || input.channels != 1 {
                 return bad(format!("tokens are images of one column and one channel, not {input}"));
@@ -383,31 +420,16 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
                 _ => Ok(output),
             }
         }
-        LayerKind::GlobalAvgPool => Ok(Shape { height: 1, width: 1, ..input }),
-        LayerKind::FullyConnected { outputs, .. } => {
-            if *outputs == 0 || u32::try_from(input.elements()).is_err() {
-                return bad(format!(
-                    "it has {} inputs and {outputs} outputs; both are from 1 to 2^32 - 1",
-                    input.elements()
-                ));
-            }
-            Ok(Shape { height: 1, width: 1, channels: *outputs })
-        }
-        LayerKind::Relu { ceiling } if ceiling.is_nan() || *ceiling <= 0.0 => {
-            bad(format!("a ReLU's ceiling is above 0, not {ceiling}"))
-        }
-        LayerKind::Dropout { probability, .. } if !(0.0..1.0).contains(probability) => {
-            bad(format!("a dropout probability is from 0 to below 1, not {probability}"))
-        }
-        LayerKind::LayerNorm { epsilon } if !(*epsilon > 0.0 && epsilon.is_finite()) => {
-            bad(format!("epsilon is above 0 and finite, not {epsilon}: rows of one value have no variance"))
-        }
-        LayerKind::LayerNorm { .. } if input.channels == 1 => {
-            bad("over one channel it leaves nothing but its shift; it needs at least 2".into())
-        }
-        LayerKind::Lrn { size, .. } if size % 2 == 0 => bad(format!("the neighbourhood is odd, not {size}")),
-        LayerKind::Add if inputs[1] != input => bad(format!("{input} and {} cannot be added", inputs[1])),
-        LayerKind::Concat { along: Axis::Rows } => {
+        _ => unreachable!("{} is no layer of sequences", kind.name()),
+    }
+}
+
+/// The shape of what lies side by side.
+fn concat_shape(name: &str, along: Axis, inputs: &[Shape]) -> Result<Shape, NetworkError> {
+    let bad = |why: String| Err(NetworkError::BadLayer { layer: name.to_owned(), why });
+    let input = inputs[0];
+    match along {
+        Axis::Rows => {
             if let Some(other) =
                 inputs.iter().find(|s| (s.width, s.channels) != (input.width, input.channels))
             {
@@ -419,7 +441,7 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
                 Err(_) => bad(format!("{height} rows are too many")),
             }
         }
-        LayerKind::Concat { along: Axis::Channels } => {
+        Axis::Channels => {
             if let Some(other) = inputs.iter().find(|s| (s.height, s.width) != (input.height, input.width)) {
                 return bad(format!("{input} and {other} cannot lie side by side"));
             }
@@ -429,7 +451,6 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
                 Err(_) => bad(format!("{channels} channels are too many")),
             }
         }
-        _ => Ok(input),
     }
 }
 

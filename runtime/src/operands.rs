@@ -89,14 +89,6 @@ fn spans(call: &Call) -> Vec<u64> {
             let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, x, c, words(&[2, shape.channels]), x, c, c]
         }
-        Call::LayerNormForward { shape, .. } => {
-            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
-            vec![x, c, c, x, words(&[2, shape.rows])]
-        }
-        Call::LayerNormBackward { shape, .. } => {
-            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
-            vec![x, x, c, words(&[2, shape.rows]), x, c, c]
-        }
         Call::ReluForward { elements, .. } | Call::GeluForward { elements } => vec![words(&[*elements]); 2],
         Call::ReluBackward { elements, .. }
         | Call::GeluBackward { elements, .. }
@@ -125,6 +117,53 @@ fn spans(call: &Call) -> Vec<u64> {
         Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
             let x = words(&[*elements]);
             vec![hyper, x, x]
+        }
+        Call::LayerNormForward { .. }
+        | Call::LayerNormBackward { .. }
+        | Call::BiasForward { .. }
+        | Call::BiasBackward { .. }
+        | Call::EmbeddingForward { .. }
+        | Call::EmbeddingBackward { .. }
+        | Call::AttentionForward { .. }
+        | Call::AttentionBackward { .. }
+        | Call::LstmForward { .. }
+        | Call::LstmBackward { .. } => sequence_spans(call),
+        // A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
+        Call::ConcatPart { rows, channels, first, total } => {
+            let whole = (*total).max(first.saturating_add(*channels));
+            vec![words(&[*rows, *channels]), words(&[*rows, whole])]
+        }
+        Call::SplitPart { rows, channels, first, total, .. } => {
+            let whole = (*total).max(first.saturating_add(*channels));
+            vec![words(&[*rows, whole]), words(&[*rows, *channels])]
+        }
+        Call::LrnForward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 2],
+        Call::LrnBackward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 3],
+        Call::SoftmaxCrossEntropyForward { shape } => {
+            let logits = words(&[shape.rows, shape.channels]);
+            vec![logits, words(&[shape.rows]), logits, words(&[3])]
+        }
+        Call::SoftmaxCrossEntropyBackward { shape } => {
+            let logits = words(&[shape.rows, shape.channels]);
+            vec![logits, words(&[shape.rows]), logits]
+        }
+        Call::Sgd { elements, idle, .. } => {
+            let x = words(&[*elements]);
+            if *idle { vec![hyper, x, x] } else { vec![hyper, x, x, x] }
+        }
+    }
+}
+
+/// [`spans`] of the calls that networks of sequences are made of.
+fn sequence_spans(call: &Call) -> Vec<u64> {
+    match call {
+        Call::LayerNormForward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, c, c, x, words(&[2, shape.rows])]
+        }
+        Call::LayerNormBackward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, x, c, words(&[2, shape.rows]), x, c, c]
         }
         Call::BiasForward { shape } => {
             let (x, b) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
@@ -164,29 +203,7 @@ fn spans(call: &Call) -> Vec<u64> {
             spans.extend((!first).then_some(cell));
             spans
         }
-        // A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
-        Call::ConcatPart { rows, channels, first, total } => {
-            let whole = (*total).max(first.saturating_add(*channels));
-            vec![words(&[*rows, *channels]), words(&[*rows, whole])]
-        }
-        Call::SplitPart { rows, channels, first, total, .. } => {
-            let whole = (*total).max(first.saturating_add(*channels));
-            vec![words(&[*rows, whole]), words(&[*rows, *channels])]
-        }
-        Call::LrnForward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 2],
-        Call::LrnBackward { shape, .. } => vec![words(&[shape.rows, shape.channels]); 3],
-        Call::SoftmaxCrossEntropyForward { shape } => {
-            let logits = words(&[shape.rows, shape.channels]);
-            vec![logits, words(&[shape.rows]), logits, words(&[3])]
-        }
-        Call::SoftmaxCrossEntropyBackward { shape } => {
-            let logits = words(&[shape.rows, shape.channels]);
-            vec![logits, words(&[shape.rows]), logits]
-        }
-        Call::Sgd { elements, idle, .. } => {
-            let x = words(&[*elements]);
-            if *idle { vec![hyper, x, x] } else { vec![hyper, x, x, x] }
-        }
+        _ => unreachable!("{} is no call of sequences", call.name()),
     }
 }
 

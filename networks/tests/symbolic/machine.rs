@@ -211,44 +211,14 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
             let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
             vec![x, x, c, 8 * shape.rows, x, c, c]
         }
-        Call::BiasForward { shape } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, x]
-        }
-        Call::BiasBackward { shape, .. } => vec![4 * shape.rows * shape.channels, 4 * shape.channels],
-        Call::EmbeddingForward { shape: s } | Call::EmbeddingBackward { shape: s, .. } => {
-            let (tokens, table) = (4 * s.batch * s.length, 4 * s.vocabulary * s.width);
-            let y = 4 * s.batch * s.count * s.width;
-            if matches!(call, Call::EmbeddingForward { .. }) {
-                vec![tokens, table, y]
-            } else {
-                vec![tokens, y, table]
-            }
-        }
-        Call::AttentionForward { shape: s } | Call::AttentionBackward { shape: s, .. } => {
-            let y = 4 * s.batch * s.length * s.width;
-            let probabilities = 4 * s.batch * s.heads * s.length * s.length;
-            match call {
-                Call::AttentionForward { .. } => vec![3 * y, y, probabilities],
-                _ => vec![3 * y, probabilities, y, 3 * y],
-            }
-        }
-        Call::LstmForward { shape: s, first } => {
-            let h = 4 * s.rows * s.channels;
-            [4 * h].into_iter().chain((!first).then_some(h)).chain([h, h, 4 * h]).collect()
-        }
-        Call::LstmBackward { shape: s, first, last } => {
-            let h = 4 * s.rows * s.channels;
-            let [before, after] = [!first, !last].map(|there| there.then_some(h));
-            [4 * h]
-                .into_iter()
-                .chain(before)
-                .chain([h, h])
-                .chain(after)
-                .chain([4 * h])
-                .chain(before)
-                .collect()
-        }
+        Call::BiasForward { .. }
+        | Call::BiasBackward { .. }
+        | Call::EmbeddingForward { .. }
+        | Call::EmbeddingBackward { .. }
+        | Call::AttentionForward { .. }
+        | Call::AttentionBackward { .. }
+        | Call::LstmForward { .. }
+        | Call::LstmBackward { .. } => sequence_bytes(call),
         Call::ReluForward { elements, .. } | Call::GeluForward { elements } => vec![4 * elements; 2],
         Call::ReluBackward { elements, .. }
         | Call::GeluBackward { elements, .. }
@@ -287,28 +257,62 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
     }
 }
 
-/// What a call writes: operand and term. `get` gives what an operand holds, and is asked for those that the call reads.
-fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId) -> Vec<(usize, TermId)> {
-    if let Some(function) = map(call) {
-        let x = get(0);
-        return vec![(1, terms.apply(&function, &[x]))];
-    }
+/// [`operand_bytes`] of the calls that networks of sequences are made of.
+fn sequence_bytes(call: &Call) -> Vec<u64> {
     match *call {
-        Call::ConvForward { shape } => {
-            let mut inputs = vec![get(0), get(1)];
-            if shape.bias {
-                inputs.push(get(2));
-            }
-            vec![(inputs.len(), terms.apply(&format!("conv {shape:?}"), &inputs))]
+        Call::BiasForward { shape } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, x]
         }
-        Call::ConvBackwardFilter { shape, accumulate } => {
-            let (x, dy) = (get(0), get(1));
-            let mut given = vec![(2, terms.apply(&format!("dweight {shape:?}"), &[x, dy]))];
-            if shape.bias {
-                given.push((3, terms.apply("dbias", &[dy])));
+        Call::BiasBackward { shape, .. } => vec![4 * shape.rows * shape.channels, 4 * shape.channels],
+        Call::EmbeddingForward { shape: s } | Call::EmbeddingBackward { shape: s, .. } => {
+            let (tokens, table) = (4 * s.batch * s.length, 4 * s.vocabulary * s.width);
+            let y = 4 * s.batch * s.count * s.width;
+            if matches!(call, Call::EmbeddingForward { .. }) {
+                vec![tokens, table, y]
+            } else {
+                vec![tokens, y, table]
             }
-            let mut sum = |(i, term)| (i, if accumulate { terms.sum(get(i), term) } else { term });
-            given.into_iter().map(&mut sum).collect()
+        }
+        Call::AttentionForward { shape: s } | Call::AttentionBackward { shape: s, .. } => {
+            let y = 4 * s.batch * s.length * s.width;
+            let probabilities = 4 * s.batch * s.heads * s.length * s.length;
+            match call {
+                Call::AttentionForward { .. } => vec![3 * y, y, probabilities],
+                _ => vec![3 * y, probabilities, y, 3 * y],
+            }
+        }
+        Call::LstmForward { shape: s, first } => {
+            let h = 4 * s.rows * s.channels;
+            [4 * h].into_iter().chain((!first).then_some(h)).chain([h, h, 4 * h]).collect()
+        }
+        Call::LstmBackward { shape: s, first, last } => {
+            let h = 4 * s.rows * s.channels;
+            let [before, after] = [!first, !last].map(|there| there.then_some(h));
+            [4 * h]
+                .into_iter()
+                .chain(before)
+                .chain([h, h])
+                .chain(after)
+                .chain([4 * h])
+                .chain(before)
+                .collect()
+        }
+        _ => unreachable!("{} is no call of sequences", call.name()),
+    }
+}
+
+/// [`evaluate`] for the calls that networks of sequences are made of.
+fn evaluate_sequence(
+    terms: &mut Terms,
+    call: &Call,
+    get: &mut dyn FnMut(usize) -> TermId,
+) -> Vec<(usize, TermId)> {
+    match *call {
+        Call::LayerNormForward { epsilon, .. } => {
+            let (x, gamma, beta) = (get(0), get(1), get(2));
+            let y = terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta]);
+            vec![(3, y), (4, terms.apply(&format!("row stats {epsilon}"), &[x]))]
         }
         Call::BiasForward { shape } => {
             let inputs = [get(0), get(1)];
@@ -350,6 +354,39 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             }
             written
         }
+        _ => unreachable!("{} is no call of sequences", call.name()),
+    }
+}
+
+/// What a call writes: operand and term. `get` gives what an operand holds, and is asked for those that the call reads.
+fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId) -> Vec<(usize, TermId)> {
+    if let Some(function) = map(call) {
+        let x = get(0);
+        return vec![(1, terms.apply(&function, &[x]))];
+    }
+    match *call {
+        Call::ConvForward { shape } => {
+            let mut inputs = vec![get(0), get(1)];
+            if shape.bias {
+                inputs.push(get(2));
+            }
+            vec![(inputs.len(), terms.apply(&format!("conv {shape:?}"), &inputs))]
+        }
+        Call::ConvBackwardFilter { shape, accumulate } => {
+            let (x, dy) = (get(0), get(1));
+            let mut given = vec![(2, terms.apply(&format!("dweight {shape:?}"), &[x, dy]))];
+            if shape.bias {
+                given.push((3, terms.apply("dbias", &[dy])));
+            }
+            let mut sum = |(i, term)| (i, if accumulate { terms.sum(get(i), term) } else { term });
+            given.into_iter().map(&mut sum).collect()
+        }
+        Call::LayerNormForward { .. }
+        | Call::BiasForward { .. }
+        | Call::EmbeddingForward { .. }
+        | Call::AttentionForward { .. }
+        | Call::LstmForward { .. }
+        | Call::LstmBackward { .. } => evaluate_sequence(terms, call, get),
         Call::BatchNormForward { epsilon, .. } => {
             let (x, gamma, beta) = (get(0), get(1), get(2));
             let y = terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta]);
@@ -364,11 +401,6 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
         Call::BatchNormInference { epsilon, .. } => {
             let inputs = [get(0), get(1), get(2), get(3), get(4)];
             vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
-        }
-        Call::LayerNormForward { epsilon, .. } => {
-            let (x, gamma, beta) = (get(0), get(1), get(2));
-            let y = terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta]);
-            vec![(3, y), (4, terms.apply(&format!("row stats {epsilon}"), &[x]))]
         }
         Call::ReluMaskForward { ceiling, .. } => {
             let x = get(0);

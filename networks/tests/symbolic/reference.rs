@@ -235,17 +235,7 @@ impl<'a> Reference<'a> {
             LayerKind::Attention { .. } => {
                 terms.apply(&format!("dqkv {:?}", self.attention(layer)), &[x, dy])
             }
-            LayerKind::LstmCell => {
-                let before = layer.inputs.get(1).map(|before| before.index());
-                let mut inputs = vec![x];
-                inputs.extend(before.map(|before| self.cells[&before]));
-                inputs.push(dy);
-                inputs.extend(self.dcells.get(&index));
-                if let Some(before) = before {
-                    self.dcells.insert(before, terms.apply("dcell", &inputs));
-                }
-                terms.apply("dgates", &inputs)
-            }
+            LayerKind::LstmCell => self.step_back(terms, index, layer, dy),
             LayerKind::BatchNorm { epsilon, .. } => {
                 let gamma = terms.atom(&format!("{name}.weight"));
                 let stats = terms.apply(&format!("stats {epsilon}"), &[x]);
@@ -290,6 +280,20 @@ impl<'a> Reference<'a> {
             LayerKind::Input | LayerKind::SoftmaxCrossEntropy => unreachable!("handled above"),
         };
         vec![(input, dx)]
+    }
+
+    /// The gradient of a step's gates; that of the cell state before is kept for the step before.
+    fn step_back(&mut self, terms: &mut Terms, index: usize, layer: &Layer, dy: TermId) -> TermId {
+        let x = self.values[layer.inputs[0].index()];
+        let before = layer.inputs.get(1).map(|before| before.index());
+        let mut inputs = vec![x];
+        inputs.extend(before.map(|before| self.cells[&before]));
+        inputs.push(dy);
+        inputs.extend(self.dcells.get(&index));
+        if let Some(before) = before {
+            self.dcells.insert(before, terms.apply("dcell", &inputs));
+        }
+        terms.apply("dgates", &inputs)
     }
 
     /// Adds to the gradient of a parameter, which several layers may share.
