@@ -122,7 +122,7 @@ pub fn well_known(bed: &Bed) -> Table {
     strategies(
         bed,
         "Memory of strategies, well-known networks, K40",
-        "Layrub §5.2.3, Fig. 11: NVIDIA K40M. Published for all: 55 % to 98.9 % saved by the hybrid strategy.",
+        "Layrub §5.2.3, Fig. 11: NVIDIA K40M. Published for all: 55 % to 98.9 % saved by the hybrid strategy. LSTM-RNN and LSTM-CNN, whose sizes the paper does not give, are left out.",
         &[
             ("lenet", None, 64, NOT_LEGIBLE),
             ("alexnet", None, 128, NOT_LEGIBLE),

@@ -397,20 +397,20 @@ fn sequence_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shap
             Ok(Shape { height: *length, width: 1, channels: *width })
         }
         LayerKind::Attention { heads, .. } => {
-            if input.width != 1 || input.channels % 3 != 0 {
+            if input.width != 1 || !input.channels.is_multiple_of(3) {
                 return bad(format!(
                     "it takes query, key and value side by side, in one column, not {input}"
                 ));
             }
             let channels = input.channels / 3;
-            if *heads == 0 || channels % heads != 0 {
+            if *heads == 0 || !channels.is_multiple_of(*heads) {
                 return bad(format!("{channels} channels do not fall into {heads} heads"));
             }
             Ok(Shape { channels, ..input })
         }
         LayerKind::LstmCell => {
             let output = Shape { channels: input.channels / 4, ..input };
-            if input.channels % 4 != 0 {
+            if !input.channels.is_multiple_of(4) {
                 return bad(format!("it takes four gates side by side, not {input}"));
             }
             match inputs.get(1) {
