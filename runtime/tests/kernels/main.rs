@@ -153,6 +153,14 @@ fn convolution_gradients_are_derivatives() {
         if s.bias {
             reference::assert_gradient("bias", &b, &dy, &db, |b| reference::conv(&s, &x, &w, b));
         }
+        // A transposed convolution is the gradient of x as a function of dy; its own gradients are the other two passes.
+        let transposed = |dy: &[f64], w: &[f64]| {
+            let [dx, ..] = reference::conv_gradient(&s, &x, w, dy);
+            dx
+        };
+        let plain = reference::conv(&s, &x, &w, &vec![0.0; n.out]);
+        reference::assert_gradient("transposed x", &dy, &x, &plain, |dy| transposed(dy, &w));
+        reference::assert_gradient("transposed weight", &w, &x, &dw, |w| transposed(&dy, w));
     }
 }
 
@@ -268,7 +276,7 @@ fn relu_of(n: usize, ceiling: f32, seed: u32) {
     let dy = random.floats(n);
     let y: Vec<f32> = x.iter().map(|x| x.clamp(0.0, ceiling)).collect();
     let inside = |x: f32| x > 0.0 && x < ceiling;
-    let dx: Vec<f64> = x.iter().zip(&dy).map(|(x, d)| if inside(*x) { f64::from(*d) } else { 0.0 }).collect();
+    let dx = reference::relu_gradient(f64::from(ceiling), &wide(&x), &wide(&dy));
 
     let forward = Call::ReluForward { elements, ceiling };
     check(&forward, &[input(&x), output(n)], &[(1, &wide(&y))]);
@@ -329,14 +337,14 @@ fn dropout_of(n: usize, probability: f32, whole: bool, [seed_low, seed_high, ste
     let x = Random::new(1).floats(n);
     let elements = n as u64;
     let seed = u64::from(seed_high) << 32 | u64::from(seed_low);
-    let y: Vec<f64> = (0..n)
+    let kept: Vec<bool> = (0..n)
         .map(|i| {
             let drawn = if whole { 0 } else { i };
             let word = philox4x32(seed, [(drawn / 4) as u32, 0, step, stream])[drawn % 4];
-            let kept = f64::from(x[i]) / (1.0 - f64::from(probability));
-            if unit_f32(word) < probability { 0.0 } else { kept }
+            unit_f32(word) >= probability
         })
         .collect();
+    let y = reference::dropout(f64::from(probability), &kept, &wide(&x));
     let args = [hyper, input(&x), output(n)];
     let forward = Call::DropoutForward { elements, probability, stream, whole };
     check(&forward, &args, &[(2, &y)]);
@@ -355,16 +363,35 @@ fn parts_of_a_concatenation() {
 fn part_of(rows: usize, [first, channels, total]: [usize; 3], seed: u32) {
     let random = &mut Random::new(seed);
     let (part, whole) = (random.floats(rows * channels), random.floats(rows * total));
-    let inside = |i: usize| (first..first + channels).contains(&(i % total));
-    let of_part = |i: usize| i / total * channels + i % total - first;
-    let joined: Vec<f64> =
-        (0..whole.len()).map(|i| f64::from(if inside(i) { part[of_part(i)] } else { whole[i] })).collect();
+    let lengths = [first, channels, total];
+    let joined = reference::joined(lengths, &wide(&part), &wide(&whole));
     let [r, c, f, t] = [rows, channels, first, total].map(|n| n as u64);
     let call = Call::ConcatPart { rows: r, channels: c, first: f, total: t };
     check(&call, &[input(&part), updated(&whole)], &[(1, &joined)]);
-    let taken: Vec<f64> = (0..whole.len()).filter(|i| inside(*i)).map(|i| f64::from(whole[i])).collect();
+    let taken = reference::taken(lengths, &wide(&whole));
     let split = |accumulate| Call::SplitPart { rows: r, channels: c, first: f, total: t, accumulate };
     check_accumulate(split, &[input(&whole), output(part.len())], 1, &taken);
+}
+
+fn gradients_of_what_is_linear_in_parts_are_derivatives() {
+    let random = &mut Random::new(9);
+    let [x, dy, bias] = [24, 24, 6].map(|n| wide(&random.floats(n)));
+    for ceiling in [f64::INFINITY, 0.4] {
+        let dx = reference::relu_gradient(ceiling, &x, &dy);
+        reference::assert_gradient("relu", &x, &dy, &dx, |x| reference::relu(ceiling, x));
+    }
+    let kept: Vec<bool> = (0..x.len()).map(|i| i % 3 > 0).collect();
+    let dx = reference::dropout(0.3, &kept, &dy);
+    reference::assert_gradient("dropout", &x, &dy, &dx, |x| reference::dropout(0.3, &kept, x));
+    let dbias = reference::bias_gradient(6, &dy);
+    reference::assert_gradient("bias", &bias, &dy, &dbias, |bias| reference::bias(6, &x, bias));
+    reference::assert_gradient("biased", &x, &dy, &dy, |x| reference::bias(6, x, &bias));
+    let lengths = [1, 2, 8];
+    let dpart = reference::taken(lengths, &dy);
+    let part = &x[..6];
+    reference::assert_gradient("part", part, &dy, &dpart, |part| reference::joined(lengths, part, &x));
+    let sum = |x: &[f64]| -> Vec<f64> { x.iter().zip(&dy).map(|(a, b)| a + b).collect() };
+    reference::assert_gradient("sum", &x, &dy, &dy, sum);
 }
 
 fn pool_shapes() -> Vec<PoolShape> {
@@ -569,6 +596,7 @@ plimsoll_ir::tests![
     a_number_that_is_none_stays_none,
     dropout,
     parts_of_a_concatenation,
+    gradients_of_what_is_linear_in_parts_are_derivatives,
     pooling,
     pooling_gradients_are_derivatives,
     local_response_normalisation,

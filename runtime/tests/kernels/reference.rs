@@ -303,6 +303,34 @@ pub fn softmax_cross_entropy_gradient(channels: usize, probabilities: &[f64], la
 }
 
 /// Each row with the bias added.
+/// min(max(x, 0), ceiling).
+pub fn relu(ceiling: f64, x: &[f64]) -> Vec<f64> {
+    x.iter().map(|x| x.clamp(0.0, ceiling)).collect()
+}
+
+pub fn relu_gradient(ceiling: f64, x: &[f64], dy: &[f64]) -> Vec<f64> {
+    x.iter().zip(dy).map(|(x, dy)| if *x > 0.0 && *x < ceiling { *dy } else { 0.0 }).collect()
+}
+
+/// What a dropout gives where these are kept; its gradient is the same of dy.
+pub fn dropout(probability: f64, kept: &[bool], x: &[f64]) -> Vec<f64> {
+    kept.iter().zip(x).map(|(kept, x)| if *kept { x / (1.0 - probability) } else { 0.0 }).collect()
+}
+
+/// `whole`, in rows of `total`, with the channels from `first` on taken from `part`.
+pub fn joined([first, channels, total]: [usize; 3], part: &[f64], whole: &[f64]) -> Vec<f64> {
+    let mut joined = whole.to_vec();
+    for (row, part) in joined.chunks_mut(total).zip(part.chunks(channels)) {
+        row[first..first + channels].copy_from_slice(part);
+    }
+    joined
+}
+
+/// Those channels of each row.
+pub fn taken([first, channels, total]: [usize; 3], whole: &[f64]) -> Vec<f64> {
+    whole.chunks(total).flat_map(|row| row[first..first + channels].to_vec()).collect()
+}
+
 pub fn bias(channels: usize, x: &[f64], bias: &[f64]) -> Vec<f64> {
     x.iter().enumerate().map(|(i, x)| x + bias[i % channels]).collect()
 }
