@@ -257,7 +257,9 @@ impl Told {
         let (mut last, mut position, mut any) = (start, 0, false);
         while self.goes_on() {
             let moved = self.bar.position() != position;
-            if !self.gives_way() && (moved || last.elapsed() >= HEARTBEAT) {
+            if self.gives_way() {
+                last = Instant::now();
+            } else if moved || last.elapsed() >= HEARTBEAT {
                 (last, position, any) = (Instant::now(), self.bar.position(), true);
                 tell(&self.event(start.elapsed()));
             }

@@ -167,8 +167,7 @@ fn programs_read_errors_and_logs_as_lines_of_json() {
         let found: Vec<_> = event.as_object().expect("an object").keys().cloned().collect();
         assert_eq!(found, keys, "{event}");
     }
-    let done = |what: &str| {
-        progress.iter().rev().find(|event| event["what"] == what).map(|event| event["done"].clone())
-    };
-    assert_eq!(done("verify"), Some(10_000.into()), "{progress:?}");
+    // After its last step a command is told of by its own name, if the rest takes it long: nothing is counted there.
+    let counted = progress.iter().rfind(|event| event["what"] == "verify" && !event["of"].is_null());
+    assert_eq!(counted.expect("a step")["done"], 10_000, "{progress:?}");
 }
