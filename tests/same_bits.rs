@@ -96,29 +96,29 @@ fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
 }
 
 fn check(case: &Case) {
-    for threads in [1, 2] {
-        let program = program(case, threads);
-        let kept = bits(&train(
-            case,
-            &program,
-            &schedule(&program, Policy::Keep).expect("keeping everything fits"),
-            threads,
-            None,
-        ));
-        assert!(kept.iter().flat_map(|(_, bits)| bits).all(|b| f32::from_bits(*b).is_finite()));
-        let planned = Policy::ALL
-            .into_iter()
-            .filter_map(|policy| Some((policy.to_string(), schedule(&program, policy)?)));
-        let random =
-            (0..case.random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
-        for (name, schedule) in planned.chain(random) {
-            let delayed = train(case, &program, &schedule, threads, Some(11));
-            let found = bits(&delayed);
-            for (a, b) in kept.iter().zip(&found) {
-                assert!(a == b, "{}: `{}` differs under {name} on {threads} threads", case.spec.name, a.0);
-            }
-            assert_eq!(kept.len(), found.len());
+    std::thread::scope(|scope| {
+        for threads in [1, 2] {
+            scope.spawn(move || check_on(case, threads));
         }
+    });
+}
+
+fn check_on(case: &Case, threads: u32) {
+    let program = program(case, threads);
+    let keep = schedule(&program, Policy::Keep).expect("keeping everything fits");
+    let kept = bits(&train(case, &program, &keep, threads, None));
+    assert!(kept.iter().flat_map(|(_, bits)| bits).all(|b| f32::from_bits(*b).is_finite()));
+    let planned =
+        Policy::ALL.into_iter().filter_map(|policy| Some((policy.to_string(), schedule(&program, policy)?)));
+    let random =
+        (0..case.random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
+    for (name, schedule) in planned.chain(random) {
+        let delayed = train(case, &program, &schedule, threads, Some(11));
+        let found = bits(&delayed);
+        for (a, b) in kept.iter().zip(&found) {
+            assert!(a == b, "{}: `{}` differs under {name} on {threads} threads", case.spec.name, a.0);
+        }
+        assert_eq!(kept.len(), found.len());
     }
 }
 

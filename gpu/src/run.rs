@@ -7,11 +7,12 @@
 use crate::results::{Outcome, Results, Row, State, words};
 use crate::sections::{SECTIONS, Section, find};
 use crate::{Options, torch};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use plimsoll::failure::{Exit, Failure};
 use plimsoll::verbs::doctor::version;
 use plimsoll_runtime::cuda::survey;
 use plimsoll_runtime::{Cpu, CpuOptions, Device};
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -127,7 +128,7 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
     let cut = ends < 2;
     if cut {
         // What it started is in its group, and goes with it.
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
     }
     let status = child.wait().map_err(|e| Failure::new(Exit::Internal, format_args!("waiting: {e}")))?;
     outcome.seconds = begun.elapsed().as_secs_f64();
