@@ -29,7 +29,7 @@ fn main() {
     let mut measured = (Vec::new(), Vec::new());
     for step in 1..=steps + 2 {
         let (start, before) = (Instant::now(), processor_seconds());
-        trainer.train(&*task.data.train, step, None, &mut |_| {}, &|| false).expect("training runs");
+        trainer.train(&*task.data.train, step, &mut |_| {}, &|| false).expect("training runs");
         if step > 2 {
             measured.0.push(start.elapsed().as_secs_f64());
             measured.1.push(processor_seconds() - before);

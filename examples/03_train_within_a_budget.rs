@@ -39,7 +39,7 @@ pub fn main() -> Result<(), Error> {
         let how = TrainingPlan { network, batch: BATCH, seed: 1, rate, momentum: 0.9, weight_decay: 5e-4 };
         let mut trainer = Trainer::new(executor, loaded, None, how)?;
         let mut last = f32::NAN;
-        trainer.train(&*digits().train, ITERATIONS, None, &mut |seen| last = seen.loss, &|| false)?;
+        trainer.train(&*digits().train, ITERATIONS, &mut |seen| last = seen.loss, &|| false)?;
         println!(
             "{policy:>8}: {} on the device, loss {last:.4} after {ITERATIONS} iterations",
             layout.device()

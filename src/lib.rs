@@ -18,6 +18,7 @@ pub mod export;
 pub mod failure;
 pub mod files;
 pub mod interrupt;
+mod kept;
 pub mod memory_snapshot;
 pub mod onnx;
 pub mod output;

@@ -1,5 +1,5 @@
-//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, with a checkpoint after each and now and
-//! then between, so that a device that fails takes little with it.
+//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`kept.rs`)
+//! after each and as often between, so that a device that fails takes little with it.
 //!
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
@@ -7,6 +7,7 @@ use crate::args::{DecayArg, TrainArgs};
 use crate::doubts::Doubts;
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
+use crate::kept::Kept;
 use crate::progress;
 use crate::task::{Task, median};
 use plimsoll_ir::config::Config;
@@ -15,12 +16,10 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{
-    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
-    TrainingPlan,
+    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
 };
 use std::cell::Cell;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// What came of training.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,7 +105,7 @@ pub fn train(
     }
     let resumed_at = trainer.step();
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
-    trainer.train(&*task.data.train, resumed_at, None, &mut |_| {}, &|| false)?;
+    trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
     let mut seen = Seen::default();
     let mut kept = Kept::new(checkpoint, resumed_at, total, args.save_every);
     let mut doubts = Doubts::default();
@@ -119,45 +118,34 @@ pub fn train(
             reached.set(observation.step + 1);
             bar.set_position(observation.step + 1);
         };
-        let stop = || interrupt::pressed() || kept.begin(reached.get());
-        let until = (epoch + 1) * per_epoch;
-        let outcome = trainer.train(&*task.data.train, until, Some(checkpoint), &mut observe, &stop);
+        let pause = || interrupt::pressed() || kept.is_due(reached.get());
+        let outcome = trainer.train(&*task.data.train, (epoch + 1) * per_epoch, &mut observe, &pause);
         bar.suspend(|| doubts.say(trainer.seen()));
-        match outcome.map_err(|error| kept.failure(error))? {
-            Outcome::Interrupted { step, .. } => {
-                kept.saved(step);
-                if interrupt::pressed() {
-                    let message = format!(
-                        "stopped after {step} of {total} iterations; saved to {}",
-                        checkpoint.display()
-                    );
-                    return Err(
-                        Failure::new(Exit::Interrupted, message).help("the same command goes on from there")
-                    );
-                }
+        let outcome = outcome.map_err(|error| kept.failure(error))?;
+        kept.copy(&mut trainer)?;
+        if outcome == Outcome::Finished {
+            let (loss, accuracy) = seen.last();
+            bar.set_message(format!("loss {loss:.4}"));
+            if bar.is_hidden() {
+                tracing::info!(
+                    "epoch {} of {}: loss {loss:.4}, accuracy {:.1} %",
+                    epoch + 1,
+                    args.epochs,
+                    accuracy * 100.0
+                );
             }
-            Outcome::Finished => {
-                kept.began.set(Instant::now());
-                let state = trainer.checkpoint().map_err(|error| kept.failure(error))?;
-                state.save(checkpoint)?;
-                kept.saved(trainer.step());
-                let (loss, accuracy) = seen.last();
-                bar.set_message(format!("loss {loss:.4}"));
-                if bar.is_hidden() {
-                    tracing::info!(
-                        "epoch {} of {}: loss {loss:.4}, accuracy {:.1} %",
-                        epoch + 1,
-                        args.epochs,
-                        accuracy * 100.0
-                    );
-                }
-                seen.end_epoch(trainer.step() < total);
-            }
+            seen.end_epoch(trainer.step() < total);
+        } else if interrupt::pressed() {
+            kept.write()?;
+            let (step, path) = (trainer.step(), checkpoint.display());
+            let message = format!("stopped after {step} of {total} iterations; saved to {path}");
+            return Err(Failure::new(Exit::Interrupted, message).help("the same command goes on from there"));
         }
     }
+    kept.write()?;
     bar.finish_and_clear();
     let testing = progress::spinner("test", quiet);
-    let test = trainer.evaluate(&*task.data.test)?;
+    let test = trainer.evaluate(&*task.data.test).map_err(|error| kept.failure(error))?;
     drop(testing);
     let (iterations, mut timeline) = (trainer.step(), None);
     for _ in 0..if timed { 2 } else { 0 } {
@@ -173,63 +161,6 @@ pub fn train(
         peak,
         timeline,
     })
-}
-
-/// Saving may take such a share of the time where nobody says how often to save. A device that fails takes its memory with
-/// it, and so what was trained since the last save: the iteration that failed, and at most a hundred times what a save takes.
-const SAVING: f64 = 0.01;
-
-/// What of a training is in its file, for whoever has to go on from there.
-struct Kept<'a> {
-    path: &'a Path,
-    /// The iterations that it holds; none where there is no file yet.
-    step: Option<u64>,
-    total: u64,
-    /// How often it is to be saved, where somebody said so.
-    every: Option<Seconds>,
-    /// When the last save began.
-    began: Cell<Instant>,
-    /// When it ended, and what it took; before the first, the start and nothing.
-    ended: Instant,
-    cost: Duration,
-}
-
-impl Kept<'_> {
-    fn new(path: &Path, step: u64, total: u64, every: Option<Seconds>) -> Kept<'_> {
-        let (step, now) = (path.exists().then_some(step), Instant::now());
-        Kept { path, step, total, every, began: Cell::new(now), ended: now, cost: Duration::ZERO }
-    }
-
-    /// Whether it is time to save, at a step beyond what is saved. If so, the save begins now.
-    fn begin(&self, step: u64) -> bool {
-        let after = self.every.map_or(self.cost.as_secs_f64() / SAVING, |every| every.0);
-        let due = step > self.step.unwrap_or(0) && self.ended.elapsed().as_secs_f64() >= after;
-        if due {
-            self.began.set(Instant::now());
-        }
-        due
-    }
-
-    /// The save that began has ended.
-    fn saved(&mut self, step: u64) {
-        (self.step, self.ended) = (Some(step), Instant::now());
-        self.cost = self.began.get().elapsed();
-    }
-
-    /// A failure in the middle of training: where a device was lost, its memory is lost, and what was saved is not.
-    fn failure(&self, error: RuntimeError) -> Failure {
-        let failure = Failure::from(error);
-        if failure.exit != Exit::Device {
-            return failure;
-        }
-        let (path, total) = (self.path.display(), self.total);
-        failure.help(match self.step {
-            Some(step) => format!(
-                "the state after {step} of {total} iterations is kept in {path}; the same command goes on from there"
-            ),
-            None => "nothing was saved yet; the same command begins anew".to_owned(),
-        })
-    }
 }
 
 /// What this run observed.

@@ -339,8 +339,8 @@ impl Tuner<'_> {
             }
         };
         let data = &*task.data.train;
-        let outcome = trainer.train(data, WARM_UP + MEASURED, None, &mut observe, &interrupt::pressed)?;
-        if let Outcome::Interrupted { .. } = outcome {
+        let outcome = trainer.train(data, WARM_UP + MEASURED, &mut observe, &interrupt::pressed)?;
+        if outcome == Outcome::Paused {
             return Err(Failure::new(
                 Exit::Interrupted,
                 "stopped while confirming the choice; the profile is kept",

@@ -164,7 +164,7 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
 }
 
 #[test]
-fn a_device_that_is_lost_in_training_leaves_the_last_state_that_was_saved() {
+fn a_device_that_is_lost_in_training_leaves_the_newest_state_that_was_copied() {
     let Some(libraries) = libraries() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
@@ -184,7 +184,7 @@ fn a_device_that_is_lost_in_training_leaves_the_last_state_that_was_saved() {
         &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
     );
     assert!(!kept.exists());
-    // Without a word of how often, the first iterations are saved at once.
+    // Without a word of how often, the first iterations are copied at once, and the newest copy is written.
     check(&run("cuStreamSynchronize:60:719:lost", ""), 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
     assert!(kept.exists());
     std::fs::remove_file(&kept).expect("it is there");

@@ -84,7 +84,7 @@ fn train(
     let mut trainer = Trainer::new(executor, loaded, None, how).expect("the plan fits the program");
     let NetworkSpec { image: [height, width], channels, classes, .. } = case.spec;
     let data = synthetic(Shape { height, width, channels }, classes, 4 * case.batch as usize, 7);
-    trainer.train(&*data, ITERATIONS, None, &mut |_| {}, &|| false).expect("it trains");
+    trainer.train(&*data, ITERATIONS, &mut |_| {}, &|| false).expect("it trains");
     trainer.checkpoint().expect("it can be saved")
 }
 

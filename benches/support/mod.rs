@@ -30,7 +30,7 @@ pub fn in_turn(task: &Task, trainers: &mut [Trainer], rounds: u64) -> Vec<Vec<Se
                     seconds.push(seen.seconds);
                 }
             };
-            trainer.train(&*task.data.train, round, None, &mut observe, &|| false).expect("training runs");
+            trainer.train(&*task.data.train, round, &mut observe, &|| false).expect("training runs");
         }
     }
     seconds

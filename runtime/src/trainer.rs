@@ -20,7 +20,8 @@ use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Init, Region, Role};
 use plimsoll_ir::simulate::Timeline;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::Path;
 use std::time::Instant;
 
 /// Keeps the draws of parameters apart from those of orders and dropout.
@@ -69,13 +70,8 @@ pub struct Observation {
 pub enum Outcome {
     /// All the asked iterations are done.
     Finished,
-    /// It was told to stop; so many iterations are done.
-    Interrupted {
-        /// Iterations done.
-        step: u64,
-        /// Where they were saved; none where no place was named.
-        checkpoint: Option<PathBuf>,
-    },
+    /// It was told to pause; [`Trainer::train`] goes on from there.
+    Paused,
 }
 
 /// What a network makes of a data set.
@@ -107,6 +103,7 @@ pub struct Trainer {
     step: u64,
     /// What it was trained on so far, and the iterations of an epoch.
     data: Option<(DataName, u64)>,
+    feed: Option<Feed>,
     /// Whether the device is looked at in the next iteration, and what was seen last.
     look: bool,
     seen: Option<Health>,
@@ -138,8 +135,17 @@ impl Trainer {
                 found,
             ));
         }
-        let mut trainer =
-            Trainer { executor, train, evaluate, plan, step: 0, data: None, look: true, seen: None };
+        let mut trainer = Trainer {
+            executor,
+            train,
+            evaluate,
+            plan,
+            step: 0,
+            data: None,
+            feed: None,
+            look: true,
+            seen: None,
+        };
         trainer.initialise()?;
         Ok(trainer)
     }
@@ -243,34 +249,41 @@ impl Trainer {
 
     /// Trains until so many iterations are done in all, counted from the start of training.
     ///
-    /// `observe` is told of every iteration. `stop` is asked before every iteration; told to, training saves itself
-    /// to `checkpoint` and ends. Errors: a data set that does not fit, a device that fails, a loss that is no
-    /// number.
+    /// `observe` is told of every iteration. `pause` is asked before every iteration, and ends the call there; the batch that was
+    /// read ahead is kept for the next call. Errors: a data set that does not fit, a device that fails, a loss that is no number.
     pub fn train(
         &mut self,
         data: &dyn Dataset,
         until: u64,
-        checkpoint: Option<&Path>,
         observe: &mut dyn FnMut(&Observation),
-        stop: &dyn Fn() -> bool,
+        pause: &dyn Fn() -> bool,
     ) -> Result<Outcome, RuntimeError> {
         let per_epoch = self.accept(data)?;
-        let mut feed = Feed::new(data, &self.plan, per_epoch);
-        feed.prepare(self.step);
+        let mut feed = self.feed.take().unwrap_or_else(|| Feed::new(data, &self.plan));
+        let outcome = self.train_from(&mut feed, data, per_epoch, until, observe, pause);
+        self.feed = Some(feed);
+        outcome
+    }
+
+    fn train_from(
+        &mut self,
+        feed: &mut Feed,
+        data: &dyn Dataset,
+        per_epoch: u64,
+        until: u64,
+        observe: &mut dyn FnMut(&Observation),
+        pause: &dyn Fn() -> bool,
+    ) -> Result<Outcome, RuntimeError> {
         let mut last_end = Instant::now();
         while self.step < until {
-            if stop() {
-                let saved = checkpoint
-                    .map(|path| self.checkpoint().and_then(|c| c.save(path)).map(|()| path.to_owned()));
-                return Ok(Outcome::Interrupted { step: self.step, checkpoint: saved.transpose()? });
+            if pause() {
+                return Ok(Outcome::Paused);
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            self.executor.write_images(&self.train, feed.batch.images())?;
-            self.executor.write_labels(&self.train, feed.batch.labels())?;
-            self.write_hyper(learning_rate)?;
+            self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?;
             let start = Instant::now();
             self.executor.start(&self.train);
-            feed.prepare(step + 1);
+            feed.batch_of(step + 1, data, per_epoch);
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
@@ -298,11 +311,8 @@ impl Trainer {
     /// One iteration of training, the next, with the start and end of every command measured.
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
-        let mut feed = Feed::new(data, &self.plan, per_epoch);
-        feed.prepare(self.step);
-        self.executor.write_images(&self.train, feed.batch.images())?;
-        self.executor.write_labels(&self.train, feed.batch.labels())?;
-        self.write_hyper(self.plan.rate.at(self.step))?;
+        let mut feed = Feed::new(data, &self.plan);
+        self.write_input(feed.batch_of(self.step, data, per_epoch), self.plan.rate.at(self.step))?;
         let timeline = self.executor.run_timed(&self.train)?;
         self.step += 1;
         Ok(timeline)
@@ -340,7 +350,10 @@ impl Trainer {
         })
     }
 
-    fn write_hyper(&mut self, learning_rate: f64) -> Result<(), RuntimeError> {
+    /// Writes what the next iteration of training reads.
+    fn write_input(&mut self, batch: &Batch, learning_rate: f64) -> Result<(), RuntimeError> {
+        self.executor.write_images(&self.train, batch.images())?;
+        self.executor.write_labels(&self.train, batch.labels())?;
         let TrainingPlan { seed, momentum, weight_decay, .. } = self.plan;
         let hyper = Hyper {
             learning_rate: learning_rate as f32,
@@ -362,10 +375,19 @@ impl Trainer {
 
     /// Everything that the next iteration depends on.
     pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
+        self.checkpoint_in(None)
+    }
+
+    /// The same, in the memory of an earlier one of this training that is of no more use: fresh memory costs as much time as
+    /// the copy.
+    pub fn checkpoint_in(&mut self, earlier: Option<Checkpoint>) -> Result<Checkpoint, RuntimeError> {
+        let mut earlier: HashMap<String, Vec<u8>> =
+            earlier.into_iter().flat_map(|e| e.regions).map(|r| (r.name, r.data)).collect();
         let mut regions = Vec::new();
         for region in self.train.resident() {
             let Some(name) = saved_name(region) else { continue };
-            let mut data = vec![0; region.bytes().0 as usize];
+            let mut data = earlier.remove(&name).unwrap_or_default();
+            data.resize(region.bytes().0 as usize, 0);
             self.executor.read_region(region, &mut data)?;
             let shape = region.shape.iter().map(|d| *d as usize).collect();
             regions.push(SavedRegion { name, shape, data });
@@ -467,33 +489,35 @@ fn normal_pair(first: u32, second: u32) -> [f32; 2] {
 }
 
 /// Brings the batches in the order of their epochs.
-struct Feed<'a> {
-    data: &'a dyn Dataset,
+struct Feed {
     seed: u64,
-    per_epoch: u64,
     batch_size: u64,
     batch: Batch,
+    /// The iteration that `batch` is of.
+    step: Option<u64>,
     order: Vec<u32>,
     /// The epoch that `order` is of.
     epoch: Option<u64>,
 }
 
-impl Feed<'_> {
-    fn new<'a>(data: &'a dyn Dataset, plan: &TrainingPlan, per_epoch: u64) -> Feed<'a> {
+impl Feed {
+    fn new(data: &dyn Dataset, plan: &TrainingPlan) -> Feed {
         let (batch, order) = (Batch::new(plan.batch, data), Vec::with_capacity(data.len()));
-        Feed { data, seed: plan.seed, per_epoch, batch_size: plan.batch, batch, order, epoch: None }
+        Feed { seed: plan.seed, batch_size: plan.batch, batch, step: None, order, epoch: None }
     }
 
-    /// Reads the batch of an iteration.
-    fn prepare(&mut self, step: u64) {
-        let epoch = step / self.per_epoch;
-        if self.epoch != Some(epoch) {
-            epoch_order(self.data.len(), self.seed, epoch, &mut self.order);
-            self.epoch = Some(epoch);
+    /// The batch of an iteration, read unless it was the last to be.
+    fn batch_of(&mut self, step: u64, data: &dyn Dataset, per_epoch: u64) -> &Batch {
+        if self.step.replace(step) != Some(step) {
+            let epoch = step / per_epoch;
+            if self.epoch.replace(epoch) != Some(epoch) {
+                epoch_order(data.len(), self.seed, epoch, &mut self.order);
+            }
+            let first = (step % per_epoch * self.batch_size) as usize;
+            let samples = &self.order[first..first + self.batch_size as usize];
+            self.batch.fill(data, samples.iter().map(|s| *s as usize));
         }
-        let first = (step % self.per_epoch * self.batch_size) as usize;
-        let samples = &self.order[first..first + self.batch_size as usize];
-        self.batch.fill(self.data, samples.iter().map(|s| *s as usize));
+        &self.batch
     }
 }
 

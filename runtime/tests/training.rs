@@ -23,7 +23,7 @@ fn a_small_network_learns_the_digits() {
     let per_epoch = trainer.iterations_per_epoch(split.train.len());
     assert_eq!(per_epoch, 45, "1442 / 32, the last 2 samples of each epoch's order left out");
     let mut losses = Vec::new();
-    let outcome = trainer.train(&*split.train, 12 * per_epoch, None, &mut |o| losses.push(o.loss), &|| false);
+    let outcome = trainer.train(&*split.train, 12 * per_epoch, &mut |o| losses.push(o.loss), &|| false);
     assert_eq!(outcome.expect("it trains"), Outcome::Finished);
     let after = trainer.evaluate(&*split.test).expect("it evaluates");
     println!("accuracy {:.4} -> {:.4}, loss {:.4}", before.accuracy(), after.accuracy(), after.loss);
@@ -40,7 +40,7 @@ fn networks_for_texts_learn_what_comes_next() {
         let spec = NetworkSpec { name: name.into(), image: [16, 1], channels: 1, classes: 61 };
         let network = plimsoll_networks::build(&spec).expect("the zoo has it");
         let mut trainer = trainer(&network, 32, CpuOptions::default(), &keep).expect("it is small");
-        trainer.train(&*split.train, iterations, None, &mut |_| {}, &|| false).expect("it trains");
+        trainer.train(&*split.train, iterations, &mut |_| {}, &|| false).expect("it trains");
         let after = trainer.evaluate(&*split.test).expect("it evaluates");
         println!("{name}: {after:?}, accuracy {:.3}", after.accuracy());
         assert_eq!((after.samples, after.labels), (965, 965 * 16));
@@ -61,7 +61,7 @@ fn images_and_texts_are_told_apart() {
     let texts = text(16).expect("the text is longer").train;
     let images = synthetic(Shape { height: 16, width: 1, channels: 1 }, 61, 100, 1);
     let train = |name: &str, data: &dyn Dataset, expected: &str| {
-        fails(of(name).train(data, 1, None, &mut |_| {}, &|| false), expected);
+        fails(of(name).train(data, 1, &mut |_| {}, &|| false), expected);
     };
     train("mlp", &*texts, "expected images, found texts");
     train("gpt-tiny", &*images, "expected texts, found images");
@@ -71,9 +71,9 @@ fn images_and_texts_are_told_apart() {
     let network = b.finish(logits).expect("a class for every pixel");
     let mut map = trainer(&network, 1, CpuOptions::default(), &keep).expect("it is small");
     let one = synthetic(Shape { height: 16, width: 16, channels: 1 }, 3, 10, 1);
-    fails(map.train(&*one, 1, None, &mut |_| {}, &|| false), "expected 256, found 1");
+    fails(map.train(&*one, 1, &mut |_| {}, &|| false), "expected 256, found 1");
     let all = synthetic_like(&network, 10, 1);
-    map.train(&*all, 1, None, &mut |_| {}, &|| false).expect("it has a label for every pixel");
+    map.train(&*all, 1, &mut |_| {}, &|| false).expect("it has a label for every pixel");
 }
 
 #[test]
@@ -87,8 +87,13 @@ fn an_interrupted_run_goes_on_with_the_same_numbers() {
     let mut first = new_trainer("everything", 100);
     let asked = Cell::new(0);
     let stop = || asked.replace(asked.get() + 1) == 19;
-    let outcome = first.train(&*split.train, 37, Some(&path), &mut |_| {}, &stop).expect("it trains");
-    assert_eq!(outcome, Outcome::Interrupted { step: 19, checkpoint: Some(path.clone()) });
+    let outcome = first.train(&*split.train, 37, &mut |_| {}, &stop).expect("it trains");
+    assert_eq!((outcome, first.step()), (Outcome::Paused, 19));
+    let paused = first.checkpoint().expect("the device can be read");
+    paused.save(&path).expect("the folder can be written");
+    advance(&mut first, 37).expect("it trains");
+    let whole_again = first.checkpoint_in(Some(paused)).expect("the device can be read");
+    assert_eq!(whole_again, expected, "after a pause, and in the memory of an earlier checkpoint");
     drop(first);
 
     let saved = Checkpoint::load(&path).expect("it was saved whole");
@@ -145,7 +150,7 @@ fn data_that_does_not_fit_is_refused_with_the_numbers() {
     let mut train = |shape: (u32, u32, u32), classes: u32, samples: usize, expected: &str| {
         let image = Shape { height: shape.0, width: shape.1, channels: shape.2 };
         let data = synthetic(image, classes, samples, 1);
-        fails(mlp.train(&*data, 1, None, &mut |_| {}, &|| false), expected);
+        fails(mlp.train(&*data, 1, &mut |_| {}, &|| false), expected);
     };
     train((9, 8, 1), 10, 100, "expected 8x8x1, found 9x8x1");
     train((8, 8, 1), 11, 100, "expected at most 10, found 11");
@@ -154,7 +159,7 @@ fn data_that_does_not_fit_is_refused_with_the_numbers() {
     let mut mlp = new_trainer("mlp", 10);
     advance(&mut mlp, 1).expect("it trains");
     let other = synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 100, 1);
-    fails(mlp.train(&*other, 2, None, &mut |_| {}, &|| false), "expected digits-train (1442 samples)");
+    fails(mlp.train(&*other, 2, &mut |_| {}, &|| false), "expected digits-train (1442 samples)");
 }
 
 #[test]

@@ -89,11 +89,11 @@ fn train(
     };
     let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
     let mut observe = |_: &_| bar.inc(1);
-    match trainer.train(&*task.data.train, args.iterations, None, &mut observe, &interrupt::pressed)? {
+    match trainer.train(&*task.data.train, args.iterations, &mut observe, &interrupt::pressed)? {
         Outcome::Finished => Ok(trainer.checkpoint()?),
-        Outcome::Interrupted { step, .. } => Err(Failure::new(
+        Outcome::Paused => Err(Failure::new(
             Exit::Interrupted,
-            format_args!("stopped after {step} iterations; nothing was compared"),
+            format_args!("stopped after {} iterations; nothing was compared", trainer.step()),
         )),
     }
 }

@@ -112,7 +112,7 @@ fn train(
         weight_decay: 1e-4,
     };
     let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
-    trainer.train(&*task.data.train, iterations, None, &mut |_| {}, &|| false)?;
+    trainer.train(&*task.data.train, iterations, &mut |_| {}, &|| false)?;
     Ok(trainer.checkpoint()?)
 }
 

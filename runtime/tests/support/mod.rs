@@ -239,5 +239,5 @@ pub fn trainer_of(
 /// Trains until so many iterations are done.
 pub fn advance(trainer: &mut Trainer, until: u64) -> Result<(), RuntimeError> {
     let digits = plimsoll_runtime::data::digits();
-    trainer.train(&*digits.train, until, None, &mut |_| {}, &|| false).map(|_| ())
+    trainer.train(&*digits.train, until, &mut |_| {}, &|| false).map(|_| ())
 }
