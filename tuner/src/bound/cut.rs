@@ -14,29 +14,47 @@
 
 use super::values::Instant;
 use crate::plan::Limits;
+use std::ops::Range;
 
 const SOURCE: usize = 0;
 const SINK: usize = 1;
 
 /// The network of an instant.
 pub(super) struct Cut {
-    /// By node: its arcs.
-    arcs_of: Vec<Vec<u32>>,
-    /// Where each arc leads; arc `a ^ 1` is arc `a` backwards.
-    to: Vec<u32>,
-    /// What each arc may carry yet.
-    left: Vec<f64>,
-    limits: Vec<Limit>,
+    /// By node: its first arc; those of a node follow each other, in the order in which they were added.
+    first: Vec<u32>,
+    arcs: Vec<Arc>,
+    /// Arcs that may carry something from the start, and what.
+    limits: Vec<(u32, Limit)>,
     makers: usize,
     level: Vec<u32>,
     next: Vec<u32>,
+    queue: Vec<u32>,
+    /// The arcs from the source to where the search for paths is.
+    path: Vec<u32>,
 }
+
+/// From one node to another.
+#[derive(Clone, Copy)]
+struct Arc {
+    to: u32,
+    /// The same arc backwards.
+    back: u32,
+    /// What it may carry yet.
+    left: f64,
+}
+
+/// Arcs as they are added: from where, to where, and what each may carry.
+#[derive(Default)]
+struct Arcs(Vec<(u32, u32, Limit)>);
 
 /// After so many paths it is asked whether time is up.
 const PATHS: usize = 256;
 
 /// What an arc may carry.
 enum Limit {
+    /// The price of a value.
+    Value(u32),
     /// The prices of these values.
     Values(Vec<u32>),
     /// The price of a maker.
@@ -52,67 +70,83 @@ pub(super) struct Cheapest {
     pub again: Vec<bool>,
 }
 
+impl Arcs {
+    fn add(&mut self, from: usize, to: usize, limit: Limit) {
+        self.0.push((from as u32, to as u32, limit));
+    }
+
+    /// The network of these arcs and so many nodes.
+    fn network(self, nodes: usize, makers: usize) -> Cut {
+        let mut first = vec![0u32; nodes + 1];
+        for (from, to, _) in &self.0 {
+            first[*from as usize + 1] += 1;
+            first[*to as usize + 1] += 1;
+        }
+        (0..nodes).for_each(|node| first[node + 1] += first[node]);
+        let mut free = first.clone();
+        let mut place = |node: u32| {
+            free[node as usize] += 1;
+            free[node as usize] - 1
+        };
+        let mut arcs = vec![Arc { to: 0, back: 0, left: 0.0 }; 2 * self.0.len()];
+        let mut limits = Vec::with_capacity(self.0.len());
+        for (from, to, limit) in self.0 {
+            let (there, back) = (place(from), place(to));
+            arcs[there as usize] = Arc { to, back, left: 0.0 };
+            arcs[back as usize] = Arc { to: from, back: there, left: 0.0 };
+            limits.push((there, limit));
+        }
+        let (level, next, queue, path) = Default::default();
+        Cut { first, arcs, limits, makers, level, next, queue, path }
+    }
+}
+
 impl Cut {
     pub fn new(instant: &Instant) -> Cut {
         let makers = instant.makers.len();
-        let mut cut = Cut {
-            arcs_of: vec![Vec::new(); 2 + makers],
-            to: Vec::new(),
-            left: Vec::new(),
-            limits: Vec::new(),
-            makers,
-            level: Vec::new(),
-            next: Vec::new(),
-        };
+        let mut nodes = 2 + makers;
+        let mut arcs = Arcs::default();
         let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); makers];
         let mut node_of = vec![None; instant.wanted.len()];
         for (v, value) in instant.wanted.iter().enumerate() {
             if value.needed {
                 value.maker.into_iter().for_each(|m| outputs[m].push(v as u32));
             } else {
-                let node = cut.arcs_of.len();
-                node_of[v] = Some(node);
-                cut.arcs_of.push(Vec::new());
-                cut.arc(node, value.maker.map_or(SINK, |m| 2 + m), Limit::Values(vec![v as u32]));
+                node_of[v] = Some(nodes);
+                arcs.add(nodes, value.maker.map_or(SINK, |m| 2 + m), Limit::Value(v as u32));
+                nodes += 1;
             }
         }
         for (m, (maker, outputs)) in instant.makers.iter().zip(outputs).enumerate() {
             if !outputs.is_empty() {
-                cut.arc(SOURCE, 2 + m, Limit::Values(outputs));
+                arcs.add(SOURCE, 2 + m, Limit::Values(outputs));
             }
-            cut.arc(2 + m, SINK, Limit::Maker(m));
+            arcs.add(2 + m, SINK, Limit::Maker(m));
             for node in maker.inputs.iter().filter_map(|v| node_of[*v]) {
-                cut.arc(2 + m, node, Limit::None);
+                arcs.add(2 + m, node, Limit::None);
             }
         }
-        cut
-    }
-
-    fn arc(&mut self, from: usize, to: usize, limit: Limit) {
-        self.arcs_of[from].push(self.to.len() as u32);
-        self.arcs_of[to].push(self.to.len() as u32 + 1);
-        self.to.extend([to as u32, from as u32]);
-        self.limits.push(limit);
+        arcs.network(nodes, makers)
     }
 
     /// The cheapest choice at these prices, by wanted value and by maker. When time is up it is some choice, and its cost
     /// still a lower bound.
     pub fn cheapest(&mut self, values: &[f64], makers: &[f64], tiny: f64, limits: &Limits<'_>) -> Cheapest {
-        self.left.clear();
-        for limit in &self.limits {
-            let most = match limit {
+        self.arcs.iter_mut().for_each(|arc| arc.left = 0.0);
+        for (arc, limit) in &self.limits {
+            self.arcs[*arc as usize].left = match limit {
+                Limit::Value(v) => values[*v as usize],
                 Limit::Values(of) => of.iter().map(|v| values[*v as usize]).sum(),
                 Limit::Maker(m) => makers[*m],
                 Limit::None => f64::INFINITY,
             };
-            self.left.extend([most, 0.0]);
         }
         let mut cost = 0.0;
         let mut paths = 0;
         let mut late = false;
         while self.reach(tiny) && !late {
-            self.next.clear();
-            self.next.resize(self.arcs_of.len(), 0);
+            self.next.clone_from(&self.first);
+            self.path.clear();
             loop {
                 late |= paths % PATHS == 0 && limits.is_expired();
                 paths += 1;
@@ -127,54 +161,68 @@ impl Cut {
         Cheapest { cost, again }
     }
 
-    /// By node: its distance from the source over arcs that carry more. Whether the sink can be reached.
+    fn arcs_of(&self, node: usize) -> Range<usize> {
+        self.first[node] as usize..self.first[node + 1] as usize
+    }
+
+    /// By node: its distance from the source over arcs that carry more, as far as it is no more than the sink's. Whether
+    /// the sink can be reached.
     fn reach(&mut self, tiny: f64) -> bool {
         self.level.clear();
-        self.level.resize(self.arcs_of.len(), u32::MAX);
+        self.level.resize(self.first.len() - 1, u32::MAX);
         self.level[SOURCE] = 0;
-        let mut queue = vec![SOURCE];
+        self.queue.clear();
+        self.queue.push(SOURCE as u32);
         let mut at = 0;
-        while let Some(&node) = queue.get(at) {
+        while let Some(&node) = self.queue.get(at) {
             at += 1;
-            for &arc in &self.arcs_of[node] {
-                let to = self.to[arc as usize] as usize;
-                if self.left[arc as usize] > tiny && self.level[to] == u32::MAX {
-                    self.level[to] = self.level[node] + 1;
-                    queue.push(to);
+            let further = self.level[node as usize] + 1;
+            for arc in &self.arcs[self.arcs_of(node as usize)] {
+                let level = &mut self.level[arc.to as usize];
+                if arc.left > tiny && *level == u32::MAX {
+                    *level = further;
+                    if arc.to as usize == SINK {
+                        return true;
+                    }
+                    self.queue.push(arc.to);
                 }
             }
         }
-        self.level[SINK] != u32::MAX
+        false
     }
 
-    /// One path to the sink, filled; how much it carries.
+    /// One path to the sink, filled; how much it carries. It goes on where the last one was full.
     fn augment(&mut self, tiny: f64) -> f64 {
-        let mut path: Vec<u32> = Vec::new();
-        let mut node = SOURCE;
+        let mut node = self.path.last().map_or(SOURCE, |arc| self.arcs[*arc as usize].to as usize);
         while node != SINK {
-            let arcs = &self.arcs_of[node];
-            let on = arcs[(self.next[node] as usize).min(arcs.len())..].iter().position(|arc| {
-                let to = self.to[*arc as usize] as usize;
-                self.left[*arc as usize] > tiny && self.level[to] == self.level[node] + 1
-            });
-            if let Some(skip) = on {
-                self.next[node] += skip as u32;
-                let arc = arcs[self.next[node] as usize];
-                path.push(arc);
-                node = self.to[arc as usize] as usize;
+            let end = self.first[node + 1];
+            let (further, from) = (self.level[node] + 1, self.next[node].min(end));
+            let arcs = &self.arcs[from as usize..end as usize];
+            let on = |arc: &Arc| arc.left > tiny && self.level[arc.to as usize] == further;
+            if let Some(skip) = arcs.iter().position(on) {
+                let arc = from + skip as u32;
+                self.next[node] = arc;
+                self.path.push(arc);
+                node = self.arcs[arc as usize].to as usize;
             } else {
                 // A dead end: back, and past it.
-                self.next[node] = arcs.len() as u32;
-                let Some(arc) = path.pop() else { return 0.0 };
-                node = self.to[arc as usize ^ 1] as usize;
+                self.next[node] = end;
+                let Some(arc) = self.path.pop() else { return 0.0 };
+                let back = self.arcs[arc as usize].back;
+                node = self.arcs[back as usize].to as usize;
                 self.next[node] += 1;
             }
         }
-        let most = path.iter().map(|arc| self.left[*arc as usize]).fold(f64::INFINITY, f64::min);
-        for arc in path {
-            self.left[arc as usize] -= most;
-            self.left[arc as usize ^ 1] += most;
+        let left = |arc: &u32| self.arcs[*arc as usize].left;
+        let most = self.path.iter().map(left).fold(f64::INFINITY, f64::min);
+        for &arc in &self.path {
+            let arc = &mut self.arcs[arc as usize];
+            arc.left -= most;
+            let back = arc.back;
+            self.arcs[back as usize].left += most;
         }
+        let full = self.path.iter().position(|arc| self.arcs[*arc as usize].left <= tiny);
+        self.path.truncate(full.unwrap_or_default());
         most
     }
 }

@@ -108,7 +108,8 @@ struct Program<'a> {
     back: Vec<f64>,
     bytes: Vec<f64>,
     again: Vec<f64>,
-    cut: Cut,
+    /// Made for the first prices.
+    cut: Option<Cut>,
     bound: f64,
     /// How many columns there may be.
     columns: usize,
@@ -136,7 +137,7 @@ impl<'a> Program<'a> {
             back: seconds(link.prefetch_bytes_per_second.0),
             bytes: instant.wanted.iter().map(|v| v.bytes / sum).collect(),
             again: instant.makers.iter().map(|m| m.seconds / scale).collect(),
-            cut: Cut::new(instant),
+            cut: None,
             bound: 0.0,
             columns: (CELLS / all.until.len()).clamp(8, COLUMNS),
             limits,
@@ -168,21 +169,20 @@ impl<'a> Program<'a> {
         };
         let each: Vec<f64> = (0..wanted.len()).map(|v| keep(v).min(swap(v))).collect();
         let makers: Vec<f64> = self.again.iter().map(|s| s * prices.after()).collect();
-        let cheapest = self.cut.cheapest(&each, &makers, 1e-13, self.limits);
+        let cut = self.cut.get_or_insert_with(|| Cut::new(instant));
+        let cheapest = cut.cheapest(&each, &makers, 1e-13, self.limits);
         let fixed = wanted.iter().zip(&each).filter(|(v, _)| v.needed && v.maker.is_none());
         bound += fixed.map(|(_, price)| price).sum::<f64>() + cheapest.cost;
         self.bound = self.bound.max(bound);
-        let mut has: Vec<bool> = wanted.iter().map(|v| v.needed).collect();
-        for (maker, _) in instant.makers.iter().zip(&cheapest.again).filter(|(_, again)| **again) {
-            maker.inputs.iter().for_each(|v| has[*v] = true);
-        }
-        let kept: Vec<Option<bool>> = (0..wanted.len())
-            .map(|v| {
-                let made = wanted[v].maker.is_some_and(|m| cheapest.again[m]);
-                (has[v] && !made).then(|| keep(v) < swap(v))
-            })
-            .collect();
-        self.column(Choice { kept, again: cheapest.again })
+        let choice = choose(instant, cheapest.again, |v| keep(v) < swap(v));
+        self.column(choice)
+    }
+
+    /// What was known of another instant, as a column of this one: what is wanted here only is swapped.
+    fn column_like(&self, known: &Known) -> Column {
+        let again = self.instant.makers.iter().map(|maker| known.again[maker.op]).collect();
+        let wanted = &self.instant.wanted;
+        self.column(choose(self.instant, again, |v| known.kept[wanted[v].value]))
     }
 
     /// The column of a choice.
@@ -207,11 +207,12 @@ impl<'a> Program<'a> {
         Column { kept: bytes, out, back, again, choice }
     }
 
-    /// Looks for the best prices, as long as they may give more than `enough`. Gives the columns with their fractions in
-    /// the cheapest mixture; none of none.
-    fn solve(&mut self, enough: f64) -> Vec<(Column, f64)> {
+    /// Looks for the best prices, as long as they may give more than `enough`, from columns like those that are known. Gives
+    /// the columns with their fractions in the cheapest mixture; none of none.
+    fn solve(&mut self, enough: f64, known: &[Known]) -> Vec<(Column, f64)> {
         let kept = self.instant.wanted.iter().map(|v| v.needed.then_some(false)).collect();
         let mut master = Master::new(self.column(Choice { kept, again: vec![false; self.again.len()] }));
+        master.columns.extend(known.iter().map(|known| self.column_like(known)));
         let mut parts = Vec::new();
         // Without a mixture the bound stays at what was proved until then.
         while let Some(mixture) = master.mixture(&self.frame) {
@@ -223,6 +224,39 @@ impl<'a> Program<'a> {
             master.columns.push(self.price(&mixture.prices));
         }
         master.columns.into_iter().zip(parts).filter(|(_, part)| *part > 0.0).collect()
+    }
+}
+
+/// The choice where these makers run again: of what else is wanted then, is this kept, or else swapped?
+fn choose(instant: &Instant, again: Vec<bool>, keep: impl Fn(usize) -> bool) -> Choice {
+    let mut has: Vec<bool> = instant.wanted.iter().map(|v| v.needed).collect();
+    for (maker, _) in instant.makers.iter().zip(&again).filter(|(_, again)| **again) {
+        maker.inputs.iter().for_each(|v| has[*v] = true);
+    }
+    let made = |v: usize| instant.wanted[v].maker.is_some_and(|m| again[m]);
+    let kept = (0..has.len()).map(|v| (has[v] && !made(v)).then(|| keep(v))).collect();
+    Choice { kept, again }
+}
+
+/// A choice at some instant, for others: most of what is best at one op's end is good at the next op's, and shows at once
+/// that nothing is to be found there.
+struct Known {
+    /// By value: whether it is kept.
+    kept: Vec<bool>,
+    /// By op: whether it runs again.
+    again: Vec<bool>,
+}
+
+impl Known {
+    fn new(all: &Values, instant: &Instant, choice: &Choice) -> Known {
+        let mut known = Known { kept: vec![false; all.values.len()], again: vec![false; all.seconds.len()] };
+        for (wanted, kept) in instant.wanted.iter().zip(&choice.kept) {
+            known.kept[wanted.value] = *kept == Some(true);
+        }
+        for (maker, again) in instant.makers.iter().zip(&choice.again) {
+            known.again[maker.op] = *again;
+        }
+        known
     }
 }
 
@@ -271,6 +305,7 @@ impl<'a> Search<'a> {
         let excess: Vec<u64> = in_use.iter().map(|bytes| bytes.saturating_sub(self.room)).collect();
         let stretches = (WORK / excess.len()).clamp(4, STRETCHES);
         let (mut best, mut bound) = (None, self.all.until[excess.len()] / self.scale);
+        let mut known: Vec<Known> = Vec::new();
         let mut sharpen = |ops: &mut dyn Iterator<Item = usize>| {
             for p in ops {
                 if self.limits.is_expired() {
@@ -278,9 +313,11 @@ impl<'a> Search<'a> {
                 }
                 let instant = Instant::new(&self.all, p);
                 let mut program = Program::new(self, &instant);
-                program.solve(bound);
+                let columns = program.solve(bound, &known);
                 if program.bound > bound && program.bound.is_finite() {
                     (best, bound) = (Some(p), program.bound);
+                    let choices = columns.iter().map(|(column, _)| &column.choice);
+                    known = choices.map(|choice| Known::new(&self.all, &instant, choice)).collect();
                 }
             }
             (bound, best)
@@ -334,7 +371,7 @@ pub fn relax(trace: &Trace, budget: Bytes, link: &Link, recompute: bool, limits:
         Relaxed { bound: Seconds(bound * search.scale), op: None, values: Vec::new(), again: Vec::new() };
     let Some(p) = op else { return relaxed };
     let instant = Instant::new(&search.all, p);
-    let columns = Program::new(&search, &instant).solve(0.0);
+    let columns = Program::new(&search, &instant).solve(0.0, &[]);
     let share = |holds: &dyn Fn(&Choice) -> bool| -> f64 {
         columns.iter().filter(|(column, _)| holds(&column.choice)).map(|(_, part)| part).sum()
     };

@@ -62,19 +62,25 @@ fn columns_give_what_the_whole_program_gives() {
         let budget = floor + Bytes(random.below((peak - floor).0 + 1));
         let search = Search::new(&trace, budget, &link, seed % 3 > 0, &ENDLESS);
         let Search { all, room, scale, .. } = &search;
+        let mut known: Vec<Known> = Vec::new();
         for p in (0..trace.ops.len()).map(OpId::new).map(OpId::index) {
             let instant = Instant::new(all, p);
             if instant.wanted.iter().map(|v| v.bytes).sum::<f64>() + instant.touched as f64 <= *room as f64 {
                 continue;
             }
-            let mut program = Program::new(&search, &instant);
-            program.solve(0.0);
-            let (columns, whole) = (program.bound * scale, whole(all, &instant, *room, &link));
-            assert!((columns - whole).abs() <= 1e-5 * whole, "seed {seed}, op {p}: {columns}, {whole}");
-            compared += 1;
+            let whole = whole(all, &instant, *room, &link);
+            // From the start, and from what the op before gave.
+            for known in [&mut Vec::new(), &mut known] {
+                let mut program = Program::new(&search, &instant);
+                let columns = program.solve(0.0, known);
+                let bound = program.bound * scale;
+                assert!((bound - whole).abs() <= 1e-5 * whole, "seed {seed}, op {p}: {bound}, {whole}");
+                *known = columns.iter().map(|(c, _)| Known::new(all, &instant, &c.choice)).collect();
+                compared += 1;
+            }
         }
     }
-    assert!(compared > 300, "{compared} programs are too few");
+    assert!(compared > 600, "{compared} programs are too few");
 }
 
 /// A trace of 7 resident bytes, tensors of these sizes of which the first is an input, and ops of these seconds, reads

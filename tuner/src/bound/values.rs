@@ -112,6 +112,8 @@ impl Values {
 
 /// A value that is not touched by p and may be wanted after it.
 pub(super) struct Wanted {
+    /// Its position in [`Values::values`].
+    pub value: usize,
     pub tensor: TensorId,
     pub bytes: f64,
     pub slot: usize,
@@ -153,6 +155,7 @@ impl Instant {
                 let needed = value.readers.last().is_some_and(|r| *r > p);
                 let (bytes, slot) = (value.bytes as f64, value.slot);
                 instant.wanted.push(Wanted {
+                    value: v,
                     tensor: value.tensor,
                     bytes,
                     slot,
