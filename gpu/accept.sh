@@ -52,7 +52,8 @@ import glob, sys
 print(":".join(sorted({found for path in sys.path for found in glob.glob(path + "/nvidia/*/lib")})))' || true)
     export PLIMSOLL_CUDA_LIBRARIES=${PLIMSOLL_CUDA_LIBRARIES:+$PLIMSOLL_CUDA_LIBRARIES:}$packages
     # Libraries that load parts of themselves by name find them, too.
-    export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    local search=$packages${packages:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH:-}
+    if [ -n "$search" ]; then export LD_LIBRARY_PATH=$search; fi
     exec "$binary" run --python "$python" --pytorch "$here/pytorch.py" \
         --results "${ACCEPT_RESULTS:-$here/results}" "$@"
 }

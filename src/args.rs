@@ -350,8 +350,8 @@ pub struct TrainArgs {
     /// Seed of initial parameters, order of the data and dropout
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Save the training's state this often besides after each epoch, such as 5min; 0s for after every iteration. By
-    /// default it is copied to host memory, and from there to its file, as often as takes a hundredth of the time each
+    /// Save the training's state this often, such as 5min, and after each epoch; 0s for after every iteration. By default it
+    /// is copied to host memory, and from there to its file, as often as takes a hundredth of the time each
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Seconds>,
 }

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use plimsoll_ir::Document;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads a document.
 pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
@@ -50,13 +50,21 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes sure that an output is not the very file that the command reads.
+/// Makes sure that an output is not the very file that the command reads, or will write itself.
 pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Failure> {
-    match (fs::canonicalize(input), fs::canonicalize(output)) {
-        (Ok(input), Ok(there)) if input == there => Err(Failure::usage(format_args!(
+    match (place(input), place(output)) {
+        (Some(input), Some(there)) if input == there => Err(Failure::usage(format_args!(
             "{} would be overwritten; name another output",
             output.display()
         ))),
         _ => Ok(()),
     }
+}
+
+/// The one path of a file, which need not be there; none where its folder is not.
+fn place(path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok().or_else(|| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
+    })
 }

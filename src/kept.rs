@@ -24,6 +24,8 @@ const SHARE: f64 = 0.01;
 pub(crate) struct Kept<'a> {
     path: &'a Path,
     total: u64,
+    /// Whether the command was told to begin anew.
+    fresh: bool,
     /// How often it is to be copied and written, where somebody said so.
     every: Option<Seconds>,
     /// The iterations that the file holds; none where there is no file yet.
@@ -69,10 +71,16 @@ impl Pace {
 
 impl<'a> Kept<'a> {
     /// Of a training that is at a step, which is the file's where there is a file.
-    pub(crate) fn new(path: &'a Path, step: u64, total: u64, every: Option<Seconds>) -> Kept<'a> {
+    pub(crate) fn new(
+        path: &'a Path,
+        step: u64,
+        total: u64,
+        fresh: bool,
+        every: Option<Seconds>,
+    ) -> Kept<'a> {
         let in_file = path.exists().then_some(step);
         let (copies, writes) = (Pace::new(), Pace::new());
-        Kept { path, total, every, in_file, newest: None, older: None, copies, writes, writer: None }
+        Kept { path, total, fresh, every, in_file, newest: None, older: None, copies, writes, writer: None }
     }
 
     /// Whether it is time for a copy, at a step.
@@ -94,20 +102,23 @@ impl<'a> Kept<'a> {
         self.older = self.newest.replace(Arc::new(state));
         match self.every {
             Some(_) => self.write()?,
-            None => self.begin_writing()?,
+            None => self.begin_writing(),
         }
         self.copies.done(begun, Instant::now());
         Ok(())
     }
 
     /// Has the newest copy written by a thread, unless one still writes or wrote just now.
-    fn begin_writing(&mut self) -> Result<(), Failure> {
-        if self.writer.as_ref().is_some_and(JoinHandle::is_finished) {
-            self.join()?;
+    fn begin_writing(&mut self) {
+        if self.writer.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Err(error) = self.join()
+        {
+            // A disk that is full, or away, may be so for a while; training goes on, and so do attempts.
+            tracing::warn!("{error}; it is tried again while training goes on");
         }
         let Some(state) = self.newest.as_ref().filter(|_| self.writer.is_none() && self.writes.is_due())
         else {
-            return Ok(());
+            return;
         };
         let (state, path) = (Arc::clone(state), self.path.to_owned());
         self.writer = Some(std::thread::spawn(move || {
@@ -115,7 +126,6 @@ impl<'a> Kept<'a> {
             let result = state.save(&path);
             Written { step: state.progress.step, begun, ended: Instant::now(), result }
         }));
-        Ok(())
     }
 
     /// Waits for the thread that writes, where there is one.
@@ -130,12 +140,16 @@ impl<'a> Kept<'a> {
 
     /// Writes the newest copy, unless the file has it, and waits until it is there.
     pub(crate) fn write(&mut self) -> Result<(), RuntimeError> {
-        self.join()?;
-        if let Some(state) = self.newest.as_ref().filter(|state| Some(state.progress.step) != self.in_file) {
-            state.save(self.path)?;
-            self.in_file = Some(state.progress.step);
+        // Whatever became of an older one, the newest is tried.
+        let older = self.join();
+        match self.newest.as_ref().filter(|state| Some(state.progress.step) != self.in_file) {
+            Some(state) => {
+                state.save(self.path)?;
+                self.in_file = Some(state.progress.step);
+                Ok(())
+            }
+            None => older,
         }
-        Ok(())
     }
 
     /// A failure in the middle of training. Where it is the device's, the newest copy is written.
@@ -144,15 +158,24 @@ impl<'a> Kept<'a> {
         if failure.exit != Exit::Device {
             return failure;
         }
-        let unwritten = self.write().err().map(|why| format!("; the newest state was lost: {why}"));
-        let (path, total) = (self.path.display(), self.total);
+        let lost = self.write().err().map(|why| format!("; the newest state was lost: {why}"));
+        let (path, total, again) = (self.path.display(), self.total, self.again());
         let kept = match self.in_file {
-            Some(step) => format!(
-                "the state after {step} of {total} iterations is kept in {path}; the same command goes on from there"
-            ),
+            Some(step) => {
+                format!("the state after {step} of {total} iterations is kept in {path}; {again}")
+            }
             None => "nothing was saved yet; the same command begins anew".to_owned(),
         };
-        failure.help(kept + &unwritten.unwrap_or_default())
+        failure.help(kept + &lost.unwrap_or_default())
+    }
+
+    /// How to go on from what is kept.
+    pub(crate) fn again(&self) -> &'static str {
+        if self.fresh {
+            "the same command without --fresh goes on from there"
+        } else {
+            "the same command goes on from there"
+        }
     }
 }
 
@@ -222,7 +245,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("training.safetensors");
         let mut trainer = trainer();
-        let mut kept = Kept::new(&path, 0, 10, None);
+        let mut kept = Kept::new(&path, 0, 10, false, None);
         assert!(!kept.is_due(0), "nothing was trained");
         train(&mut trainer, 1);
         assert!(kept.is_due(1), "the first copy is taken at once");
@@ -248,7 +271,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("training.safetensors");
         let mut trainer = trainer();
-        let mut kept = Kept::new(&path, 0, 10, Some(Seconds::ZERO));
+        let mut kept = Kept::new(&path, 0, 10, false, Some(Seconds::ZERO));
         for step in 1..4 {
             train(&mut trainer, step);
             assert!(kept.is_due(step));
@@ -260,12 +283,33 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_that_could_not_be_written_stands_in_no_newer_ones_way() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("away").join("training.safetensors");
+        let mut trainer = trainer();
+        let mut kept = Kept::new(&path, 0, 10, true, None);
+        train(&mut trainer, 1);
+        kept.copy(&mut trainer).expect("a disk that is away does not end a training");
+        while !kept.writer.as_ref().expect("it was begun").is_finished() {
+            std::thread::yield_now();
+        }
+        train(&mut trainer, 2);
+        kept.writes.cost = Duration::from_secs(1_000);
+        kept.copy(&mut trainer).expect("nor does one that was found to be");
+        std::fs::create_dir(path.parent().expect("a folder")).expect("it can be made");
+        let help = kept.failure(lost()).help.expect("it says what to do");
+        assert!(help.contains("the state after 2 of 10 iterations is kept"), "{help}");
+        assert!(help.ends_with("the same command without --fresh goes on from there"), "{help}");
+        assert_eq!(in_file(&path), 2);
+    }
+
+    #[test]
     fn a_file_that_cannot_be_written_is_said_with_the_failure() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("gone").join("training.safetensors");
         let mut trainer = trainer();
         train(&mut trainer, 1);
-        let mut kept = Kept::new(&path, 0, 10, None);
+        let mut kept = Kept::new(&path, 0, 10, false, None);
         kept.writes.cost = Duration::from_secs(1_000);
         kept.copy(&mut trainer).expect("the device works");
         let help = kept.failure(lost()).help.expect("it says what to do");

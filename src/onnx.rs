@@ -5,6 +5,7 @@
 
 use crate::failure::Failure;
 use crate::files;
+use crate::study::Study;
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_networks::onnx::{External, OnnxError, OnnxNetwork, OnnxSource, name_in_file, read};
 use std::fs::{self, File};
@@ -45,9 +46,10 @@ pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, Failure> {
     Ok(found.network)
 }
 
-/// Keeps the architecture in a study's folder; unless it is `fresh`, only where no other is kept there.
-pub fn keep(folder: &Path, architecture: &[u8], fresh: bool) -> Result<(), Failure> {
-    let path = kept(folder);
+/// Keeps the architecture in a study's folder; where another is kept there only if all is to be `fresh`, and nothing was trained
+/// with that one.
+pub fn keep(study: &Study, architecture: &[u8], fresh: bool) -> Result<(), Failure> {
+    let path = kept(study.folder());
     match fs::read(&path) {
         Ok(there) if there == architecture => Ok(()),
         Ok(_) if !fresh => {
@@ -55,7 +57,8 @@ pub fn keep(folder: &Path, architecture: &[u8], fresh: bool) -> Result<(), Failu
             Err(Failure::usage(message)
                 .help("choose another folder with --study DIR, or start anew with --fresh"))
         }
-        _ => files::write_bytes(&path, architecture),
+        Ok(_) => study.without_training().and_then(|()| files::write_bytes(&path, architecture)),
+        Err(_) => files::write_bytes(&path, architecture),
     }
 }
 

@@ -3,10 +3,15 @@
 //! Nothing else is ever written there, and `--fresh` removes nothing else.
 
 use crate::failure::Failure;
+use plimsoll_ir::Bytes;
 use plimsoll_ir::network::NetworkSpec;
+use plimsoll_profiler::Header;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+
+/// No header of a journal is longer.
+const HEADER_BYTES_MAX: u64 = 1 << 16;
 
 /// The folder, which exists and can be written to.
 #[derive(Clone, Debug)]
@@ -17,13 +22,29 @@ pub struct Study {
 impl Study {
     /// Opens the folder, and makes it where it is missing; without a name, `studies/<network>-<image>` here.
     pub fn open(folder: Option<&Path>, network: &NetworkSpec) -> Result<Study, Failure> {
-        let folder = folder.map_or_else(|| default_folder(network), Path::to_owned);
-        fs::create_dir_all(&folder)
-            .map_err(|error| Failure::file(&folder, "create the study's folder", &error))?;
+        let study = Study::at(folder, network);
+        let folder = &study.folder;
+        fs::create_dir_all(folder)
+            .map_err(|error| Failure::file(folder, "create the study's folder", &error))?;
         // Found out now, and not after the measuring.
-        tempfile::NamedTempFile::new_in(&folder)
-            .map_err(|error| Failure::file(&folder, "write to the study's folder", &error))?;
-        Ok(Study { folder })
+        tempfile::NamedTempFile::new_in(folder)
+            .map_err(|error| Failure::file(folder, "write to the study's folder", &error))?;
+        Ok(study)
+    }
+
+    /// The folder, which need not be there.
+    pub fn at(folder: Option<&Path>, network: &NetworkSpec) -> Study {
+        Study { folder: folder.map_or_else(|| default_folder(network), Path::to_owned) }
+    }
+
+    /// The budget that it was begun with, where it was: that of its measurements. What cannot be read is complained of where
+    /// it is gone on with.
+    pub fn budget(&self) -> Option<Bytes> {
+        let mut line = String::new();
+        let journal = fs::File::open(self.journal()).ok()?;
+        BufReader::new(journal.take(HEADER_BYTES_MAX)).read_line(&mut line).ok()?;
+        let header: Header = serde_json::from_str(&line).ok()?;
+        Some(header.budget_bytes)
     }
 
     /// Removes these files of the study, where they are.

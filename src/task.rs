@@ -304,13 +304,15 @@ impl Task {
         Ok(Task { network, data, setup, architecture: None })
     }
 
-    /// The study's folder, in which a network from a file is kept.
+    /// The study's folder, which is made where it is missing.
     pub fn study(&self, args: &StudyArgs) -> Result<Study, Failure> {
-        let study = Study::open(args.study.as_deref(), &self.network.spec)?;
-        if let Some(architecture) = &self.architecture {
-            onnx::keep(study.folder(), architecture, args.fresh)?;
-        }
-        Ok(study)
+        Study::open(args.study.as_deref(), &self.network.spec)
+    }
+
+    /// Keeps a network that is from a file in the study; in place of another only where all is to be `fresh`, and nothing was
+    /// trained with that one.
+    pub fn keep_architecture(&self, study: &Study, fresh: bool) -> Result<(), Failure> {
+        self.architecture.as_ref().map_or(Ok(()), |architecture| onnx::keep(study, architecture, fresh))
     }
 
     /// The network's iteration at a batch size, for this device.
@@ -339,6 +341,14 @@ impl Task {
     /// The trace of a training iteration; its seconds are 0.
     pub fn trace(&self, batch: u64) -> Result<Trace, Failure> {
         Ok(self.program(batch, Mode::Train)?.trace)
+    }
+
+    /// The budget of a study: what is given, else on a GPU what the study was begun with, unless it is to be `fresh`: what is free
+    /// changes from run to run, and a study is of one budget. Else as [`Task::budget`] says.
+    pub fn budget_in(&self, study: &StudyArgs, given: Option<Size>) -> Result<Bytes, Failure> {
+        let asks = given.is_none() && !study.fresh && matches!(self.setup, Setup::Cuda(_));
+        let begun = asks.then(|| Study::at(study.study.as_deref(), &self.network.spec).budget());
+        begun.flatten().map_or_else(|| self.budget(given), Ok)
     }
 
     /// The budget in bytes: what is given (a share is one of the device's memory), or [`UNBUDGETED_BATCH`]'s, or on a GPU what

@@ -1,5 +1,5 @@
-//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`kept.rs`)
-//! after each and as often between, so that a device that fails takes little with it.
+//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`kept.rs`) at the end and
+//! now and then before, so that a device that fails takes little with it.
 //!
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
@@ -9,6 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::kept::Kept;
 use crate::progress;
+use crate::study::Study;
 use crate::task::{Task, median};
 use plimsoll_ir::config::Config;
 use plimsoll_ir::schedule::Schedule;
@@ -19,7 +20,10 @@ use plimsoll_runtime::{
     Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
 };
 use std::cell::Cell;
-use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often the device is asked how it is, at most: its driver takes milliseconds to tell.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// What came of training.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +57,17 @@ fn rate_schedule(config: &Config, args: &TrainArgs, iterations: u64) -> Learning
     LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }
 }
 
+/// How a command trains, besides what its options say of training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// An earlier training is forgotten, once it is sure that this one can begin.
+    pub fresh: bool,
+    /// Two more iterations are run at the end, and the second is timed command by command; they change nothing that is kept.
+    pub timed: bool,
+    /// No progress is shown.
+    pub quiet: bool,
+}
+
 /// A trainer at the start of training, and the iterations of an epoch.
 fn set_up(
     task: &Task,
@@ -82,20 +97,23 @@ fn set_up(
     Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
 }
 
-/// Trains, or goes on from the checkpoint where there is one, and tests at the end. With `timed` it then runs two more
-/// iterations, of which the second is timed command by command; they change nothing that is kept.
+/// Trains, or goes on from the study's checkpoint where there is one, and tests at the end.
 pub fn train(
     task: &Task,
     config: &Config,
     schedule: &Schedule,
     args: &TrainArgs,
-    checkpoint: &Path,
-    timed: bool,
-    quiet: bool,
+    study: &Study,
+    manner: Manner,
 ) -> Result<Trained, Failure> {
+    let Manner { fresh, timed, quiet } = manner;
     let loading = progress::spinner("load", quiet);
     let (mut trainer, per_epoch) = set_up(task, config, schedule, args)?;
     drop(loading);
+    let checkpoint = &study.checkpoint();
+    if fresh {
+        study.forget(std::slice::from_ref(checkpoint))?;
+    }
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
     if checkpoint.exists() {
         trainer.resume(&Checkpoint::load(checkpoint)?, checkpoint).map_err(|error| {
@@ -107,8 +125,8 @@ pub fn train(
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
     let mut seen = Seen::default();
-    let mut kept = Kept::new(checkpoint, resumed_at, total, args.save_every);
-    let mut doubts = Doubts::default();
+    let mut kept = Kept::new(checkpoint, resumed_at, total, fresh, args.save_every);
+    let (mut doubts, mut looked) = (Doubts::default(), None::<Instant>);
     let bar = progress::bar("train", total, quiet);
     while trainer.step() < total {
         let epoch = trainer.step() / per_epoch;
@@ -120,9 +138,15 @@ pub fn train(
         };
         let pause = || interrupt::pressed() || kept.is_due(reached.get());
         let outcome = trainer.train(&*task.data.train, (epoch + 1) * per_epoch, &mut observe, &pause);
-        bar.suspend(|| doubts.say(trainer.seen()));
         let outcome = outcome.map_err(|error| kept.failure(error))?;
-        kept.copy(&mut trainer)?;
+        let step = trainer.step();
+        if outcome == Outcome::Paused || step == total || args.save_every.is_some() || kept.is_due(step) {
+            kept.copy(&mut trainer)?;
+        }
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            bar.suspend(|| doubts.say(trainer.seen()));
+            looked = Some(Instant::now());
+        }
         if outcome == Outcome::Finished {
             let (loss, accuracy) = seen.last();
             bar.set_message(format!("loss {loss:.4}"));
@@ -134,12 +158,12 @@ pub fn train(
                     accuracy * 100.0
                 );
             }
-            seen.end_epoch(trainer.step() < total);
+            seen.end_epoch(step < total);
         } else if interrupt::pressed() {
             kept.write()?;
-            let (step, path) = (trainer.step(), checkpoint.display());
+            let path = checkpoint.display();
             let message = format!("stopped after {step} of {total} iterations; saved to {path}");
-            return Err(Failure::new(Exit::Interrupted, message).help("the same command goes on from there"));
+            return Err(Failure::new(Exit::Interrupted, message).help(kept.again()));
         }
     }
     kept.write()?;

@@ -176,6 +176,11 @@ fn a_device_that_is_lost_in_training_leaves_the_newest_state_that_was_copied() {
             &[],
         )
     };
+    // Without a budget a study goes on with its own, whatever is free by now.
+    let again = format!("profile --network mlp --device cuda --max-batch 64 --study {}", study.display());
+    let profile = libraries.run(&again, "", &[]);
+    check(&profile, 0, &[]);
+    assert!(String::from_utf8_lossy(&profile.stdout).contains("16 MiB"), "{profile:?}");
     let kept = study.join("training.safetensors");
     // A kernel fails before anything was saved.
     check(

@@ -60,6 +60,16 @@ fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) 
         .expect("the program starts");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     assert!(state() == before, "what was trained is as it was");
+    // What is refused has forgotten nothing, and nothing is written over what the study keeps.
+    for out in ["chosen.schedule.json", "training.safetensors"] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(["run", "--epochs", "12", "--fresh", "--trace-out"])
+            .args([&study.join(out), study])
+            .output()
+            .expect("the program starts");
+        assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+        assert!(state() == before, "what was trained is as it was");
+    }
     let events = std::fs::read_to_string(out).expect("the events");
     let events: serde_json::Value = serde_json::from_str(&events).expect("JSON");
     let events = events["traceEvents"].as_array().expect("a list");

@@ -117,7 +117,10 @@ fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
         Task::new(&network, &data, Setup::cpu(Some(1), None, &HostPlace::Memory)).expect("it can be read")
     };
     let place = folder.path().join("study");
-    let study = |task: &Task, fresh: bool| task.study(&StudyArgs { study: Some(place.clone()), fresh });
+    let study = |task: &Task, fresh: bool| {
+        let study = task.study(&StudyArgs { study: Some(place.clone()), fresh })?;
+        task.keep_architecture(&study, fresh)
+    };
     let refused = |result: Result<(), Failure>, expected: &str| {
         let failure = result.expect_err("it is refused").to_string();
         assert!(
@@ -130,8 +133,12 @@ fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
     study(&four, false).expect("it is the same");
     let spec = &four.network.spec;
     assert_eq!(onnx::rebuilt(spec, &place).expect("it is there"), four.network);
-    refused(study(&five, false).map(|_| ()), "keeps another network");
+    refused(study(&five, false), "keeps another network");
     refused(onnx::rebuilt(&five.network.spec, &place).map(|_| ()), "is another network than `digits5.onnx-");
+    fs::write(place.join("training.safetensors"), "of four").expect("a file");
+    refused(study(&five, true), "holds a training");
+    assert_eq!(onnx::rebuilt(spec, &place).expect("it is still there"), four.network);
+    fs::remove_file(place.join("training.safetensors")).expect("it was there");
     study(&five, true).expect("it begins anew");
     refused(onnx::rebuilt(spec, &place).map(|_| ()), "is another network than `digits4.onnx-");
     fs::write(place.join("network.onnx"), "nothing").expect("a file");

@@ -6,7 +6,9 @@ use crate::Options;
 use plimsoll::failure::{Exit, Failure};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// PyTorch's side, or why there is none; every question is answered with that then.
 pub struct Torch(Result<Process, Failure>);
@@ -15,8 +17,12 @@ pub struct Torch(Result<Process, Failure>);
 struct Process {
     child: Child,
     questions: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    /// Lines, as a thread reads them.
+    answers: Receiver<std::io::Result<String>>,
 }
+
+/// How long the facts are waited for: importing PyTorch from a slow disk takes its time.
+const FACTS: Duration = Duration::from_secs(120);
 
 impl Torch {
     /// Starts it.
@@ -26,7 +32,10 @@ impl Torch {
         let child = command.env("PYTHONUNBUFFERED", "1").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let process = child.map(|mut child| {
             let questions = child.stdin.take();
-            let answers = BufReader::new(child.stdout.take().expect("it is piped"));
+            let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+            let (sender, answers) = channel();
+            // It ends with the process, or where nobody listens any more.
+            std::thread::spawn(move || lines.into_iter().try_for_each(|line| sender.send(line)));
             Process { child, questions, answers }
         });
         Torch(process.map_err(|error| {
@@ -38,13 +47,25 @@ impl Torch {
 
     /// Asks; an answer with `error` in it, or none, is a failure.
     pub fn ask(&mut self, question: &Value) -> Result<Value, Failure> {
+        self.ask_within(question, None)
+    }
+
+    /// The same; where there is no answer in time, its process is ended.
+    fn ask_within(&mut self, question: &Value, time: Option<Duration>) -> Result<Value, Failure> {
         let process = self.0.as_mut().map_err(|failure| failure.clone())?;
         let gone =
             |what| Failure::new(Exit::Internal, format_args!("PyTorch's side {what}, asked for {question}"));
         let pipe = process.questions.as_mut().expect("it is open until it is dropped");
         writeln!(pipe, "{question}").map_err(|_| gone("is gone"))?;
-        let mut line = String::new();
-        process.answers.read_line(&mut line).map_err(|_| gone("says nothing"))?;
+        let line = match time {
+            Some(time) => process.answers.recv_timeout(time),
+            None => process.answers.recv().map_err(RecvTimeoutError::from),
+        };
+        if matches!(line, Err(RecvTimeoutError::Timeout)) {
+            let _ = process.child.kill();
+            return Err(gone("does not answer in time"));
+        }
+        let line = line.ok().and_then(Result::ok).ok_or_else(|| gone("says nothing"))?;
         let answer: Value = serde_json::from_str(&line).map_err(|_| gone("gave no answer"))?;
         match answer.get("error").and_then(Value::as_str) {
             Some(error) => Err(Failure::new(Exit::Device, error)),
@@ -63,6 +84,6 @@ impl Drop for Process {
 
 /// Versions and device of PyTorch, or why there is none.
 pub fn facts(options: &Options) -> Value {
-    let answer = Torch::start(options).ask(&json!({ "do": "facts" }));
+    let answer = Torch::start(options).ask_within(&json!({ "do": "facts" }), Some(FACTS));
     answer.unwrap_or_else(|why| json!({ "pytorch": format!("none: {}", why.message) }))
 }

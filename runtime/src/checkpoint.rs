@@ -7,12 +7,12 @@
 
 use crate::error::RuntimeError;
 use crate::trainer::TrainingPlan;
-use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView, serialize_to_file};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 /// The metadata key, and what the value says it is.
@@ -97,14 +97,9 @@ impl Checkpoint {
         let progress =
             serde_json::to_string(&self.progress).expect("progress has string keys and finite numbers");
         let metadata = HashMap::from([(KEY.to_owned(), progress)]);
-        write_whole(path, |beside| {
-            serialize_to_file(views, Some(metadata), beside).map_err(|error| match error {
-                SafeTensorError::IoError(error) => error,
-                other => io::Error::other(other),
-            })?;
-            File::open(beside)?.sync_all()
-        })
-        .map_err(|e| fault(format!("cannot be written: {e}; see to its folder, or name another place")))
+        let bytes = serialize(views, Some(metadata)).map_err(|e| fault(format!("cannot be written: {e}")))?;
+        write_whole(path, &bytes)
+            .map_err(|e| fault(format!("cannot be written: {e}; see to its folder, or name another place")))
     }
 
     /// Reads a file that [`Checkpoint::save`] wrote.
@@ -153,18 +148,26 @@ impl Checkpoint {
     }
 }
 
-/// Has it written beside the place, made to last, and moves it there.
-fn write_whole(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+/// Writes beside the place, makes it last, moves it there.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut beside = std::ffi::OsString::from(".");
     beside.push(name);
     beside.push(format!(".{}.part", std::process::id()));
     let beside = folder.join(beside);
-    if let Err(error) = write(&beside).and_then(|()| fs::rename(&beside, path)) {
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&beside, path)) {
         // What was begun is of no use; the error that matters is the one at hand.
         let _ = fs::remove_file(&beside);
         return Err(error);
     }
-    File::open(folder)?.sync_all()
+    match File::open(folder)?.sync_all() {
+        // The file is in its place; some file systems make no more of folders than that.
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        synced => synced,
+    }
 }

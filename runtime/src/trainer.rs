@@ -427,6 +427,8 @@ impl Trainer {
             self.executor.write_region(region, &saved.data)?;
         }
         self.step = progress.step;
+        // What was read ahead is of other data, as far as anybody knows.
+        self.feed = None;
         self.data = progress.data.clone().map(|data| {
             let per_epoch = data.samples / self.plan.batch;
             (data, per_epoch)

@@ -7,7 +7,7 @@ use crate::output::{Cell, Table};
 use crate::report::study::Tuned;
 use crate::study::Study;
 use crate::task::{Setup, Task};
-use crate::training::{Trained, train};
+use crate::training::{Manner, Trained, train};
 use crate::tuning::{TuneRequest, tune};
 use crate::verbs::profile::{how_known, measure};
 use crate::verbs::report;
@@ -19,14 +19,16 @@ use plimsoll_ir::schedule::Schedule;
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
-    let budget = task.budget(args.search.budget)?;
+    let fresh = args.study.fresh;
+    let budget = task.budget_in(&args.study, args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let limit = request.limit(&task)?;
     let study = task.study(&args.study)?;
-    if args.study.fresh {
+    if fresh {
         let measured = vec![study.journal(), study.profile(), study.checkpoint()];
         study.forget(&[measured, study.choice()].concat())?;
     }
+    task.keep_architecture(&study, fresh)?;
     let mut tables = Vec::new();
     let (config, schedule) = match earlier(&study, &task, &request)? {
         Some((config, schedule)) => {
@@ -35,7 +37,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
             (config, schedule)
         }
         None => {
-            let mut profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
+            let mut profile = measure(&task, budget, limit, &study, fresh, quiet)?;
             let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
             keep(&study, &tuned, &profile)?;
             tables.extend([choice(&tuned), figures(&tuned)]);
@@ -47,7 +49,8 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);
         return Ok(tables);
     }
-    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), false, quiet)?;
+    let manner = Manner { fresh, timed: false, quiet };
+    let trained = train(&task, &config, &schedule, &args.train, &study, manner)?;
     tables.push(outcome(&task, &config, &trained, &study));
     tables.extend(report::after_training(&study, &trained)?);
     Ok(tables)
@@ -78,7 +81,11 @@ fn earlier(
         return Err(Failure::usage(format_args!(
             "{folder} holds the choice for another network, budget, device, range of batches or learning rate"
         ))
-        .help("choose another folder with --study DIR, or start anew with --fresh"));
+        .help(if study.checkpoint().exists() {
+            "choose another folder with --study DIR; --fresh would forget the training there, too"
+        } else {
+            "choose another folder with --study DIR, or start anew with --fresh"
+        }));
     }
     let schedule = files::read(&study.folder().join(&config.schedule))?;
     Ok(Some((config, schedule)))

@@ -29,8 +29,9 @@ pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 /// Runs the verb.
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
-    let budget = task.budget(args.budget)?;
+    let budget = task.budget_in(&args.study, args.budget)?;
     let study = task.study(&args.study)?;
+    task.keep_architecture(&study, args.study.fresh)?;
     if args.study.fresh {
         study.forget(&[study.journal(), study.profile()])?;
     }

@@ -9,7 +9,7 @@ use crate::output::{Cell, Table};
 use crate::study::Study;
 use crate::task::{Setup, Task, data_for, nothing_runs};
 use crate::trace_events::TraceEvents;
-use crate::training::{Trained, train};
+use crate::training::{Manner, Trained, train};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::profile::Profile;
@@ -31,16 +31,14 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let network = onnx::rebuilt(spec, study.folder())?;
     let data = data_for(&args.data.data, &network)?;
     let task = Task::of(network, data, setup_of(&config, args)?)?;
-    if args.fresh {
-        study.forget(&[study.checkpoint()])?;
-    }
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         for input in [&path, &study.folder().join(&config.schedule), &study.profile(), &study.checkpoint()] {
             files::not_the_same(input, out)?;
         }
     }
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
-    let trained = train(&task, &config, &schedule, &args.train, &study.checkpoint(), timed, quiet)?;
+    let manner = Manner { fresh: args.fresh, timed, quiet };
+    let trained = train(&task, &config, &schedule, &args.train, &study, manner)?;
     if let (Some(path), Some(measured)) = (&args.trace_out, &trained.timeline) {
         events(&task, &config, &schedule, &study.profile(), measured)?.write(path)?;
         tracing::info!("{} opens in ui.perfetto.dev", path.display());

@@ -16,7 +16,7 @@ use plimsoll_tuner::model::Model;
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
-    let budget = task.budget(args.search.budget)?;
+    let budget = task.budget_in(&args.study, args.search.budget)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let limit = request.limit(&task)?;
     let study = task.study(&args.study)?;
@@ -24,6 +24,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     if args.study.fresh {
         study.forget(&[vec![study.journal(), study.profile()], study.choice()].concat())?;
     }
+    task.keep_architecture(&study, args.study.fresh)?;
     let mut profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
     let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
     keep(&study, &tuned, &profile)?;

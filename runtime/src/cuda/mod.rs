@@ -380,9 +380,10 @@ fn refused(what: &str, refusal: &Refusal) -> DeviceError {
     }
 }
 
-/// What a library said no to.
+/// What a library said no to. It loads kernels when they are first used, and says little of why that fails.
 fn failed(what: &str, refusal: &Refusal) -> DeviceError {
-    DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why: refusal.to_string() }
+    let why = format!("{refusal}; if the device is nearly full, lower --budget");
+    DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why }
 }
 
 impl Drop for CudaDevice {
