@@ -37,6 +37,8 @@ pub struct Constant {
     pub kind: Kind,
     /// The initialiser that it is, as it is or transposed.
     pub initialiser: Option<usize>,
+    /// Whether it is that transposed.
+    pub turned: bool,
     data: Data,
 }
 
@@ -109,7 +111,7 @@ pub struct Numbers<'g> {
 impl Constant {
     /// Numbers that are known.
     pub fn known(kind: Kind, dims: Vec<u64>, numbers: Vec<f64>) -> Constant {
-        Constant { dims, kind, initialiser: None, data: Data::Known(numbers.into()) }
+        Constant { dims, kind, initialiser: None, turned: false, data: Data::Known(numbers.into()) }
     }
 
     /// A tensor of the file.
@@ -119,6 +121,7 @@ impl Constant {
             dims: tensor::dims(tensor),
             kind: kind_of(tensor.data_type),
             initialiser: Some(at),
+            turned: false,
             data: Data::File(at),
         }
     }
@@ -142,12 +145,12 @@ impl Constant {
             return Err(OnnxError::TooLarge { what });
         }
         let made = Made { step, inputs, dims: dims.clone(), depth, result: OnceCell::new() };
-        Ok(Constant { dims, kind, initialiser: None, data: Data::Made(Rc::new(made)) })
+        Ok(Constant { dims, kind, initialiser: None, turned: false, data: Data::Made(Rc::new(made)) })
     }
 
-    /// The same initialiser as another constant, in another layout.
-    pub fn still(self, other: &Constant) -> Constant {
-        Constant { initialiser: other.initialiser, ..self }
+    /// The same initialiser as another constant, in another layout, `turned` once more or not.
+    pub fn still(self, other: &Constant, turned: bool) -> Constant {
+        Constant { initialiser: other.initialiser, turned: other.turned != turned, ..self }
     }
 
     /// The same numbers as another kind.
@@ -276,11 +279,12 @@ fn walk(dims: &[u64], first: i64, strides: &[i64], mut each: impl FnMut(usize)) 
         each(usize::try_from(at).unwrap_or(usize::MAX));
         for d in (0..dims.len()).rev() {
             index[d] += 1;
-            at += strides[d];
+            // A step beyond the last position may be of any size, and is taken back at once.
+            at = at.wrapping_add(strides[d]);
             if index[d] < dims[d] {
                 break;
             }
-            at -= strides[d] * dims[d] as i64;
+            at = at.wrapping_sub(strides[d].wrapping_mul(dims[d] as i64));
             index[d] = 0;
         }
     }

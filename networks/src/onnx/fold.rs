@@ -35,7 +35,11 @@ pub fn fold(
         "Gather" => return one(gather(numbers, node, input(0)?, input(1)?)?),
         "Concat" => return one(join(node, inputs)?),
         "Trilu" => return one(triangle(numbers, node, input(0)?, inputs.get(1))?),
-        "Cast" => return one(cast(node, input(0)?)?),
+        "Cast" => {
+            let to = kind_of(i32::try_from(int(node, "to", 1)?).unwrap_or(0));
+            return one(cast(node, input(0)?, to)?);
+        }
+        "CastLike" => return one(cast(node, input(0)?, input(1)?.kind)?),
         "Where" => {
             let (which, yes, no) = (input(0)?, input(1)?, input(2)?);
             let dims = common(&place, &common(&place, &which.dims, &yes.dims)?, &no.dims)?;
@@ -89,11 +93,14 @@ fn laid_out(place: &str, from: &Constant, layout: Layout) -> Result<Vec<Constant
     Ok(match layout {
         Layout::Reshape(dims) if dims == from.dims => vec![from.clone()],
         Layout::Reshape(dims) => {
-            vec![strided(dims.clone(), 0, strides(&dims))?.still(from)]
+            vec![strided(dims.clone(), 0, strides(&dims))?.still(from, false)]
         }
         Layout::Transpose(order) => {
             let dims = order.iter().map(|d| from.dims[*d]).collect();
-            vec![strided(dims, 0, order.iter().map(|d| own[*d]).collect())?.still(from)]
+            // Dimensions of one position stand anywhere.
+            let moved = order.iter().filter(|d| from.dims[**d] != 1);
+            let turned = !moved.is_sorted();
+            vec![strided(dims, 0, order.iter().map(|d| own[*d]).collect())?.still(from, turned)]
         }
         Layout::Cut(cuts, dims) => {
             let part = cut(&cuts)?;
@@ -314,8 +321,8 @@ fn triangle(
     Constant::made(&place, from.kind, from.dims.clone(), step, vec![from.clone()])
 }
 
-fn cast(node: &NodeProto, from: &Constant) -> Result<Constant, OnnxError> {
-    let to = kind_of(i32::try_from(int(node, "to", 1)?).unwrap_or(0));
+/// A constant as another kind.
+pub fn cast(node: &NodeProto, from: &Constant, to: Kind) -> Result<Constant, OnnxError> {
     let function: OfOne = match (from.kind, to) {
         (same, other) if same == other => return Ok(from.clone()),
         (_, Kind::Float) => return Ok(from.clone().of_kind(Kind::Float)),
@@ -343,8 +350,12 @@ pub fn attribute_or_input(
     if attribute(node, name).is_some() {
         return Ok(Some(f64::from(float(node, name, 0.0)?)));
     }
-    match input {
-        Some(constant) => scalar(numbers, &label(node), constant),
-        None => Ok(None),
+    let Some(constant) = input else { return Ok(None) };
+    let place = label(node);
+    match scalar(numbers, &place, constant)? {
+        Some(number) => Ok(Some(number)),
+        None => {
+            broken(place, format!("its {name} holds {} numbers; export the file again", constant.elements()))
+        }
     }
 }

@@ -6,11 +6,12 @@
 
 use super::constant::{Constant, Kind, Numbers};
 use super::error::{OnnxError, Trouble, broken, shown};
-use super::fold::{fold, integers};
-use super::graph::{Graph, int, label};
+use super::fold::{cast, fold, integers};
+use super::graph::{Graph, attribute, int, label};
 use super::layout::{Layout, axis, layout};
 use super::proto::NodeProto;
 use super::survey;
+use super::tensor;
 use super::view::{self, Axis, View, whole};
 use crate::builder::Builder;
 use plimsoll_ir::LayerId;
@@ -69,6 +70,17 @@ pub struct Scores {
     pub causal: bool,
 }
 
+/// The first layer that has a weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// The layer.
+    pub layer: LayerId,
+    /// Whether the weight has its outputs in its last dimension, not in its first.
+    pub outputs_last: bool,
+    /// The initialiser that is its bias, if it is one.
+    pub bias: Option<usize>,
+}
+
 /// A graph on its way to a network.
 pub struct Import<'g> {
     /// The graph.
@@ -82,7 +94,7 @@ pub struct Import<'g> {
     /// What the user should know.
     pub notes: Vec<String>,
     /// The layer that a weight belongs to.
-    pub owners: HashMap<usize, LayerId>,
+    pub owners: HashMap<usize, Owner>,
     /// Additions that are the bias of the layer before.
     pub biases: HashSet<usize>,
     values: HashMap<&'g str, Value>,
@@ -235,14 +247,16 @@ impl<'g> Import<'g> {
                 None => Err(unsupported(node, format!("{} of weights alone", node.op_type))),
             };
         }
-        if let ("CastLike", Some(Value::Constant(constant))) =
-            (node.op_type.as_str(), inputs.first().and_then(Option::as_ref))
-        {
-            // What is computed of the input is in floats, and masks and shapes stay what they are.
-            let kind = if self.graph.input.integer { constant.kind } else { Kind::Float };
-            return Ok(vec![Value::Constant(constant.clone().of_kind(kind))]);
+        if ["Cast", "CastLike"].contains(&node.op_type.as_str()) {
+            return Ok(vec![self.converted(node, &inputs)?]);
         }
         if let Some(Value::Flow(flow)) = inputs.first().and_then(Option::as_ref) {
+            let several = ["Add", "Mul", "MatMul", "Concat", "Where"].contains(&node.op_type.as_str());
+            let other = inputs.iter().skip(1).position(|input| matches!(input, Some(Value::Flow(_))));
+            if let Some(at) = other.filter(|_| !several) {
+                let why = format!("{} whose input {} depends on the data, too", node.op_type, at + 1);
+                return Err(unsupported(node, why));
+            }
             let place = label(node);
             let integers = |at: usize| integers(&self.numbers, &place, &constants, at);
             if let Some(layout) = layout(node, &flow.view.sizes(), &integers)? {
@@ -251,6 +265,63 @@ impl<'g> Import<'g> {
         }
         let flows = self.compute(at, node, &inputs)?;
         Ok(flows.into_iter().map(Value::Flow).collect())
+    }
+
+    /// Whether a value is the tokens of the input, which only an embedding takes.
+    pub fn is_tokens(&self, flow: &Flow) -> bool {
+        self.graph.input.integer && flow.view.layer == self.builder.images()
+    }
+
+    /// A value as another type: what is computed stays in floats, and tokens in numbers that hold all of them.
+    fn converted(&mut self, node: &NodeProto, inputs: &[Option<Value>]) -> Result<Value, OnnxError> {
+        let op = node.op_type.as_str();
+        let like = inputs.get(1).and_then(Option::as_ref).filter(|_| op == "CastLike");
+        let kind_of_flow = |flow: &Flow| if self.is_tokens(flow) { Kind::Integer } else { Kind::Float };
+        let flow = match (inputs.first(), like) {
+            (Some(Some(Value::Flow(flow))), _) => flow,
+            (Some(Some(Value::Constant(constant))), Some(Value::Flow(like))) => {
+                return match (constant.kind, kind_of_flow(like)) {
+                    // Tokens may have been made floats on the way.
+                    (Kind::Float, Kind::Integer) => {
+                        Err(unsupported(node, "CastLike of floats to what tokens are"))
+                    }
+                    (_, kind) => cast(node, constant, kind).map(Value::Constant),
+                };
+            }
+            _ => return broken(label(node), "it has no input; export the file again"),
+        };
+        let of_kind = |kind: Kind| match kind {
+            Kind::Float => tensor::FLOAT,
+            Kind::Integer => tensor::INT64,
+            Kind::Truth => tensor::BOOL,
+        };
+        let to = match like {
+            Some(Value::Constant(like)) => i64::from(of_kind(like.kind)),
+            Some(Value::Flow(like)) => i64::from(of_kind(kind_of_flow(like))),
+            None if attribute(node, "to").is_some() => int(node, "to", 0)?,
+            None => return broken(label(node), "it has no `to`, which says the type; export the file again"),
+        };
+        let tokens = self.is_tokens(flow);
+        let to_type = i32::try_from(to).unwrap_or(0);
+        let same = match tokens {
+            true => [tensor::INT32, tensor::INT64, tensor::FLOAT, tensor::DOUBLE].contains(&to_type),
+            false => tensor::is_float(to_type),
+        };
+        if !same {
+            let of = if tokens { "tokens" } else { "floats" };
+            return Err(unsupported(node, format!("{op} of {of} to {}", tensor::type_name(to))));
+        }
+        if !tokens && to_type != tensor::FLOAT {
+            self.note("what the file converts to floats of 16 or 64 bits is computed in 32 bits");
+        }
+        Ok(Value::Flow(flow.clone()))
+    }
+
+    /// Says something to the user, once.
+    pub fn note(&mut self, note: &str) {
+        if self.notes.iter().all(|known| known != note) {
+            self.notes.push(note.to_owned());
+        }
     }
 
     /// The constant of this name, if one is known by now.
@@ -448,8 +519,10 @@ pub fn picked(node: &NodeProto, flow: &Flow, index: &Constant, positions: &[f64]
     }
     let why = || unsupported(node, "Gather of samples or columns");
     let mut view = flow.view.slice(axis, from_start as u64, 1).ok_or_else(why)?;
-    if index.dims.is_empty() {
-        view.dims.remove(axis);
+    view.dims.splice(axis..=axis, index.dims.iter().map(|_| Vec::new()));
+    let rank = view.dims.len();
+    if rank > tensor::DIMENSIONS_MAX {
+        return Err(OnnxError::TooLarge { what: format!("{}: it makes {rank} dimensions", label(node)) });
     }
     Ok(Flow { view, ..flow.clone() })
 }

@@ -62,7 +62,7 @@ pub fn axes(node: &NodeProto, integers: Integers<'_>) -> Result<Option<Vec<i64>>
 pub fn layout(node: &NodeProto, dims: &[u64], integers: Integers<'_>) -> Result<Option<Layout>, OnnxError> {
     let needs = |what: &str| broken(label(node), format!("it has no {what}; export the file again"));
     Ok(Some(match node.op_type.as_str() {
-        "Identity" | "Cast" | "CastLike" => Layout::Reshape(dims.to_vec()),
+        "Identity" => Layout::Reshape(dims.to_vec()),
         "Transpose" => transpose(node, dims)?,
         "Reshape" => match integers(1)? {
             Some(wanted) => Layout::Reshape(reshaped(node, dims, &wanted)?),
@@ -192,13 +192,16 @@ fn slice(node: &NodeProto, dims: &[u64], integers: Integers<'_>) -> Result<Layou
             return broken(place(), "it has a step of 0, or names an axis twice; export the file again");
         }
         let size = i64::try_from(dims[axis]).unwrap_or(i64::MAX);
-        let (low, high) = if *step > 0 { (0, size) } else { (-1, size - 1) };
-        let first_of = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
-        let (start, end) =
-            (first_of(*start).clamp(low.max(0).min(high.max(0)), high), first_of(*end).clamp(low, high));
-        let length = if *step > 0 { (end - start).max(0) } else { (start - end).max(0) };
-        let length = (length as u64).div_ceil(step.unsigned_abs());
-        cuts.push(Cut { axis, start: start.max(0) as u64, step: *step, length });
+        let from_start = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
+        let (start, end) = (from_start(*start), from_start(*end));
+        // Going back, a slice begins at the last position or before, and may end before the first.
+        let (start, length) = match (size, *step > 0) {
+            (0, _) => (0, 0),
+            (_, true) => (start.clamp(0, size), end.clamp(0, size) - start.clamp(0, size)),
+            (_, false) => (start.clamp(0, size - 1), start.clamp(0, size - 1) - end.clamp(-1, size - 1)),
+        };
+        let length = (length.max(0) as u64).div_ceil(step.unsigned_abs());
+        cuts.push(Cut { axis, start: start as u64, step: *step, length });
     }
     Ok(Layout::Cut(cuts, None))
 }

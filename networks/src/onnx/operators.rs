@@ -6,7 +6,7 @@ use super::constant::Constant;
 use super::error::{OnnxError, broken, shown};
 use super::fold::attribute_or_input;
 use super::graph::{attribute, float, int, ints, label};
-use super::import::{Flow, Import, Value, picked, unsupported};
+use super::import::{Flow, Import, Owner, Value, picked, unsupported};
 use super::layout::{axes, axis};
 use super::proto::NodeProto;
 use super::view::{Axis, View, size, whole};
@@ -49,8 +49,8 @@ impl Import<'_> {
             ("Add" | "Mul" | "Div", Some(Value::Constant(c))) => one(self.with_constant(node, x, c)?),
             ("Add", Some(Value::Flow(y))) => one(self.sum(node, x, y)?),
             ("Mul", Some(Value::Flow(y))) => one(self.gated(node, x, y)?),
-            ("BatchNormalization", _) => one(self.batch_norm(node, x, second)?),
-            ("LayerNormalization", _) => one(self.layer_norm(node, x, second)?),
+            ("BatchNormalization", _) => one(self.batch_norm(node, x, inputs)?),
+            ("LayerNormalization", _) => one(self.layer_norm(node, x, inputs)?),
             ("Relu", _) => one(self.each(node, x, LayerKind::RELU)?),
             ("Clip", _) => one(self.clip(node, x, inputs)?),
             ("Gelu", _) => one(self.each(node, x, LayerKind::Gelu)?),
@@ -76,31 +76,44 @@ impl Import<'_> {
     }
 
     /// The layer that owns a weight already, so that a second one shares it; else this weight is noted for the next layer.
-    fn owner(&self, weight: &Constant) -> Option<LayerId> {
+    fn owner(&self, weight: &Constant) -> Option<Owner> {
         weight.initialiser.and_then(|at| self.owners.get(&at)).copied()
     }
 
-    /// Appends a layer with a weight, which it shares with an earlier one where the file has one tensor for both.
+    /// Appends a layer with a weight, which it shares with an earlier one where the file has one tensor for both, and the
+    /// bias, too: whether the weight as it is given has its outputs last, and which initialiser is the bias.
     pub fn weighted(
         &mut self,
         node: &NodeProto,
         kind: LayerKind,
         input: LayerId,
         weight: &Constant,
+        (outputs_last, bias): (bool, Option<usize>),
     ) -> Result<LayerId, OnnxError> {
         let owner = self.owner(weight);
+        let outputs_last = outputs_last != weight.turned;
+        let with_bias =
+            matches!(kind, LayerKind::Conv { bias: true, .. } | LayerKind::FullyConnected { bias: true, .. });
+        if let Some(owner) = owner {
+            if with_bias && (bias.is_none() || bias != owner.bias) {
+                return Err(unsupported(node, "one weight of several layers with a bias each"));
+            }
+            if outputs_last != owner.outputs_last {
+                return Err(unsupported(node, "one weight of several layers, transposed in one of them"));
+            }
+        }
         let name = match owner {
             None => self.name(node, Some(weight)),
             Some(_) => self.name(node, None),
         };
-        let layer = self.layer(&name, kind, &[input], owner)?;
+        let layer = self.layer(&name, kind, &[input], owner.map(|owner| owner.layer))?;
         if owner.is_some() {
             let tensor = weight.initialiser.map_or("", |at| self.graph.initialisers[at].name.as_str());
             self.notes
                 .push(format!("`{}` is one weight of several layers, and is trained as one", shown(tensor)));
         }
         if let Some(at) = weight.initialiser {
-            self.owners.entry(at).or_insert(layer);
+            self.owners.entry(at).or_insert(Owner { layer, outputs_last, bias });
         }
         Ok(layer)
     }
@@ -133,9 +146,10 @@ impl Import<'_> {
             );
             return broken(place, why);
         }
-        let bias = self.bias(node, inputs.get(2).and_then(Option::as_ref), out)?;
+        let tensor = inputs.get(2).and_then(Option::as_ref);
+        let bias = self.bias(node, tensor, out)?;
         let kind = LayerKind::Conv { out_channels, window, groups, bias };
-        let layer = self.weighted(node, kind, layer, weight)?;
+        let layer = self.weighted(node, kind, layer, weight, (false, initialiser(tensor)))?;
         Ok(self.images(layer))
     }
 
@@ -188,7 +202,9 @@ impl Import<'_> {
             return broken(place, why);
         }
         let own_bias = self.bias(node, bias, outputs)?;
-        let bias = own_bias || (bias.is_none() && self.followed_by_bias(at, node, outputs));
+        let next = if bias.is_none() { self.followed_by_bias(at, node, outputs) } else { None };
+        let tensor = initialiser(bias).or(next.as_ref().and_then(|bias| bias.initialiser));
+        let bias = own_bias || next.is_some();
         let outputs = small(&place, "its number of outputs", i64::try_from(outputs).unwrap_or(-1))?;
         let shape = self.builder.shape(view.layer);
         let by_position = self.over_channels(&view, view.dims.len() - 1) && shape.pixels() > 1;
@@ -199,7 +215,7 @@ impl Import<'_> {
         } else {
             return Err(unsupported(node, "a product over something else than channels or whole samples"));
         };
-        let layer = self.weighted(node, kind, view.layer, weight)?;
+        let layer = self.weighted(node, kind, view.layer, weight, (!turned, tensor))?;
         let mut dims = view.dims;
         if let Some(last) = dims.last_mut() {
             *last = whole(Axis::Channel, u64::from(outputs));
@@ -207,21 +223,19 @@ impl Import<'_> {
         Ok(Flow::output(View::of(layer, dims)))
     }
 
-    /// Whether the only reader of a product adds a bias to it, which then belongs to the product's layer.
-    fn followed_by_bias(&mut self, at: usize, node: &NodeProto, outputs: u64) -> bool {
+    /// The bias that the only reader of a product adds to it, which then belongs to the product's layer.
+    fn followed_by_bias(&mut self, at: usize, node: &NodeProto, outputs: u64) -> Option<Constant> {
         let graph = self.graph;
-        let Some(output) = node.output.first().filter(|name| **name != graph.output) else { return false };
-        let Some([reader]) = graph.readers.get(output).map(Vec::as_slice) else { return false };
+        let output = node.output.first().filter(|name| **name != graph.output)?;
+        let Some([reader]) = graph.readers.get(output).map(Vec::as_slice) else { return None };
         let add = &graph.nodes[*reader];
         if add.op_type != "Add" || add.input.len() != 2 || *reader <= at {
-            return false;
+            return None;
         }
         let other = if add.input[0] == *output { &add.input[1] } else { &add.input[0] };
-        let fits = self.constant(other).is_some_and(|bias| bias.dims == [outputs]);
-        if fits {
-            self.biases.insert(*reader);
-        }
-        fits
+        let bias = self.constant(other).filter(|bias| bias.dims == [outputs]).cloned()?;
+        self.biases.insert(*reader);
+        Some(bias)
     }
 
     /// What is computed for each element.
@@ -251,7 +265,12 @@ impl Import<'_> {
         self.each(node, x, LayerKind::Relu { ceiling })
     }
 
-    fn batch_norm(&mut self, node: &NodeProto, x: &Flow, scale: Option<&Value>) -> Result<Flow, OnnxError> {
+    fn batch_norm(
+        &mut self,
+        node: &NodeProto,
+        x: &Flow,
+        inputs: &[Option<Value>],
+    ) -> Result<Flow, OnnxError> {
         let view = self.whole(node, x)?.clone();
         if view.dims.len() < 2 || !self.over_channels(&view, 1) {
             return Err(unsupported(node, "BatchNormalization over something else than channels"));
@@ -265,10 +284,15 @@ impl Import<'_> {
         // ONNX counts what is kept of the running statistics; the difference to 1 in decimal, as people write it.
         let momentum = ((1.0 - f64::from(kept)) * 1e6).round() / 1e6;
         let kind = LayerKind::BatchNorm { epsilon, momentum: momentum as f32 };
-        self.normalised(node, &view, kind, scale)
+        self.normalised(node, &view, kind, inputs)
     }
 
-    fn layer_norm(&mut self, node: &NodeProto, x: &Flow, scale: Option<&Value>) -> Result<Flow, OnnxError> {
+    fn layer_norm(
+        &mut self,
+        node: &NodeProto,
+        x: &Flow,
+        inputs: &[Option<Value>],
+    ) -> Result<Flow, OnnxError> {
         let view = self.whole(node, x)?.clone();
         let last = view.dims.len().saturating_sub(1);
         let over = axis(node, int(node, "axis", -1)?, view.dims.len())?;
@@ -276,7 +300,7 @@ impl Import<'_> {
             return Err(unsupported(node, "LayerNormalization over something else than channels"));
         }
         let kind = LayerKind::LayerNorm { epsilon: float(node, "epsilon", 1e-5)? };
-        self.normalised(node, &view, kind, scale)
+        self.normalised(node, &view, kind, inputs)
     }
 
     /// A normalisation with scale and shift.
@@ -285,18 +309,24 @@ impl Import<'_> {
         node: &NodeProto,
         view: &View,
         kind: LayerKind,
-        scale: Option<&Value>,
+        inputs: &[Option<Value>],
     ) -> Result<Flow, OnnxError> {
         let channels = u64::from(self.builder.shape(view.layer).channels);
-        let scale = match scale {
-            Some(Value::Constant(scale)) if scale.dims == [channels] => scale,
-            Some(Value::Constant(scale)) => {
+        let given = |at: usize, what: &str| match inputs.get(at) {
+            Some(Some(Value::Constant(given))) if given.dims == [channels] => Ok(Some(given)),
+            Some(Some(Value::Constant(given))) => {
                 let why =
-                    format!("a scale of {:?} for {channels} channels; export the file again", scale.dims);
-                return broken(label(node), why);
+                    format!("a {what} of {:?} for {channels} channels; export the file again", given.dims);
+                broken(label(node), why)
             }
-            _ => return Err(unsupported(node, format!("{} without a scale", node.op_type))),
+            _ => Ok(None),
         };
+        let Some(scale) = given(1, "scale")? else {
+            return Err(unsupported(node, format!("{} without a scale", node.op_type)));
+        };
+        if given(2, "shift")?.is_none() {
+            self.note("a normalisation without a shift is trained with one, which begins at 0");
+        }
         let name = self.name(node, Some(scale));
         let layer = self.layer(&name, kind, &[view.layer], None)?;
         Ok(Flow::output(view.with_layer(layer)))
@@ -338,6 +368,9 @@ impl Import<'_> {
         let given: Option<Vec<i64>> = axes(node, &|_| Ok(given.clone()))?;
         let over = given.unwrap_or_default().into_iter().map(|a| axis(node, a, view.dims.len()));
         let over = over.collect::<Result<Vec<usize>, _>>()?;
+        if over.iter().enumerate().any(|(i, dim)| over[..i].contains(dim)) {
+            return broken(label(node), "its axes name a dimension twice; export the file again");
+        }
         let positions =
             |dim: &usize| view.dims[*dim].iter().all(|a| matches!(a.axis, Axis::Row | Axis::Column));
         let pixels = self.builder.shape(view.layer).pixels();
@@ -464,6 +497,11 @@ impl Import<'_> {
         let layer = self.layer(&name, kind, &[view.layer], None)?;
         Ok(Flow::output(view.with_layer(layer)))
     }
+}
+
+/// The initialiser that a value is, if it is one.
+fn initialiser(value: Option<&Value>) -> Option<usize> {
+    if let Some(Value::Constant(constant)) = value { constant.initialiser } else { None }
 }
 
 /// A number of the file as a size of ours.

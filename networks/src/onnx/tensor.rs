@@ -43,6 +43,30 @@ pub fn is_float(data_type: i32) -> bool {
     matches!(data_type, FLOAT | FLOAT16 | DOUBLE | BFLOAT16)
 }
 
+/// What a type of elements is called.
+pub fn type_name(data_type: i64) -> String {
+    let names = [
+        "float",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "int32",
+        "int64",
+        "string",
+        "bool",
+        "float16",
+        "double",
+        "uint32",
+        "uint64",
+        "complex64",
+        "complex128",
+        "bfloat16",
+    ];
+    let at = usize::try_from(data_type).ok().and_then(|at| at.checked_sub(1));
+    at.and_then(|at| names.get(at)).map_or_else(|| format!("type {data_type}"), |name| (*name).to_owned())
+}
+
 /// The number of elements, or none where they or the dimensions are too many.
 pub fn elements(dims: &[u64]) -> Option<u64> {
     if dims.len() > DIMENSIONS_MAX {

@@ -9,10 +9,10 @@ use super::error::{OnnxError, broken};
 use super::fold::scalar;
 use super::graph::{int, label};
 use super::import::{Flow, Import, Scores, Stage, Value, unsupported};
-use super::layout::axis;
+use super::layout::{axis, common};
 use super::operators::small;
 use super::proto::NodeProto;
-use super::view::{Atom, Axis, View, whole};
+use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::LayerKind;
 use std::rc::Rc;
@@ -45,7 +45,8 @@ impl Import<'_> {
         let positions: Vec<&Atom> =
             view.dims.iter().flatten().filter(|atom| atom.axis == Axis::Row).collect();
         let in_order = positions.len() < 2 && positions.iter().all(|atom| atom.stride == 1);
-        if view.layer != images || !self.graph.input.integer || int(node, "axis", 0)? != 0 || !in_order {
+        let as_they_are = matches!(tokens.stage, Stage::Output) && tokens.factor == 1.0;
+        if !self.is_tokens(tokens) || !as_they_are || int(node, "axis", 0)? != 0 || !in_order {
             return Err(unsupported(node, "Gather from a weight by something else than tokens of the input"));
         }
         let length = positions.first().map_or(1, |atom| atom.size);
@@ -55,7 +56,7 @@ impl Import<'_> {
             first: u32::try_from(view.row).unwrap_or(u32::MAX),
             length: u32::try_from(length.min(u64::from(shape.height))).unwrap_or(u32::MAX),
         };
-        let layer = self.weighted(node, kind, images, table)?;
+        let layer = self.weighted(node, kind, images, table, (false, None))?;
         let mut dims = view.dims.clone();
         dims.push(whole(Axis::Channel, width));
         Ok(Flow::output(View::of(layer, dims)))
@@ -68,6 +69,13 @@ impl Import<'_> {
         x: &Flow,
         constant: &Constant,
     ) -> Result<Option<Flow>, OnnxError> {
+        if constant.dims.len() > x.view.dims.len() {
+            let why = format!("{} of a constant with more dimensions", node.op_type);
+            return Err(unsupported(node, why));
+        }
+        if self.is_tokens(x) {
+            return Err(unsupported(node, format!("{} of tokens", node.op_type)));
+        }
         if let (Stage::Scores(scores), "Add") = (&x.stage, node.op_type.as_str()) {
             let hides = |number: f64| match number {
                 0.0 => Some(false),
@@ -80,7 +88,8 @@ impl Import<'_> {
         let Some(number) = scalar_of_one(self, node, constant)? else { return Ok(None) };
         let flow = |factor: f64, stage: Stage| Ok(Some(Flow { factor, stage, ..x.clone() }));
         match (node.op_type.as_str(), &x.stage) {
-            ("Add", Stage::Erf) if near(number, 1.0) => flow(x.factor, Stage::ErfAndOne),
+            // Both may have been multiplied already: what counts is that they were by the same number.
+            ("Add", Stage::Erf) if near(number, x.factor) => flow(x.factor, Stage::ErfAndOne),
             ("Mul", Stage::TwiceGelu) if near(number * x.factor, 0.5) => self.gelu(node, x).map(Some),
             ("Div", Stage::TwiceGelu) if near(x.factor / number, 0.5) => self.gelu(node, x).map(Some),
             ("Mul", stage) => flow(x.factor * number, stage.clone()),
@@ -188,6 +197,10 @@ impl Import<'_> {
                 "attention whose queries, keys and values are not of the same positions and heads",
             ));
         }
+        if size(&key.dims[rank - 2]) != u64::from(shapes[1].height) {
+            let why = "attention within windows: here each position sees all of its sample, or all before it";
+            return Err(unsupported(node, why));
+        }
         let input = self.side_by_side(node, parts, width)?;
         let heads = u32::try_from(heads[0]).unwrap_or(u32::MAX);
         let kind = LayerKind::Attention { heads, causal: *causal };
@@ -270,6 +283,9 @@ impl Import<'_> {
             return Err(no());
         }
         let sizes = x.view.sizes();
+        if common(&label(node), &sizes, &mask.dims)? != sizes {
+            return Err(no());
+        }
         let (rows, keys) = (sizes[rank - 2] as usize, sizes[rank - 1] as usize);
         let lead = mask.dims.len().saturating_sub(2);
         let matrix = [rows as u64, keys as u64] == mask.dims[lead..];
@@ -278,6 +294,14 @@ impl Import<'_> {
             numbers.iter().map(|number| hides(*number)).collect::<Option<Vec<bool>>>().ok_or_else(no)?;
         if hidden.iter().all(|hidden| !hidden) {
             return Ok(false);
+        }
+        // What is still to be multiplied makes what is added neither small nor positive.
+        if x.factor <= 0.0 || x.factor > 1.0 + TOLERANCE {
+            let why = format!(
+                "a mask over scores that are multiplied by {}, not by a number from 0 to 1",
+                x.factor
+            );
+            return Err(unsupported(node, why));
         }
         let later = |at: usize| at % keys > at / keys % rows;
         if matrix && hidden.iter().enumerate().all(|(at, hidden)| *hidden == later(at)) {
@@ -308,6 +332,13 @@ impl Import<'_> {
             return Ok(Flow { factor: 1.0, stage: Stage::Shares(Rc::clone(scores)), ..x.clone() });
         }
         self.whole(node, x)?;
+        if self.graph.opset < 13 && x.view.dims[along + 1..].iter().any(|dim| !dim.is_empty()) {
+            let why = format!(
+                "{} over all dimensions from {along} on, which it is before version 13 of the operators",
+                node.op_type
+            );
+            return Err(unsupported(node, why));
+        }
         if node.output.first() == Some(&self.graph.output) && self.over_channels(&x.view, along) {
             self.notes.push(format!("the {} at the end is left out: the loss has it", node.op_type));
             return Ok(x.clone());
@@ -320,10 +351,7 @@ impl Import<'_> {
         if !matches!(x.stage, Stage::Shares(_)) {
             return None;
         }
-        let note = "the dropout within attention is left out: no layer of Plimsoll's has it";
-        if self.notes.iter().all(|known| known != note) {
-            self.notes.push(note.to_owned());
-        }
+        self.note("the dropout within attention is left out: no layer of Plimsoll's has it");
         Some(x.clone())
     }
 }

@@ -146,6 +146,49 @@ fn tensors_that_are_not_what_they_say_are_refused() {
 }
 
 #[test]
+fn slices_from_and_to_anywhere_are_taken_or_refused() {
+    // The shape is what a slice leaves of [4, 2, 1], before -1; a slice of nothing leaves a shape of -1 alone.
+    let sliced = |of: &[i64], start: i64, end: i64, step: i64| {
+        let mut parts = small();
+        parts[5] = node("Reshape", &["b", "shape"], &["c"], &[]);
+        let limits = [("start", start), ("end", end), ("axis", 0), ("step", step)];
+        let limits = limits.map(|(name, value)| integers(name, &[value]));
+        let nodes = [
+            integers("of", of),
+            integers("rest", &[-1]),
+            node("Slice", &["of", "start", "end", "axis", "step"], &["part"], &[]),
+            node("Concat", &["rest", "part"], &["shape"], &[crate::writer::int("axis", 0)]),
+        ];
+        file(&[&nodes[..], &limits, &parts].concat())
+    };
+    let check = |of: &[i64], limits: [i64; 3], left: &[i64]| {
+        let [start, end, step] = limits;
+        // Samples of four channels, 509 of them: what is left must lay them out as the product's four inputs.
+        let fits = left == [4] || left == [1, 4];
+        assert_eq!(judge_bytes(&sliced(of, start, end, step)), fits, "{limits:?} of {of:?}");
+    };
+    const ENDS: [i64; 2] = [i64::MIN, i64::MAX];
+    for start in ENDS.into_iter().chain(-4..4) {
+        for end in ENDS.into_iter().chain(-4..4) {
+            for step in ENDS.into_iter().chain([-2, -1, 1, 2]) {
+                check(&[], [start, end, step], &[]);
+                // As Python has it, but for a start that lies before all when it goes back: that is the first.
+                let inside = |at: i64| if at < 0 { at.saturating_add(3) } else { at };
+                let mut left = Vec::new();
+                let mut at = inside(start).clamp(0, if step > 0 { 3 } else { 2 });
+                while (0..3).contains(&at) && (if step > 0 { at < inside(end) } else { at > inside(end) }) {
+                    left.push([4, 2, 1][at as usize]);
+                    at = at.saturating_add(step);
+                }
+                check(&[4, 2, 1], [start, end, step], &left);
+            }
+        }
+    }
+    // A shape to which the last position of nothing, and those before it, are joined: a file for the fuzzer to begin with.
+    assert!(judge_bytes(&export("slice-of-nothing")));
+}
+
+#[test]
 fn files_that_ask_for_much_are_refused_soon() {
     let start = Instant::now();
     // Nodes without anything, of two bytes each.
@@ -347,8 +390,8 @@ fn senseless(draws: &mut Draws) -> Vec<u8> {
         names.push(format!("i{i}"));
     }
     for i in 0..=draws.below(12) {
-        // What was made last is read most of the time.
-        let inputs: Vec<String> = (0..=draws.below(4))
+        // What was made last is read most of the time; a slice has up to five inputs.
+        let inputs: Vec<String> = (0..=draws.below(5))
             .map(|_| {
                 if draws.below(2) == 0 {
                     names[names.len() - 1].clone()

@@ -84,9 +84,20 @@ pub fn output(name: &str) -> Vec<u8> {
     bytes(12, &text(1, name))
 }
 
+/// A tensor of 32-bit floating point with its data.
+pub fn floats(name: &str, dims: &[i64], values: &[f32]) -> Vec<u8> {
+    let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    tensor(name, dims, 1, &bytes(9, &raw))
+}
+
 /// A file with these parts of a graph, for version 17 of the operators.
 pub fn file(parts: &[Vec<u8>]) -> Vec<u8> {
-    [number(1, 8), bytes(8, &number(2, 17)), bytes(7, &parts.concat())].concat()
+    file_of(17, parts)
+}
+
+/// A file with these parts of a graph, for this version of the operators.
+pub fn file_of(version: i64, parts: &[Vec<u8>]) -> Vec<u8> {
+    [number(1, 8), bytes(8, &number(2, version)), bytes(7, &parts.concat())].concat()
 }
 
 /// A network that is read: a convolution, a mean, a product.

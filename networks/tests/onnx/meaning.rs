@@ -1,0 +1,347 @@
+//! Graphs that look like layers of ours and compute something else: each is refused with its node, or read as what it is.
+//!
+//! A wrong network that trains is worse than none: nobody would notice. So whatever changes a number is in here twice, as
+//! exporters write it and with the one difference that matters.
+
+use crate::judge::{judge_bytes, read_bytes};
+use crate::writer::{file, file_of, floats, input, int, integers, ints, node, output, weight};
+use plimsoll_networks::onnx::OnnxNetwork;
+
+/// A type of ONNX: floats of 32, 16 and 64 bits, truth values, integers.
+const FLOAT: i64 = 1;
+const FLOAT16: i64 = 10;
+const DOUBLE: i64 = 11;
+const BOOL: i64 = 9;
+const INT8: i64 = 3;
+const INT32: i64 = 6;
+const INT64: i64 = 7;
+
+/// The network of a file that is read, and the kinds of its layers between input and loss.
+fn read(file: &[u8]) -> (OnnxNetwork, String) {
+    let found = read_bytes(file).unwrap_or_else(|error| panic!("{error}"));
+    assert!(judge_bytes(file));
+    let inner = &found.network.layers[1..found.network.layers.len() - 1];
+    let kinds: Vec<&str> = inner.iter().map(|layer| layer.kind.name()).collect();
+    let kinds = kinds.join(", ");
+    (found, kinds)
+}
+
+/// That a file is refused with all of these words.
+fn refused(file: &[u8], expected: &[&str]) {
+    assert!(!judge_bytes(file), "{expected:?}: it was read as {}", read(file).1);
+    let text = read_bytes(file).expect_err("it is refused").to_string();
+    for part in expected {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+}
+
+/// Attention over eight positions of twelve channels, whose queries, keys and values are laid out in this shape.
+fn attention(shape: &[i64], scale: f32, mask: Option<(i64, f32)>, axis: i64) -> Vec<Vec<u8>> {
+    let rank = shape.len() as i64;
+    let mut turned: Vec<i64> = (0..rank).collect();
+    turned.swap(shape.len() - 2, shape.len() - 1);
+    let mut parts = vec![
+        input("x", FLOAT, &[2, 8, 12]),
+        integers("apart", shape),
+        integers("back", &[2, 8, 12]),
+        floats("scale", &[], &[scale]),
+        weight("f.weight", &[12, 5]),
+    ];
+    for part in ["q", "k", "v"] {
+        let [weights, all] = ["weight", "all"].map(|end| format!("{part}.{end}"));
+        parts.push(weight(&weights, &[12, 12]));
+        parts.push(node("MatMul", &["x", &weights], &[&all], &[]));
+        parts.push(node("Reshape", &[&all, "apart"], &[part], &[]));
+    }
+    parts.extend([
+        node("Transpose", &["k"], &["kt"], &[ints("perm", &turned)]),
+        node("MatMul", &["q", "kt"], &["products"], &[]),
+    ]);
+    let scores = if let Some((side, hidden)) = mask {
+        let numbers: Vec<f32> =
+            (0..side * side).map(|at| if at % side > at / side { hidden } else { 0.0 }).collect();
+        parts.push(floats("mask", &[side, side], &numbers));
+        parts.push(node("Add", &["products", "mask"], &["masked"], &[]));
+        "masked"
+    } else {
+        "products"
+    };
+    parts.extend([
+        node("Mul", &[scores, "scale"], &["scores"], &[]),
+        node("Softmax", &["scores"], &["shares"], &[int("axis", axis)]),
+        node("MatMul", &["shares", "v"], &["mixed"], &[]),
+        node("Reshape", &["mixed", "back"], &["o"], &[]),
+        node("MatMul", &["o", "f.weight"], &["y"], &[]),
+        output("y"),
+    ]);
+    parts
+}
+
+#[test]
+fn attention_sees_all_positions_of_a_sample() {
+    let scale = 12_f32.sqrt().recip();
+    let whole = "conv, conv, conv, concat, attention, conv";
+    let check = |shape: &[i64], mask: Option<(i64, f32)>| {
+        assert_eq!(read(&file(&attention(shape, scale, mask, -1))).1, whole, "{shape:?}");
+    };
+    let hides = Some((8, f32::NEG_INFINITY));
+    check(&[2, 8, 12], None);
+    check(&[2, 8, 12], hides);
+    check(&[2, 8, 12], Some((8, -1e9)));
+    check(&[2, 1, 8, 12], hides);
+    let windows = ["attention within windows", "node `mixed`"];
+    let within = |shape: &[i64], mask: Option<(i64, f32)>| {
+        refused(&file(&attention(shape, scale, mask, -1)), &windows);
+    };
+    within(&[2, 4, 2, 12], None);
+    within(&[2, 2, 4, 12], None);
+    within(&[2, 2, 4, 12], Some((4, f32::NEG_INFINITY)));
+    within(&[4, 4, 12], None);
+    within(&[2, 8, 1, 12], None);
+    // What a negative number hides is shown by the next, and what is made small is not hidden.
+    let mut twice = attention(&[2, 8, 12], -scale, hides, -1);
+    let products = twice.iter().position(|part| *part == node("MatMul", &["q", "kt"], &["products"], &[]));
+    let products = products.expect("the product of queries and keys");
+    twice[products] = node("MatMul", &["q", "kt"], &["other"], &[]);
+    twice.insert(products + 1, node("Neg", &["other"], &["products"], &[]));
+    refused(&file(&twice), &["Neg of what depends on the input"]);
+    twice[products + 1] = node("Mul", &["other", "minus"], &["products"], &[]);
+    twice.insert(0, floats("minus", &[], &[-1.0]));
+    refused(&file(&twice), &["a mask over scores that are multiplied by -1", "node `masked`"]);
+    twice[0] = floats("minus", &[], &[1e6]);
+    refused(&file(&twice), &["a mask over scores that are multiplied by 1000000"]);
+}
+
+#[test]
+fn softmax_is_over_one_dimension_as_the_version_of_the_operators_has_it() {
+    let scale = 12_f32.sqrt().recip();
+    let attends = |version: i64, axis: i64| file_of(version, &attention(&[2, 1, 8, 12], scale, None, axis));
+    assert!(read(&attends(12, 3)).1.contains("attention"));
+    assert!(read(&attends(13, -1)).1.contains("attention"));
+    refused(&attends(12, 2), &["Softmax over something else than keys"]);
+    let last = |version: i64, op: &str, window: i64| {
+        file_of(
+            version,
+            &[
+                input("x", FLOAT, &[2, 4, 9, 9]),
+                weight("c.weight", &[5, 4, window, window]),
+                node("Conv", &["x", "c.weight"], &["l"], &[]),
+                node(op, &["l"], &["y"], &[int("axis", 1)]),
+                output("y"),
+            ],
+        )
+    };
+    for op in ["Softmax", "LogSoftmax"] {
+        assert_eq!(read(&last(13, op, 3)).1, "conv", "at every position");
+        assert_eq!(read(&last(12, op, 9)).1, "conv", "at the only position");
+        refused(&last(12, op, 3), &[op, "all dimensions from 1 on", "node `y`"]);
+    }
+}
+
+/// x times 1 + erf(x / sqrt(2)), halved somewhere: `gate` are the nodes from `e`, that error function, to `b`.
+fn gelu(gate: &[Vec<u8>]) -> Vec<u8> {
+    let start = [
+        input("x", FLOAT, &[2, 4, 9, 9]),
+        weight("f.weight", &[324, 5]),
+        floats("root", &[], &[2_f32.sqrt()]),
+        floats("one", &[], &[1.0]),
+        floats("two", &[], &[2.0]),
+        floats("half", &[], &[0.5]),
+        floats("quarter", &[], &[0.25]),
+        node("Div", &["x", "root"], &["d"], &[]),
+        node("Erf", &["d"], &["e"], &[]),
+    ];
+    let end =
+        [node("Flatten", &["b"], &["c"], &[]), node("MatMul", &["c", "f.weight"], &["y"], &[]), output("y")];
+    file(&[&start, gate, &end].concat())
+}
+
+#[test]
+fn an_error_function_is_gelu_wherever_it_is_halved_and_nothing_else_is() {
+    let [add, mul] = ["Add", "Mul"].map(|op| move |a: &str, b: &str, to: &str| node(op, &[a, b], &[to], &[]));
+    let check = |gate: &[Vec<u8>]| assert_eq!(read(&gelu(gate)).1, "gelu, fc");
+    check(&[add("e", "one", "g"), mul("x", "g", "p"), mul("p", "half", "b")]);
+    check(&[add("e", "one", "g"), mul("x", "half", "h"), mul("h", "g", "b")]);
+    check(&[add("e", "one", "g"), mul("g", "half", "h"), mul("h", "x", "b")]);
+    check(&[mul("e", "half", "h"), add("h", "half", "g"), mul("x", "g", "b")]);
+    check(&[mul("e", "two", "h"), add("h", "two", "g"), mul("x", "g", "p"), mul("p", "quarter", "b")]);
+    let no = |gate: &[Vec<u8>], expected: &[&str]| refused(&gelu(gate), expected);
+    no(
+        &[mul("e", "half", "h"), add("h", "one", "g"), mul("x", "g", "b")],
+        &["Add of the number 1", "node `g`"],
+    );
+    no(
+        &[mul("e", "half", "h"), add("h", "one", "g"), mul("x", "g", "p"), mul("p", "half", "b")],
+        &["Add of the number 1"],
+    );
+    no(&[add("e", "half", "g"), mul("x", "g", "b")], &["Add of the number 0.5"]);
+    no(&[add("e", "one", "g"), mul("x", "g", "b")], &["MatMul of an error function that is no GELU"]);
+}
+
+/// Images of four channels, some nodes from `x` to `b`, and a product.
+fn images(nodes: &[Vec<u8>]) -> Vec<u8> {
+    let end = [
+        node("GlobalAveragePool", &["b"], &["p"], &[]),
+        node("Flatten", &["p"], &["c"], &[]),
+        weight("f.weight", &[4, 5]),
+        node("MatMul", &["c", "f.weight"], &["y"], &[]),
+        output("y"),
+    ];
+    file(&[&[input("x", FLOAT, &[2, 4, 9, 9])], nodes, &end].concat())
+}
+
+/// Tokens, some nodes from `x` to `b`, a table that `b` is looked up in, and a product.
+fn tokens(nodes: &[Vec<u8>]) -> Vec<u8> {
+    let end = [
+        weight("t.weight", &[9, 6]),
+        weight("f.weight", &[6, 9]),
+        node("Gather", &["t.weight", "b"], &["e"], &[]),
+        node("MatMul", &["e", "f.weight"], &["y"], &[]),
+        output("y"),
+    ];
+    file(&[&[input("x", INT64, &[2, 4])], nodes, &end].concat())
+}
+
+/// A conversion to another type.
+fn cast(from: &str, to: &str, kind: i64) -> Vec<u8> {
+    node("Cast", &[from], &[to], &[int("to", kind)])
+}
+
+#[test]
+fn conversions_that_change_numbers_are_refused() {
+    let pool = "pool, fc";
+    let wide = |kind: i64, notes: &[&str]| {
+        let (found, kinds) = read(&images(&[cast("x", "a", kind), cast("a", "b", FLOAT)]));
+        assert_eq!((kinds.as_str(), found.notes), (pool, notes.iter().map(|n| (*n).to_owned()).collect()));
+    };
+    wide(FLOAT, &[]);
+    let narrow = "what the file converts to floats of 16 or 64 bits is computed in 32 bits";
+    wide(FLOAT16, &[narrow]);
+    wide(DOUBLE, &[narrow]);
+    for (kind, name) in [(BOOL, "bool"), (INT64, "int64"), (INT32, "int32"), (INT8, "int8")] {
+        let nodes = [cast("x", "a", kind), cast("a", "r", FLOAT), node("Relu", &["r"], &["b"], &[])];
+        refused(&images(&nodes), &[&format!("Cast of floats to {name}"), "node `a`"]);
+    }
+    refused(&images(&[node("Cast", &["x"], &["b"], &[])]), &["node `b` (Cast)", "it has no `to`"]);
+    let like = |other: Vec<u8>| images(&[other, node("CastLike", &["x", "other"], &["b"], &[])]);
+    assert_eq!(read(&like(floats("other", &[], &[1.0]))).1, pool);
+    refused(&like(integers("other", &[1])), &["CastLike of floats to int64"]);
+    // Tokens may be any integers that hold them, and floats on the way.
+    for kind in [INT32, INT64, FLOAT, DOUBLE] {
+        let (_, kinds) = read(&tokens(&[cast("x", "a", kind), cast("a", "b", INT64)]));
+        assert_eq!(kinds, "embedding, conv");
+    }
+    refused(&tokens(&[cast("x", "a", BOOL), cast("a", "b", INT64)]), &["Cast of tokens to bool"]);
+    refused(&tokens(&[cast("x", "a", INT8), cast("a", "b", INT64)]), &["Cast of tokens to int8"]);
+    refused(&tokens(&[cast("x", "a", FLOAT16), cast("a", "b", INT64)]), &["Cast of tokens to float16"]);
+    // And they stay what they are.
+    let two = integers("two", &[2]);
+    refused(&tokens(&[two, node("Mul", &["x", "two"], &["b"], &[])]), &["Mul of tokens", "node `b`"]);
+}
+
+#[test]
+fn what_depends_on_the_input_is_no_setting_of_an_operator() {
+    // One number that depends on the input.
+    let made = |of: &[Vec<u8>]| images(&[&[node("Relu", &["x"], &["r"], &[])], of].concat());
+    let zero = || floats("zero", &[], &[0.0]);
+    let check = |op: &str, nodes: &[Vec<u8>]| {
+        refused(&made(nodes), &[&format!("{op} whose input "), "depends on the data, too (node `b`)"]);
+    };
+    check("Clip", &[zero(), node("Clip", &["x", "zero", "r"], &["b"], &[])]);
+    check("Dropout", &[node("Dropout", &["x", "r"], &["b"], &[])]);
+    check("Squeeze", &[node("Squeeze", &["x", "r"], &["b"], &[])]);
+    check("Split", &[node("Split", &["x", "r"], &["b"], &[int("axis", 1)])]);
+    check("Reshape", &[node("Reshape", &["x", "r"], &["b"], &[])]);
+    check(
+        "BatchNormalization",
+        &[weight("s", &[4]), node("BatchNormalization", &["x", "s", "r", "s", "s"], &["b"], &[])],
+    );
+    let all = || integers("i", &[0]);
+    check("Slice", &[all(), node("Slice", &["x", "i", "i", "i", "r"], &["b"], &[])]);
+}
+
+#[test]
+fn settings_that_are_no_single_number_are_refused() {
+    let check = |nodes: &[Vec<u8>], expected: &[&str]| refused(&images(nodes), expected);
+    let two = || floats("two", &[2], &[6.0, 7.0]);
+    let zero = || floats("zero", &[], &[0.0]);
+    check(&[zero(), two(), node("Clip", &["x", "zero", "two"], &["b"], &[])], &["its max holds 2 numbers"]);
+    check(&[two(), node("Dropout", &["x", "two"], &["b"], &[])], &["its ratio holds 2 numbers"]);
+    // A dimension that is named twice is not two.
+    check(
+        &[node("ReduceMean", &["x"], &["b"], &[ints("axes", &[2, -2])])],
+        &["its axes name a dimension twice"],
+    );
+    // Dimensions that a constant adds.
+    let deep = floats("deep", &[1, 1, 1, 1, 1], &[1.0]);
+    check(&[deep, node("Mul", &["x", "deep"], &["b"], &[])], &["Mul of a constant with more dimensions"]);
+    let shift = |dims: &[i64]| {
+        let names = ["x", "s", "shift", "s", "s"];
+        [weight("s", &[4]), weight("shift", dims), node("BatchNormalization", &names, &["b"], &[])]
+    };
+    assert_eq!(read(&images(&shift(&[4]))).1, "bn, pool, fc");
+    check(&shift(&[3]), &["a shift of [3] for 4 channels"]);
+}
+
+/// Positions of six channels, some nodes from `x` to `b`, and a product at each position.
+fn positions(nodes: &[Vec<u8>]) -> Vec<u8> {
+    let end = [weight("f.weight", &[6, 5]), node("MatMul", &["b", "f.weight"], &["y"], &[]), output("y")];
+    file(&[&[input("x", FLOAT, &[2, 8, 6]), weight("w", &[6, 6])], nodes, &end].concat())
+}
+
+#[test]
+fn a_weight_of_several_layers_is_the_same_in_all_of_them() {
+    let gemm = |from: &str, to: &str, turned: bool, bias: &str| {
+        let weights = if turned { "t" } else { "w" };
+        let [turn, product, add] = [format!("{to}.t"), format!("{to}.p"), to.to_owned()];
+        let weights = if turned { turn.as_str() } else { weights };
+        vec![
+            node("Transpose", &["w"], &[&turn], &[]),
+            node("MatMul", &[from, weights], &[&product], &[]),
+            node("Add", &[&product, bias], &[&add], &[]),
+        ]
+    };
+    let twice = |turned: bool, bias: &str| {
+        let biases = vec![weight("b1", &[6]), weight("b2", &[6])];
+        positions(&[biases, gemm("x", "a", false, "b1"), gemm("a", "b", turned, bias)].concat())
+    };
+    let (found, kinds) = read(&twice(false, "b1"));
+    assert_eq!((kinds.as_str(), found.network.all_parameters()), ("conv, conv, conv", 36 + 6 + 30));
+    refused(&twice(false, "b2"), &["one weight of several layers with a bias each", "node `b.p`"]);
+    refused(&twice(true, "b1"), &["one weight of several layers, transposed in one of them", "node `b.p`"]);
+}
+
+#[test]
+fn a_layer_normalisation_without_shift_is_read_with_a_word() {
+    let norm = |inputs: &[&str]| {
+        let parts = [weight("s", &[6]), weight("h", &[6]), node("LayerNormalization", inputs, &["b"], &[])];
+        read(&positions(&parts))
+    };
+    assert!(norm(&["x", "s", "h"]).0.notes.is_empty());
+    let (found, kinds) = norm(&["x", "s"]);
+    assert_eq!(kinds, "layernorm, conv");
+    assert_eq!(found.notes, ["a normalisation without a shift is trained with one, which begins at 0"]);
+}
+
+#[test]
+fn a_position_that_is_looked_up_keeps_the_dimensions_of_its_index() {
+    let pick = |index: Vec<u8>, rank: i64| {
+        let parts = [
+            input("x", FLOAT, &[2, 8, 6]),
+            index,
+            weight("f.weight", &[6, 5]),
+            node("Relu", &["x"], &["r"], &[]),
+            node("Gather", &["r", "index"], &["g"], &[int("axis", 1)]),
+            node("Shape", &["g"], &["shape"], &[]),
+            node("Shape", &["shape"], &["rank"], &[]),
+            node("Reshape", &["x", "rank"], &["b"], &[]),
+            node("MatMul", &["b", "f.weight"], &["y"], &[]),
+            output("y"),
+        ];
+        // The shape of the shape is the rank; no layer has so few elements, and the refusal names it.
+        refused(&file(&parts), &[&format!("cannot lie as [{rank}]")]);
+    };
+    pick(crate::writer::tensor("index", &[], INT64, &crate::writer::bytes(9, &1_i64.to_le_bytes())), 2);
+    pick(integers("index", &[1]), 3);
+    pick(crate::writer::tensor("index", &[1, 1], INT64, &crate::writer::bytes(9, &1_i64.to_le_bytes())), 4);
+}
