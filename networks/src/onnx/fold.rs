@@ -156,6 +156,7 @@ fn binary(op: &str, kind: Kind, as_in_c: bool) -> Option<(OfTwo, Kind)> {
         "Div" => (|a, b| a / b, false),
         "Mod" if as_in_c => (|a, b| a % b, false),
         "Mod" => (|a, b| a - b * (a / b).floor(), false),
+        "Pow" if whole => (|a, b| a.powf(b).trunc(), false),
         "Pow" => (f64::powf, false),
         "Min" => (f64::min, false),
         "Max" => (f64::max, false),

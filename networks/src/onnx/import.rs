@@ -95,6 +95,8 @@ pub struct Import<'g> {
     pub notes: Vec<String>,
     /// The layer that a weight belongs to.
     pub owners: HashMap<usize, Owner>,
+    /// Scales, shifts and biases that a layer has.
+    pub taken: HashSet<usize>,
     /// Additions that are the bias of the layer before.
     pub biases: HashSet<usize>,
     values: HashMap<&'g str, Value>,
@@ -121,6 +123,7 @@ pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> R
         batch,
         notes: Vec::new(),
         owners: HashMap::new(),
+        taken: HashSet::new(),
         biases: HashSet::new(),
         values: HashMap::new(),
         names: HashMap::from([("images".to_owned(), 1), ("loss".to_owned(), 1)]),
@@ -315,6 +318,14 @@ impl<'g> Import<'g> {
             self.note("what the file converts to floats of 16 or 64 bits is computed in 32 bits");
         }
         Ok(Value::Flow(flow.clone()))
+    }
+
+    /// Takes a scale, shift or bias for a layer. Exporters make one tensor of those that are equal, as they all are before
+    /// training; so one tensor of several layers says nothing, and each has its own.
+    pub fn take(&mut self, parameter: &Constant) {
+        if parameter.initialiser.is_some_and(|at| !self.taken.insert(at)) {
+            self.note("scales, shifts and biases that are one tensor of several layers are trained apart");
+        }
     }
 
     /// Says something to the user, once.

@@ -327,6 +327,7 @@ impl Import<'_> {
         if given(2, "shift")?.is_none() {
             self.note("a normalisation without a shift is trained with one, which begins at 0");
         }
+        self.take(scale);
         let name = self.name(node, Some(scale));
         let layer = self.layer(&name, kind, &[view.layer], None)?;
         Ok(Flow::output(view.with_layer(layer)))
@@ -453,7 +454,14 @@ impl Import<'_> {
         }
         let size = small(&label(node), "size", int(node, "size", 1)?)?;
         let (alpha, beta) = (float(node, "alpha", 1e-4)?, float(node, "beta", 0.75)?);
-        let kind = LayerKind::Lrn { size, alpha, beta, bias: float(node, "bias", 1.0)? };
+        let bias = float(node, "bias", 1.0)?;
+        if ![alpha, beta, bias].iter().all(|number| number.is_finite()) {
+            let why = format!(
+                "alpha {alpha}, beta {beta} and bias {bias} are not all finite; export the file again"
+            );
+            return broken(label(node), why);
+        }
+        let kind = LayerKind::Lrn { size, alpha, beta, bias };
         let layer = self.layer(&self.name(node, None), kind, &[layer], None)?;
         Ok(self.images(layer))
     }
@@ -493,6 +501,7 @@ impl Import<'_> {
             _ => return Err(unsupported(node, format!("Add of a weight of {:?}", constant.dims))),
         };
         let kind = LayerKind::Bias { over, spare: 0 };
+        self.take(constant);
         let name = self.name(node, Some(constant));
         let layer = self.layer(&name, kind, &[view.layer], None)?;
         Ok(Flow::output(view.with_layer(layer)))

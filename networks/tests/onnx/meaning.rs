@@ -4,7 +4,7 @@
 //! exporters write it and with the one difference that matters.
 
 use crate::judge::{judge_bytes, read_bytes};
-use crate::writer::{file, file_of, floats, input, int, integers, ints, node, output, weight};
+use crate::writer::{file, file_of, float, floats, input, int, integers, ints, node, output, weight, word};
 use plimsoll_networks::onnx::OnnxNetwork;
 
 /// A type of ONNX: floats of 32, 16 and 64 bits, truth values, integers.
@@ -312,6 +312,21 @@ fn a_weight_of_several_layers_is_the_same_in_all_of_them() {
 }
 
 #[test]
+fn scales_of_several_layers_are_trained_apart_with_a_word() {
+    let norms = |scale: &str| {
+        let norm =
+            |from: &str, to: &str, scale: &str| node("LayerNormalization", &[from, scale, "h"], &[to], &[]);
+        let scales = [weight("s", &[6]), weight("s2", &[6]), weight("h", &[6])];
+        read(&positions(&[&scales[..], &[norm("x", "a", "s"), norm("a", "b", scale)]].concat()))
+    };
+    assert!(norms("s2").0.notes.is_empty());
+    let (found, kinds) = norms("s");
+    assert_eq!((kinds.as_str(), found.network.all_parameters()), ("layernorm, layernorm, conv", 24 + 30));
+    let note = "scales, shifts and biases that are one tensor of several layers are trained apart";
+    assert_eq!(found.notes, [note]);
+}
+
+#[test]
 fn a_layer_normalisation_without_shift_is_read_with_a_word() {
     let norm = |inputs: &[&str]| {
         let parts = [weight("s", &[6]), weight("h", &[6]), node("LayerNormalization", inputs, &["b"], &[])];
@@ -344,4 +359,88 @@ fn a_position_that_is_looked_up_keeps_the_dimensions_of_its_index() {
     pick(crate::writer::tensor("index", &[], INT64, &crate::writer::bytes(9, &1_i64.to_le_bytes())), 2);
     pick(integers("index", &[1]), 3);
     pick(crate::writer::tensor("index", &[1, 1], INT64, &crate::writer::bytes(9, &1_i64.to_le_bytes())), 4);
+}
+
+#[test]
+fn every_attribute_is_honoured_or_refused() {
+    let check = |nodes: &[Vec<u8>], expected: &str| match read_bytes(&images(nodes)) {
+        Ok(found) => {
+            assert!(judge_bytes(&images(nodes)));
+            let layers = &found.network.layers[1..found.network.layers.len() - 3];
+            let all: Vec<String> = layers.iter().map(|l| format!("{:?} {}", l.kind, l.output)).collect();
+            let all = all.join("; ");
+            assert!(all.contains(expected), "`{expected}` is not in {all}");
+        }
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.contains(expected), "`{expected}` is not in: {text}");
+        }
+    };
+    let one = |op: &str, attributes: &[Vec<u8>]| node(op, &["x"], &["b"], attributes);
+    let kernel = || ints("kernel_shape", &[3, 3]);
+    let conv =
+        |attributes: &[Vec<u8>]| [weight("w", &[4, 4, 3, 3]), node("Conv", &["x", "w"], &["b"], attributes)];
+    check(&conv(&[ints("dilations", &[2, 1])]), "dilation: [2, 1] }, groups: 1, bias: false } 5x7x4");
+    check(&conv(&[ints("strides", &[2, 1])]), "stride: [2, 1]");
+    check(&conv(&[ints("pads", &[1, 2, 1, 2])]), "padding: [1, 2]");
+    check(&conv(&[word("auto_pad", "VALID")]), "7x7x4");
+    check(&conv(&[word("auto_pad", "SAME_LOWER")]), "Conv with auto_pad SAME_LOWER");
+    check(&conv(&[int("group", 2)]), "do not fit a window");
+    check(&conv(&[int("group", 1), int("group", 4)]), "attribute `group` is there twice");
+    check(&[one("MaxPool", &[kernel(), ints("dilations", &[1, 2])])], "MaxPool with dilation");
+    check(&[one("MaxPool", &[kernel(), int("storage_order", 1)])], "MaxPool in column-major order");
+    let pads = || ints("pads", &[1, 1, 1, 1]);
+    let counted = [kernel(), pads(), int("count_include_pad", 1)];
+    check(
+        &[one("AveragePool", &counted)],
+        "AvgPool { window: Window { size: [3, 3], stride: [1, 1], padding: [1, 1]",
+    );
+    let strided = [ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2]), int("ceil_mode", 1)];
+    check(&[one("AveragePool", &strided)], "AveragePool with a last window that is cut off");
+    check(&[one("LRN", &[int("size", 4)])], "odd");
+    check(&[one("LRN", &[int("size", 5), float("alpha", f32::NAN)])], "alpha NaN, beta 0.75 and bias 1");
+    check(&[one("LRN", &[int("size", 5), float("beta", f32::INFINITY)])], "beta inf and bias 1");
+    let mean = |axes: &[i64]| one("ReduceMean", &[ints("axes", axes)]);
+    check(&[mean(&[1])], "ReduceMean over something else");
+    check(&[mean(&[2])], "ReduceMean over something else");
+    check(&[mean(&[0, 2, 3])], "ReduceMean over something else");
+    check(&[one("ReduceMean", &[])], "ReduceMean over something else");
+    check(&[one("ReduceMean", &[int("noop_with_empty_axes", 1)])], "ReduceMean over something else");
+    check(&[one("Dropout", &[float("ratio", 0.25)])], "Dropout { probability: 0.25");
+    check(&[one("Dropout", &[float("ratio", 1.5)])], "from 0 to below 1, not 1.5");
+    check(&[one("Clip", &[float("min", 0.0), float("max", 6.0)])], "Relu { ceiling: 6.0 }");
+    check(&[one("Clip", &[float("min", -1.0), float("max", 6.0)])], "Clip from -1 to 6");
+    check(&[one("Clip", &[float("max", 6.0)])], "Clip from -inf to 6");
+    check(&[one("Clip", &[float("min", 0.0), float("max", -1.0)])], "Clip from 0 to -1");
+    check(&[one("Gelu", &[word("approximate", "tanh")])], "Gelu approximated by tanh");
+    let norm = |attributes: &[Vec<u8>]| {
+        [weight("s", &[4]), node("BatchNormalization", &["x", "s", "s", "s", "s"], &["b"], attributes)]
+    };
+    let changed = [float("epsilon", 0.25), float("momentum", 0.75)];
+    check(&norm(&changed), "BatchNorm { epsilon: 0.25, momentum: 0.25 }");
+    check(&norm(&[int("spatial", 0)]), "statistics of every position");
+    check(&norm(&[float("epsilon", f32::NAN)]), "epsilon is at least 0");
+    check(&[node("Concat", &["x", "x"], &["b"], &[int("axis", 0)])], "Concat along something else");
+    check(&[node("Concat", &["x", "x"], &["b"], &[int("axis", 3)])], "Concat along something else");
+    let layer = |attributes: &[Vec<u8>]| {
+        let before = node("Transpose", &["x"], &["t"], &[ints("perm", &[0, 2, 3, 1])]);
+        let norm = node("LayerNormalization", &["t", "s", "s"], &["n"], attributes);
+        [weight("s", &[4]), before, norm, node("Transpose", &["n"], &["b"], &[ints("perm", &[0, 3, 1, 2])])]
+    };
+    check(&layer(&[float("epsilon", 0.25)]), "LayerNorm { epsilon: 0.25 }");
+    check(&layer(&[float("epsilon", f32::NAN)]), "epsilon is above 0 and finite, not NaN");
+    check(&layer(&[int("axis", 2)]), "LayerNormalization over something else than channels");
+    // The end of each of these graphs, in place of the product.
+    let product = |attributes: &[Vec<u8>]| {
+        let flat = [node("Flatten", &["x"], &["n"], &[]), weight("g", &[324, 4])];
+        let gemm = node("Gemm", &["n", "g"], &["m"], attributes);
+        [&flat[..], &[gemm, integers("s", &[2, 4, 1, 1]), node("Reshape", &["m", "s"], &["b"], &[])]].concat()
+    };
+    check(&product(&[]), "FullyConnected { outputs: 4, bias: false }");
+    let refusal = "Gemm with factors, or of what is transposed";
+    check(&product(&[float("alpha", 0.5)]), refusal);
+    check(&product(&[float("beta", 0.5)]), refusal);
+    check(&product(&[int("transA", 1)]), refusal);
+    check(&product(&[int("transB", 1)]), "324 values times a weight of [324, 4]");
+    check(&[node("Flatten", &["x"], &["b"], &[int("axis", 2)])], "GlobalAveragePool of what is not");
 }

@@ -38,6 +38,12 @@ pub fn int(name: &str, value: i64) -> Vec<u8> {
     bytes(5, &[text(1, name), number(3, value), number(20, 2)].concat())
 }
 
+/// An attribute of one number.
+pub fn float(name: &str, value: f32) -> Vec<u8> {
+    let value = [varint(2 << 3 | 5), value.to_le_bytes().to_vec()].concat();
+    bytes(5, &[text(1, name), value, number(20, 1)].concat())
+}
+
 /// An attribute of one text.
 pub fn word(name: &str, value: &str) -> Vec<u8> {
     bytes(5, &[text(1, name), text(4, value), number(20, 3)].concat())
