@@ -22,6 +22,7 @@ use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::onnx::{OnnxNetwork, name_in_file};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
+use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
     Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, DeviceFacts, Executor,
@@ -32,6 +33,7 @@ use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Once;
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
@@ -470,6 +472,25 @@ impl Task {
     /// Samples to train on.
     pub fn samples(&self) -> u64 {
         self.data.train.len() as u64
+    }
+
+    /// The largest batch to consider: what was asked for, but no more than there are samples, nor than cuDNN counts.
+    pub fn most(&self, asked: Option<u64>) -> Result<u64, Failure> {
+        let most = asked.unwrap_or(u64::MAX).min(self.samples());
+        if self.setup.kernels().is_none_or(|kernels| !kernels.libraries) {
+            return Ok(most);
+        }
+        let program = self.program(self.smallest_batch(), Mode::Train)?;
+        let countable = countable_batch(program.kernels.iter().map(|kernel| &kernel.call));
+        if countable < most {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::info!(
+                    "cuDNN takes no tensor of 2^31 elements: no batch over {countable} is considered"
+                );
+            });
+        }
+        Ok(most.min(countable))
     }
 }
 

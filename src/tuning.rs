@@ -62,7 +62,7 @@ impl<'a> TuneRequest<'a> {
         let RateArgs { base_batch, base_rate, .. } = *self.rate;
         learning_rate(self.rule(), base_batch, base_rate, base_batch).map_err(Failure::usage)?;
         let samples = task.samples();
-        let limit = self.max_batch.unwrap_or(u64::MAX).min(samples);
+        let limit = task.most(self.max_batch)?;
         if limit < self.min_batch {
             let least = self.min_batch;
             let message =

@@ -35,7 +35,7 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     if args.study.fresh {
         study.forget(&[study.journal(), study.profile()])?;
     }
-    let limit = args.max_batch.unwrap_or(u64::MAX).min(task.samples());
+    let limit = task.most(args.max_batch)?;
     let profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
     tables(&profile, &study)
 }

@@ -24,7 +24,7 @@ mod table;
 pub use compile::user_cache;
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Refusal};
-pub use libraries::{Found, Kernels, Precision};
+pub use libraries::{Found, Kernels, Precision, countable_batch};
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 

@@ -307,6 +307,22 @@ impl Libraries {
     }
 }
 
+/// The largest batch of these calls' network at which cuDNN takes all of its convolutions: it counts the elements of a tensor in 31
+/// bits, and a larger batch has other ways than those that smaller ones were measured in.
+pub fn countable_batch<'a>(calls: impl IntoIterator<Item = &'a Call>) -> u64 {
+    const ELEMENTS: u64 = (1 << 31) - 1;
+    let elements = |channels: u32, [height, width]: [u32; 2]| {
+        [channels, height, width].into_iter().fold(1u64, |all, n| all.saturating_mul(n.into()))
+    };
+    let of_sample = |shape: ConvShape| match shape.input {
+        // Fully connected layers are cuBLAS's.
+        [1, 1] => 1,
+        input => elements(shape.in_channels, input).max(elements(shape.out_channels, shape.output)),
+    };
+    let shapes = calls.into_iter().filter_map(convolution);
+    ELEMENTS / shapes.map(|(_, shape)| of_sample(shape)).max().unwrap_or(1).max(1)
+}
+
 /// A length as the libraries take it. The largest stands for those that no memory holds.
 fn int(n: u32) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX)
@@ -319,4 +335,33 @@ fn ints<const N: usize>(lengths: [u64; N]) -> Option<[c_int; N]> {
         *found = c_int::try_from(length).ok()?;
     }
     Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::network::Window;
+
+    #[test]
+    fn batches_are_counted_by_the_largest_feature_map() {
+        let conv = |in_channels, out_channels, side| ConvShape {
+            batch: 3,
+            input: [side; 2],
+            in_channels,
+            output: [side; 2],
+            out_channels,
+            window: Window::square(3, 1, 1),
+            groups: 1,
+            bias: false,
+        };
+        let check = |shapes: &[ConvShape], expected: u64| {
+            let calls: Vec<Call> = shapes.iter().map(|shape| Call::ConvForward { shape: *shape }).collect();
+            assert_eq!(countable_batch(&calls), expected, "{shapes:?}");
+        };
+        // The first block of VGG-16.
+        check(&[conv(3, 64, 224), conv(64, 64, 224), conv(64, 128, 112)], 668);
+        check(&[conv(4096, 1000, 1)], (1 << 31) - 1);
+        check(&[conv(64, 1, 224)], 668);
+        check(&[], (1 << 31) - 1);
+    }
 }
