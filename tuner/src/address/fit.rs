@@ -184,8 +184,8 @@ struct Shelf {
     stretch: u32,
     /// By stretch: what begins in it.
     begins: Vec<Vec<Taken>>,
-    /// By stretch: what began before it and is there at its first slot.
-    across: Vec<Vec<Taken>>,
+    /// By stretch: what is there at some slot of it.
+    there: Vec<Vec<Taken>>,
 }
 
 /// Bytes that are taken during some slots.
@@ -209,11 +209,11 @@ impl Shelf {
         let lives: u64 = items.iter().map(|i| u64::from(i.life())).sum();
         let stretch = STRETCH.max(lives / (ACROSS * items.len().max(1) as u64)) as u32;
         let count = (end / stretch) as usize + 1;
-        Shelf { stretch, begins: vec![Vec::new(); count], across: vec![Vec::new(); count] }
+        Shelf { stretch, begins: vec![Vec::new(); count], there: vec![Vec::new(); count] }
     }
 
     fn clear(&mut self) {
-        self.begins.iter_mut().chain(&mut self.across).for_each(Vec::clear);
+        self.begins.iter_mut().chain(&mut self.there).for_each(Vec::clear);
     }
 
     /// Gives how many places it was put in.
@@ -222,18 +222,16 @@ impl Shelf {
         let taken = Taken { from: block.slots.start, until: block.slots.end, low, high };
         let (first, last) = (taken.from / self.stretch, (taken.until - 1) / self.stretch);
         insert(&mut self.begins[first as usize], taken);
-        for stretch in first + 1..=last {
-            insert(&mut self.across[stretch as usize], taken);
-        }
+        self.there[first as usize..=last as usize].iter_mut().for_each(|list| insert(list, taken));
         1 + last - first
     }
 
     /// Adds the offsets that an item may not have because of its part `part`. Gives how many blocks were looked at.
     fn conflicts(&self, part: &Block, forbidden: &mut Vec<(u64, u64)>) -> usize {
         let (first, last) = (part.slots.start / self.stretch, (part.slots.end - 1) / self.stretch);
-        let mut looked = 0;
-        let begins = self.begins[first as usize..=last as usize].iter();
-        for list in std::iter::once(&self.across[first as usize]).chain(begins) {
+        let mut looked = 1;
+        let begins = self.begins[first as usize + 1..=last as usize].iter();
+        for list in std::iter::once(&self.there[first as usize]).chain(begins) {
             looked += list.len() + 1;
             for t in list {
                 if t.from < part.slots.end && part.slots.start < t.until {

@@ -174,8 +174,7 @@ pub fn sweep(
             item.parts().iter().map(|b| Block { slots: time.turn(&b.slots), bytes: b.bytes.clone() }),
         );
         walk.advance(time.turn(&item.hull.slots).start);
-        let piece = Piece { blocks: &blocks, size: item.size(), alignment: item.alignment(alignment) };
-        walk.place(&piece, random, effort);
+        walk.place(&Piece::new(item, &blocks, alignment, &walk), random, effort);
         if effort.spent() {
             return None;
         }
@@ -188,6 +187,26 @@ struct Piece<'a> {
     blocks: &'a [Block],
     size: u64,
     alignment: u64,
+    /// When what lies at its lower and upper edge goes.
+    lower: u32,
+    upper: u32,
+    /// How its size weighs in costs.
+    weight: f64,
+}
+
+impl<'a> Piece<'a> {
+    fn new(item: &Item, blocks: &'a [Block], alignment: u64, walk: &Walk<'_>) -> Piece<'a> {
+        let size = item.size();
+        let edge = |at: &dyn Fn(&Block) -> bool| blocks.iter().filter(|b| at(b)).map(|b| b.slots.end).min();
+        Piece {
+            blocks,
+            size,
+            alignment: item.alignment(alignment),
+            lower: edge(&|b| b.bytes.start == 0).unwrap_or_default(),
+            upper: edge(&|b| b.bytes.end == size).unwrap_or_default(),
+            weight: (size as f64 / walk.limit.max(1) as f64).min(1.0).powf(walk.taste.power),
+        }
+    }
 }
 
 struct Walk<'a> {
@@ -195,7 +214,8 @@ struct Walk<'a> {
     taste: &'a Taste,
     /// By time between an edge and a neighbour that goes: its cost.
     away: Vec<f64>,
-    now: u32,
+    /// When the first of what is there goes.
+    goes: u32,
     states: Vec<State>,
     /// Every state that ever was: the one before it, and the offset of its item.
     paths: Vec<(u32, u64)>,
@@ -212,7 +232,7 @@ impl<'a> Walk<'a> {
             limit,
             taste,
             away: taste.curve.table(end),
-            now: 0,
+            goes: u32::MAX,
             states: vec![first],
             paths,
             children,
@@ -223,10 +243,10 @@ impl<'a> Walk<'a> {
 
     /// Takes away what is gone by now.
     fn advance(&mut self, now: u32) {
-        if now == self.now {
+        if now < self.goes {
             return;
         }
-        self.now = now;
+        self.goes = u32::MAX;
         for state in &mut self.states {
             let content = &mut state.content;
             state.taken.retain(|t| {
@@ -235,11 +255,15 @@ impl<'a> Walk<'a> {
                 stays
             });
         }
+        // All states hold the same things, each elsewhere.
+        let left = self.states.first().map_or(&[][..], |state| &state.taken);
+        self.goes = left.iter().map(|t| t.until).min().unwrap_or(u32::MAX);
     }
 
     /// One more item in every state, and the choice among what comes of it.
     fn place(&mut self, piece: &Piece<'_>, random: &mut Random, effort: &mut Effort<'_>) {
         self.children.clear();
+        self.goes = piece.blocks.iter().map(|b| b.slots.end).fold(self.goes, u32::min);
         for at in 0..self.states.len() {
             let state = &self.states[at];
             let roof = self.limit.max(state.height);
@@ -276,13 +300,8 @@ impl<'a> Walk<'a> {
 
     /// The children of one state: both ends of every hole, the cheapest few of them.
     fn breed(&mut self, parent: u32, piece: &Piece<'_>, random: &mut Random) {
-        let Piece { blocks, size, .. } = *piece;
+        let Piece { blocks, size, lower, upper, weight, .. } = *piece;
         let state = &self.states[parent as usize];
-        // When what lies at the item's lower and upper edge goes.
-        let edge = |at: &dyn Fn(&Block) -> bool| blocks.iter().filter(|b| at(b)).map(|b| b.slots.end).min();
-        let lower = edge(&|b| b.bytes.start == 0).unwrap_or_default();
-        let upper = edge(&|b| b.bytes.end == size).unwrap_or_default();
-        let weight = (size as f64 / self.limit.max(1) as f64).min(1.0).powf(self.taste.power);
         let from = self.children.len();
         for hole in &self.holes {
             let slack = hole.last - hole.first;
@@ -292,29 +311,24 @@ impl<'a> Walk<'a> {
             for (end, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0)) {
                 let share = slack as f64 / self.limit.max(1) as f64;
                 let cost = self.taste.cost(near, far, share, end == 1, random);
-                let mut content = state.content;
-                for block in blocks {
-                    content ^= mark(&taken(block, offset));
-                }
-                self.children.push(Child {
-                    height: state.height.max(offset.saturating_add(size)),
-                    cost: state.cost + cost * weight,
-                    content,
-                    parent,
-                    offset,
-                });
+                let height = state.height.max(offset.saturating_add(size));
+                let (cost, content) = (state.cost + cost * weight, state.content);
+                self.children.push(Child { height, cost, content, parent, offset });
             }
         }
-        if self.children.len() - from > CHILDREN {
+        let born = &mut self.children[from..];
+        if born.len() > CHILDREN {
             let limit = self.limit;
-            self.children[from..].sort_unstable_by(|a, b| {
-                a.height
-                    .max(limit)
-                    .cmp(&b.height.max(limit))
-                    .then(a.cost.total_cmp(&b.cost))
-                    .then(a.offset.cmp(&b.offset))
-            });
+            let order = |a: &Child, b: &Child| {
+                let height = |child: &Child| child.height.max(limit);
+                height(a).cmp(&height(b)).then(a.cost.total_cmp(&b.cost)).then(a.offset.cmp(&b.offset))
+            };
+            born.select_nth_unstable_by(CHILDREN - 1, order);
+            born[..CHILDREN].sort_unstable_by(order);
             self.children.truncate(from + CHILDREN);
+        }
+        for child in &mut self.children[from..] {
+            child.content ^= blocks.iter().fold(0, |all, block| all ^ mark(&taken(block, child.offset)));
         }
     }
 
@@ -381,7 +395,7 @@ fn mark(taken: &Taken) -> u64 {
 /// The holes for an item, none of which ends above `roof`; above all else where there is none.
 fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>) {
     holes.clear();
-    let Piece { blocks, size, alignment } = *piece;
+    let Piece { blocks, size, alignment, .. } = *piece;
     let mut free = (0, 0u32);
     let mut next = |first: u64, until: u64, goes: u32| {
         if first > free.0 {
