@@ -42,7 +42,8 @@ impl PlanningArgs {
         };
         let allow = Allow { recompute: !self.no_recompute, swap: !self.no_swap, pieces: !self.no_pieces };
         let without: Tricks = self.without.iter().copied().collect();
-        PlanRequest { budget, link, policy, allow, limits: Limits::default(), seed: self.seed, without }
+        let (limits, anytime) = (Limits::default(), self.time_limit.is_some());
+        PlanRequest { budget, link, policy, allow, limits, seed: self.seed, without, anytime }
     }
 
     /// The one budget that is asked for, or those of the sweep; so many where neither is.

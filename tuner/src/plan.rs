@@ -36,13 +36,17 @@ pub struct PlanRequest<'a> {
     pub seed: u64,
     /// What the search goes without, to see what it is worth.
     pub without: Tricks,
+    /// Time may be up at any moment ([`Limits::expired`]): [`Policy::Plimsoll`] makes simple plans first, whatever the time,
+    /// and whole ones on its way, and gives the best of them then. A search that comes to its end takes a little longer, and
+    /// gives the same plan.
+    pub anytime: bool,
 }
 
 impl<'a> PlanRequest<'a> {
-    /// With everything allowed, as long as it takes, with seed 1 and all tricks.
+    /// With everything allowed, as long as it takes, with seed 1 and all tricks, for the plan at the end of the search.
     pub fn new(budget: Bytes, link: Link, policy: Policy) -> PlanRequest<'a> {
         let (allow, limits) = (Allow::default(), Limits::default());
-        PlanRequest { budget, link, policy, allow, limits, seed: 1, without: Tricks::NONE }
+        PlanRequest { budget, link, policy, allow, limits, seed: 1, without: Tricks::NONE, anytime: false }
     }
 
     /// Whether the lower bound of its plans holds for every schedule, those that run ops again too.

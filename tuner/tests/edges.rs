@@ -4,11 +4,13 @@ mod common;
 
 use common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::policies::accudnn::{Reading, judge, satisfies};
 use plimsoll_tuner::values::Values;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, plan};
+use std::cell::Cell;
 
 /// A trace of tensors of these sizes and ops that read and write these, a second each. What is read before it is
 /// written is there from the start; the second half of the ops is the backward pass.
@@ -160,6 +162,37 @@ fn a_search_whose_time_is_up_still_has_a_plan() {
     request.limits = Limits { evaluations: None, expired: Some(&up) };
     let Ok(Outcome::Planned(plan)) = plan(&trace, &request) else { panic!("a plan") };
     assert_eq!(plan.status, Status::OutOfTime);
+}
+
+/// Whenever time is up, the plan is no slower than the best of the simple policies' plans; and where it never is, the plan is
+/// the one that is found without whole plans on the way.
+#[test]
+fn at_any_time_there_is_a_plan_as_good_as_the_simple_ones() {
+    for seed in 0..10 {
+        let trace = random_trace_of(40 + 10 * seed as usize, seed);
+        let (floor, peak) =
+            (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
+        let budget = floor + Bytes((peak - floor).0 * (1 + seed % 3) / 4);
+        let of = |policy| request(budget, 1e3, Duplex::Full, policy);
+        let simple = [Policy::Greedy, Policy::Accudnn, Policy::AutoSwap];
+        let simple = simple.iter().filter_map(|policy| planned(&trace, &of(*policy)).ok());
+        let best = simple.map(|plan| plan.makespan.0).fold(f64::INFINITY, f64::min);
+        let whole = planned(&trace, &of(Policy::Plimsoll));
+        let mut last = f64::INFINITY;
+        for polls in [0, 10, 100, 1000, u32::MAX] {
+            let left = Cell::new(polls);
+            let expired = || left.replace(left.get().saturating_sub(1)) == 0;
+            let limits = Limits { expired: Some(&expired), ..of(Policy::Plimsoll).limits };
+            let anytime = PlanRequest { limits, anytime: true, ..of(Policy::Plimsoll) };
+            let plan = planned(&trace, &anytime);
+            last = plan.as_ref().map_or(f64::INFINITY, |plan| plan.makespan.0);
+            assert!(last <= best * (1.0 + 1e-6), "{seed}, {polls} polls: {last} against {best}");
+            if polls == u32::MAX {
+                assert_eq!(plan, whole, "{seed}");
+            }
+        }
+        assert!(last.is_finite(), "{seed}: no plan");
+    }
 }
 
 #[test]

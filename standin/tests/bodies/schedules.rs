@@ -49,6 +49,7 @@ pub fn planned(program: &Program, policy: Policy) -> Option<Schedule> {
             limits: Limits { evaluations: Some(200), ..Limits::default() },
             seed: 1,
             without: Tricks::NONE,
+            anytime: false,
         };
         match plan(&program.trace, &request).expect("a sound trace") {
             Outcome::Planned(plan) => Some(plan.schedule),

@@ -10,12 +10,14 @@
 //!    ops that are too high, from the seeds again where that led astray, and in the end with bytes left free at every op;
 //!    whole tensors first, then parts of them, and these chunk by chunk, where they are large beside the pool.
 //! 4. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
+//! 5. *Whole plans on the way* (`anytime.rs`), where time may be up at any moment.
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
 //!
 //! What it does not do: run ops again earlier than just before the op that needs them; order transfers otherwise than by
 //! use.
 
+mod anytime;
 mod blocks;
 mod copies;
 mod moves;
@@ -30,6 +32,7 @@ use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
 use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
 use crate::windows::Cost;
+use anytime::Early;
 use plimsoll_ir::{Bytes, Seconds};
 use search::{Judged, Search};
 
@@ -88,9 +91,12 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let least = if allow.recompute { 0 } else { least_moved(task.trace, task.request.budget).0 };
     let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
     candidates.offer(keep(task)?);
-    let mut late = false;
+    let (mut late, mut early) = (false, Vec::new());
     if !candidates.settled() {
-        late = search_all(task, &mut candidates)?;
+        (late, early) = search_all(task, &mut candidates)?;
+    }
+    if late {
+        candidates.found.append(&mut early);
     }
     let offloading = offload_bound(task.trace, task.request.budget, &task.request.link).0;
     let others = task.request.uses(Trick::Policies);
@@ -107,6 +113,9 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
         candidates.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
     }
     let status = if late { Status::OutOfTime } else { Status::Feasible };
+    if late {
+        candidates.found.append(&mut early);
+    }
     let chosen = match candidates.choose() {
         Realised::Fits(fitting) if task.request.uses(Trick::Settle) => Realised::Fits(task.settle(fitting)?),
         as_found => as_found,
@@ -186,11 +195,13 @@ impl Candidates {
     }
 }
 
-/// Tells whether time was up before the search was done.
-fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
+/// Tells whether time was up before the search was done, and gives the whole plans that were made in case it would be.
+fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<(bool, Vec<Fitting>), PlanError> {
+    let early = if task.request.anytime { Some(Early::new(task)?) } else { None };
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
     let mut search = Search::new(task, &values, evaluations, usize::MAX);
+    search.early = early;
     if task.request.uses(Trick::Copies) {
         search.copy_blocks();
     }
@@ -208,7 +219,8 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, Plan
             address(task, &values, &mut search, candidates, runs)?;
         }
     }
-    Ok(search.late)
+    let Early { found, fault, .. } = search.early.take().unwrap_or_default();
+    fault.map_or(Ok((search.late, found)), Err)
 }
 
 /// Searches and addresses in turn, so many times at most, until what was found fits.
@@ -284,7 +296,10 @@ impl Tries<'_> {
         if cost.overflow == 0 {
             self.lowest = self.lowest.min(cost.seconds);
         }
-        if cost.overflow > 0 || !candidates.want(&cost) {
+        if search.late {
+            search.add_early(&found);
+        }
+        if cost.overflow > 0 || !candidates.want(&cost) || (search.late && search.early.is_some()) {
             return Ok((cost, Tried::Done));
         }
         if !self.task.request.uses(Trick::Packing) {

@@ -1,5 +1,6 @@
 //! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
 
+use super::anytime::{self, Early};
 use super::moves::{Change, Move};
 use super::seeds::{seeds, solutions};
 use super::{HAIR, SAME};
@@ -89,6 +90,8 @@ pub(super) struct Search<'a> {
     fresh: bool,
     /// What a byte that does not fit costs, beside one that goes over the link.
     strictness: f64,
+    /// Whole plans on the way, where they are asked for.
+    pub early: Option<Early>,
     pub late: bool,
 }
 
@@ -148,6 +151,7 @@ impl<'a> Search<'a> {
             chunks: 1,
             fresh: true,
             strictness: LENIENT,
+            early: None,
             late: false,
         };
         search.moves = search.moves();
@@ -171,6 +175,7 @@ impl<'a> Search<'a> {
                 let mut seeds: Vec<Found> =
                     seeds.map(|seed| self.found(Decisions { chunks, ..seed })).collect();
                 seeds.sort_by(|a, b| self.score(&a.judged).total_cmp(&self.score(&b.judged)));
+                self.add_early_seed(&seeds);
                 if self.task.request.uses(Trick::Restarts) {
                     self.restart(&seeds, share)
                 } else {
@@ -200,16 +205,48 @@ impl<'a> Search<'a> {
         found
     }
 
+    /// Gives addresses to what was found, where whole plans are asked for on the way and it is faster than those so far.
+    pub fn add_early(&mut self, found: &Found) {
+        if let Some(early) = self.early.as_mut().filter(|early| early.wants(found)) {
+            early.add(self.task, self.values, &self.margins, found);
+        }
+    }
+
+    /// The same for the best of the seeds that has addresses: as they are, or after a short search, with more and more bytes
+    /// left free at every op. The search goes on as if nothing had happened.
+    fn add_early_seed(&mut self, seeds: &[Found]) {
+        let Some(mut early) = self.early.take() else { return };
+        let (margins, random) = (self.margins.clone(), self.random.clone());
+        let tries = anytime::FREE.iter().flat_map(|free| (0..anytime::SEEDS).map(move |at| (*free, at)));
+        for (free, at) in tries {
+            let mut seed = seeds[at.min(seeds.len() - 1)].clone();
+            if let Some(part) = free {
+                self.leave(self.task.pool / part);
+                seed = self.found(seed.decisions);
+                seed = self.anneal(self.evaluations / anytime::SHORT, COLD, seed);
+            }
+            let fits = seed.judged.cost.overflow == 0 && early.is_faster(&seed);
+            tracing::debug!(free, at, fits, seconds = seed.judged.cost.seconds, "early");
+            if fits && early.add(self.task, self.values, &self.margins, &seed) {
+                break;
+            }
+        }
+        (self.margins, self.random) = (margins, random);
+        self.early = Some(early);
+    }
+
     /// Searches from several seeds, and goes on with the best two of what comes of it, then with the best.
     fn restart(&mut self, seeds: &[Found], share: u64) -> Found {
         let mut found = Vec::with_capacity(STARTS.len());
         for (at, heat) in STARTS {
             found.push(self.anneal(share, heat, seeds[at.min(seeds.len() - 1)].clone()));
+            self.add_early(&found[found.len() - 1]);
         }
         self.sort(&mut found);
         let mut found: Vec<Found> =
             found.into_iter().take(2).map(|found| self.anneal(share, COLD, found)).collect();
         self.sort(&mut found);
+        self.add_early(&found[0]);
         self.anneal(3 * share, COLD, found.swap_remove(0))
     }
 
