@@ -16,8 +16,13 @@
 //!
 //! What is read: convolutions, products with weights, batch and layer normalisation, ReLU and its kin, GELU, poolings,
 //! dropout, sums, concatenations, local response normalisation, embeddings, learned positions, multi-head attention with or
-//! without a causal mask, and whatever only moves elements about or computes shapes. What this folder deliberately does not
-//! do: open files, read weights, or run anything.
+//! without a causal mask, and whatever only moves elements about or computes shapes. Whatever else changes a number is
+//! refused with its node. Read with a note to the user: floats of 16 and 64 bits (all is computed in 32), dropout within
+//! attention (left out), a softmax at the end (the loss has it), normalisations without a shift (they get one), scales and
+//! biases that several layers have (each gets its own). Batch normalisation and dropout are read as in training, whether the
+//! file was exported for training or not. Constants that are added are biases, and trained.
+//!
+//! What this folder deliberately does not do: open files, read weights, or run anything.
 
 mod constant;
 mod error;

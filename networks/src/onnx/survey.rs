@@ -5,6 +5,7 @@
 use super::error::{OnnxError, Trouble, broken, shown};
 use super::graph::{Graph, attribute, float, int, ints, label, text};
 use super::proto::NodeProto;
+use std::collections::HashSet;
 
 /// The operators that are read, with their attributes; whatever says how a tensor is kept, and nothing of its value, is there, too.
 const OPERATORS: &[(&str, &[&str])] = &[
@@ -101,11 +102,10 @@ fn troubles_of(node: &NodeProto) -> Result<Vec<String>, OnnxError> {
         return Ok(vec![format!("operator {domain}{}", shown(op))]);
     };
     let mut all = Vec::new();
-    for (at, attribute) in node.attribute.iter().enumerate() {
-        if node.attribute[..at].iter().any(|before| before.name == attribute.name) {
-            let why = format!("attribute `{}` is there twice; export the file again", shown(&attribute.name));
-            return broken(label(node), why);
-        }
+    let mut names = HashSet::new();
+    if let Some(twice) = node.attribute.iter().find(|attribute| !names.insert(attribute.name.as_str())) {
+        let why = format!("attribute `{}` is there twice; export the file again", shown(&twice.name));
+        return broken(label(node), why);
     }
     for attribute in node.attribute.iter().filter(|a| !known.contains(&a.name.as_str())) {
         all.push(format!("{op} with attribute {}", shown(&attribute.name)));

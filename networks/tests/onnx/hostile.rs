@@ -231,6 +231,11 @@ fn files_that_ask_for_much_are_refused_soon() {
     assert!(judge_bytes(&file(&parts)));
     parts[7] = output(&"\u{1b}[2J".repeat(100_000));
     refused(&file(&parts), "?[2J?[2J");
+    // Attributes of one node, each with a name of its own.
+    let mut parts = small();
+    let attributes: Vec<Vec<u8>> = (0..300_000).map(|i| bytes(5, &text(1, &format!("a{i}")))).collect();
+    parts[5] = node("Flatten", &["b"], &["c"], &attributes);
+    refused(&file(&parts), "Flatten with attribute a0");
     // Messages within messages, much deeper than any file.
     let mut deep = Vec::new();
     for _ in 0..5000 {
@@ -300,7 +305,7 @@ fn changed_bytes_give_an_error_or_a_sound_network() {
 const SIZES: [i64; 12] = [1, 2, 3, 4, 4, 4, 8, 12, 0, -1, 1 << 31, i64::MAX];
 
 /// Operators that are read.
-const OPS: [&str; 40] = [
+const OPS: [&str; 41] = [
     "Conv",
     "Gemm",
     "MatMul",
@@ -338,6 +343,7 @@ const OPS: [&str; 40] = [
     "Range",
     "ConstantOfShape",
     "Cast",
+    "CastLike",
     "LayerNormalization",
     "BatchNormalization",
     "LRN",
