@@ -95,6 +95,8 @@ pub struct Import<'g> {
     pub notes: Vec<String>,
     /// The layer that a weight belongs to.
     pub owners: HashMap<usize, Owner>,
+    /// Weights that are no initialisers, by their identity: the values below keep them all.
+    pub computed: HashSet<usize>,
     /// Scales, shifts and biases that a layer has.
     pub taken: HashSet<usize>,
     /// Additions that are the bias of the layer before.
@@ -123,6 +125,7 @@ pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> R
         batch,
         notes: Vec::new(),
         owners: HashMap::new(),
+        computed: HashSet::new(),
         taken: HashSet::new(),
         biases: HashSet::new(),
         values: HashMap::new(),

@@ -91,6 +91,9 @@ impl Import<'_> {
         (outputs_last, bias): (bool, Option<usize>),
     ) -> Result<LayerId, OnnxError> {
         let owner = self.owner(weight);
+        if weight.initialiser.is_none() && !self.computed.insert(weight.identity()) {
+            return Err(unsupported(node, "one computed weight of several layers"));
+        }
         let outputs_last = outputs_last != weight.turned;
         let with_bias =
             matches!(kind, LayerKind::Conv { bias: true, .. } | LayerKind::FullyConnected { bias: true, .. });

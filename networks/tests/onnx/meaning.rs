@@ -312,6 +312,17 @@ fn a_weight_of_several_layers_is_the_same_in_all_of_them() {
 }
 
 #[test]
+fn a_computed_weight_of_several_layers_is_refused() {
+    let product = |from: &str, to: &str, weights: &str| node("MatMul", &[from, weights], &[to], &[]);
+    let twice = |other: &str| {
+        let doubled = |to: &str| node("Add", &["w", "w"], &[to], &[]);
+        positions(&[doubled("d"), doubled("d2"), product("x", "a", "d"), product("a", "b", other)])
+    };
+    assert_eq!(read(&twice("d2")).1, "conv, conv, conv", "two that are equal, but not one");
+    refused(&twice("d"), &["one computed weight of several layers", "node `b`"]);
+}
+
+#[test]
 fn scales_of_several_layers_are_trained_apart_with_a_word() {
     let norms = |scale: &str| {
         let norm =
