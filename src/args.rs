@@ -342,10 +342,10 @@ pub struct TrainArgs {
     #[arg(long, value_enum, default_value_t)]
     pub decay: DecayArg,
     /// Momentum of SGD
-    #[arg(long, value_name = "M", default_value_t = 0.9)]
+    #[arg(long, value_name = "M", default_value_t = 0.9, value_parser = values::momentum)]
     pub momentum: f32,
     /// Weight decay (L2 penalty)
-    #[arg(long, value_name = "W", default_value_t = 5e-4)]
+    #[arg(long, value_name = "W", default_value_t = 5e-4, value_parser = values::weight_decay)]
     pub weight_decay: f32,
     /// Seed of initial parameters, order of the data and dropout
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -61,6 +61,20 @@ pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Makes sure that two outputs are two files.
+pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Failure> {
+    match (one, other) {
+        (Some(one), Some(other)) => not_the_same(one, other),
+        _ => Ok(()),
+    }
+}
+
+/// Makes sure that a file can be made there, before the work of which it tells is begun.
+pub fn can_be_made(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::metadata(folder).map(drop).map_err(|error| Failure::file(path, "write", &error))
+}
+
 /// The one path of a file, which need not be there; none where its folder is not.
 fn place(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().or_else(|| {

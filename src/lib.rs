@@ -29,6 +29,7 @@ pub mod report;
 pub mod settings;
 pub mod study;
 pub mod task;
+mod terminal;
 pub mod trace_events;
 pub mod training;
 pub mod tried;

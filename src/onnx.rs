@@ -10,7 +10,7 @@ use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_networks::onnx::{External, OnnxError, OnnxNetwork, OnnxSource, name_in_file, read};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// No ONNX file is larger: protocol buffers end here, and exporters put the weights of larger networks into files beside it.
 const BYTES_MAX: u64 = 1 << 31;
@@ -29,7 +29,7 @@ pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, Fail
 /// The network that a spec names: one of the zoo, or one from a file of which the study in this folder keeps the architecture.
 pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, Failure> {
     let Some(name) = name_in_file(&spec.name) else { return Ok(plimsoll_networks::build(spec)?) };
-    let path = kept(folder);
+    let path = Study::at(Some(folder), spec).architecture();
     if !path.exists() {
         let message = format!("`{}` is from an ONNX file, and {} is not there", spec.name, path.display());
         return Err(
@@ -49,7 +49,7 @@ pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, Failure> {
 /// Keeps the architecture in a study's folder; where another is kept there only if all is to be `fresh`, and nothing was trained
 /// with that one.
 pub fn keep(study: &Study, architecture: &[u8], fresh: bool) -> Result<(), Failure> {
-    let path = kept(study.folder());
+    let path = study.architecture();
     match fs::read(&path) {
         Ok(there) if there == architecture => Ok(()),
         Ok(_) if !fresh => {
@@ -60,11 +60,6 @@ pub fn keep(study: &Study, architecture: &[u8], fresh: bool) -> Result<(), Failu
         Ok(_) => study.without_training().and_then(|()| files::write_bytes(&path, architecture)),
         Err(_) => files::write_bytes(&path, architecture),
     }
-}
-
-/// Where a study keeps the architecture.
-fn kept(folder: &Path) -> PathBuf {
-    folder.join("network.onnx")
 }
 
 fn read_as(path: &Path, name: &str, image: Option<[u32; 2]>) -> Result<OnnxNetwork, Failure> {

@@ -14,6 +14,7 @@
 //! counted. Results never come this way: they go to stdout.
 
 use crate::failure::Failure;
+use crate::terminal;
 use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -67,7 +68,7 @@ struct Shown {
 pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
     let human = format == MessageFormat::Human;
     let progress = !quiet && (!human || io::stderr().is_terminal());
-    let target = if human { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if human { terminal::target() } else { ProgressDrawTarget::hidden() };
     SHOWN.get_or_init(|| Shown { format, progress, bars: MultiProgress::with_draw_target(target) });
     let level = match (quiet, verbose) {
         (true, _) => "error",
@@ -89,7 +90,9 @@ pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
 pub fn failure(format: MessageFormat, failure: &Failure) {
     let Failure { exit, message, help } = failure;
     match format {
-        MessageFormat::Human => eprintln!("error: {failure}"),
+        MessageFormat::Human => {
+            let _ = writeln!(io::stderr().lock(), "error: {failure}");
+        }
         MessageFormat::Json => {
             tell(&json!({"event": "error", "exit": *exit as u8, "message": message, "help": help}));
         }
@@ -308,7 +311,9 @@ struct BetweenBars;
 
 impl Write for BetweenBars {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        aside(|| io::stderr().write_all(bytes)).map(|()| bytes.len())
+        // As in `tell`.
+        let _ = aside(|| io::stderr().write_all(bytes));
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -3,10 +3,11 @@
 //! Nothing else is ever written there, and `--fresh` removes nothing else.
 
 use crate::failure::Failure;
+use crate::files;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_profiler::Header;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -151,6 +152,40 @@ impl Study {
     /// Parameters and optimizer state of the last run.
     pub fn checkpoint(&self) -> PathBuf {
         self.folder.join("training.safetensors")
+    }
+
+    /// The architecture of a network that is from a file.
+    pub fn architecture(&self) -> PathBuf {
+        self.folder.join("network.onnx")
+    }
+
+    /// All files that it may hold.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let others = vec![self.journal(), self.profile(), self.checkpoint(), self.architecture()];
+        [others, self.choice()].concat()
+    }
+
+    /// Makes sure that none of its files would be written over.
+    pub fn is_not(&self, output: &Path) -> Result<(), Failure> {
+        self.files().iter().try_for_each(|file| files::not_the_same(file, output))
+    }
+
+    /// Keeps other runs from training in it until what is given is dropped.
+    pub fn lock(&self) -> Result<Option<fs::File>, Failure> {
+        let Ok(folder) = fs::File::open(&self.folder) else { return Ok(None) };
+        match folder.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                let message = format!("another run trains in {}", self.folder.display());
+                Err(Failure::usage(message)
+                    .help("wait for its end, or choose another folder with --study DIR"))
+            }
+            // Not every file system knows locks.
+            Err(TryLockError::Error(error)) => {
+                tracing::debug!("{} cannot be locked: {error}", self.folder.display());
+                Ok(None)
+            }
+            Ok(()) => Ok(Some(folder)),
+        }
     }
 
     /// The folder.

@@ -346,11 +346,29 @@ impl Task {
     }
 
     /// The budget of a study: what is given, else on a GPU what the study was begun with, unless it is to be `fresh`: what is free
-    /// changes from run to run, and a study is of one budget. Else as [`Task::budget`] says.
-    pub fn budget_in(&self, study: &StudyArgs, given: Option<Size>) -> Result<Bytes, Failure> {
+    /// changes from run to run, and a study is of one budget. Else as [`Task::budget`] says; on a processor at least what
+    /// keeps everything of the least batch that is wanted, where less does not train it.
+    pub fn budget_in(&self, study: &StudyArgs, given: Option<Size>, least: u64) -> Result<Bytes, Failure> {
         let asks = given.is_none() && !study.fresh && matches!(self.setup, Setup::Cuda(_));
         let begun = asks.then(|| Study::at(study.study.as_deref(), &self.network.spec).budget());
-        begun.flatten().map_or_else(|| self.budget(given), Ok)
+        if let Some(budget) = begun.flatten() {
+            return Ok(budget);
+        }
+        let budget = self.budget(given)?;
+        if given.is_none()
+            && matches!(self.setup, Setup::Cpu(_))
+            && self.largest_trainable(budget, least)?.is_none_or(|largest| largest < least)
+        {
+            return self.budget_of(least);
+        }
+        Ok(budget)
+    }
+
+    /// What keeping everything takes at a batch, as far as the machine has it.
+    fn budget_of(&self, batch: u64) -> Result<Bytes, Failure> {
+        let machine = self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2));
+        let peak = self.trace(batch)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+        Ok(peak.min(Size::Share(MACHINE_SHARE).of(machine)))
     }
 
     /// The budget in bytes: what is given (a share is one of the device's memory), or [`UNBUDGETED_BATCH`]'s, or on a GPU what
@@ -369,8 +387,7 @@ impl Task {
         if let Some(size) = given {
             return Ok(size.of(machine));
         }
-        let peak = self.trace(UNBUDGETED_BATCH)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-        Ok(peak.min(Size::Share(MACHINE_SHARE).of(machine)))
+        self.budget_of(UNBUDGETED_BATCH)
     }
 
     /// The largest batch, up to `limit`, that can be trained with everything kept or everything swapped.
@@ -547,6 +564,13 @@ pub fn data_for(source: &DataSource, network: &Network) -> Result<Split, Failure
     match source {
         DataSource::Text(file) => text(file.as_deref(), network.spec.image),
         DataSource::Synthetic(samples) => {
+            let NetworkSpec { image: [height, width], channels, .. } = network.spec;
+            let sample = [4, height, width, channels].into_iter().map(u64::from).fold(1, u64::saturating_mul);
+            let needed = Bytes(samples.saturating_mul(sample).saturating_mul(11) / 10);
+            if let Some(available) = cpu::available_bytes().filter(|available| needed > *available) {
+                let message = format!("{samples} samples take {needed} of memory, and {available} are there");
+                return Err(Failure::usage(message).help("choose fewer with --data synthetic:SAMPLES"));
+            }
             let set = |samples: u64, seed| data::synthetic_like(network, samples as usize, seed);
             Ok(Split { train: set(*samples, 1), test: set((*samples / 10).max(1), 2) })
         }

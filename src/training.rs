@@ -107,6 +107,7 @@ pub fn train(
     manner: Manner,
 ) -> Result<Trained, Failure> {
     let Manner { fresh, timed, quiet } = manner;
+    let _alone = study.lock()?;
     let loading = progress::spinner("load", quiet);
     let (mut trainer, per_epoch) = set_up(task, config, schedule, args)?;
     drop(loading);

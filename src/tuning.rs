@@ -49,10 +49,15 @@ pub struct TuneRequest<'a> {
     pub epochs: u64,
 }
 
+/// The least batch to consider, as the options say.
+pub fn least(search: &SearchArgs, rate: &RateArgs) -> u64 {
+    search.min_batch.unwrap_or(rate.base_batch)
+}
+
 impl<'a> TuneRequest<'a> {
     /// As the options say.
     pub fn new(budget: Bytes, search: &SearchArgs, rate: &'a RateArgs, epochs: u64) -> TuneRequest<'a> {
-        let min_batch = search.min_batch.unwrap_or(rate.base_batch);
+        let min_batch = least(search, rate);
         TuneRequest { budget, min_batch, max_batch: search.max_batch, rate, epochs }
     }
 

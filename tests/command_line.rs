@@ -416,6 +416,20 @@ fn options_of_another_device_are_refused() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_reader_of_errors_that_went_away_changes_no_exit_code() {
+    for format in ["human", "json"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let status = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(["verify", "--network", "mlp", "--budget", "1KiB", "--message-format", format])
+            .stderr(full)
+            .stdout(std::process::Stdio::null())
+            .status();
+        assert_eq!(status.expect("the program starts").code(), Some(3), "{format}");
+    }
+}
+
+#[test]
 fn what_was_measured_in_one_study_is_used_in_another() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();

@@ -61,15 +61,28 @@ fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) 
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     assert!(state() == before, "what was trained is as it was");
     // What is refused has forgotten nothing, and nothing is written over what the study keeps.
-    for out in ["chosen.schedule.json", "training.safetensors"] {
-        let refused = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-            .args(["run", "--epochs", "12", "--fresh", "--trace-out"])
-            .args([&study.join(out), study])
+    let refused = |line: &[&str], expected: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(line)
+            .env("XDG_CACHE_HOME", folder.join("cache"))
+            .current_dir(study)
             .output()
             .expect("the program starts");
-        assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(expected), "{line:?}: {said}");
         assert!(state() == before, "what was trained is as it was");
+    };
+    for out in ["chosen.schedule.json", "training.safetensors", "tuning.json"] {
+        refused(&["run", ".", "--epochs", "12", "--fresh", "--trace-out", out], "would be overwritten");
+        refused(&["report", ".", "-o", out], "would be overwritten");
     }
+    refused(&["run", ".", "--fresh", "--trace-out", "a", "--memory-snapshot", "a"], "would be overwritten");
+    refused(&["run", ".", "--fresh", "--trace-out", "no/such"], "cannot write no/such");
+    refused(&["run", ".", "--fresh", "--data", "synthetic:5"], "fewer than the batch");
+    let other = std::fs::File::open(study).expect("a folder");
+    other.lock().expect("nobody trains in it");
+    refused(&["run", ".", "--fresh"], "another run trains in");
+    drop(other);
     let events = std::fs::read_to_string(out).expect("the events");
     let events: serde_json::Value = serde_json::from_str(&events).expect("JSON");
     let events = events["traceEvents"].as_array().expect("a list");

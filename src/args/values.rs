@@ -42,22 +42,37 @@ impl FromStr for DataSource {
     fn from_str(text: &str) -> Result<DataSource, String> {
         let wanted = "data is `digits`, `text`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER`, `cifar10:FOLDER` or \
                       `text:FILE`";
-        match text.split_once(':').unwrap_or((text, "")) {
-            ("digits", "") => Ok(DataSource::Digits),
-            ("text", "") => Ok(DataSource::Text(None)),
-            ("text", file) => Ok(DataSource::Text(Some(file.into()))),
-            ("synthetic", "") => Ok(DataSource::Synthetic(4096)),
-            ("synthetic", count) => {
+        match text.split_once(':') {
+            None if text == "digits" => Ok(DataSource::Digits),
+            None if text == "text" => Ok(DataSource::Text(None)),
+            None if text == "synthetic" => Ok(DataSource::Synthetic(4096)),
+            Some(("synthetic", count)) => {
                 let samples = count.parse().ok().filter(|n| *n > 0);
                 samples
                     .map(DataSource::Synthetic)
                     .ok_or_else(|| format!("`{count}` is no number of samples; {wanted}"))
             }
-            ("mnist", folder) if !folder.is_empty() => Ok(DataSource::Mnist(folder.into())),
-            ("cifar10", folder) if !folder.is_empty() => Ok(DataSource::Cifar10(folder.into())),
+            Some((kind @ ("text" | "mnist" | "cifar10"), "")) => {
+                Err(format!("`{kind}:` names no file or folder; {wanted}"))
+            }
+            Some(("text", file)) => Ok(DataSource::Text(Some(file.into()))),
+            Some(("mnist", folder)) => Ok(DataSource::Mnist(folder.into())),
+            Some(("cifar10", folder)) => Ok(DataSource::Cifar10(folder.into())),
             _ => Err(wanted.into()),
         }
     }
+}
+
+/// A share of the old momentum to keep.
+pub fn momentum(text: &str) -> Result<f32, String> {
+    let share = text.parse().ok().filter(|share: &f32| (0.0..1.0).contains(share));
+    share.ok_or_else(|| "momentum is a number from 0 to below 1, such as 0.9".to_owned())
+}
+
+/// A penalty on the size of weights.
+pub fn weight_decay(text: &str) -> Result<f32, String> {
+    let penalty = text.parse().ok().filter(|penalty: &f32| (0.0..=1.0).contains(penalty));
+    penalty.ok_or_else(|| "weight decay is a number from 0 to 1, such as 5e-4".to_owned())
 }
 
 /// Where the host side of the swapped tensors lies.

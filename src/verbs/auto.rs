@@ -8,7 +8,7 @@ use crate::report::study::Tuned;
 use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::training::{Manner, Trained, train};
-use crate::tuning::{TuneRequest, tune};
+use crate::tuning::{TuneRequest, least, tune};
 use crate::verbs::profile::{how_known, measure};
 use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
@@ -20,24 +20,23 @@ use plimsoll_ir::schedule::Schedule;
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let fresh = args.study.fresh;
-    let budget = task.budget_in(&args.study, args.search.budget)?;
+    let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let limit = request.limit(&task)?;
     let study = task.study(&args.study)?;
-    if fresh {
-        let measured = vec![study.journal(), study.profile(), study.checkpoint()];
-        study.forget(&[measured, study.choice()].concat())?;
-    }
-    task.keep_architecture(&study, fresh)?;
     let mut tables = Vec::new();
-    let (config, schedule) = match earlier(&study, &task, &request)? {
+    let known = if fresh { None } else { earlier(&study, &task, &request)? };
+    let (config, schedule) = match known {
         Some((config, schedule)) => {
+            task.keep_architecture(&study, fresh)?;
             tracing::info!("using the choice in {}; --fresh makes a new one", study.config().display());
             tables.push(kept_choice(&config));
             (config, schedule)
         }
         None => {
-            let mut profile = measure(&task, budget, limit, &study, fresh, quiet)?;
+            let trained = vec![study.journal(), study.profile(), study.checkpoint()];
+            let forgotten = fresh.then(|| [trained, study.choice()].concat());
+            let mut profile = measure(&task, budget, limit, &study, forgotten.as_deref(), quiet)?;
             let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
             keep(&study, &tuned, &profile)?;
             tables.extend([choice(&tuned), figures(&tuned)]);

@@ -21,6 +21,7 @@ use plimsoll_profiler::{
 };
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
+use std::path::PathBuf;
 
 /// Naive swapping is planned for a link of this rate before the link was measured; the order of its commands is the same
 /// for every rate.
@@ -29,25 +30,23 @@ pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 /// Runs the verb.
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
-    let budget = task.budget_in(&args.study, args.budget)?;
+    let budget = task.budget_in(&args.study, args.budget, task.smallest_batch())?;
     let study = task.study(&args.study)?;
-    task.keep_architecture(&study, args.study.fresh)?;
-    if args.study.fresh {
-        study.forget(&[study.journal(), study.profile()])?;
-    }
+    let forgotten = args.study.fresh.then(|| vec![study.journal(), study.profile()]);
     let limit = task.most(args.max_batch)?;
-    let profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
+    let profile = measure(&task, budget, limit, &study, forgotten.as_deref(), quiet)?;
     tables(&profile, &study)
 }
 
 /// Measures at fractions of the largest trainable batch, at most `limit`, or goes on measuring, and keeps the profile in the
-/// study. What any study measured of the same is taken as it is, unless it is to be `fresh`.
+/// study. What any study measured of the same is taken as it is, unless all is measured anew; then what stands in the study is
+/// `forgotten`, as soon as it is sure that there is something to measure.
 pub fn measure(
     task: &Task,
     budget: Bytes,
     limit: u64,
     study: &Study,
-    fresh: bool,
+    forgotten: Option<&[PathBuf]>,
     quiet: bool,
 ) -> Result<Profile, Failure> {
     let looking = progress::spinner("limits", quiet);
@@ -63,6 +62,13 @@ pub fn measure(
     let mut batches: Vec<u64> =
         fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
     batches.dedup();
+    let (fresh, forgotten) = (forgotten.is_some(), forgotten.unwrap_or_default());
+    // A training of another network is in its way, unless that is forgotten, too.
+    if forgotten.contains(&study.checkpoint()) {
+        study.forget(&[study.checkpoint()])?;
+    }
+    task.keep_architecture(study, fresh)?;
+    study.forget(forgotten)?;
     if let Some(device) = task.setup.model() {
         tracing::warn!("{} is not here: all times are those of a model of it", device.sheet.product);
         let profile = task.modelled_profile(&device, budget, &batches)?;

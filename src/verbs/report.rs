@@ -32,6 +32,13 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
         }
         _ => return Err(Failure::usage("a report is of a study, or of a trace and its schedule")),
     };
+    let inputs = [&args.reported.trace, &args.reported.schedule].into_iter().flatten().cloned();
+    let study = args.reported.study.as_deref().map(|folder| Study::of_config(folder).0);
+    let kept =
+        study.iter().flat_map(|study| study.files().into_iter().filter(|file| *file != study.report()));
+    for (input, out) in inputs.chain(kept).flat_map(|input| args.out.as_ref().map(|out| (input, out))) {
+        files::not_the_same(&input, out)?;
+    }
     if format == Format::Json {
         let text = report.json() + "\n";
         match &args.out {
@@ -41,9 +48,6 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
         return Ok(Vec::new());
     }
     let place = args.out.clone().unwrap_or(place);
-    for input in [&args.reported.trace, &args.reported.schedule].into_iter().flatten() {
-        files::not_the_same(input, &place)?;
-    }
     Ok(vec![write(&report, &place)?])
 }
 

@@ -32,10 +32,13 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let data = data_for(&args.data.data, &network)?;
     let task = Task::of(network, data, setup_of(&config, args)?)?;
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
-        for input in [&path, &study.folder().join(&config.schedule), &study.profile(), &study.checkpoint()] {
+        files::can_be_made(out)?;
+        study.is_not(out)?;
+        for input in [&path, &study.folder().join(&config.schedule)] {
             files::not_the_same(input, out)?;
         }
     }
+    files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?;
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
     let manner = Manner { fresh: args.fresh, timed, quiet };
     let trained = train(&task, &config, &schedule, &args.train, &study, manner)?;

@@ -2,7 +2,7 @@
 
 use crate::args::SimulateArgs;
 use crate::failure::Failure;
-use crate::files::not_the_same;
+use crate::files::{not_each_other, not_the_same};
 use crate::memory_snapshot::MemorySnapshot;
 use crate::output::{Cell, Table};
 use crate::trace_events::{TraceEvents, cause, describe};
@@ -24,6 +24,7 @@ pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
             not_the_same(input, output)?;
         }
     }
+    not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?;
     if let Some(path) = &args.memory_snapshot {
         MemorySnapshot::new(&trace, &schedule, &timeline).write(path)?;
         tracing::info!("{} opens in pytorch.org/memory_viz", path.display());

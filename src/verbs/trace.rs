@@ -20,6 +20,9 @@ pub const MODELLED: &str = "-modelled-";
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
+    if let Some(output) = &args.output {
+        args.onnx.iter().chain(&args.profile).try_for_each(|input| files::not_the_same(input, output))?;
+    }
     let network = network(args.name.as_deref(), args.onnx.as_deref(), &args.shape)?;
     let draw = draw(args, &network)?;
     match args.device {

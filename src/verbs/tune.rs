@@ -7,7 +7,7 @@ use crate::files;
 use crate::output::{Cell, Table};
 use crate::study::Study;
 use crate::task::{Setup, Task};
-use crate::tuning::{Measured, TuneRequest, Tuned, tune};
+use crate::tuning::{Measured, TuneRequest, Tuned, least, tune};
 use crate::verbs::profile::{how_known, measure};
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
@@ -16,16 +16,14 @@ use plimsoll_tuner::model::Model;
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
-    let budget = task.budget_in(&args.study, args.search.budget)?;
+    let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let limit = request.limit(&task)?;
     let study = task.study(&args.study)?;
     study.without_training()?;
-    if args.study.fresh {
-        study.forget(&[vec![study.journal(), study.profile()], study.choice()].concat())?;
-    }
-    task.keep_architecture(&study, args.study.fresh)?;
-    let mut profile = measure(&task, budget, limit, &study, args.study.fresh, quiet)?;
+    let measured = vec![study.journal(), study.profile()];
+    let forgotten = args.study.fresh.then(|| [measured, study.choice()].concat());
+    let mut profile = measure(&task, budget, limit, &study, forgotten.as_deref(), quiet)?;
     let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
     keep(&study, &tuned, &profile)?;
     tracing::info!("`plimsoll report {}` shows all of it", study.folder().display());

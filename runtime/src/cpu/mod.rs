@@ -16,8 +16,9 @@ mod stream;
 mod system;
 
 pub use memory::HostMemory;
+pub use system::available_bytes;
 pub use system::machine_bytes;
-pub(crate) use system::{available_bytes, system_name};
+pub(crate) use system::system_name;
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,

@@ -11,7 +11,7 @@ use std::path::Path;
 const UNLIMITED: u64 = 1 << 60;
 
 /// What the system could give now; none where it does not say.
-pub(crate) fn available_bytes() -> Option<Bytes> {
+pub fn available_bytes() -> Option<Bytes> {
     let groups = own_groups().into_iter().map(|group| Bytes(group.limit.saturating_sub(group.used)));
     groups.chain(meminfo("MemAvailable:")).min()
 }

@@ -1,0 +1,68 @@
+//! Stderr as a terminal to draw bars on, which may go away while the work goes on.
+//!
+//! What cannot be drawn is left undrawn: a window that is closed, or a pipe whose reader ended, is no reason to lose a training.
+
+use console::Term;
+use indicatif::{ProgressDrawTarget, TermLike};
+use std::io;
+
+/// Where bars are drawn: stderr, where that is a terminal, else nowhere.
+pub(crate) fn target() -> ProgressDrawTarget {
+    let terminal = Term::buffered_stderr();
+    match terminal.is_term() {
+        true => ProgressDrawTarget::term_like(Box::new(Forgiving(terminal))),
+        false => ProgressDrawTarget::hidden(),
+    }
+}
+
+/// A terminal on which nothing ever fails.
+#[derive(Debug)]
+struct Forgiving(Term);
+
+/// Forgets whether something was drawn.
+#[expect(clippy::needless_pass_by_value, reason = "it takes what a drawing gave")]
+fn forgiven(_drawn: io::Result<()>) -> io::Result<()> {
+    Ok(())
+}
+
+impl TermLike for Forgiving {
+    fn width(&self) -> u16 {
+        self.0.size().1
+    }
+
+    fn height(&self) -> u16 {
+        self.0.size().0
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        forgiven(self.0.move_cursor_up(n))
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        forgiven(self.0.move_cursor_down(n))
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        forgiven(self.0.move_cursor_right(n))
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        forgiven(self.0.move_cursor_left(n))
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        forgiven(self.0.write_line(text))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        forgiven(self.0.write_str(text))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        forgiven(self.0.clear_line())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        forgiven(self.0.flush())
+    }
+}
