@@ -150,6 +150,26 @@ fn a_schedule_is_reported_as_it_is() {
 }
 
 #[test]
+fn what_keeping_everything_takes_is_one_number_with_times_and_without() {
+    let folder = planned();
+    let folder = folder.path();
+    printed(folder, "trace resnet20 --batch 8 -o timeless.json");
+    printed(folder, "plan timeless.json --budget 50% --link 100MB/s -o u.json");
+    for files in ["--trace t.json --schedule s.json", "--trace timeless.json --schedule u.json"] {
+        let memory = &json(folder, &format!("report {files}"))["memory"];
+        let bytes = memory["keeping_everything_bytes"].as_u64().expect("bytes");
+        let budget = memory["budget_bytes"].as_u64().expect("bytes");
+        assert!(bytes.abs_diff(2 * budget) <= 2, "the budget is half of it: {bytes} {budget}");
+        let explained = json(folder, &format!("explain {files}"));
+        let said = explained["explanation"]["limit_budget"].as_str().expect("words");
+        let words = format!("keeping everything takes {} at", plimsoll::ir::Bytes(bytes));
+        assert!(said.starts_with(&words), "{said}");
+        let page = format!("report {files} --out page.html");
+        assert!(printed(folder, &page).contains("page.html"));
+    }
+}
+
+#[test]
 fn the_addresses_of_a_report_never_overlap_and_lie_in_the_pool() {
     let folder = planned();
     let report = json(folder.path(), "report --trace t.json --schedule s.json");

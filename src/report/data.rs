@@ -250,7 +250,9 @@ pub struct Memory {
     pub host_bytes: u64,
     /// Pool bytes in use, as steps.
     pub pool: StepSeries,
-    /// The same were everything kept (its own timeline, without a budget).
+    /// The least that keeps everything, parameters included: every op run in its leanest way.
+    pub keeping_everything_bytes: u64,
+    /// The pool's bytes in use were everything kept so (its own timeline, without a budget).
     pub keeping_everything: StepSeries,
     /// Bytes of host copies.
     pub host: StepSeries,
@@ -333,7 +335,7 @@ pub struct Fit {
 pub struct FitKind {
     /// Such as `conv2d forward`.
     pub kind: String,
-    /// Median of the absolute relative errors.
+    /// Median of |measured / predicted - 1|.
     pub median_error: f64,
     /// The largest of them.
     pub worst_error: f64,

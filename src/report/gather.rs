@@ -157,6 +157,7 @@ fn memory(trace: &Trace, schedule: &Schedule, predicted: &Timeline, names: &mut 
         alive_bytes: predicted.peak(trace, schedule).0,
         host_bytes: host_slab(trace, schedule).bytes().0,
         pool: steps(pool.iter().map(|step| (step.from, step.bytes.0))),
+        keeping_everything_bytes: trace.memory().peak().map_or(trace.resident_bytes, |(_, bytes)| bytes).0,
         keeping_everything: steps(keeping_everything(trace)),
         host: steps(host_bytes_over_time(trace, schedule, predicted)),
         in_flight: steps(bytes_in_flight_over_time(trace, schedule, predicted)),
@@ -181,23 +182,14 @@ fn steps(values: impl IntoIterator<Item = (Seconds, u64)>) -> StepSeries {
     series
 }
 
-/// Bytes of all tensors alive and of the running op's workspace, were everything kept and every op run in its fastest way.
+/// Bytes in use beside what is resident, were everything kept and every op run in its leanest way.
 fn keeping_everything(trace: &Trace) -> Vec<(Seconds, u64)> {
-    let (mut born, mut freed) = (vec![0; trace.ops.len() + 1], vec![0; trace.ops.len() + 1]);
-    for (tensor, life) in trace.tensors.iter().zip(trace.lives()) {
-        if let Some(life) = life {
-            born[life.ops().start] += tensor.bytes.0;
-            freed[life.ops().end] += tensor.bytes.0;
-        }
-    }
-    let (mut at, mut alive, mut values) = (Seconds::ZERO, 0, Vec::with_capacity(trace.ops.len() + 1));
-    for (i, op) in trace.ops.iter().enumerate() {
-        alive = alive + born[i] - freed[i];
-        let own = (op.seconds, op.workspace_bytes);
-        let others = op.alternatives.iter().map(|way| (way.seconds, way.workspace_bytes));
-        let fastest = others.fold(own, |best, way| if way.0 < best.0 { way } else { best });
-        values.push((at, alive + fastest.1.0));
-        at += fastest.0;
+    let (mut at, mut values) = (Seconds::ZERO, Vec::with_capacity(trace.ops.len() + 1));
+    for (op, in_use) in trace.ops.iter().zip(trace.memory().in_use) {
+        values.push((at, in_use.saturating_sub(trace.resident_bytes).0));
+        let own = (op.workspace_bytes, op.seconds);
+        let others = op.alternatives.iter().map(|way| (way.workspace_bytes, way.seconds));
+        at += others.fold(own, |best, way| if way < best { way } else { best }).1;
     }
     values.push((at, 0));
     values

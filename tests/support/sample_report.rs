@@ -277,6 +277,7 @@ fn memory(lanes: &Lanes, stages: &[Stage]) -> Memory {
         )
     });
     let resident_bytes = pool_bytes / 5;
+    let kept = steps(kept);
     Memory {
         budget_bytes: (pool_bytes + resident_bytes) / 100 * 104,
         resident_bytes,
@@ -284,7 +285,8 @@ fn memory(lanes: &Lanes, stages: &[Stage]) -> Memory {
         alive_bytes: pool.bytes.iter().copied().max().unwrap_or(0),
         host_bytes: host.bytes.iter().copied().max().unwrap_or(0),
         pool,
-        keeping_everything: steps(kept),
+        keeping_everything_bytes: resident_bytes + kept.bytes.iter().copied().max().unwrap_or(0),
+        keeping_everything: kept,
         host,
         in_flight: steps(lanes.moving.iter().copied()),
         addresses,

@@ -10,8 +10,7 @@ const HOLD_LOOKS = [
 
 function memory() {
   const m = report.memory;
-  const most = (series) => series.bytes.reduce((a, b) => Math.max(a, b), 0);
-  const without = m.keeping_everything.bytes.length ? m.resident_bytes + most(m.keeping_everything) : null;
+  const without = m.keeping_everything_bytes;
   const device = m.resident_bytes + m.pool_bytes;
   return section(
     "memory",
@@ -19,13 +18,12 @@ function memory() {
     "Memory",
     facts([
       ["Device memory", bytes(device), `${percent(device / m.budget_bytes)} of the budget of ${bytes(m.budget_bytes)}`],
-      known(without) && ["Keeping everything", bytes(without), without > m.budget_bytes ? `${digits(without / m.budget_bytes, 3)} times the budget` : "within the budget"],
+      ["Keeping everything", bytes(without), without > m.budget_bytes ? `${digits(without / m.budget_bytes, 3)} times the budget` : "within the budget"],
       ["Always there", bytes(m.resident_bytes), "parameters, optimizer state and what else stays"],
       ["Pool", bytes(m.pool_bytes), `${bytes(m.alive_bytes)} at most in use at one time`],
       ["Host memory", bytes(m.host_bytes), "for what is swapped"],
     ]),
-    bytesPlot(m, device, without),
-    m.addresses.start.length ? addressPlot(m) : null,
+    ...(endOfMemory() > 1 ? [bytesPlot(m, device, without), m.addresses.start.length ? addressPlot(m) : null] : [element("p", {}, "No command takes any time here, so that nothing can be drawn over time.")]),
   );
 }
 
@@ -34,18 +32,19 @@ const endOfMemory = () => Math.max(1, ...[report.memory.pool, report.memory.keep
 
 function bytesPlot(m, device, without) {
   const hasHost = m.host.bytes.some((b) => b > 0);
+  const drawn = endOf(m.keeping_everything) > 0;
   const moves = m.in_flight.bytes.some((b) => b > 0);
   const lines = [
     { name: "in use on the device", series: m.pool, plus: m.resident_bytes, colour: "blue", mark: "area", style: { width: 2 }, area: true },
-    known(without) ? { name: "were everything kept", series: m.keeping_everything, plus: m.resident_bytes, colour: "red", mark: "dash", style: { width: 1.8, type: "dashed" } } : null,
+    drawn ? { name: "were everything kept", series: m.keeping_everything, plus: m.resident_bytes, colour: "red", mark: "dash", style: { width: 1.8, type: "dashed" } } : null,
     hasHost ? { name: "copies on the host", series: m.host, plus: 0, colour: "green", mark: "line", style: { width: 1.8 } } : null,
     moves ? { name: "on their way", series: m.in_flight, plus: 0, colour: "purple", mark: "dot", style: { width: 1.5, type: "dotted" } } : null,
   ].filter(Boolean);
-  const highest = Math.max(m.budget_bytes, device, without || 0, ...lines.map((l) => l.plus + l.series.bytes.reduce((a, b) => Math.max(a, b), 0)));
+  const highest = Math.max(m.budget_bytes, device, without, ...lines.map((l) => l.plus + l.series.bytes.reduce((a, b) => Math.max(a, b), 0)));
   return plot({
     id: "bytes",
     title: "Memory over one iteration",
-    caption: `As predicted. ${known(without) ? "What keeping everything would need is drawn on its own timeline, which no budget slows down." : ""}`,
+    caption: `As predicted. ${drawn ? "What keeping everything would need is drawn on its own timeline, which no budget slows down." : ""}`,
     about: `Budget ${bytes(m.budget_bytes)}; in use at most ${bytes(m.resident_bytes + m.alive_bytes)}.`,
     zoom: "time",
     end: endOfMemory,
