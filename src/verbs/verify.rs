@@ -59,11 +59,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
             ("iterations", "iterations", args.iterations.into()),
             ("threads", "compute threads", u64::from(task.setup.threads()).into()),
             ("regions", "regions compared", (kept.names().count() as u64).into()),
-            (
-                "keep_bytes",
-                "keeping everything takes",
-                (trace.resident_bytes + keep.schedule.pool_bytes).into(),
-            ),
+            ("keep_bytes", "keeping everything takes", peak.into()),
             ("peak_bytes", "planned", (trace.resident_bytes + plan.schedule.pool_bytes).into()),
             ("offloaded_bytes", "offloaded in an iteration", moves.offloaded.into()),
             ("recomputed_ops", "recomputed ops", Cell::Count(moves.recomputed)),
