@@ -50,6 +50,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     }
     let manner = Manner { fresh, timed: false, quiet };
     let trained = train(&task, &config, &schedule, &args.train, &study, manner)?;
+    doubtful(&config, &trained);
     tables.push(outcome(&task, &config, &trained, &study));
     tables.extend(report::after_training(&study, &trained)?);
     Ok(tables)
@@ -110,6 +111,22 @@ fn kept_choice(config: &Config) -> Table {
             ("iteration_seconds", "measured when tuned", measured.map(|m| m.iteration_seconds).into()),
         ],
     )
+}
+
+/// Says so where training took longer or shorter than the prediction's stated error allows.
+fn doubtful(config: &Config, trained: &Trained) {
+    let (predicted, stated) = (config.predicted.iteration_seconds, config.predicted.relative_error);
+    let off = trained.iteration / predicted - 1.0;
+    if trained.iterations > trained.resumed_at && off.abs() > stated {
+        tracing::warn!(
+            "an iteration took {} in training, {:+.1} % off the predicted {predicted}, for which an error of {:.1} % was stated: \
+             the machine was busier or calmer than when it was measured, or the profile is of another time; \
+             `plimsoll profile --fresh` measures anew",
+            trained.iteration,
+            off * 100.0,
+            stated * 100.0
+        );
+    }
 }
 
 /// What training gave, predicted beside measured.
