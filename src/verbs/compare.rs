@@ -8,10 +8,10 @@ use crate::args::CompareArgs;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Table, print};
 use crate::verbs::plan::parse_policy;
-use crate::verbs::planning::{Tried, carry, recomputed};
+use crate::verbs::planning::{Tried, carry, recomputed, timeless};
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
-use plimsoll_tuner::{Limits, Policy};
+use plimsoll_tuner::{Limits, Outcome, Policy, Shortage, Witness};
 
 const COLUMNS: [(&str, &str); 11] = [
     ("budget_bytes", "budget"),
@@ -37,6 +37,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
         [] => Policy::taking(&trace),
         names => names.iter().map(|name| parse_policy(name)).collect::<Result<_, _>>()?,
     };
+    timeless(&trace).inspect(|words| tracing::warn!("{words}"));
     let mut tried = Vec::new();
     let budgets = args.planning.budgets(&trace, BUDGETS);
     let bar = progress::bar("compare", (budgets.len() * policies.len()) as u64, false);
@@ -64,7 +65,33 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
         print(format, &[table])?;
         return Err(Failure::new(Exit::Interrupted, "stopped before all policies were compared"));
     }
-    Ok(vec![table])
+    let Some((policy, witness)) = closest(&tried) else { return Ok(vec![table]) };
+    print(format, &[table])?;
+    Err(no_plans(&trace, policy, witness))
+}
+
+/// The failure of all: what the policy that is named, which needs least of them, is short of.
+fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Failure {
+    let (Trace { name, batch, .. }, needs) = (trace, witness.needs);
+    let message = format!("no policy has a plan for {name} at batch {batch}");
+    match witness.why {
+        Shortage::Floor | Shortage::Start => Failure::new(Exit::NoPlan, format_args!("{message}: {witness}"))
+            .help(format_args!("raise --budget: no plan of any kind takes less than {needs}")),
+        Shortage::Policy | Shortage::Addresses => {
+            Failure::new(Exit::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}")).help(
+                format_args!("raise --budget to about {needs}, or let more policies try with --policies"),
+            )
+        }
+    }
+}
+
+/// Where no policy has a plan at any budget: the one that needs least at the largest budget, and what it is short of.
+fn closest(tried: &[Tried]) -> Option<(Policy, &Witness)> {
+    let short = tried.iter().map(|one| match &one.outcome {
+        Outcome::Planned(_) => None,
+        Outcome::Infeasible(witness) => Some((one.policy, witness)),
+    });
+    short.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(_, witness)| witness.needs)
 }
 
 fn row(trace: &Trace, one: &Tried) -> Vec<crate::output::Cell> {

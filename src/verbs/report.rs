@@ -13,6 +13,7 @@ use crate::report::{About, Report};
 use crate::study::Study;
 use crate::training::Trained;
 use crate::verbs::check::read_valid;
+use crate::verbs::planning::timeless;
 use crate::verbs::trace::MODELLED;
 use std::path::{Path, PathBuf};
 
@@ -84,10 +85,7 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
 pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
     let (trace, schedule) = read_valid(trace, schedule)?;
     let policies = compare(&trace, &schedule, ("this schedule", ""), TIME_LIMIT, &interrupt::pressed)?;
-    let timeless = (policies.compute_seconds == 0.0).then(|| {
-        let words = "All ops of the trace take 0 s, so that times say nothing of computing";
-        format!("{words}; `plimsoll trace --profile` fills in those of a profile.")
-    });
+    let timeless = timeless(&trace).map(|words| format!("A{}.", &words[1..]));
     let modelled = trace.name.contains(MODELLED);
     let of_model = modelled.then(|| {
         "The trace's times are those of a model of a device that is not here: nothing was measured."
