@@ -2,6 +2,7 @@
 //!
 //! Errors of the crates below come here with their own words; this file only decides the exit code and the help.
 
+use crate::output::visible;
 use plimsoll_ir::Fault;
 use std::fmt;
 use std::path::Path;
@@ -39,7 +40,7 @@ pub struct Failure {
 impl Failure {
     /// A failure with this exit code and message.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
-        Failure { exit, message: message.to_string(), help: None }
+        Failure { exit, message: lines(message), help: None }
     }
 
     /// Wrong usage, or input that cannot be read.
@@ -49,7 +50,7 @@ impl Failure {
 
     /// The same, with what to do about it.
     pub fn help(mut self, help: impl fmt::Display) -> Failure {
-        self.help = Some(help.to_string());
+        self.help = Some(lines(help));
         self
     }
 
@@ -75,6 +76,11 @@ impl Failure {
     pub fn document(path: &Path, fault: &Fault) -> Failure {
         Failure::usage(format_args!("{}: {fault}", path.display()))
     }
+}
+
+/// Words of one or more lines without other control characters, which names may hold.
+fn lines(words: impl fmt::Display) -> String {
+    words.to_string().split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
 impl fmt::Display for Failure {

@@ -95,7 +95,7 @@ impl Cell {
     /// For people.
     fn shown(&self) -> String {
         match self {
-            Cell::Text(text) => text.clone(),
+            Cell::Text(text) => visible(text),
             Cell::Count(count) => count.to_string(),
             Cell::Size(size) => size.to_string(),
             Cell::Time(time) => time.to_string(),
@@ -132,6 +132,12 @@ impl Cell {
             Cell::None => None,
         }
     }
+}
+
+/// A text in which characters that a terminal obeys (colours, bells, new lines) are written out: names may hold any.
+pub fn visible(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(shown).collect()
 }
 
 /// Rows under named columns.
@@ -194,17 +200,19 @@ impl Table {
     fn text(&self, markdown: bool) -> String {
         let mut text = TextTable::new();
         text.load_style(if markdown { presets::ASCII_MARKDOWN } else { presets::NOTHING });
+        // A bar would end a cell of a Markdown table.
+        let shown = |cell: &Cell| if markdown { cell.shown().replace('|', "\\|") } else { cell.shown() };
         if self.facts {
             if markdown {
                 text.set_header(["", ""]);
             }
             for ((_, heading), cell) in self.columns.iter().zip(&self.rows[0]) {
-                text.add_row([(*heading).to_owned(), cell.shown()]);
+                text.add_row([(*heading).to_owned(), shown(cell)]);
             }
         } else {
             text.set_header(self.columns.iter().map(|(_, heading)| *heading));
             for row in &self.rows {
-                text.add_row(row.iter().map(Cell::shown));
+                text.add_row(row.iter().map(shown));
             }
             for (i, column) in text.column_iter_mut().enumerate() {
                 let said = self.rows.iter().map(|row| &row[i]).find(|cell| **cell != Cell::None);
@@ -274,7 +282,8 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
             }
         }
         Format::Table | Format::Md => {
-            for (i, table) in tables.iter().enumerate() {
+            // Headings over nothing tell a reader nothing; programs get the empty list.
+            for (i, table) in tables.iter().filter(|table| !table.rows.is_empty()).enumerate() {
                 out.extend_from_slice(if i > 0 { b"\n" } else { b"" });
                 out.extend_from_slice(table.text(format == Format::Md).as_bytes());
                 out.push(b'\n');
