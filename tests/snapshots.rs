@@ -42,6 +42,7 @@ fn made() -> &'static Path {
         assert_ne!(timed, text);
         fs::write(at.join("t.json"), &timed).expect("a file");
         run("plan t.json --budget 95% --link 50MB/s --no-recompute -o s.json");
+        run("plan t.json --budget 100% --link 50MB/s --policy keep -o keep.json");
         run("trace mlp --batch 4 -o other.json");
         fs::create_dir(at.join("study")).expect("a folder");
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
@@ -127,7 +128,10 @@ fn help_of_every_command() {
 /// The commands whose tables are the same on every machine, by verb.
 const EXACT: [(&str, &[&str]); 7] = [
     ("check", &["check t.json s.json"]),
-    ("simulate", &["simulate t.json s.json", "simulate t.json s.json --commands"]),
+    (
+        "simulate",
+        &["simulate t.json s.json", "simulate t.json s.json --commands", "simulate t.json keep.json"],
+    ),
     (
         "explain",
         &[
@@ -150,6 +154,43 @@ const EXACT: [(&str, &[&str]); 7] = [
     ("verify", &["verify --network mlp --batch 4 --iterations 2 --threads 1"]),
 ];
 
+/// The verb that is asked of what is measured and of what is not.
+const EXPLAIN: &str = "explain";
+
+/// Names hold what they like: nothing of it reaches a terminal as a command, or ends a cell of a Markdown table.
+#[test]
+fn names_are_printed_as_texts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = fs::read_to_string(made().join("t.json")).expect("a trace");
+    let hostile = r"a\u001b[31mred\u0007|\nb\u009b";
+    let [trace, layer] = ["lenet-28x28x1-10", "conv2"].map(|name| (name, format!("{hostile}{name}")));
+    let text = [trace, layer].iter().fold(text, |text, (name, new)| {
+        let changed = text.replace(&format!("\"{name}"), &format!("\"{new}"));
+        assert_ne!(changed, text);
+        changed
+    });
+    fs::write(folder.path().join("h.json"), text).expect("a file");
+    let plan = "plan h.json --link 50MB/s -o s.json --budget";
+    for line in [
+        format!("{plan} 1KiB"),
+        format!("{plan} 95% --no-recompute"),
+        "compare h.json --link 50MB/s --budget 1KiB --policies naive".to_owned(),
+        "explain --trace h.json --schedule s.json".to_owned(),
+        "explain --trace h.json --schedule s.json --layer none".to_owned(),
+    ] {
+        for format in ["table", "md"] {
+            let all = told(folder.path(), &format!("{line} --format {format}"));
+            assert!(all.contains(r"a\u{1b}[31mred\u{7}"), "{all}");
+            assert!(!all.contains(|c: char| c.is_control() && c != '\n'), "{all:?}");
+            let tables = all.lines().filter(|line| line.starts_with('|'));
+            let bars = |line: &str| line.replace(r"\|", "").matches('|').count();
+            let mut widths: Vec<usize> = tables.map(bars).collect();
+            widths.dedup();
+            assert!(widths.len() <= 2, "a cell ends early: {all}");
+        }
+    }
+}
+
 /// Those that also say how long planning took.
 const PLANNED: [(&str, &[&str]); 2] = [
     (
@@ -166,6 +207,8 @@ const PLANNED: [(&str, &[&str]); 2] = [
         "compare",
         &[
             "compare t.json --budget 95% --link 50MB/s",
+            "compare t.json --budget 2.2MiB --link 50MB/s --policies keep,vdnn-conv",
+            "compare t.json --budget 1KiB --link 50MB/s --policies keep,naive,plimsoll",
             "compare t.json --sweep 2 --link 1GB/s --policies keep,plimsoll",
         ],
     ),
@@ -181,6 +224,8 @@ const MEASURED: [(&str, &[&str]); 4] = [
         &[
             "auto --network resnet20 --max-batch 32 --epochs 1 --study a --fresh",
             "auto --network resnet20 --max-batch 32 --epochs 1 --study a",
+            "auto --network mlp --device k40 --max-batch 32 --study k --fresh",
+            "auto --network mlp --device k40 --max-batch 32 --study k",
         ],
     ),
 ];
@@ -195,6 +240,8 @@ fn tables_of_what_is_not_measured() {
         let all: String = lines.iter().map(|line| without_planning(&told(made(), line)) + "\n").collect();
         insta::assert_snapshot!(format!("table-{verb}"), all);
     }
+    let timeless = "plan other.json --budget 100% --link 50MB/s -o p.json";
+    insta::assert_snapshot!("timeless", without_planning(&told(made(), timeless)));
     let formats = ["csv", "md", "json", "schema"]
         .map(|format| told(made(), &format!("check t.json s.json --format {format}")));
     insta::assert_snapshot!("formats", formats.concat());
@@ -380,11 +427,18 @@ fn tables_and_json_of_what_is_measured() {
         insta::assert_snapshot!(format!("table-{verb}"), all);
         conform(verb, &lines.iter().map(|line| Run { folder, line, variables: &[] }).collect::<Vec<_>>());
     }
+    // What is explained of a schedule is less than of a study.
+    let explain = EXACT.into_iter().filter(|(verb, _)| *verb == EXPLAIN).flat_map(|(_, lines)| lines);
+    let lines = explain
+        .map(|line| (made(), *line))
+        .chain(["explain s", "explain a --layer layer1.0.conv1", "explain k"].map(|line| (folder, line)));
+    let runs: Vec<Run> = lines.map(|(folder, line)| Run { folder, line, variables: &[] }).collect();
+    conform(EXPLAIN, &runs);
 }
 
 #[test]
 fn json_of_what_is_not_measured() {
-    for (verb, lines) in EXACT.into_iter().chain(PLANNED) {
+    for (verb, lines) in EXACT.into_iter().chain(PLANNED).filter(|(verb, _)| *verb != EXPLAIN) {
         let plain = lines.iter().filter(|line| !line.contains("--format") && !line.contains("wrong"));
         let runs: Vec<Run> = plain.map(|line| Run { folder: made(), line, variables: &[] }).collect();
         conform(verb, &runs);
@@ -463,13 +517,13 @@ fn merged(a: Value, b: Value) -> Value {
         a.iter().filter(|name| b.contains(name)).cloned().collect()
     };
     for (key, theirs) in b {
-        let ours = a.remove(&key);
+        let ours = a.get(&key).cloned();
         let value = match (key.as_str(), ours) {
             (_, None) => theirs,
             ("required", Some(ours)) => both(&ours, &theirs),
             ("properties", Some(Value::Object(mut ours))) => {
                 for (name, their) in theirs.as_object().expect("properties").clone() {
-                    let known = ours.remove(&name);
+                    let known = ours.get(&name).cloned();
                     ours.insert(name, known.map_or(their.clone(), |known| merged(known, their)));
                 }
                 Value::Object(ours)

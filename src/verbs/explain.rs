@@ -150,10 +150,7 @@ impl Subject<'_> {
                 ("recomputed_seconds", "run again", Seconds(layer.recomputed_seconds).into()),
             ],
         );
-        let mut tables =
-            vec![facts, self.ops(&layer.layer), self.tensors(&iteration, &fates), self.commands(&fates)];
-        tables.retain(|table| !table.rows.is_empty());
-        tables
+        vec![facts, self.ops(&layer.layer), self.tensors(&iteration, &fates), self.commands(&fates)]
     }
 
     fn ops(&self, layer: &str) -> Table {

@@ -41,7 +41,6 @@ pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
         }
     }
     let mut tables = vec![totals(&trace, &schedule, &timeline), stalls(&trace, &schedule, &timeline)];
-    tables.retain(|table| !table.rows.is_empty());
     if args.commands {
         tables.push(commands(&trace, &schedule, &timeline));
     }
