@@ -210,7 +210,14 @@ impl Task<'_> {
         let names = names(&walk, &placement, &items);
         let order = packing.order(&names);
         let seed = self.request.seed;
-        let addresses = assign_like(&items.items, &order, self.pool, ALIGNMENT, self.work(looks), seed);
+        let assign =
+            |alignment: u64| assign_like(&items.items, &order, self.pool, alignment, self.work(looks), seed);
+        let mut addresses = assign(ALIGNMENT);
+        if addresses.height > self.pool && !self.sizes_are_aligned() {
+            // Sizes that are not aligned themselves leave gaps that may be what is short.
+            let closer = assign(1);
+            addresses = if closer.height <= self.pool { closer } else { addresses };
+        }
         packing.learn(&names, &addresses.order);
         tracing::debug!(
             items = items.items.len(),
