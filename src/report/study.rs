@@ -445,9 +445,9 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
     }
     let mut kinds: Vec<FitKind> = kinds.into_values().collect();
     for kind in &mut kinds {
-        let pairs = kind.predicted.iter().zip(&kind.measured).filter(|(_, measured)| **measured > 0.0);
+        let pairs = kind.predicted.iter().zip(&kind.measured).filter(|(predicted, _)| **predicted > 0.0);
         let mut errors: Vec<f64> =
-            pairs.map(|(predicted, measured)| (predicted / measured - 1.0).abs()).collect();
+            pairs.map(|(predicted, measured)| (measured / predicted - 1.0).abs()).collect();
         kind.worst_error = errors.iter().copied().fold(0.0, f64::max);
         kind.median_error = crate::task::median(&mut errors).0;
     }

@@ -147,7 +147,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
             ("iterations", "iterations"),
             ("iteration_seconds", "median iteration"),
             ("held_out_error", "off when held out"),
-            ("op_error", "median op off"),
+            ("op_error", "median op error"),
         ],
     );
     // How well curves fit a model says nothing of a device.
@@ -202,7 +202,7 @@ fn link(rates: &LinkModel) -> Table {
             ("way", "way"),
             ("rate", "rate"),
             ("latency_seconds", "latency"),
-            ("error", "median off"),
+            ("error", "median error"),
             ("of_alone", "of the rate alone"),
         ],
     );

@@ -55,13 +55,13 @@ function throughputWords(chosen, other) {
 
 /** Settings as columns, quantities as rows: one compares along a line. */
 function settings(all) {
-  const off = (s) => (known(s.iteration_seconds) && known(s.predicted_iteration_seconds) ? s.predicted_iteration_seconds / s.iteration_seconds - 1 : null);
+  const off = (s) => offBy(s.iteration_seconds, s.predicted_iteration_seconds);
   const with_error = (value, error, words) => (known(value) ? [seconds(value), known(error) ? element("small", {}, `± ${percent(error)} ${words}`) : null] : MISSING);
   const rows = [
     ["batch", (s) => count(s.batch), (s) => s.batch],
     ["iteration, predicted", (s) => with_error(s.predicted_iteration_seconds, s.predicted_error, "stated"), (s) => s.predicted_iteration_seconds],
     ["iteration, measured", (s) => with_error(s.iteration_seconds, s.relative_error, "spread"), (s) => s.iteration_seconds],
-    ["prediction is off by", (s) => percent(off(s), true), off],
+    ["off by", (s) => percent(off(s), true), off],
     ["samples per second", (s) => digits(s.samples_per_second), (s) => s.samples_per_second],
     ["peak of device memory", (s) => bytes(s.peak_bytes), (s) => s.peak_bytes],
     ["epoch", (s) => seconds(s.epoch_seconds), (s) => s.epoch_seconds],

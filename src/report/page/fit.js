@@ -26,7 +26,7 @@ function heldOut(rows) {
     { title: "the fit knows", value: (r) => (r.inside ? "smaller and larger batches" : "only one side") },
     { title: "predicted", csv: "predicted_seconds", value: (r) => r.predicted_seconds, text: (v) => seconds(v) },
     { title: "measured", csv: "measured_seconds", value: (r) => r.measured_seconds, text: (v) => seconds(v) },
-    { title: "off by", csv: "relative_error", value: (r) => r.predicted_seconds / r.measured_seconds - 1, text: (v) => percent(v, true) },
+    { title: "off by", csv: "off", value: (r) => offBy(r.measured_seconds, r.predicted_seconds), text: (v) => percent(v, true) },
   ];
   return element("div", {}, element("h3", { style: "margin-top:1.2rem" }, "Whole iterations at batch sizes that the fit never saw"), table(columns, rows, { label: "Iterations that were held out of the fit" }));
 }
@@ -49,7 +49,7 @@ const sampleColumns = [
   { title: "batch", value: (s) => s.batch, text: (v) => count(v) },
   { title: "predicted", csv: "predicted_seconds", value: (s) => s.predicted, text: (v) => seconds(v) },
   { title: "measured", csv: "measured_seconds", value: (s) => s.measured, text: (v) => seconds(v) },
-  { title: "off by", csv: "relative_error", value: (s) => s.predicted / s.measured - 1, text: (v) => percent(v, true) },
+  { title: "off by", csv: "off", value: (s) => offBy(s.measured, s.predicted), text: (v) => percent(v, true) },
 ];
 const sampleTip = (s) =>
   tip(s.op, [
@@ -57,7 +57,7 @@ const sampleTip = (s) =>
     ["batch", count(s.batch)],
     ["predicted", seconds(s.predicted)],
     ["measured", seconds(s.measured)],
-    ["off by", percent(s.predicted / s.measured - 1, true)],
+    ["off by", percent(offBy(s.measured, s.predicted), true)],
   ]);
 
 function timeLog(colours, range, name, more) {
@@ -98,19 +98,19 @@ function fitPlot(kinds) {
 }
 
 function residualPlot(kinds) {
-  const all = kinds.map(samplesOf);
-  const off = (s) => s.predicted / s.measured - 1;
+  const all = kinds.map((k) => samplesOf(k).filter((s) => known(offBy(s.measured, s.predicted))));
+  const off = (s) => offBy(s.measured, s.predicted);
   const largest = Math.max(0.02, ...all.flat().map((s) => Math.abs(off(s))));
   const reach = Math.ceil(largest * 1.05 * 20) / 20;
   return plot({
     id: "residuals",
     title: "How far predictions are off, by layer type",
-    caption: "Right of the middle the prediction is too long. The upright stroke is the median.",
+    caption: "Right of the middle an op took longer than predicted. The upright stroke is the median.",
     canvas: all.flat().length > 800,
     height: (width) => Math.max(width < 480 ? 340 : 420, 90 + kinds.length * 26),
     option: (colours, width) => ({
       grid: { left: width < 480 ? 118 : 170, right: 18, top: 16, bottom: 48 },
-      xAxis: axis(colours, { min: -reach, max: reach, name: "predicted against measured (%)", nameGap: 28, axisLabel: { formatter: (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + digits(Math.abs(v) * 100, 3) } }),
+      xAxis: axis(colours, { min: -reach, max: reach, name: "measured against predicted (%)", nameGap: 28, axisLabel: { formatter: (v) => (v > 0 ? "+" : v < 0 ? "−" : "") + digits(Math.abs(v) * 100, 3) } }),
       yAxis: { type: "category", inverse: true, data: kinds.map((k) => k.kind), axisTick: { show: false }, axisLine: { lineStyle: { color: colours.line } }, axisLabel: { color: colours.ink, fontSize: 12, width: width < 480 ? 108 : 158, overflow: "truncate", interval: 0 } },
       tooltip: { ...tooltip(colours), formatter: (item) => sampleTip(all[item.value[1]][item.value[2]]) },
       series: [

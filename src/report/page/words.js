@@ -26,6 +26,8 @@ function drawn(tag, attributes, ...children) {
 const JOINED = "\u00a0";
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
+/** How far a measurement lies off its prediction; null where one of them is missing, or nothing was predicted. */
+const offBy = (measured, predicted) => (known(measured) && predicted > 0 ? measured / predicted - 1 : null);
 
 /** A number with so many significant digits, thousands grouped, none after the point that only fills up. */
 function digits(value, significant = 4) {

@@ -111,9 +111,9 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    /// predicted / measured - 1 of the sum over all ops.
+    /// measured / predicted - 1 of the sum over all ops.
     pub fn off(&self) -> f64 {
-        self.predicted / self.measured - 1.0
+        self.measured / self.predicted - 1.0
     }
 }
 

@@ -481,3 +481,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_took_longer_than_predicted_is_off_by_more_than_nothing() {
+    let held = HeldOut {
+        batch: 8,
+        inside: true,
+        predicted: Seconds(2.0),
+        measured: Seconds(3.0),
+        op_relative_error: 0.0,
+    };
+    assert_eq!(held.off(), 0.5);
+}
