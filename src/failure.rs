@@ -62,6 +62,8 @@ impl Failure {
                 failure.help("a file stands where a folder should be; choose another path")
             }
             std::io::ErrorKind::NotFound => failure.help("check the path; the folder must exist"),
+            std::io::ErrorKind::PermissionDenied if doing == "read" => failure
+                .help("you may not read it: see to its permissions and those of the folders that it is in"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
                 failure.help("choose a folder that you may write to, with --study DIR or -o FILE")
             }

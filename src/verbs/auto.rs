@@ -12,9 +12,10 @@ use crate::tuning::{TuneRequest, least, tune};
 use crate::verbs::profile::{how_known, measure};
 use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
-use plimsoll_ir::Seconds;
-use plimsoll_ir::config::Config;
-use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::config::{Config, GpuKernels};
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::{Bytes, Seconds};
 
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -71,19 +72,46 @@ fn earlier(
     }
     let config: Config = files::read(&study.config())?;
     let rate = &config.learning_rate;
-    let wanted = (request.rule(), request.rate.base_batch, request.rate.base_rate);
-    let same = config.network == task.network.spec
-        && config.budget_bytes == request.budget
-        && config.device == task.setup.facts()?.name
-        && config.threads == task.setup.threads()
-        && config.paced == task.setup.link()
-        && config.kernels == task.setup.kernels()
-        && (request.min_batch..=request.limit(task)?).contains(&config.batch)
-        && (rate.rule, rate.base_batch, rate.base_rate) == wanted;
-    if !same {
+    let rate_of = |rule, batch: u64, rate: f64| format!("{rule:?} from {rate} at batch {batch}");
+    let device = |name: &str, threads: u32| format!("{name} with {threads} threads");
+    let bytes = |budget: Bytes| format!("{budget} ({} B)", budget.0);
+    let pace = |link: Option<Link>| {
+        link.map_or("as fast as it goes".to_owned(), |l| {
+            let (out, back) = (l.offload_bytes_per_second.0, l.prefetch_bytes_per_second.0);
+            format!("{out} B/s out, {back} B/s back, {:?} duplex, {} each", l.duplex, l.latency_seconds)
+        })
+    };
+    let kernels = |kernels: Option<GpuKernels>| {
+        kernels.map_or("none".to_owned(), |k| {
+            let GpuKernels { libraries, tf32, deterministic } = k;
+            format!("libraries {libraries}, TF32 {tf32}, deterministic {deterministic}")
+        })
+    };
+    let limit = request.limit(task)?;
+    let (least, batch) = (request.min_batch, config.batch);
+    let batches =
+        if (least..=limit).contains(&batch) { batch.to_string() } else { format!("{least} to {limit}") };
+    let compared = [
+        ("network", words(&config.network), words(&task.network.spec)),
+        ("budget", bytes(config.budget_bytes), bytes(request.budget)),
+        (
+            "device",
+            device(&config.device, config.threads),
+            device(&task.setup.facts()?.name, task.setup.threads()),
+        ),
+        ("pace of the link", pace(config.paced), pace(task.setup.link())),
+        ("choice of kernels", kernels(config.kernels), kernels(task.setup.kernels())),
+        ("batch", batch.to_string(), batches),
+        (
+            "learning rate",
+            rate_of(rate.rule, rate.base_batch, rate.base_rate),
+            rate_of(request.rule(), request.rate.base_batch, request.rate.base_rate),
+        ),
+    ];
+    if let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) {
         let folder = study.folder().display();
         return Err(Failure::usage(format_args!(
-            "{folder} holds the choice for another network, budget, device, range of batches or learning rate"
+            "{folder} holds the choice for another {what}: {kept} there, {asked} now"
         ))
         .help(if study.checkpoint().exists() {
             "choose another folder with --study DIR; --fresh would forget the training there, too"
@@ -93,6 +121,12 @@ fn earlier(
     }
     let schedule = files::read(&study.folder().join(&config.schedule))?;
     Ok(Some((config, schedule)))
+}
+
+/// A network in words that tell it from others.
+fn words(spec: &NetworkSpec) -> String {
+    let NetworkSpec { name, image: [height, width], channels, classes } = spec;
+    format!("{name} for {height}x{width}x{channels} in {classes} classes")
 }
 
 /// The choice that an earlier run made and measured.
