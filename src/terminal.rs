@@ -20,7 +20,6 @@ pub(crate) fn target() -> ProgressDrawTarget {
 struct Forgiving(Term);
 
 /// Forgets whether something was drawn.
-#[expect(clippy::needless_pass_by_value, reason = "it takes what a drawing gave")]
 fn forgiven(_drawn: io::Result<()>) -> io::Result<()> {
     Ok(())
 }

@@ -420,7 +420,7 @@ fn options_of_another_device_are_refused() {
 fn a_reader_of_errors_that_went_away_changes_no_exit_code() {
     for format in ["human", "json"] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
-        let status = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        let status = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
             .args(["verify", "--network", "mlp", "--budget", "1KiB", "--message-format", format])
             .stderr(full)
             .stdout(std::process::Stdio::null())
