@@ -42,7 +42,7 @@ fn main() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let study = Study::open(Some(folder.path()), &task.network.spec).expect("a study");
         let profile =
-            measure(&task, budget, *largest, &study, true, true).expect("the network can be measured");
+            measure(&task, budget, *largest, &study, Some(&[]), true).expect("the network can be measured");
         let model = Model::fit(&profile).expect("the profile is whole");
         for share in BETWEEN {
             let batch = largest * share / 24;
