@@ -49,6 +49,14 @@ pub enum Cell {
     None,
 }
 
+impl Cell {
+    /// A learning rate: four decimals, or as many as show three digits of a smaller one.
+    pub fn learning_rate(rate: f64) -> Cell {
+        let zeros = if rate > 0.0 { -rate.log10().floor() } else { 0.0 };
+        Cell::Number(rate, (zeros as usize + 2).clamp(4, 16))
+    }
+}
+
 impl From<&str> for Cell {
     fn from(text: &str) -> Cell {
         Cell::Text(text.to_owned())
@@ -296,6 +304,14 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_learning_rates_keep_their_digits() {
+        for (rate, shown) in [(0.05, "0.0500"), (2.0, "2.0000"), (0.000_243, "0.000243"), (0.0, "0.0000")] {
+            let table = Table::facts("run", vec![("rate", "rate", Cell::learning_rate(rate))]);
+            assert!(table.text(false).trim_end().ends_with(shown), "{rate}: {}", table.text(false));
+        }
+    }
 
     #[test]
     fn one_value_serves_people_and_programs() {

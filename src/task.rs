@@ -385,7 +385,12 @@ impl Task {
             return Ok(unbudgeted(machine));
         }
         if let Some(size) = given {
-            return Ok(size.of(machine));
+            let budget = size.of(machine);
+            if self.setup.model().is_some() && budget > machine {
+                let message = format!("a budget of {budget} is more than the {machine} of the device");
+                return Err(Failure::usage(message).help("lower --budget, or choose another --device"));
+            }
+            return Ok(budget);
         }
         self.budget_of(UNBUDGETED_BATCH)
     }

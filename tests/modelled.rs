@@ -122,6 +122,8 @@ fn what_a_modelled_device_cannot_do_is_said() {
         ("profile --device h100 --threads 2", "--threads is for --device cpu"),
         ("profile --device h100 --link 1GB/s", "--link is for --device cpu"),
         ("trace lenet --device cpu", "only a device that is modelled"),
+        ("tune --device k40 --budget 1TB", "is more than the 12 GiB of the device"),
+        ("tune --device k40 --budget 101%", "is more than the 12 GiB of the device"),
         ("auto --device p100", "k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200"),
     ] {
         let [_, said] = told(folder.path(), line, 2);

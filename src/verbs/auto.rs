@@ -139,7 +139,7 @@ fn kept_choice(config: &Config) -> Table {
             ("times", "times", how_known(config.modelled).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
-            ("learning_rate", "learning rate", Cell::Number(config.learning_rate.rate, 4)),
+            ("learning_rate", "learning rate", Cell::learning_rate(config.learning_rate.rate)),
             ("learning_rate_rule", "by", rule_in_words(&config.learning_rate).into()),
             (
                 "predicted_iteration_seconds",

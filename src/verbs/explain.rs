@@ -62,7 +62,7 @@ fn answer(tuned: &Tuned) -> Facts {
         ("answer", "answer", tuned.headline().into()),
         ("why", "why", tuned.why().into()),
         ("placement", "placement", tuned.placement().into()),
-        ("learning_rate", "learning rate", Cell::Number(rate.rate, 4)),
+        ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
         ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
     ]

@@ -114,7 +114,7 @@ fn table(task: &Task, config: &Config, trained: &Trained) -> Table {
             ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
             ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),
             ("peak_bytes", "peak", trained.peak.into()),
-            ("learning_rate", "learning rate", Cell::Number(config.learning_rate.rate, 4)),
+            ("learning_rate", "learning rate", Cell::learning_rate(config.learning_rate.rate)),
             (
                 "loss",
                 "loss of the last epoch",

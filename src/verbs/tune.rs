@@ -75,7 +75,7 @@ pub fn choice(tuned: &Tuned) -> Table {
             ("why", "why", tuned.tuning.why.clone().into()),
             ("yours", "your own setting", yours(tuned).into()),
             ("placement", "placement", placement(&tuned.chosen).into()),
-            ("learning_rate", "learning rate", Cell::Number(rate.rate, 4)),
+            ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
             ("learning_rate_rule", "by", rule_in_words(rate).into()),
             ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
             ("refits", "refits of the model", tuned.refits().into()),
