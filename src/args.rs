@@ -278,9 +278,10 @@ pub struct StudyArgs {
 /// The budget and what limits the search.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with
-    /// cpu, what keeping everything takes at a batch of 16, as if the device were just that small; with cuda, what is free
-    /// less 512 MiB, in steps of 256 MiB; with a modelled device, its memory less as much
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with cpu, what keeping
+    /// everything takes at a batch of 16 (or at the least batch, where less does not train it), as if the device were just
+    /// that small; with cuda, what the study was begun with, else what is free less 512 MiB, in steps of 256 MiB; with a
+    /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried
@@ -387,8 +388,8 @@ pub struct ProfileArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
     /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with
-    /// cpu, what keeping everything takes at a batch of 16, as if the device were just that small; with cuda, what is free
-    /// less 512 MiB, in steps of 256 MiB
+    /// cpu, what keeping everything takes at a batch of 16, as if the device were just that small; with cuda, what the
+    /// study was begun with, else what is free less 512 MiB, in steps of 256 MiB
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// No batch larger than this

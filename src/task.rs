@@ -569,11 +569,11 @@ pub fn data_for(source: &DataSource, network: &Network) -> Result<Split, Failure
     match source {
         DataSource::Text(file) => text(file.as_deref(), network.spec.image),
         DataSource::Synthetic(samples) => {
-            let NetworkSpec { image: [height, width], channels, .. } = network.spec;
-            let sample = [4, height, width, channels].into_iter().map(u64::from).fold(1, u64::saturating_mul);
-            let needed = Bytes(samples.saturating_mul(sample).saturating_mul(11) / 10);
-            if let Some(available) = cpu::available_bytes().filter(|available| needed > *available) {
-                let message = format!("{samples} samples take {needed} of memory, and {available} are there");
+            // Samples are made when they are read; only their order in an epoch is held, four bytes each.
+            let order = Bytes(samples.saturating_mul(4));
+            if let Some(available) = cpu::available_bytes().filter(|available| order > *available) {
+                let message =
+                    format!("the order of {samples} samples takes {order}, and {available} are there");
                 return Err(Failure::usage(message).help("choose fewer with --data synthetic:SAMPLES"));
             }
             let set = |samples: u64, seed| data::synthetic_like(network, samples as usize, seed);

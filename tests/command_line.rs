@@ -416,6 +416,20 @@ fn options_of_another_device_are_refused() {
 }
 
 #[test]
+fn synthetic_samples_are_made_when_they_are_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // As many and as large as ImageNet's: 718 GiB, were they held.
+    check(
+        folder.path(),
+        "verify --network lenet --image 224 --batch 1 --iterations 1 --data synthetic:1281167",
+        0,
+        &[],
+    );
+    let many = "verify --network mlp --batch 2 --iterations 1 --data synthetic:99999999999999";
+    check(folder.path(), many, 2, &["is no number of samples from 1 to 4294967295"]);
+}
+
+#[test]
 #[cfg(target_os = "linux")]
 fn a_reader_of_errors_that_went_away_changes_no_exit_code() {
     for format in ["human", "json"] {

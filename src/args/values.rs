@@ -47,10 +47,11 @@ impl FromStr for DataSource {
             None if text == "text" => Ok(DataSource::Text(None)),
             None if text == "synthetic" => Ok(DataSource::Synthetic(4096)),
             Some(("synthetic", count)) => {
-                let samples = count.parse().ok().filter(|n| *n > 0);
-                samples
-                    .map(DataSource::Synthetic)
-                    .ok_or_else(|| format!("`{count}` is no number of samples; {wanted}"))
+                // An order of samples has numbers of 32 bits.
+                let samples = count.parse().ok().filter(|n| (1..=u64::from(u32::MAX)).contains(n));
+                samples.map(DataSource::Synthetic).ok_or_else(|| {
+                    format!("`{count}` is no number of samples from 1 to {}; {wanted}", u32::MAX)
+                })
             }
             Some((kind @ ("text" | "mnist" | "cifar10"), "")) => {
                 Err(format!("`{kind}:` names no file or folder; {wanted}"))
