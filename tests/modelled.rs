@@ -114,6 +114,47 @@ fn every_verb_says_that_it_is_a_model() {
 }
 
 #[test]
+fn a_study_of_one_device_is_not_taken_over_by_another() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = folder.path();
+    let v100 = "--network mlp --max-batch 64 --study s --device v100";
+    let k40 = "--network mlp --max-batch 64 --study s --device k40";
+    let there = || {
+        ["network.profile.json", "chosen.config.json"].map(|name| std::fs::read(at.join("s").join(name)).ok())
+    };
+    told(at, &format!("tune {v100}"), 0);
+    let chosen = there();
+    let refused = "holds the profile of another device: modelled: NVIDIA Tesla V100";
+    let cpu = "--network mlp --max-batch 64 --study s --threads 1";
+    for (line, words) in [
+        (format!("profile {k40}"), refused),
+        (format!("tune {k40}"), refused),
+        (format!("tune {cpu}"), refused),
+        (format!("profile {cpu}"), refused),
+        (format!("auto {k40}"), "holds the choice for another budget"),
+        (format!("auto {k40} --budget 15.5GiB"), "more than the 12 GiB of the device"),
+        (
+            format!("tune {v100} --budget 1GiB"),
+            "holds the profile of another budget: 15.5 GiB (16642998272 B) there, 1 GiB",
+        ),
+        (
+            format!("tune {v100} --channels 1 --data synthetic"),
+            "holds the profile of another network: mlp for 8x8x1",
+        ),
+    ] {
+        let [_, said] = told(at, &line, 2);
+        assert!(said.contains(words) && said.contains("help: "), "{line}: {said}");
+        assert_eq!(there(), chosen, "{line}");
+    }
+    // The same anew, and another where that is asked for.
+    told(at, &format!("tune {v100} --min-batch 40"), 0);
+    told(at, &format!("tune {k40} --fresh"), 0);
+    assert!(
+        json(&at.join("s/chosen.config.json"))["device"].as_str().is_some_and(|name| name.contains("K40"))
+    );
+}
+
+#[test]
 fn what_a_modelled_device_cannot_do_is_said() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (line, words) in [

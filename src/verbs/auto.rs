@@ -9,11 +9,10 @@ use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::training::{Manner, Trained, train};
 use crate::tuning::{TuneRequest, least, tune};
-use crate::verbs::profile::{how_known, measure};
+use crate::verbs::profile::{how_known, in_words, measure};
 use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
 use plimsoll_ir::config::{Config, GpuKernels};
-use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -92,7 +91,7 @@ fn earlier(
     let batches =
         if (least..=limit).contains(&batch) { batch.to_string() } else { format!("{least} to {limit}") };
     let compared = [
-        ("network", words(&config.network), words(&task.network.spec)),
+        ("network", in_words(&config.network), in_words(&task.network.spec)),
         ("budget", bytes(config.budget_bytes), bytes(request.budget)),
         (
             "device",
@@ -121,12 +120,6 @@ fn earlier(
     }
     let schedule = files::read(&study.folder().join(&config.schedule))?;
     Ok(Some((config, schedule)))
-}
-
-/// A network in words that tell it from others.
-fn words(spec: &NetworkSpec) -> String {
-    let NetworkSpec { name, image: [height, width], channels, classes } = spec;
-    format!("{name} for {height}x{width}x{channels} in {classes} classes")
 }
 
 /// The choice that an earlier run made and measured.

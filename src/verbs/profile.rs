@@ -12,6 +12,7 @@ use crate::task::{Setup, Task, median};
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
 use plimsoll_ir::health::Health;
+use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond};
@@ -63,6 +64,9 @@ pub fn measure(
         fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
     batches.dedup();
     let (fresh, forgotten) = (forgotten.is_some(), forgotten.unwrap_or_default());
+    if !fresh {
+        goes_on(task, budget, study)?;
+    }
     // A training of another network is in its way, unless that is forgotten, too.
     if forgotten.contains(&study.checkpoint()) {
         study.forget(&[study.checkpoint()])?;
@@ -135,6 +139,32 @@ pub fn measure(
     cache.keep(&request);
     files::write(&study.profile(), &profile)?;
     Ok(profile)
+}
+
+/// Makes sure that a profile in the study is of what is asked for, where one of the two is modelled: what is measured has a
+/// journal, which tells that itself. A profile that cannot be read is made anew.
+fn goes_on(task: &Task, budget: Bytes, study: &Study) -> Result<(), Failure> {
+    let there = files::read::<Profile>(&study.profile()).ok();
+    let modelled = |there: &Profile| there.machine.modelled || task.setup.model().is_some();
+    let Some(there) = there.filter(modelled) else { return Ok(()) };
+    let bytes = |budget: Bytes| format!("{budget} ({} B)", budget.0);
+    let compared = [
+        ("network", in_words(&there.network), in_words(&task.network.spec)),
+        ("device", there.machine.device, task.setup.facts()?.name),
+        ("budget", bytes(there.budget_bytes), bytes(budget)),
+    ];
+    let Some((what, kept, asked)) = compared.into_iter().find(|(_, kept, asked)| kept != asked) else {
+        return Ok(());
+    };
+    let folder = study.folder().display();
+    let message = format!("{folder} holds the profile of another {what}: {kept} there, {asked} now");
+    Err(Failure::usage(message).help("choose another folder with --study DIR, or start anew with --fresh"))
+}
+
+/// A network in words that tell it from others.
+pub fn in_words(spec: &NetworkSpec) -> String {
+    let NetworkSpec { name, image: [height, width], channels, classes } = spec;
+    format!("{name} for {height}x{width}x{channels} in {classes} classes")
 }
 
 /// What was measured, and how well the model explains it.
