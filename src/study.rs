@@ -170,22 +170,42 @@ impl Study {
         self.files().iter().try_for_each(|file| files::not_the_same(file, output))
     }
 
-    /// Keeps other runs from training in it until what is given is dropped.
+    /// Keeps other runs from training in it until what is given is dropped. What a run that was killed while it saved left half
+    /// written is removed.
     pub fn lock(&self) -> Result<Option<fs::File>, Failure> {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(None) };
         match folder.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 let message = format!("another run trains in {}", self.folder.display());
-                Err(Failure::usage(message)
-                    .help("wait for its end, or choose another folder with --study DIR"))
+                Err(Failure::usage(message).help("wait for its end, or train what another folder holds"))
             }
             // Not every file system knows locks.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!("{} cannot be locked: {error}", self.folder.display());
                 Ok(None)
             }
-            Ok(()) => Ok(Some(folder)),
+            Ok(()) => {
+                for part in self.parts() {
+                    tracing::debug!("removing {}, which was never finished", part.display());
+                    self.forget(&[part])?;
+                }
+                Ok(Some(folder))
+            }
         }
+    }
+
+    /// Files beside the checkpoint, of processes that are no more, in which it was being written (`Checkpoint::save`).
+    fn parts(&self) -> Vec<PathBuf> {
+        let checkpoint = self.checkpoint();
+        let name = checkpoint.file_name().unwrap_or_default().to_string_lossy();
+        let is_dead = |file: &str| {
+            let process = file.strip_prefix(&format!(".{name}."))?.strip_suffix(".part")?;
+            let process: u32 = process.parse().ok()?;
+            Some(!Path::new(&format!("/proc/{process}")).exists())
+        };
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let dead = files.filter(|file| is_dead(&file.file_name().to_string_lossy()) == Some(true));
+        dead.map(|file| file.path()).collect()
     }
 
     /// The folder.
@@ -197,4 +217,31 @@ impl Study {
 fn default_folder(network: &NetworkSpec) -> PathBuf {
     let NetworkSpec { name, image: [height, width], channels, classes } = network;
     PathBuf::from("studies").join(format!("{name}-{height}x{width}x{channels}-{classes}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_run_left_half_written_goes_when_another_trains() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (study, _) = Study::of_config(folder.path());
+        // No process has a number beyond 2^22.
+        let ours = format!(".training.safetensors.{}.part", std::process::id());
+        let others =
+            [&ours, "training.safetensors", ".training.safetensors.part", ".other.safetensors.9999999.part"];
+        let dead = ".training.safetensors.9999999.part";
+        for name in others.into_iter().chain([dead]) {
+            fs::write(folder.path().join(name), "half").expect("a file");
+        }
+        let held = study.lock().expect("nobody trains there");
+        assert!(!folder.path().join(dead).exists());
+        assert!(others.iter().all(|name| folder.path().join(name).exists()));
+        fs::write(folder.path().join(dead), "half").expect("a file");
+        if held.is_some() {
+            assert!(study.lock().is_err(), "one trains at a time");
+            assert!(folder.path().join(dead).exists(), "only who trains removes anything");
+        }
+    }
 }
