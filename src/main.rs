@@ -2,6 +2,7 @@
 
 use plimsoll::args::{Cli, Verb};
 use plimsoll::failure::{Exit, Failure};
+use plimsoll::output::{Format, print, published_schema, write_stdout};
 use plimsoll::progress::MessageFormat;
 use plimsoll::settings::{self, Stop};
 use plimsoll::{interrupt, progress, verbs};
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<(), Failure> {
     interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+    let schema = published_schema(cli.verb.name()).filter(|_| cli.format == Format::Schema);
+    if let Some(schema) = schema.filter(|_| !matches!(cli.verb, Verb::Config(_))) {
+        return write_stdout(schema.as_bytes());
+    }
     let working = progress::command(cli.verb.name());
     let tables = match &cli.verb {
         Verb::Auto(args) => verbs::auto::run(args, cli.quiet),
@@ -46,7 +51,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Verb::Man(args) => verbs::shell::man(args),
     }?;
     drop(working);
-    plimsoll::output::print(cli.format, &tables)
+    print(cli.format, &tables)
 }
 
 /// A line that cannot be read; or one that asks for help, which goes to stdout.

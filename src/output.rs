@@ -26,6 +26,25 @@ pub enum Format {
     Md,
     /// The JSON schema of what `json` prints
     Schema,
+    /// The JSON schema of what this very run prints; those that are published are made of it
+    #[value(hide = true)]
+    SchemaOfRun,
+}
+
+/// The published schema of what a command prints as JSON, whatever it works on; none of one that prints no tables.
+pub fn published_schema(verb: &str) -> Option<&'static str> {
+    macro_rules! schemas {
+        ($($verb:literal),*) => {
+            match verb {
+                $($verb => Some(include_str!(concat!("../schemas/", $verb, ".schema.json"))),)*
+                _ => None,
+            }
+        };
+    }
+    schemas!(
+        "auto", "check", "compare", "config", "doctor", "explain", "export", "networks", "plan", "profile",
+        "run", "simulate", "tune", "verify"
+    )
 }
 
 /// One value.
@@ -265,7 +284,7 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
     }
     let mut out = Vec::new();
     match format {
-        Format::Json | Format::Schema => {
+        Format::Json | Format::Schema | Format::SchemaOfRun => {
             let by_key = |of: fn(&Table) -> Value| {
                 tables.iter().map(|table| (table.key.to_owned(), of(table))).collect::<Map<_, _>>()
             };

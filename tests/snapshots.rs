@@ -485,7 +485,7 @@ fn conform(verb: &str, runs: &[Run<'_>]) {
     };
     let path = schema_file(verb);
     if std::env::var_os("UPDATE_SCHEMAS").is_some() {
-        let all = runs.iter().map(|run| parsed(run, "schema"));
+        let all = runs.iter().map(|run| parsed(run, "schema-of-run"));
         let mut schema = all.reduce(merged).expect("there is a command");
         schema["title"] = json!(format!("What `plimsoll {verb} --format json` prints"));
         let text = serde_json::to_string_pretty(&schema).expect("JSON") + "\n";
@@ -493,6 +493,19 @@ fn conform(verb: &str, runs: &[Run<'_>]) {
     }
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let schema: Value = serde_json::from_str(&text).expect("JSON");
+    // The program prints it without doing what is asked, so in a folder without what that needs; only one that was written
+    // anew just now it cannot know yet.
+    let empty = tempfile::tempdir().expect("a temporary folder");
+    let printed = parsed(&Run { folder: empty.path(), ..runs[0] }, "schema");
+    assert!(
+        printed == schema || std::env::var_os("UPDATE_SCHEMAS").is_some(),
+        "{verb}: another schema is printed"
+    );
+    assert_eq!(
+        fs::read_dir(empty.path()).expect("a folder").count(),
+        0,
+        "{verb} does more than print its schema"
+    );
     let validator = jsonschema::validator_for(&schema).expect("a schema");
     for run in runs {
         let document = parsed(run, "json");

@@ -63,6 +63,10 @@ fn show(command: &[OsString], format: Format) -> Result<Vec<Table>, Failure> {
             format = own.get_one("format").copied().unwrap_or(format);
         }
     }
+    if let Some(schema) = output::published_schema("config").filter(|_| format == Format::Schema) {
+        output::write_stdout(schema.as_bytes())?;
+        return Ok(Vec::new());
+    }
     let file = layers.file.map(|path| path.display().to_string());
     output::print(format, &[Table::facts("file", vec![("path", "plimsoll.toml", file.into())]), table])?;
     Ok(Vec::new())

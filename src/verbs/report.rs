@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Runs the verb.
 pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
-    if format == Format::Schema {
+    if matches!(format, Format::Schema | Format::SchemaOfRun) {
         output::write_stdout(schema().as_bytes())?;
         return Ok(Vec::new());
     }
