@@ -65,7 +65,7 @@ impl Failure {
             std::io::ErrorKind::PermissionDenied if doing == "read" => failure
                 .help("you may not read it: see to its permissions and those of the folders that it is in"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-                failure.help("choose a folder that you may write to, with --study DIR or -o FILE")
+                failure.help("choose a folder that you may write to")
             }
             std::io::ErrorKind::StorageFull => {
                 failure.help("free some space, or choose a folder on another disk")

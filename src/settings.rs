@@ -122,18 +122,49 @@ fn help_or(line: &[OsString], failure: Failure) -> Stop {
 }
 
 impl Settings {
-    /// Where a failure names an option that nobody typed, says where its value comes from.
+    /// Where a failure names an option that nobody typed, says where its value comes from; where it names one that the command
+    /// does not have, says which has it.
     pub fn explain(&self, failure: Failure) -> Failure {
-        let names = |given: &&Given| {
+        let of_others = of_another_command(self.cli.verb.name(), &failure);
+        let typed_by_none = self.given.iter().find(|given| {
             let option = format!("--{}", given.name);
-            let mut words = failure.message.split(|c: char| !(c.is_alphanumeric() || c == '-'));
-            words.any(|word| word == option)
-        };
-        let Some(given) = self.given.iter().find(names) else { return failure };
-        let from = format!("--{} is set by {}", given.name, given.source);
-        let help = failure.help.as_ref().map_or(from.clone(), |help| format!("{help}; {from}"));
-        failure.help(help)
+            words(&failure.message).any(|word| word == option)
+        });
+        let from = typed_by_none.map(|given| format!("--{} is set by {}", given.name, given.source));
+        let help: Vec<String> = failure.help.iter().cloned().chain(of_others).chain(from).collect();
+        if help.is_empty() { failure } else { failure.help(help.join("; ")) }
     }
+}
+
+/// The words of a text, options with their dashes.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '-'))
+}
+
+/// Which command has the options that a failure proposes and this command lacks: `run` trains what `tune` was told. Nothing
+/// where the failure itself names a command that has them.
+fn of_another_command(verb: &str, failure: &Failure) -> Option<String> {
+    let program = Cli::command();
+    let has = |command: &Command, option: &str| settable(command).any(|(_, name)| name == option);
+    let text = format!("{} {}", failure.message, failure.help.as_deref().unwrap_or_default());
+    let own = program.find_subcommand(verb).filter(|own| settable(own).next().is_some())?;
+    let foreign = words(&text).filter_map(|word| word.strip_prefix("--"));
+    let foreign = foreign.filter(|option| !has(own, option) && !has(&program, option));
+    let mut said: Vec<String> = Vec::new();
+    for option in foreign {
+        let others = || program.get_subcommands().filter(|other| has(other, option));
+        // The names of most commands are words of any sentence.
+        let is_named = others().any(|other| {
+            let name = other.get_name();
+            text.contains(&format!("`plimsoll {name}")) || (name == "tune" && words(&text).any(|w| w == name))
+        });
+        let first = others().find(|other| other.get_name() == "tune").or_else(|| others().next());
+        if let Some(other) = first.filter(|_| !is_named) {
+            said.push(format!("`plimsoll {verb}` has no --{option}, `plimsoll {}` has", other.get_name()));
+        }
+    }
+    said.dedup();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 /// An option's value before the line is parsed: the value of the first of these words, or `--name=value`.
@@ -195,7 +226,8 @@ impl Kind {
             ArgAction::Count => return Kind::Whole,
             _ => {}
         }
-        let choices = arg.get_possible_values();
+        let mut choices = arg.get_possible_values();
+        choices.retain(|value| !value.is_hide_set());
         if !choices.is_empty() {
             return Kind::Choice(choices.iter().map(|value| value.get_name().to_owned()).collect());
         }
@@ -457,7 +489,7 @@ fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec
 fn with_defaults(program: Command, given: &[Given], verb: &str, line: &[OsString], lenient: bool) -> Command {
     let set = |arg: Arg, command: &str| {
         let arg = if lenient { arg.required(false).required_unless_present(Resettable::Reset) } else { arg };
-        let arg = can_be_off(arg, line);
+        let arg = can_be_below_zero(can_be_off(arg, line), line);
         let ours = |one: &&Given| one.command == command && arg.get_id() == one.option.as_str();
         match given.iter().find(ours) {
             Some(one) => arg.required(false).default_values(one.values.clone()),
@@ -488,6 +520,23 @@ fn can_be_off(arg: Arg, line: &[OsString]) -> Arg {
     }
     let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true);
     arg.value_parser(clap::value_parser!(bool)).default_missing_value("true").default_value("false")
+}
+
+/// An option for a quantity that the line follows with one below zero takes it for its value, and says what is wanted; it is no
+/// option of its own.
+fn can_be_below_zero(arg: Arg, line: &[OsString]) -> Arg {
+    let flag = format!("--{}", arg.get_long().unwrap_or_default());
+    let is_below_zero = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+    };
+    let is_given = || line.windows(2).any(|two| *two[0] == *flag && is_below_zero(&two[1]));
+    let is_quantity = matches!(Kind::of(&arg), Kind::Whole | Kind::Number | Kind::Measure);
+    if is_quantity && arg.get_action().takes_values() && is_given() {
+        arg.allow_hyphen_values(true)
+    } else {
+        arg
+    }
 }
 
 /// The parser's error about a value that nobody typed names the place where it stands.
@@ -522,4 +571,36 @@ pub fn in_words(error: &clap::Error) -> Failure {
         parts.filter_map(|part| part.trim().strip_prefix("tip: ").map(one_line)).collect();
     let failure = Failure::usage(one_line(first));
     if tips.is_empty() { failure } else { failure.help(tips.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_says_which_command_has_an_option_that_this_one_lacks() {
+        let check = |verb: &str, message: &str, help: &str, expected: Option<&str>| {
+            let failure = Failure::usage(message).help(help);
+            assert_eq!(of_another_command(verb, &failure).as_deref(), expected, "{verb}: {message}; {help}");
+        };
+        let fits = "--budget 512MiB fits now";
+        check("run", "5 GiB are needed", fits, Some("`plimsoll run` has no --budget, `plimsoll tune` has"));
+        check(
+            "run",
+            "no plan fits: raise --budget",
+            "-",
+            Some("`plimsoll run` has no --budget, `plimsoll tune` has"),
+        );
+        check("tune", "5 GiB are needed", fits, None);
+        check("run", "the network is from a file", "tune again with --onnx FILE", None);
+        check("run", "a GPU is slow", "`plimsoll profile --fresh` measures anew", None);
+        check(
+            "tune",
+            "it does not fit",
+            "lower --workers",
+            Some("`plimsoll tune` has no --workers, `plimsoll export` has"),
+        );
+        check("run", "what no command has", "--no-such-option of a driver", None);
+        check("run", "what every command has", "say --quiet or --config-file FILE", None);
+    }
 }

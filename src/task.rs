@@ -289,8 +289,7 @@ impl Task {
         fits(&network.spec, &data)?;
         let (name, set) = (&network.spec.name, data.train.name());
         if !network.takes_tokens() && data.train.holds_tokens() {
-            return Err(Failure::usage(format!("`{name}` is for images, and {set} has texts"))
-                .help("choose other --data, or a network for texts such as lstm or gpt-tiny"));
+            return Err(for_images(name, set));
         }
         if network.takes_tokens() && !data.train.holds_tokens() {
             return Err(Failure::usage(format!("`{name}` is for texts, and {set} has images"))
@@ -371,8 +370,8 @@ impl Task {
         Ok(peak.min(Size::Share(MACHINE_SHARE).of(machine)))
     }
 
-    /// The budget in bytes: what is given (a share is one of the device's memory), or [`UNBUDGETED_BATCH`]'s, or on a GPU what
-    /// is free, less [`GPU_MARGIN`]; on a modelled one all of its memory, less as much.
+    /// The budget in bytes: what is given (a share is one of the device's memory, and none is above it), or
+    /// [`UNBUDGETED_BATCH`]'s, or on a GPU what is free, less [`GPU_MARGIN`]; on a modelled one all of its memory, less as much.
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Failure> {
         if given.is_none()
             && let Setup::Cuda(gpu) = &self.setup
@@ -386,9 +385,18 @@ impl Task {
         }
         if let Some(size) = given {
             let budget = size.of(machine);
-            if self.setup.model().is_some() && budget > machine {
-                let message = format!("a budget of {budget} is more than the {machine} of the device");
-                return Err(Failure::usage(message).help("lower --budget, or choose another --device"));
+            if budget > machine {
+                let (whose, help) = match &self.setup {
+                    Setup::Cpu(_) => (
+                        "that this process may have",
+                        "lower --budget; to plan for a larger device, model one with --device",
+                    ),
+                    Setup::Cuda(_) | Setup::Modelled(_) => {
+                        ("of the device", "lower --budget, or choose another --device")
+                    }
+                };
+                let message = format!("a budget of {budget} is more than the {machine} {whose}");
+                return Err(Failure::usage(message).help(help));
             }
             return Ok(budget);
         }
@@ -516,6 +524,12 @@ impl Task {
     }
 }
 
+/// The failure of a network for images that is given texts.
+fn for_images(name: &str, data: &str) -> Failure {
+    Failure::usage(format!("`{name}` is for images, and {data} has texts"))
+        .help("choose other --data; texts are for networks such as lstm or gpt-tiny")
+}
+
 /// Whether the data are what a network takes.
 fn fits(spec: &NetworkSpec, data: &Split) -> Result<(), Failure> {
     let wanted = Shape { height: spec.image[0], width: spec.image[1], channels: spec.channels };
@@ -567,6 +581,7 @@ pub fn open_data(source: &DataSource, network: &NetworkArgs) -> Result<Split, Fa
 /// Reads or makes the data for a network.
 pub fn data_for(source: &DataSource, network: &Network) -> Result<Split, Failure> {
     match source {
+        DataSource::Text(_) if !network.takes_tokens() => Err(for_images(&network.spec.name, "--data text")),
         DataSource::Text(file) => text(file.as_deref(), network.spec.image),
         DataSource::Synthetic(samples) => {
             // Samples are made when they are read; only their order in an epoch is held, four bytes each.

@@ -200,7 +200,18 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     check(folder, &format!("{plan} 70% --sweep 3"), 2, &["--sweep"]);
     check(folder, "plan t.json --link 12.2GB/s -o x.json", 2, &["--budget", "--sweep"]);
     check(folder, "plan t.json --link 12.2GB/s --budget 70%", 2, &["--output"]);
-    check(folder, &format!("{plan} -5"), 2, &["--budget"]);
+    check(folder, &format!("{plan} -5"), 2, &["`-5` is not a size such as 22GiB"]);
+    for (line, says) in [
+        ("tune --budget -1", "`-1` is not a size such as 22GiB"),
+        ("tune --budget -2.5GiB", "`-2.5GiB` is not a size such as 22GiB"),
+        ("verify --budget -.5%", "`-.5%` is not a size such as 22GiB"),
+        ("auto --epochs -3", "invalid value '-3' for '--epochs <N>'"),
+        ("auto --base-rate -0.1", "base learning rate is -0.1"),
+        ("tune --study -1", "unexpected argument '-1'"),
+        ("tune --budget --fresh", "a value is required for '--budget <SIZE>'"),
+    ] {
+        check(folder, line, 2, &[says]);
+    }
     check(folder, &format!("{plan} 70% --policy best"), 2, &["`best` is no policy", "plimsoll"]);
     check(
         folder,
@@ -304,6 +315,12 @@ fn a_task_that_cannot_be_done_says_why_before_anything_is_measured() {
         &["largest batch that can be trained is", "at least 32"],
     );
     check(folder, &format!("{auto} --max-batch 10"), 2, &["at least 32 and at most 10", "--min-batch"]);
+    for budget in ["1000TiB", "101%"] {
+        for verb in ["auto", "tune", "profile"] {
+            let line = format!("{verb} --study study --budget {budget}");
+            check(folder, &line, 2, &["more than the", "that this process may have", "lower --budget"]);
+        }
+    }
     check(folder, &format!("{auto} --base-rate 0"), 2, &["base learning rate is 0"]);
     check(folder, &format!("{auto} --rate-rule accudnn --convexity 20"), 2, &["convexity c is 20"]);
     check(folder, &format!("{auto} --threads 0"), 2, &["--threads"]);
@@ -412,6 +429,37 @@ fn options_of_another_device_are_refused() {
         ("--device cuda --kernels own --tf32", "--tf32 is for --kernels libraries"),
     ] {
         check(folder, &format!("verify {options}"), 2, &[says]);
+    }
+}
+
+#[test]
+fn hints_of_run_name_what_run_has() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    fs::create_dir(folder.join("study")).expect("a folder");
+    for name in ["chosen.config.json", "chosen.schedule.json"] {
+        fs::copy(data.join(name), folder.join("study").join(name)).expect("a file");
+    }
+    let own = plimsoll(folder, "run --help");
+    let own = String::from_utf8_lossy(&own.stdout).into_owned();
+    let of_run = |option: &str| own.split([' ', ',', '\n']).any(|word| word == option);
+    let study = fs::File::open(folder.join("study")).expect("a folder");
+    study.lock().expect("nobody else has it");
+    for (options, says) in [
+        ("--data digits", "name the --data that it was tuned for, or tune again"),
+        ("--data text", "texts are for networks such as lstm"),
+        ("--device cuda", "tune again with that --device"),
+        ("--data synthetic", "train what another folder holds"),
+        ("--data synthetic --trace-out no/x.json", "the folder must exist"),
+    ] {
+        let output = plimsoll(folder, &format!("run study {options}"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let (_, help) = said.split_once("help: ").unwrap_or_else(|| panic!("{options}: no help: {said}"));
+        assert!(help.contains(says), "{options}: {said}");
+        for option in help.split([' ', ',', ';', '\n']).filter(|word| word.starts_with("--")) {
+            assert!(of_run(option), "{options}: `run` has no {option}: {said}");
+        }
     }
 }
 

@@ -101,6 +101,8 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
         &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "restart the machine after the update"],
     );
     start("cuModuleLoadData:0:222:lost", &[], &["the driver is older than NVRTC", "PLIMSOLL_CUDA_LIBRARIES"]);
+    let larger = "profile --network mlp --device cuda --budget 101% --study none";
+    check(&libraries.run(larger, "", &[]), 2, &["GiB of the device", "lower --budget"]);
     // Another process has it for itself.
     start("cuDevicePrimaryCtxRetain:0:46", &[], &["cuda:0", "another process has it for itself"]);
     // Between the question what is free and the allocation somebody took it.

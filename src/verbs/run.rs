@@ -1,6 +1,6 @@
 //! `run`: trains what was tuned, and shows what it took beside what was predicted.
 
-use crate::args::{DeviceChoice, RunArgs};
+use crate::args::{DeviceChoice, HostPlace, RunArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::memory_snapshot::MemorySnapshot;
@@ -30,7 +30,10 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let spec = &config.network;
     let network = onnx::rebuilt(spec, study.folder())?;
     let data = data_for(&args.data.data, &network)?;
-    let task = Task::of(network, data, setup_of(&config, args)?)?;
+    let setup = setup_of(&config, args)?;
+    let task = Task::of(network, data, setup).map_err(|failure| {
+        failure.help("name the --data that it was tuned for, or tune again with other --data")
+    })?;
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         files::can_be_made(out)?;
         study.is_not(out)?;
@@ -86,10 +89,20 @@ fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.
             let own = GpuKernels { libraries: false, tf32: false, deterministic: false };
-            Setup::cuda(ordinal, !args.no_graph, &args.host, config.kernels.unwrap_or(own))
+            Setup::cuda(ordinal, !args.no_graph, &args.host, config.kernels.unwrap_or(own)).map_err(
+                |failure| {
+                    let tuned = format!("the config was tuned on `{}`", config.device);
+                    failure.help(match args.host {
+                        HostPlace::File(_) => format!("leave --host out: {tuned}"),
+                        HostPlace::Memory => {
+                            format!("{tuned}: for another --device or other --kernels, tune again")
+                        }
+                    })
+                },
+            )
         }
         _ => Err(Failure::usage(format_args!("the config was tuned on `{}`", config.device))
-            .help("leave --device and --no-graph out, or tune again with --device")),
+            .help("leave --device and --no-graph out, or tune again with that --device")),
     }
 }
 

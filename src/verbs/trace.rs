@@ -50,7 +50,12 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     };
     // Our own kernels ask no device.
     let gpu = setup.filter(|kernels| kernels.libraries);
-    let gpu = gpu.map(|kernels| Setup::cuda(0, true, &HostPlace::Memory, kernels)).transpose()?;
+    let open = |kernels| {
+        Setup::cuda(0, true, &HostPlace::Memory, kernels).map_err(|failure| {
+            failure.help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
+        })
+    };
+    let gpu = gpu.map(open).transpose()?;
     let ways = |call: &Call| match (&gpu, &setup) {
         (Some(gpu), _) => gpu.ways(call),
         (None, Some(_)) => Way::sole(cuda::workspace_bytes(call)),
@@ -86,7 +91,7 @@ fn modelled(
     network: &Network,
     draw: Option<Draw>,
 ) -> Result<Vec<Table>, Failure> {
-    let setup = Setup::modelled(sheet, &args.kernels)?;
+    let setup = Setup::modelled(sheet, &args.kernels).map_err(|failure| failure.help("leave it out"))?;
     let device = setup.model().expect("it was just modelled");
     let ways = |call: &Call| device.ways(call);
     let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, ways: &ways };
