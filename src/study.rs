@@ -4,8 +4,11 @@
 
 use crate::failure::Failure;
 use crate::files;
-use plimsoll_ir::Bytes;
+use plimsoll_ir::config::Config;
+use plimsoll_ir::document::Fault;
 use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::{Bytes, Document};
 use plimsoll_profiler::Header;
 use std::fs::{self, TryLockError};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -89,6 +92,77 @@ impl Study {
                 .help("name a study's folder, as `plimsoll auto` and `plimsoll tune` make it"));
         }
         Ok(Study::of_config(path).0)
+    }
+
+    /// The choice that a config's file or its study's folder names: the study, the config's path, what stands in it, and its
+    /// schedule.
+    pub fn choice_of(path: &Path) -> Result<(Study, PathBuf, Config, Schedule), Failure> {
+        let (study, config_path) = Study::of_config(path);
+        let (config, schedule) = if path.is_dir() {
+            study.chosen()?
+        } else {
+            let config: Config = files::read(&config_path)?;
+            let schedule = files::read(&study.folder.join(&config.schedule))?;
+            (config, schedule)
+        };
+        Ok((study, config_path, config, schedule))
+    }
+
+    /// What was chosen. Fails with what to do where it is no study, or half of one.
+    pub fn chosen(&self) -> Result<(Config, Schedule), Failure> {
+        let folder = self.folder.display();
+        if !self.config().exists() {
+            let missing = name(&self.config());
+            let failure = Failure::usage(format_args!("{folder} holds no choice: {missing} is missing"));
+            return Err(failure.help(if self.journal().exists() || self.profile().exists() {
+                format!("it was measured and not tuned yet: {}", self.tune_again())
+            } else {
+                "name a study's folder, as `plimsoll auto` and `plimsoll tune` make it".to_owned()
+            }));
+        }
+        let config: Config = self.document(&self.config())?;
+        let schedule = self.folder.join(&config.schedule);
+        self.holds(&schedule)?;
+        Ok((config, self.document(&schedule)?))
+    }
+
+    /// Makes sure that a file of a tuning is there.
+    pub fn holds(&self, file: &Path) -> Result<(), Failure> {
+        if file.exists() {
+            return Ok(());
+        }
+        let (folder, missing) = (self.folder.display(), name(file));
+        let message =
+            format!("{folder} was not tuned to the end, or by an older version: {missing} is missing");
+        Err(Failure::usage(message).help(self.tune_again()))
+    }
+
+    /// A document of the study; where it cannot be read, what to do.
+    pub fn document<D: Document>(&self, path: &Path) -> Result<D, Failure> {
+        let text = fs::read_to_string(path).map_err(|error| Failure::file(path, "read", &error))?;
+        D::from_json(&text).map_err(|fault| {
+            let failure = Failure::document(path, &fault);
+            match fault {
+                Fault::OtherKind { .. } => failure.help(format_args!(
+                    "it was written by another version of Plimsoll; read it with that, or {}",
+                    self.tune_again()
+                )),
+                _ => failure.help(self.tune_again()),
+            }
+        })
+    }
+
+    /// How to come to a whole choice.
+    pub fn tune_again(&self) -> String {
+        let folder = self.folder.display();
+        if self.checkpoint().exists() {
+            return format!(
+                "{folder} holds a training: tune into another folder with `plimsoll tune --study DIR`"
+            );
+        }
+        format!(
+            "run `plimsoll tune --study {folder}` with its other options; what was measured is used again"
+        )
     }
 
     /// What was measured, as it was measured.
@@ -214,6 +288,11 @@ impl Study {
     }
 }
 
+/// The name of a file.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
 fn default_folder(network: &NetworkSpec) -> PathBuf {
     let NetworkSpec { name, image: [height, width], channels, classes } = network;
     PathBuf::from("studies").join(format!("{name}-{height}x{width}x{channels}-{classes}"))
@@ -235,13 +314,13 @@ mod tests {
         for name in others.into_iter().chain([dead]) {
             fs::write(folder.path().join(name), "half").expect("a file");
         }
-        let held = study.lock().expect("nobody trains there");
+        let Some(_held) = study.lock().expect("nobody trains there") else {
+            return println!("skipped: this file system knows no locks");
+        };
         assert!(!folder.path().join(dead).exists());
         assert!(others.iter().all(|name| folder.path().join(name).exists()));
         fs::write(folder.path().join(dead), "half").expect("a file");
-        if held.is_some() {
-            assert!(study.lock().is_err(), "one trains at a time");
-            assert!(folder.path().join(dead).exists(), "only who trains removes anything");
-        }
+        assert!(study.lock().is_err(), "one trains at a time");
+        assert!(folder.path().join(dead).exists(), "only who trains removes anything");
     }
 }

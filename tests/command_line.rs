@@ -314,6 +314,7 @@ fn a_task_that_cannot_be_done_says_why_before_anything_is_measured() {
         3,
         &["largest batch that can be trained is", "at least 32"],
     );
+    assert!(!folder.join("study/profile.journal.jsonl").exists(), "nothing was measured for it");
     check(folder, &format!("{auto} --max-batch 10"), 2, &["at least 32 and at most 10", "--min-batch"]);
     for budget in ["1000TiB", "101%"] {
         for verb in ["auto", "tune", "profile"] {
@@ -461,6 +462,38 @@ fn hints_of_run_name_what_run_has() {
             assert!(of_run(option), "{options}: `run` has no {option}: {said}");
         }
     }
+}
+
+#[test]
+fn a_study_without_a_whole_choice_is_told_alike_by_all_that_need_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let alike = |says: &[&str]| {
+        for command in ["run study", "export study --to torchrun", "report study", "explain study"] {
+            check(folder, command, 2, says);
+        }
+    };
+    let task = "--network mlp --max-batch 64 --device k40 --study study";
+    fs::create_dir(folder.join("study")).expect("a folder");
+    alike(&["study holds no choice: chosen.config.json is missing", "name a study's folder"]);
+    check(folder, &format!("profile {task}"), 0, &[]);
+    alike(&[
+        "study holds no choice",
+        "measured and not tuned yet: run `plimsoll tune --study study` with its other",
+    ]);
+    check(folder, &format!("tune {task}"), 0, &[]);
+    let config = fs::read_to_string(folder.join("study/chosen.config.json")).expect("a config");
+    fs::remove_file(folder.join("study/chosen.schedule.json")).expect("it is there");
+    let again = "run `plimsoll tune --study study` with its other options";
+    alike(&["chosen.schedule.json is missing", again]);
+    check(folder, &format!("auto {task}"), 2, &["chosen.schedule.json is missing", again]);
+    fs::write(folder.join("study/chosen.config.json"), &config[..300]).expect("a file");
+    alike(&["chosen.config.json", "cut short", again]);
+    check(folder, &format!("auto {task}"), 2, &["chosen.config.json", "cut short", again]);
+    check(folder, &format!("tune {task}"), 0, &["study` shows all of it"]);
+    let other =
+        "holds the choice for another learning rate: AccUDNN eq. (9), c = 0.625, from 0.05 at batch 32 there";
+    check(folder, &format!("auto {task} --base-rate 0.1"), 2, &[other]);
 }
 
 #[test]

@@ -11,21 +11,19 @@ use crate::report::data::{
 use crate::report::gather::{Names, Subject};
 use crate::report::policies::paper;
 use crate::report::reasons::percent;
-use crate::study::Study;
+use crate::study::{Study, name};
 use crate::verbs::check::check_valid;
 use crate::verbs::tune::rule_in_words;
 use plimsoll_ir::config::{Config, Figures};
-use plimsoll_ir::document::Fault;
 use plimsoll_ir::profile::{Profile, TransferSample};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
 use plimsoll_ir::tuning::{Run, Training, Tuning};
-use plimsoll_ir::{Bytes, Document, Seconds};
+use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
 use plimsoll_tuner::search::moved;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// What a study holds of a tuning that is over.
 pub struct Tuned {
@@ -45,38 +43,18 @@ impl Tuned {
     /// Reads a study. Fails with what to do where it is no study, half of one, or one of another version.
     pub fn read(study: &Study) -> Result<Tuned, Failure> {
         let folder = study.folder().display();
-        if !study.config().exists() {
-            let failure = Failure::usage(format_args!(
-                "{folder} holds no choice: {} is missing",
-                name(&study.config())
-            ));
-            return Err(if study.journal().exists() || study.profile().exists() {
-                failure.help(format_args!(
-                    "it was measured and not tuned yet: run `plimsoll tune --study {folder}`"
-                ))
-            } else {
-                failure.help("name a study's folder, as `plimsoll auto` and `plimsoll tune` make it")
-            });
-        }
-        let config: Config = document(study, &study.config())?;
-        let schedule = study.folder().join(&config.schedule);
-        for path in [&study.tuning(), &study.trace(), &study.profile(), &schedule] {
-            if !path.exists() {
-                let message = format!(
-                    "{folder} was not tuned to the end, or by an older version: {} is missing",
-                    name(path)
-                );
-                return Err(Failure::usage(message).help(tune_again(study)));
-            }
+        let (config, schedule) = study.chosen()?;
+        for path in [&study.tuning(), &study.trace(), &study.profile()] {
+            study.holds(path)?;
         }
         let tuned = Tuned {
+            tuning: study.document(&study.tuning())?,
+            profile: study.document(&study.profile())?,
+            trace: study.document(&study.trace())?,
             config,
-            tuning: document(study, &study.tuning())?,
-            profile: document(study, &study.profile())?,
-            trace: document(study, &study.trace())?,
-            schedule: document(study, &schedule)?,
+            schedule,
         };
-        check_valid(&schedule, &tuned.trace, &tuned.schedule)?;
+        check_valid(&study.folder().join(&tuned.config.schedule), &tuned.trace, &tuned.schedule)?;
         let chosen = tuned.run("chosen").map(|run| run.batch);
         let commands = tuned.schedule.commands.len();
         let other = |timeline: &Timeline| timeline.spans.len() != commands;
@@ -86,7 +64,7 @@ impl Tuned {
             || [tuned.config.modelled, tuned.profile.machine.modelled] != [modelled; 2]
         {
             let message = format!("{folder}: {} is of another schedule", name(&study.tuning()));
-            return Err(Failure::usage(message).help(tune_again(study)));
+            return Err(Failure::usage(message).help(study.tune_again()));
         }
         Ok(tuned)
     }
@@ -324,35 +302,6 @@ impl Tuned {
 /// What is said of a study in which nothing was measured.
 const MODELLED: &str = "Nothing here was measured: the device is not here, and all times are those of a model of it, from its data \
                         sheet. Stated errors are those of the fitted curves against that model.";
-
-/// A document of the study; where it is of another version, what to do.
-fn document<D: Document>(study: &Study, path: &Path) -> Result<D, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, "read", &error))?;
-    D::from_json(&text).map_err(|fault| {
-        let failure = Failure::document(path, &fault);
-        match fault {
-            Fault::OtherKind { .. } => failure.help(format_args!(
-                "it was written by another version of Plimsoll; read it with that, or {}",
-                tune_again(study)
-            )),
-            _ => failure.help(tune_again(study)),
-        }
-    })
-}
-
-fn tune_again(study: &Study) -> String {
-    let folder = study.folder().display();
-    if study.checkpoint().exists() {
-        return format!(
-            "{folder} holds a training: tune into another folder with `plimsoll tune --study DIR`"
-        );
-    }
-    format!("run `plimsoll tune --study {folder}` with its other options; what was measured is used again")
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-}
 
 fn setting(run: &Run) -> Setting {
     let Run { what, batch, predicted, measured, note } = run;

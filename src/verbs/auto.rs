@@ -2,7 +2,6 @@
 
 use crate::args::AutoArgs;
 use crate::failure::Failure;
-use crate::files;
 use crate::output::{Cell, Table};
 use crate::report::study::Tuned;
 use crate::study::Study;
@@ -12,7 +11,7 @@ use crate::tuning::{TuneRequest, least, tune};
 use crate::verbs::profile::{how_known, in_words, measure};
 use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
-use plimsoll_ir::config::{Config, GpuKernels};
+use plimsoll_ir::config::{Config, GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -22,7 +21,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let fresh = args.study.fresh;
     let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
-    let limit = request.limit(&task)?;
+    let batches = request.min_batch..=request.limit(&task)?;
     let study = task.study(&args.study)?;
     let mut tables = Vec::new();
     let known = if fresh { None } else { earlier(&study, &task, &request)? };
@@ -36,7 +35,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         None => {
             let trained = vec![study.journal(), study.profile(), study.checkpoint()];
             let forgotten = fresh.then(|| [trained, study.choice()].concat());
-            let mut profile = measure(&task, budget, limit, &study, forgotten.as_deref(), quiet)?;
+            let mut profile = measure(&task, budget, batches, &study, forgotten.as_deref(), quiet)?;
             let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
             keep(&study, &tuned, &profile)?;
             tables.extend([choice(&tuned), figures(&tuned)]);
@@ -69,9 +68,16 @@ fn earlier(
     if !study.config().exists() {
         return Ok(None);
     }
-    let config: Config = files::read(&study.config())?;
+    let (config, schedule) = study.chosen()?;
     let rate = &config.learning_rate;
-    let rate_of = |rule, batch: u64, rate: f64| format!("{rule:?} from {rate} at batch {batch}");
+    let rate_of = |rule, batch: u64, rate: f64| {
+        let rule = match rule {
+            LearningRateRule::Linear => "linear".to_owned(),
+            LearningRateRule::SquareRoot => "square root".to_owned(),
+            LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity}"),
+        };
+        format!("{rule}, from {rate} at batch {batch}")
+    };
     let device = |name: &str, threads: u32| format!("{name} with {threads} threads");
     let bytes = |budget: Bytes| format!("{budget} ({} B)", budget.0);
     let pace = |link: Option<Link>| {
@@ -118,7 +124,6 @@ fn earlier(
             "choose another folder with --study DIR, or start anew with --fresh"
         }));
     }
-    let schedule = files::read(&study.folder().join(&config.schedule))?;
     Ok(Some((config, schedule)))
 }
 
@@ -152,7 +157,7 @@ fn beyond_error(measured: Seconds, predicted: Seconds, stated: f64) -> Option<St
         format!(
             "an iteration took {measured} in training, {off_percent:+.1} % off the predicted {predicted}, for which an error of \
              {stated_percent:.1} % was stated: the machine was busier or calmer than when it was measured, or the profile is of \
-             another time; `plimsoll profile --fresh` measures anew"
+             another time; --fresh measures and trains anew, with --study DIR in another folder"
         )
     })
 }

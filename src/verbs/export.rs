@@ -3,17 +3,12 @@
 use crate::args::ExportArgs;
 use crate::export::{Export, Tool};
 use crate::failure::Failure;
-use crate::files;
 use crate::output::{self, Cell, Format, Table};
 use crate::study::Study;
-use plimsoll_ir::config::Config;
-use plimsoll_ir::schedule::Schedule;
 
 /// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
-    let (study, path) = Study::of_config(&args.config);
-    let config: Config = files::read(&path)?;
-    let schedule: Schedule = files::read(&study.folder().join(&config.schedule))?;
+    let (_, path, config, schedule) = Study::choice_of(&args.config)?;
     let mut export = Export::new(&config, args.workers, args.global_batch, args.epochs)?;
     export.tell(&config, &schedule, &path.display().to_string());
     let lines = export.lines(args.to);

@@ -21,12 +21,10 @@ use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    let (study, path) = Study::of_config(&args.config);
-    let config: Config = files::read(&path)?;
+    let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
         return Err(nothing_runs(&config.device));
     }
-    let schedule: Schedule = files::read(&study.folder().join(&config.schedule))?;
     let spec = &config.network;
     let network = onnx::rebuilt(spec, study.folder())?;
     let data = data_for(&args.data.data, &network)?;
