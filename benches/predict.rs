@@ -41,8 +41,8 @@ fn main() {
         let budget = budget(&task, *largest, BUDGET);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let study = Study::open(Some(folder.path()), &task.network.spec).expect("a study");
-        let profile =
-            measure(&task, budget, *largest, &study, Some(&[]), true).expect("the network can be measured");
+        let profile = measure(&task, budget, 1..=*largest, &study, Some(&[]), true)
+            .expect("the network can be measured");
         let model = Model::fit(&profile).expect("the profile is whole");
         for share in BETWEEN {
             let batch = largest * share / 24;

@@ -189,6 +189,17 @@ pub(crate) struct Cost {
     pub compute: Seconds,
 }
 
+/// Makes sure that the least batch that is asked for can be trained.
+pub fn reaches(largest: u64, least: u64, budget: Bytes) -> Result<(), Failure> {
+    if largest >= least {
+        return Ok(());
+    }
+    let message = format!(
+        "within {budget} the largest batch that can be trained is {largest}; asked for is at least {least}"
+    );
+    Err(Failure::new(Exit::NoPlan, message).help("raise --budget, or lower --min-batch"))
+}
+
 /// Tunes. The profile grows where the model had to be refitted; plans are noted in the study while the search lasts, so
 /// that one that is interrupted goes on.
 pub fn tune(
@@ -200,13 +211,7 @@ pub fn tune(
 ) -> Result<Tuned, Failure> {
     let limit = request.limit(task)?;
     let largest = task.largest_trainable(request.budget, limit)?.unwrap_or(0);
-    if largest < request.min_batch {
-        let (least, budget) = (request.min_batch, request.budget);
-        let message = format!(
-            "within {budget} the largest batch that can be trained is {largest}; asked for is at least {least}"
-        );
-        return Err(Failure::new(Exit::NoPlan, message).help("raise --budget, or lower --min-batch"));
-    }
+    reaches(largest, request.min_batch, request.budget)?;
     let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
     let tried = || Tried::open(&study.tried(), profile, request.budget);
     let (costs, tried) = (RefCell::default(), RefCell::new(tried()?));
@@ -526,8 +531,14 @@ impl Ran {
 /// Why a search chose what it chose.
 fn in_words(reason: &Reason) -> String {
     match *reason {
+        Reason::Shortest { gain: Some(0.0) } => {
+            "the shortest epoch predicted, with everything kept".to_owned()
+        }
         Reason::Shortest { gain: Some(gain) } => {
-            format!("the shortest epoch predicted, {:.1} % less than keeping everything", gain * 100.0)
+            let gain = gain * 100.0;
+            format!(
+                "the shortest epoch predicted, {gain:.1} % less than the largest batch that keeps everything"
+            )
         }
         Reason::Shortest { gain: None } => "the shortest epoch predicted".to_owned(),
         Reason::WithinError { batch, gain, error } => format!(

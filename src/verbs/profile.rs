@@ -9,6 +9,7 @@ use crate::profile_cache::ProfileCache;
 use crate::progress;
 use crate::study::Study;
 use crate::task::{Setup, Task, median};
+use crate::tuning::reaches;
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
 use plimsoll_ir::health::Health;
@@ -22,6 +23,7 @@ use plimsoll_profiler::{
 };
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Naive swapping is planned for a link of this rate before the link was measured; the order of its commands is the same
@@ -34,24 +36,24 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let budget = task.budget_in(&args.study, args.budget, task.smallest_batch())?;
     let study = task.study(&args.study)?;
     let forgotten = args.study.fresh.then(|| vec![study.journal(), study.profile()]);
-    let limit = task.most(args.max_batch)?;
-    let profile = measure(&task, budget, limit, &study, forgotten.as_deref(), quiet)?;
+    let batches = 1..=task.most(args.max_batch)?;
+    let profile = measure(&task, budget, batches, &study, forgotten.as_deref(), quiet)?;
     tables(&profile, &study)
 }
 
-/// Measures at fractions of the largest trainable batch, at most `limit`, or goes on measuring, and keeps the profile in the
-/// study. What any study measured of the same is taken as it is, unless all is measured anew; then what stands in the study is
+/// Measures at fractions of the largest trainable batch, which is one of these `batches`, or goes on measuring, and keeps the
+/// profile in the study. What any study measured of the same is taken as it is, unless all is measured anew; then what stands in the study is
 /// `forgotten`, as soon as it is sure that there is something to measure.
 pub fn measure(
     task: &Task,
     budget: Bytes,
-    limit: u64,
+    batches: RangeInclusive<u64>,
     study: &Study,
     forgotten: Option<&[PathBuf]>,
     quiet: bool,
 ) -> Result<Profile, Failure> {
     let looking = progress::spinner("limits", quiet);
-    let largest = task.largest_trainable(budget, limit)?;
+    let largest = task.largest_trainable(budget, *batches.end())?;
     drop(looking);
     let Some(largest) = largest else {
         // Planning the smallest batch says which layer needs how much.
@@ -60,6 +62,7 @@ pub fn measure(
             "no batch fits the budget with what the machine's own memory can hold of what is swapped";
         return Err(Failure::new(Exit::NoPlan, message).help("raise --budget"));
     };
+    reaches(largest, *batches.start(), budget)?;
     let mut batches: Vec<u64> =
         fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
     batches.dedup();

@@ -18,12 +18,12 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
-    let limit = request.limit(&task)?;
+    let batches = request.min_batch..=request.limit(&task)?;
     let study = task.study(&args.study)?;
     study.without_training()?;
     let measured = vec![study.journal(), study.profile()];
     let forgotten = args.study.fresh.then(|| [measured, study.choice()].concat());
-    let mut profile = measure(&task, budget, limit, &study, forgotten.as_deref(), quiet)?;
+    let mut profile = measure(&task, budget, batches, &study, forgotten.as_deref(), quiet)?;
     let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
     keep(&study, &tuned, &profile)?;
     tracing::info!("`plimsoll report {}` shows all of it", study.folder().display());
