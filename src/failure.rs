@@ -61,6 +61,7 @@ impl Failure {
             std::io::ErrorKind::NotADirectory | std::io::ErrorKind::AlreadyExists => {
                 failure.help("a file stands where a folder should be; choose another path")
             }
+            std::io::ErrorKind::IsADirectory => failure.help("it is a folder; name a file in it"),
             std::io::ErrorKind::NotFound => failure.help("check the path; the folder must exist"),
             std::io::ErrorKind::PermissionDenied if doing == "read" => failure
                 .help("you may not read it: see to its permissions and those of the folders that it is in"),

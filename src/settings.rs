@@ -549,10 +549,13 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     else {
         return error.into();
     };
+    let is_no_number = error.to_string().contains(NO_DIGIT);
     let name = option.trim_start_matches('-').split([' ', '=', '[']).next().unwrap_or_default();
     let blamed = |one: &&Given| one.name == name && one.values.iter().any(|word| word == value);
     let is_run = |one: &&Given| line.iter().any(|word| *word == *one.command);
-    let Some(one) = given.iter().filter(blamed).max_by_key(is_run) else { return error.into() };
+    let Some(one) = given.iter().filter(blamed).max_by_key(is_run) else {
+        return if is_no_number { in_words(&error).into() } else { error.into() };
+    };
     let Failure { exit, message, help } = in_words(&error);
     let message = match &one.source {
         Source::Environment(variable) => format!("{variable}: {message}"),
@@ -560,6 +563,9 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     };
     Failure { exit, message, help }.into()
 }
+
+/// What the standard library says of a text that is no whole number.
+const NO_DIGIT: &str = "invalid digit found in string";
 
 /// The parser's error as one of ours: its first paragraph, and what it proposes.
 pub fn in_words(error: &clap::Error) -> Failure {
@@ -569,7 +575,7 @@ pub fn in_words(error: &clap::Error) -> Failure {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let tips: Vec<String> =
         parts.filter_map(|part| part.trim().strip_prefix("tip: ").map(one_line)).collect();
-    let failure = Failure::usage(one_line(first));
+    let failure = Failure::usage(one_line(first).replace(NO_DIGIT, "that is no whole number from 0"));
     if tips.is_empty() { failure } else { failure.help(tips.join("; ")) }
 }
 

@@ -102,7 +102,12 @@ impl Setup {
     pub fn new(args: &DeviceArgs) -> Result<Setup, Failure> {
         let duplex: DuplexArg = args.duplex;
         let link = args.link.map(|rate| Link { duplex: duplex.into(), ..Link::symmetric(rate) });
+        let half = duplex == DuplexArg::Half;
         match args.device {
+            DeviceChoice::Cpu if half && link.is_none() => {
+                Err(Failure::usage("--duplex half is for a link that is paced, and there is no --link")
+                    .help("give the --link that both ways are to share, or leave --duplex out"))
+            }
             DeviceChoice::Cpu if args.no_graph => Err(only("--no-graph", "cuda")),
             DeviceChoice::Cpu if args.kernels.given().is_some() => {
                 Err(only(args.kernels.given().unwrap_or_default(), "cuda"))
@@ -110,12 +115,16 @@ impl Setup {
             DeviceChoice::Cpu => Ok(Setup::cpu(args.threads, link, &args.host)),
             DeviceChoice::Cuda(_) if args.threads.is_some() => Err(only("--threads", "cpu")),
             DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
+            DeviceChoice::Cuda(_) | DeviceChoice::Modelled(_) if half => Err(only("--duplex half", "cpu")),
             DeviceChoice::Cuda(ordinal) => {
                 Setup::cuda(ordinal, !args.no_graph, &args.host, args.kernels.chosen()?)
             }
             DeviceChoice::Modelled(_) if args.no_graph => Err(only("--no-graph", "cuda")),
             DeviceChoice::Modelled(_) if args.threads.is_some() => Err(only("--threads", "cpu")),
             DeviceChoice::Modelled(_) if link.is_some() => Err(only("--link", "cpu")),
+            DeviceChoice::Modelled(_) if matches!(args.host, HostPlace::File(_)) => {
+                Err(only("--host file:PATH", "cpu"))
+            }
             DeviceChoice::Modelled(sheet) => Setup::modelled(sheet, &args.kernels),
         }
     }
@@ -676,7 +685,11 @@ impl From<RuntimeError> for Failure {
             }
             _ => None,
         };
+        let diverged = matches!(error, RuntimeError::Diverged { .. });
         let failure = Failure::new(exit, error);
+        if diverged {
+            return failure.help("lower --base-rate, which is the rate at --base-batch");
+        }
         match free.map(unbudgeted) {
             Some(Bytes::ZERO) => failure.help("end what else is on the GPU; `plimsoll doctor` shows it"),
             Some(fits) => failure.help(format!(

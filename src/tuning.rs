@@ -64,7 +64,12 @@ impl<'a> TuneRequest<'a> {
     /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
     /// measured.
     pub fn limit(&self, task: &Task) -> Result<u64, Failure> {
-        let RateArgs { base_batch, base_rate, .. } = *self.rate;
+        let RateArgs { base_batch, base_rate, rate_rule, convexity } = *self.rate;
+        if convexity.is_some() && rate_rule != RuleArg::Accudnn {
+            return Err(
+                Failure::usage("--convexity is for --rate-rule accudnn").help("leave one of the two out")
+            );
+        }
         learning_rate(self.rule(), base_batch, base_rate, base_batch).map_err(Failure::usage)?;
         let samples = task.samples();
         let limit = task.most(self.max_batch)?;

@@ -205,7 +205,11 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
         ("tune --budget -1", "`-1` is not a size such as 22GiB"),
         ("tune --budget -2.5GiB", "`-2.5GiB` is not a size such as 22GiB"),
         ("verify --budget -.5%", "`-.5%` is not a size such as 22GiB"),
-        ("auto --epochs -3", "invalid value '-3' for '--epochs <N>'"),
+        ("auto --epochs -3", "invalid value '-3' for '--epochs <N>': that is no whole number from 0"),
+        ("auto --seed -1", "invalid value '-1' for '--seed <N>': that is no whole number from 0"),
+        ("auto --epochs many", "invalid value 'many' for '--epochs <N>': that is no whole number from 0"),
+        ("tune --rate-rule linear --convexity 2", "--convexity is for --rate-rule accudnn"),
+        ("tune --duplex half", "--duplex half is for a link that is paced"),
         ("auto --base-rate -0.1", "base learning rate is -0.1"),
         ("tune --study -1", "unexpected argument '-1'"),
         ("tune --budget --fresh", "a value is required for '--budget <SIZE>'"),
@@ -245,6 +249,13 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
         "plan t.json --budget 70% --link 1GB/s -o no/such/x.json",
         2,
         &["x.json", "folder must exist"],
+    );
+    fs::create_dir(folder.join("there")).expect("a folder");
+    check(
+        folder,
+        "plan t.json --budget 100% --link 1GB/s -o there",
+        2,
+        &["cannot write there", "name a file in it"],
     );
     check(folder, "verify --data mnist:nowhere --network lenet", 2, &["nowhere"]);
     check(folder, "verify --data digits --network lenet", 2, &["too small"]);
@@ -422,6 +433,7 @@ fn options_of_another_device_are_refused() {
         ("--device cuda:x", "`x` is no number of a device"),
         ("--device cuda --threads 2", "--threads is for --device cpu"),
         ("--device cuda --link 12GB/s", "--link is for --device cpu"),
+        ("--device cuda --duplex half", "--duplex half is for --device cpu"),
         ("--device cuda --host file:h", "--host file:PATH is for --device cpu"),
         ("--no-graph", "--no-graph is for --device cuda"),
         ("--kernels own", "--kernels is for --device cuda"),

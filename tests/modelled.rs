@@ -162,6 +162,8 @@ fn what_a_modelled_device_cannot_do_is_said() {
         ("profile --device h100 --kernels own", "--kernels is for --device cuda"),
         ("profile --device h100 --threads 2", "--threads is for --device cpu"),
         ("profile --device h100 --link 1GB/s", "--link is for --device cpu"),
+        ("profile --device h100 --duplex half", "--duplex half is for --device cpu"),
+        ("profile --device h100 --host file:h", "--host file:PATH is for --device cpu"),
         ("trace lenet --device cpu", "only a device that is modelled"),
         ("tune --device k40 --budget 1TB", "is more than the 12 GiB of the device"),
         ("tune --device k40 --budget 101%", "is more than the 12 GiB of the device"),
