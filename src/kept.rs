@@ -1,10 +1,11 @@
 //! What of a training is kept where its device cannot take it along.
 //!
-//! A device that fails takes its memory with it, and with that all that was trained since the state was last copied away. So the
-//! state is copied to host memory between iterations as often as costs [`SHARE`] of the time, and a thread writes copies to
-//! the file while training goes on, as often as costs [`SHARE`] of the thread's. Where the device fails, the newest copy is written.
-//! A copy beside an iteration would cost less, but the iteration that fails would cut it off; so every iteration is copied only
-//! where that is asked for, or where it costs no more than that.
+//! A device that fails takes its memory with it. The trainer copies the state to host memory beside the iteration that follows, and
+//! an iteration is finished when its copy is whole; where the device fails, that copy is written to the file. So what is kept is the
+//! state after the last finished iteration, always. The file gets it while training goes on, too, against what a device's failure
+//! is not (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
+//!
+//! Who says how often to save gets the file that often, and no copies between.
 //!
 //! What it deliberately does not do: keep more than one state in the file, or survive the machine's memory with more than what
 //! the file has.
@@ -13,12 +14,14 @@ use crate::failure::{Exit, Failure};
 use plimsoll_ir::Seconds;
 use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
 use std::path::Path;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The share of the time that copies may take, and of its own that writing may, where nobody says how often.
+/// The share of the time that is spent on what is written, and of its own that the thread writes, where nobody says how often.
 const SHARE: f64 = 0.01;
+
+/// What a write that failed counts as at least: the next is tried after a while, and one warning comes at a time.
+const FAILED: Duration = Duration::from_millis(100);
 
 /// The state of a training, out of its device's reach.
 pub(crate) struct Kept<'a> {
@@ -26,21 +29,20 @@ pub(crate) struct Kept<'a> {
     total: u64,
     /// Whether the command was told to begin anew.
     fresh: bool,
-    /// How often it is to be copied and written, where somebody said so.
+    /// How often it is to be written, where somebody said so.
     every: Option<Seconds>,
     /// The iterations that the file holds; none where there is no file yet.
     in_file: Option<u64>,
-    newest: Option<Arc<Checkpoint>>,
-    /// The one before, for its memory.
-    older: Option<Arc<Checkpoint>>,
-    copies: Pace,
+    /// What was written last, for its memory.
+    older: Option<Checkpoint>,
+    saves: Pace,
     writes: Pace,
     writer: Option<JoinHandle<Written>>,
 }
 
 /// What the thread that writes leaves.
 struct Written {
-    step: u64,
+    state: Checkpoint,
     begun: Instant,
     ended: Instant,
     result: Result<(), RuntimeError>,
@@ -79,70 +81,78 @@ impl<'a> Kept<'a> {
         every: Option<Seconds>,
     ) -> Kept<'a> {
         let in_file = path.exists().then_some(step);
-        let (copies, writes) = (Pace::new(), Pace::new());
-        Kept { path, total, fresh, every, in_file, newest: None, older: None, copies, writes, writer: None }
+        let (saves, writes) = (Pace::new(), Pace::new());
+        Kept { path, total, fresh, every, in_file, older: None, saves, writes, writer: None }
     }
 
-    /// Whether it is time for a copy, at a step.
+    /// Whether it is time to write, at a step.
     pub(crate) fn is_due(&self, step: u64) -> bool {
-        let newest = self.newest.as_ref().map(|state| state.progress.step).or(self.in_file);
         let due = match self.every {
-            Some(every) => self.copies.ended.elapsed().as_secs_f64() >= every.0,
-            None => self.copies.is_due(),
+            Some(every) => self.saves.ended.elapsed().as_secs_f64() >= every.0,
+            None => {
+                let writes = self.writer.as_ref().is_some_and(|writer| !writer.is_finished());
+                !writes && self.saves.is_due() && self.writes.is_due()
+            }
         };
-        step > newest.unwrap_or(0) && due
+        step > self.in_file.unwrap_or(0) && due
     }
 
-    /// Copies the state, and has it written where it is time for that.
-    pub(crate) fn copy(&mut self, trainer: &mut Trainer) -> Result<(), Failure> {
+    /// Has the state written: at once where somebody said how often, else by a thread.
+    pub(crate) fn save(&mut self, trainer: &mut Trainer) -> Result<(), Failure> {
         let begun = Instant::now();
-        // A copy is whole before it takes the place of another: this may be the moment at which the device is lost.
-        let memory = self.older.take().and_then(Arc::into_inner);
-        let state = trainer.checkpoint_in(memory).map_err(|error| self.failure(error))?;
-        self.older = self.newest.replace(Arc::new(state));
         match self.every {
-            Some(_) => self.write()?,
-            None => self.begin_writing(),
+            Some(_) => {
+                let state = trainer.checkpoint().map_err(|error| self.failure(error, trainer))?;
+                state.save(self.path)?;
+                self.in_file = Some(state.progress.step);
+            }
+            None => self.begin_writing(trainer)?,
         }
-        self.copies.done(begun, Instant::now());
+        self.saves.done(begun, Instant::now());
         Ok(())
     }
 
-    /// Has the newest copy written by a thread, unless one still writes or wrote just now.
-    fn begin_writing(&mut self) {
-        if self.writer.as_ref().is_some_and(JoinHandle::is_finished)
-            && let Err(error) = self.join()
-        {
+    /// Has the state of the last finished iteration written by a thread, unless one wrote just now.
+    fn begin_writing(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
+        if let Err(error) = self.join() {
             // A disk that is full, or away, may be so for a while; training goes on, and so do attempts.
             tracing::warn!("{error}; it is tried again while training goes on");
         }
-        let Some(state) = self.newest.as_ref().filter(|_| self.writer.is_none() && self.writes.is_due())
-        else {
-            return;
-        };
-        let (state, path) = (Arc::clone(state), self.path.to_owned());
+        if !self.writes.is_due() {
+            return Ok(());
+        }
+        let Some(state) = trainer.last_finished(self.older.take())? else { return Ok(()) };
+        let path = self.path.to_owned();
         self.writer = Some(std::thread::spawn(move || {
             let begun = Instant::now();
             let result = state.save(&path);
-            Written { step: state.progress.step, begun, ended: Instant::now(), result }
+            Written { state, begun, ended: Instant::now(), result }
         }));
+        Ok(())
     }
 
     /// Waits for the thread that writes, where there is one.
     fn join(&mut self) -> Result<(), RuntimeError> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
-        let written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        self.writes.done(written.begun, written.ended);
-        written.result?;
-        self.in_file = Some(written.step);
+        let Written { state, begun, ended, result } =
+            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.writes.done(begun, ended);
+        let step = state.progress.step;
+        self.older = Some(state);
+        if result.is_err() {
+            self.writes.cost = self.writes.cost.max(FAILED);
+        }
+        result?;
+        self.in_file = Some(step);
         Ok(())
     }
 
-    /// Writes the newest copy, unless the file has it, and waits until it is there.
-    pub(crate) fn write(&mut self) -> Result<(), RuntimeError> {
+    /// Writes the state of the last finished iteration, unless the file has it, and waits until it is there.
+    pub(crate) fn write(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
         // Whatever became of an older one, the newest is tried.
         let older = self.join();
-        match self.newest.as_ref().filter(|state| Some(state.progress.step) != self.in_file) {
+        let newest = trainer.last_finished(self.older.take())?;
+        match newest.filter(|state| Some(state.progress.step) != self.in_file) {
             Some(state) => {
                 state.save(self.path)?;
                 self.in_file = Some(state.progress.step);
@@ -152,13 +162,13 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// A failure in the middle of training. Where it is the device's, the newest copy is written.
-    pub(crate) fn failure(&mut self, error: RuntimeError) -> Failure {
+    /// A failure in the middle of training. Where it is the device's, the state of the last finished iteration is written.
+    pub(crate) fn failure(&mut self, error: RuntimeError, trainer: &mut Trainer) -> Failure {
         let failure = Failure::from(error);
         if failure.exit != Exit::Device {
             return failure;
         }
-        let lost = self.write().err().map(|why| format!("; the newest state was lost: {why}"));
+        let lost = self.write(trainer).err().map(|why| format!("; the newest state was lost: {why}"));
         let (path, total, again) = (self.path.display(), self.total, self.again());
         let kept = match self.in_file {
             Some(step) => {
@@ -216,7 +226,7 @@ mod tests {
         let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") else {
             panic!("a gibibyte is enough")
         };
-        let layout = MemoryLayout::of(&program, &plan.schedule);
+        let layout = MemoryLayout::of(&program, &plan.schedule).keeping_state(&program);
         let mut executor =
             Executor::new(Box::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })), layout)
                 .expect("memory");
@@ -240,30 +250,34 @@ mod tests {
         Checkpoint::load(path).expect("it is whole").progress.step
     }
 
+    /// Paces at which nothing is written for a while.
+    fn slow(kept: &mut Kept) {
+        (kept.saves.cost, kept.writes.cost) = (Duration::from_secs(1_000), Duration::from_secs(1_000));
+    }
+
     #[test]
-    fn a_device_that_fails_leaves_the_newest_copy_and_not_what_was_written_last() {
+    fn a_device_that_fails_leaves_its_last_finished_iteration_and_not_what_was_written_last() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("training.safetensors");
         let mut trainer = trainer();
         let mut kept = Kept::new(&path, 0, 10, false, None);
         assert!(!kept.is_due(0), "nothing was trained");
         train(&mut trainer, 1);
-        assert!(kept.is_due(1), "the first copy is taken at once");
-        kept.copy(&mut trainer).expect("the device works");
-        kept.write().expect("the folder can be written");
+        assert!(kept.is_due(1), "the first state is written at once");
+        kept.save(&mut trainer).expect("the device works");
+        kept.write(&mut trainer).expect("the folder can be written");
         assert_eq!(in_file(&path), 1);
-        // From here on neither is due, as where both take long.
-        (kept.copies.cost, kept.writes.cost) = (Duration::from_secs(1_000), Duration::from_secs(1_000));
-        train(&mut trainer, 2);
-        assert!(!kept.is_due(2));
-        kept.copy(&mut trainer).expect("the device works");
-        train(&mut trainer, 3);
+        slow(&mut kept);
+        for step in 2..5 {
+            train(&mut trainer, step);
+            assert!(!kept.is_due(step));
+        }
         assert_eq!(in_file(&path), 1);
-        let failure = kept.failure(lost());
+        let failure = kept.failure(lost(), &mut trainer);
         assert_eq!(failure.exit, Exit::Device);
         let help = failure.help.expect("it says what to do");
-        assert!(help.contains("the state after 2 of 10 iterations is kept"), "{help}");
-        assert_eq!(in_file(&path), 2);
+        assert!(help.contains("the state after 4 of 10 iterations is kept"), "{help}");
+        assert_eq!(Checkpoint::load(&path).expect("it is whole"), trainer.checkpoint().expect("it works"));
     }
 
     #[test]
@@ -275,29 +289,29 @@ mod tests {
         for step in 1..4 {
             train(&mut trainer, step);
             assert!(kept.is_due(step));
-            kept.copy(&mut trainer).expect("the device works");
+            kept.save(&mut trainer).expect("the device works");
             assert_eq!(in_file(&path), step);
         }
-        let help = kept.failure(lost()).help.expect("it says what to do");
+        let help = kept.failure(lost(), &mut trainer).help.expect("it says what to do");
         assert!(help.contains("the state after 3 of 10 iterations is kept"), "{help}");
     }
 
     #[test]
-    fn a_copy_that_could_not_be_written_stands_in_no_newer_ones_way() {
+    fn a_state_that_could_not_be_written_stands_in_no_newer_ones_way() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("away").join("training.safetensors");
         let mut trainer = trainer();
         let mut kept = Kept::new(&path, 0, 10, true, None);
         train(&mut trainer, 1);
-        kept.copy(&mut trainer).expect("a disk that is away does not end a training");
+        kept.save(&mut trainer).expect("a disk that is away does not end a training");
         while !kept.writer.as_ref().expect("it was begun").is_finished() {
             std::thread::yield_now();
         }
         train(&mut trainer, 2);
-        kept.writes.cost = Duration::from_secs(1_000);
-        kept.copy(&mut trainer).expect("nor does one that was found to be");
+        kept.save(&mut trainer).expect("nor does one that was found to be");
+        assert!(kept.writer.is_none() && !kept.is_due(2), "it is not tried again at once");
         std::fs::create_dir(path.parent().expect("a folder")).expect("it can be made");
-        let help = kept.failure(lost()).help.expect("it says what to do");
+        let help = kept.failure(lost(), &mut trainer).help.expect("it says what to do");
         assert!(help.contains("the state after 2 of 10 iterations is kept"), "{help}");
         assert!(help.ends_with("the same command without --fresh goes on from there"), "{help}");
         assert_eq!(in_file(&path), 2);
@@ -310,9 +324,8 @@ mod tests {
         let mut trainer = trainer();
         train(&mut trainer, 1);
         let mut kept = Kept::new(&path, 0, 10, false, None);
-        kept.writes.cost = Duration::from_secs(1_000);
-        kept.copy(&mut trainer).expect("the device works");
-        let help = kept.failure(lost()).help.expect("it says what to do");
+        slow(&mut kept);
+        let help = kept.failure(lost(), &mut trainer).help.expect("it says what to do");
         assert!(help.contains("nothing was saved yet") && help.contains("cannot be written"), "{help}");
     }
 }

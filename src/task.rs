@@ -501,9 +501,17 @@ impl Task {
 
     /// An executor whose one allocation serves all of these, each loaded.
     pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Failure> {
+        self.executor_in(MemoryLayout::default(), programs)
+    }
+
+    /// The same with room for this besides.
+    pub fn executor_in(
+        &self,
+        least: MemoryLayout,
+        programs: &[(&Program, &Schedule)],
+    ) -> Result<(Executor, Vec<Loaded>), Failure> {
         let layouts = programs.iter().map(|(program, schedule)| MemoryLayout::of(program, schedule));
-        let layout = layouts.fold(MemoryLayout::default(), MemoryLayout::union);
-        let mut executor = Executor::new(self.setup.device()?, layout)?;
+        let mut executor = Executor::new(self.setup.device()?, layouts.fold(least, MemoryLayout::union))?;
         let loaded = programs.iter().map(|(p, s)| executor.load(p, s)).collect::<Result<Vec<_>, _>>()?;
         Ok((executor, loaded))
     }

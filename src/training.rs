@@ -1,5 +1,5 @@
-//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`kept.rs`) at the end and
-//! now and then before, so that a device that fails takes little with it.
+//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`kept.rs`) where a device that
+//! fails cannot take it along.
 //!
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
@@ -17,7 +17,8 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{
-    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
+    Checkpoint, Decay, Evaluation, LearningRateSchedule, MemoryLayout, Observation, Outcome, Trainer,
+    TrainingPlan,
 };
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -77,7 +78,13 @@ fn set_up(
 ) -> Result<(Trainer, u64), Failure> {
     let program = task.program(config.batch, Mode::Train)?;
     let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
-    let (executor, mut loaded) = task.executor(&[(&program, schedule), (&evaluate, &evaluate_schedule)])?;
+    // Who says how often the state is saved has it nowhere else.
+    let kept = match args.save_every {
+        Some(_) => MemoryLayout::default(),
+        None => MemoryLayout::default().keeping_state(&program),
+    };
+    let (executor, mut loaded) =
+        task.executor_in(kept, &[(&program, schedule), (&evaluate, &evaluate_schedule)])?;
     let per_epoch = task.samples() / config.batch;
     if per_epoch == 0 {
         let (name, samples, batch) = (task.data.train.name(), task.samples(), config.batch);
@@ -139,10 +146,10 @@ pub fn train(
         };
         let pause = || interrupt::pressed() || kept.is_due(reached.get());
         let outcome = trainer.train(&*task.data.train, (epoch + 1) * per_epoch, &mut observe, &pause);
-        let outcome = outcome.map_err(|error| kept.failure(error))?;
+        let outcome = outcome.map_err(|error| kept.failure(error, &mut trainer))?;
         let step = trainer.step();
         if outcome == Outcome::Paused || step == total || args.save_every.is_some() || kept.is_due(step) {
-            kept.copy(&mut trainer)?;
+            kept.save(&mut trainer)?;
         }
         if looked.is_none_or(|at| at.elapsed() >= LOOK) {
             bar.suspend(|| doubts.say(trainer.seen()));
@@ -161,16 +168,16 @@ pub fn train(
             }
             seen.end_epoch(step < total);
         } else if interrupt::pressed() {
-            kept.write()?;
+            kept.write(&mut trainer)?;
             let path = checkpoint.display();
             let message = format!("stopped after {step} of {total} iterations; saved to {path}");
             return Err(Failure::new(Exit::Interrupted, message).help(kept.again()));
         }
     }
-    kept.write()?;
+    kept.write(&mut trainer)?;
     bar.finish_and_clear();
     let testing = progress::spinner("test", quiet);
-    let test = trainer.evaluate(&*task.data.test).map_err(|error| kept.failure(error))?;
+    let test = trainer.evaluate(&*task.data.test).map_err(|error| kept.failure(error, &mut trainer))?;
     drop(testing);
     let (iterations, mut timeline) = (trainer.step(), None);
     for _ in 0..if timed { 2 } else { 0 } {

@@ -5,6 +5,9 @@
 //! fails: what goes wrong comes out of [`Device::synchronise`]. There is no closure in the seam, so that one
 //! iteration can be captured whole and replayed ([`Begun::Replayed`]).
 //!
+//! The state of a training has to outlive its device: it is copied to the host beside the iteration that follows
+//! ([`Device::copy_state`]), and that iteration changes it no sooner than the copy is whole ([`Device::hold_state`]).
+//!
 //! What it deliberately does not do: plan, check or order anything. A [`Launch`] and a [`Transfer`] can only be
 //! made by this crate's executor, from a schedule that was checked; this is what the devices' `unsafe` code stands
 //! on.
@@ -30,15 +33,17 @@ pub struct DeviceFacts {
     pub memory: Option<Bytes>,
 }
 
-/// What is allocated, exactly: device memory of `resident + pool` bytes in one piece, and the host slab.
+/// What is allocated, exactly: device memory of `resident + pool` bytes in one piece, and host memory of `host + state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLayout {
     /// Parameters, gradients, optimizer state; from offset 0 of the allocation.
     pub resident: Bytes,
     /// The pool, right after it.
     pub pool: Bytes,
-    /// What offloaded tensors take on the host.
+    /// The host slab: what offloaded tensors take on the host.
     pub host: Bytes,
+    /// Two copies of a training's state, right after the slab; 0 where none is kept.
+    pub state: Bytes,
 }
 
 impl MemoryLayout {
@@ -48,12 +53,18 @@ impl MemoryLayout {
             resident: self.resident.max(other.resident),
             pool: self.pool.max(other.pool),
             host: self.host.max(other.host),
+            state: self.state.max(other.state),
         }
     }
 
     /// The one device allocation.
     pub fn device(self) -> Bytes {
         self.resident + self.pool
+    }
+
+    /// The host memory.
+    pub fn on_host(self) -> Bytes {
+        self.host + self.state
     }
 }
 
@@ -150,7 +161,7 @@ impl Launch {
     }
 }
 
-/// A copy between the allocation and the host slab; its stream says which way.
+/// A copy between the allocation and the host memory; its stream says which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     pub(crate) stream: Stream,
@@ -170,7 +181,7 @@ impl Transfer {
         self.device
     }
 
-    /// From the start of the host slab.
+    /// From the start of the host memory.
     pub fn host(&self) -> Bytes {
         self.host
     }
@@ -254,8 +265,8 @@ fn holders(held_by: &[OtherProcess]) -> String {
 /// A machine that executes schedules.
 ///
 /// The order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An
-/// iteration is `begin`, the commands in list order, `synchronise`; `write`, `read` and `event_seconds` stand
-/// between iterations.
+/// iteration is `begin`, the commands in list order, `synchronise`; `write`, `read`, `event_seconds` and `copy_state` stand
+/// between iterations, `state_copied` and `read_host` also while one runs.
 pub trait Device: Send {
     /// What it is.
     fn facts(&self) -> DeviceFacts;
@@ -279,7 +290,7 @@ pub trait Device: Send {
         self.ways(call).into_iter().nth(number as usize)
     }
 
-    /// Allocates device memory and the host slab, all of it zeros. What was allocated before is given back first.
+    /// Allocates device memory and host memory, all of it zeros. What was allocated before is given back first.
     fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError>;
 
     /// Makes room for iterations of so many events and commands.
@@ -300,6 +311,9 @@ pub trait Device: Send {
     /// Enqueues a wait for an event whose recording was enqueued earlier in this iteration.
     fn wait(&mut self, stream: Stream, event: EventId);
 
+    /// Enqueues a wait of the compute stream for the last [`Device::copy_state`], before what it copies is changed.
+    fn hold_state(&mut self);
+
     /// Lets what was enqueued begin, if it has not yet: one hand-over for the whole iteration, and the end of a capture.
     /// [`Device::synchronise`] does it too.
     fn submit(&mut self) {}
@@ -315,6 +329,16 @@ pub trait Device: Send {
 
     /// Reads from the allocation, between iterations.
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies to the host memory on the swap-out stream, where it is the first work of the iteration that follows, if one does:
+    /// what stands in `first` before that one begins, the `rest` beside it, up to its [`Device::hold_state`].
+    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError>;
+
+    /// Waits until the last [`Device::copy_state`] is whole; an iteration that runs goes on.
+    fn state_copied(&mut self) -> Result<(), DeviceError>;
+
+    /// Reads from the host memory what nothing writes meanwhile; also where the device is lost.
+    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
 }
 
 /// Makes sure that a range lies in an allocation.

@@ -12,6 +12,7 @@ use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, R
 use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
 use crate::operands::operand_bytes;
+use crate::state::{Half, StateCopies};
 use crate::waits::crossing_waits;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
@@ -49,6 +50,7 @@ pub struct Loaded {
     label_count: u64,
     plain: Enqueued,
     timed: Enqueued,
+    state: Option<Arc<StateCopies>>,
     trace: Arc<Trace>,
     schedule: Arc<Schedule>,
     executor: u64,
@@ -75,6 +77,8 @@ enum Step {
     Copy(Transfer),
     Record(Stream, EventId),
     Wait(Stream, EventId),
+    /// From here on the state changes.
+    HoldState,
 }
 
 impl Step {
@@ -90,6 +94,7 @@ impl MemoryLayout {
             resident: program.trace.resident_bytes,
             pool: schedule.pool_bytes,
             host: host_slab(&program.trace, schedule).bytes(),
+            state: Bytes::ZERO,
         }
     }
 }
@@ -134,14 +139,19 @@ impl Executor {
         let slab = host_slab(&program.trace, schedule);
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
-        let builder = Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident };
+        let state = StateCopies::of(program, self.layout).map(Arc::new);
+        let holds = state.is_some();
+        let builder =
+            Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident, holds };
         let plain =
             Enqueued { id: IterationId { number: self.loaded, timed: false }, steps: builder.steps(false) };
         self.check_launches(program, &plain)?;
         let timed =
             Enqueued { id: IterationId { number: self.loaded, timed: true }, steps: builder.steps(true) };
         self.loaded += 1;
-        let room = plain.room().union(timed.room()).union(self.room);
+        let mut room = plain.room().union(timed.room());
+        room.commands += state.as_ref().map_or(0, |state| state.commands());
+        let room = room.union(self.room);
         if room != self.room {
             self.device.reserve(room)?;
             self.room = room;
@@ -157,6 +167,7 @@ impl Executor {
             label_count: program.label_count(),
             plain,
             timed,
+            state,
             trace: Arc::new(program.trace.clone()),
             schedule: Arc::new(schedule.clone()),
             executor: self.id,
@@ -230,6 +241,7 @@ impl Executor {
                 Step::Copy(transfer) => self.device.copy(*transfer),
                 Step::Record(stream, event) => self.device.record(*stream, *event),
                 Step::Wait(stream, event) => self.device.wait(*stream, *event),
+                Step::HoldState => self.device.hold_state(),
             }
         }
         self.device.submit();
@@ -264,6 +276,41 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    /// Whether there is host memory for copies of the state that a program trains.
+    pub(crate) fn keeps_state(&self, loaded: &Loaded) -> bool {
+        loaded.state.is_some()
+    }
+
+    /// Begins to copy the state to a half of that memory, as it is between two iterations; the next one may be started at once.
+    pub(crate) fn copy_state(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
+        let [first, rest] = loaded.state.as_ref().expect("it keeps its state").transfers(half);
+        Ok(self.device.copy_state(first, rest)?)
+    }
+
+    /// Has the state copied beside the next iteration, as a trainer has before every one: for whoever measures what that takes.
+    /// Nothing where the memory has no room for copies ([`MemoryLayout::keeping_state`]).
+    pub fn copy_beside_next(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
+        if self.keeps_state(loaded) { self.copy_state(loaded, Half::First) } else { Ok(()) }
+    }
+
+    /// Waits until the last copy is whole.
+    pub(crate) fn state_copied(&mut self) -> Result<(), RuntimeError> {
+        Ok(self.device.state_copied()?)
+    }
+
+    /// Reads a region of the state from its copy; the data must have the region's length.
+    pub(crate) fn read_copied(
+        &mut self,
+        loaded: &Loaded,
+        half: Half,
+        region: &Region,
+        data: &mut [u8],
+    ) -> Result<(), RuntimeError> {
+        same_length(region, data.len())?;
+        let place = loaded.state.as_ref().and_then(|state| state.place(half, region));
+        Ok(self.device.read_host(place.expect("it is kept"), data)?)
     }
 
     /// Runs one iteration as a timed one and gives no times, but how the device was while it ran.
@@ -375,6 +422,7 @@ impl Enqueued {
                     *stream
                 }
                 Step::Wait(stream, _) => *stream,
+                Step::HoldState => Stream::Compute,
             };
             commands[stream.index()] += 1;
         }
@@ -399,6 +447,8 @@ struct Builder<'a> {
     slab: &'a HostSlab,
     waits: &'a [Vec<CommandId>],
     resident: Bytes,
+    /// Whether the update waits for the copies of the state.
+    holds: bool,
 }
 
 impl Builder<'_> {
@@ -412,8 +462,13 @@ impl Builder<'_> {
             events.iter_mut().flatten().zip(0..).for_each(|(event, number)| *event = EventId(number));
         }
         let mut steps = Vec::new();
+        let mut to_hold = self.holds;
         for (id, command) in self.schedule.numbered_commands() {
             let stream = command.stream();
+            if to_hold && self.updates(command) {
+                to_hold = false;
+                steps.push(Step::HoldState);
+            }
             for wait in &self.waits[id.index()] {
                 let event = events[wait.index()].expect("whatever is waited for has an event");
                 steps.push(Step::Wait(stream, event));
@@ -425,6 +480,12 @@ impl Builder<'_> {
             steps.extend(events[id.index()].map(|event| Step::Record(stream, event)));
         }
         steps
+    }
+
+    /// Whether a command changes parameters.
+    fn updates(&self, command: &Command) -> bool {
+        let Command::Compute { op, .. } = command else { return false };
+        self.program.trace.ops[op.index()].phase == Phase::Update
     }
 
     fn step(&self, id: CommandId, command: &Command) -> Step {

@@ -17,6 +17,7 @@ mod host;
 mod null;
 mod operands;
 mod rate;
+mod state;
 mod trainer;
 mod waits;
 

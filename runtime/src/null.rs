@@ -20,12 +20,17 @@ pub struct Null {
     memory: MemoryLayout,
     clocks: [Seconds; 3],
     events: Vec<Seconds>,
+    /// What the swap-out stream has to do before the next iteration's own work, and what of it that iteration waits for.
+    ahead: [Seconds; 2],
+    /// When the last copy of the state was whole.
+    copied: Seconds,
 }
 
 impl Null {
     /// With this link; its duplex is the executor's to keep.
     pub fn new(link: Link) -> Null {
-        Null { link, memory: MemoryLayout::default(), clocks: [Seconds::ZERO; 3], events: Vec::new() }
+        let (memory, zero) = (MemoryLayout::default(), Seconds::ZERO);
+        Null { link, memory, clocks: [zero; 3], events: Vec::new(), ahead: [zero; 2], copied: zero }
     }
 }
 
@@ -54,7 +59,10 @@ impl Device for Null {
     }
 
     fn begin(&mut self, _: IterationId) -> Begun {
-        self.clocks = [Seconds::ZERO; 3];
+        let [all, first] = std::mem::take(&mut self.ahead);
+        self.clocks = [first; 3];
+        self.clocks[Stream::Offload.index()] = all;
+        self.copied = all;
         Begun::Enqueue
     }
 
@@ -75,6 +83,11 @@ impl Device for Null {
         *clock = clock.max(self.events[event.0 as usize]);
     }
 
+    fn hold_state(&mut self) {
+        let clock = &mut self.clocks[Stream::Compute.index()];
+        *clock = clock.max(self.copied);
+    }
+
     fn synchronise(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -90,5 +103,21 @@ impl Device for Null {
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
         data.fill(0);
         in_range(offset, Bytes(data.len() as u64), self.memory.device())
+    }
+
+    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
+        let add = |before, transfer: &Transfer| before + self.link.seconds(transfer.stream, transfer.bytes);
+        let before = first.iter().fold(Seconds::ZERO, add);
+        self.ahead = [rest.iter().fold(before, add), before];
+        Ok(())
+    }
+
+    fn state_copied(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        data.fill(0);
+        in_range(offset, Bytes(data.len() as u64), self.memory.on_host())
     }
 }

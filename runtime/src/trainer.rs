@@ -1,7 +1,9 @@
 //! The trainer: initial parameters, batches in, metrics out, checkpoints, evaluation.
 //!
 //! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device
-//! runs, the next batch is read from the data set. Everything drawn (parameters, the epochs' orders, dropout) is
+//! runs, the next batch is read from the data set. Where the executor's memory has room for it, the state is copied to the host
+//! beside the next iteration (`state.rs`), and an iteration counts as finished once its copy is whole: that is when it is told, and
+//! whatever becomes of the device then, its state is there. Everything drawn (parameters, the epochs' orders, dropout) is
 //! drawn from the plan's seed by counter, so the numbers depend on nothing but the plan and the data: not on the
 //! schedule, not on where a run was interrupted.
 //!
@@ -13,6 +15,7 @@ use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::rate::LearningRateSchedule;
+use crate::state::{Half, saved_name};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
@@ -45,7 +48,7 @@ pub struct TrainingPlan {
     pub weight_decay: f32,
 }
 
-/// What is told after every iteration.
+/// What is told of every iteration, once it is finished.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
     /// The iteration, from 0.
@@ -104,6 +107,8 @@ pub struct Trainer {
     /// What it was trained on so far, and the iterations of an epoch.
     data: Option<(DataName, u64)>,
     feed: Option<Feed>,
+    /// The newest whole copy of the state, and the iterations done in it.
+    copied: Option<(Half, u64)>,
     /// Whether the device is looked at in the next iteration, and what was seen last.
     look: bool,
     seen: Option<Health>,
@@ -143,6 +148,7 @@ impl Trainer {
             step: 0,
             data: None,
             feed: None,
+            copied: None,
             look: true,
             seen: None,
         };
@@ -249,8 +255,8 @@ impl Trainer {
 
     /// Trains until so many iterations are done in all, counted from the start of training.
     ///
-    /// `observe` is told of every iteration. `pause` is asked before every iteration, and ends the call there; the batch that was
-    /// read ahead is kept for the next call. Errors: a data set that does not fit, a device that fails, a loss that is no number.
+    /// `observe` is told of every iteration that is finished; where the state is copied, that is shortly after the next one began. `pause` is
+    /// asked before every iteration, and ends the call there; the batch that was read ahead is kept for the next call. Errors: a data set that does not fit, a device that fails, a loss that is no number.
     pub fn train(
         &mut self,
         data: &dyn Dataset,
@@ -275,14 +281,24 @@ impl Trainer {
         pause: &dyn Fn() -> bool,
     ) -> Result<Outcome, RuntimeError> {
         let mut last_end = Instant::now();
-        while self.step < until {
+        // Over on the device, and not copied yet.
+        let mut ended: Option<Observation> = None;
+        let outcome = loop {
+            if self.step >= until {
+                break Outcome::Finished;
+            }
             if pause() {
-                return Ok(Outcome::Paused);
+                break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
             self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?;
+            let half = ended.map(|_| self.copy_state()).transpose()?;
             let start = Instant::now();
             self.executor.start(&self.train);
+            if let Some((half, observation)) = half.zip(ended.take()) {
+                self.state_copied(half)?;
+                observe(&observation);
+            }
             feed.batch_of(step + 1, data, per_epoch);
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
@@ -294,7 +310,7 @@ impl Trainer {
             if !loss.is_finite() {
                 return Err(RuntimeError::Diverged { step, loss });
             }
-            observe(&Observation {
+            let observation = Observation {
                 step,
                 epoch: step / per_epoch,
                 learning_rate,
@@ -302,10 +318,47 @@ impl Trainer {
                 accuracy: correct / counted.max(1.0),
                 seconds: Seconds((end - start).as_secs_f64()),
                 between: Seconds((start - last_end).as_secs_f64()),
-            });
+            };
+            if self.executor.keeps_state(&self.train) {
+                ended = Some(observation);
+            } else {
+                observe(&observation);
+            }
             last_end = end;
+        };
+        if let Some(observation) = ended {
+            let half = self.copy_state()?;
+            self.state_copied(half)?;
+            observe(&observation);
         }
-        Ok(Outcome::Finished)
+        Ok(outcome)
+    }
+
+    /// Begins to copy the state as it is now; gives the half that it goes to.
+    fn copy_state(&mut self) -> Result<Half, RuntimeError> {
+        let half = self.copied.map_or(Half::First, |(newest, _)| newest.next());
+        self.executor.copy_state(&self.train, half)?;
+        Ok(half)
+    }
+
+    /// Waits until the state is copied; from then on it is the newest that is kept. The iteration that may have begun meanwhile is not
+    /// done.
+    fn state_copied(&mut self, half: Half) -> Result<(), RuntimeError> {
+        self.executor.state_copied()?;
+        self.copied = Some((half, self.step));
+        Ok(())
+    }
+
+    /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost. None where
+    /// nothing was finished yet, or where the executor's memory has no room for copies ([`MemoryLayout::keeping_state`]).
+    ///
+    /// `earlier` is a checkpoint of this training that is of no more use, for its memory.
+    pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
+        let Some((half, step)) = self.copied else { return Ok(None) };
+        self.saved(step, earlier, &|executor, loaded, region, data| {
+            executor.read_copied(loaded, half, region, data)
+        })
+        .map(Some)
     }
 
     /// One iteration of training, the next, with the start and end of every command measured.
@@ -375,12 +428,16 @@ impl Trainer {
 
     /// Everything that the next iteration depends on.
     pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
-        self.checkpoint_in(None)
+        self.saved(self.step, None, &|executor, _, region, data| executor.read_region(region, data))
     }
 
-    /// The same, in the memory of an earlier one of this training that is of no more use: fresh memory costs as much time as
-    /// the copy.
-    pub fn checkpoint_in(&mut self, earlier: Option<Checkpoint>) -> Result<Checkpoint, RuntimeError> {
+    /// A checkpoint of what is read, in the memory of an earlier one: fresh memory costs as much time as the copy.
+    fn saved(
+        &mut self,
+        step: u64,
+        earlier: Option<Checkpoint>,
+        read: &dyn Fn(&mut Executor, &Loaded, &Region, &mut [u8]) -> Result<(), RuntimeError>,
+    ) -> Result<Checkpoint, RuntimeError> {
         let mut earlier: HashMap<String, Vec<u8>> =
             earlier.into_iter().flat_map(|e| e.regions).map(|r| (r.name, r.data)).collect();
         let mut regions = Vec::new();
@@ -388,12 +445,12 @@ impl Trainer {
             let Some(name) = saved_name(region) else { continue };
             let mut data = earlier.remove(&name).unwrap_or_default();
             data.resize(region.bytes().0 as usize, 0);
-            self.executor.read_region(region, &mut data)?;
+            read(&mut self.executor, &self.train, region, &mut data)?;
             let shape = region.shape.iter().map(|d| *d as usize).collect();
             regions.push(SavedRegion { name, shape, data });
         }
         let (data, per_epoch) = self.data.clone().map_or((None, 1), |(name, n)| (Some(name), n));
-        let progress = Progress::new(self.step, per_epoch, self.plan.clone(), data);
+        let progress = Progress::new(step, per_epoch, self.plan.clone(), data);
         Ok(Checkpoint::new(progress, regions))
     }
 
@@ -427,6 +484,7 @@ impl Trainer {
             self.executor.write_region(region, &saved.data)?;
         }
         self.step = progress.step;
+        self.copied = None;
         // What was read ahead is of other data, as far as anybody knows.
         self.feed = None;
         self.data = progress.data.clone().map(|data| {
@@ -435,17 +493,6 @@ impl Trainer {
         });
         Ok(())
     }
-}
-
-/// The name under which a region is saved; none where it is made anew in every iteration.
-fn saved_name(region: &Region) -> Option<String> {
-    let role = match region.role {
-        Role::Parameter(_) => "parameter",
-        Role::Momentum => "momentum",
-        Role::State(_) => "state",
-        Role::Gradient | Role::Hyper | Role::Metrics => return None,
-    };
-    Some(format!("{role}/{}", region.name))
 }
 
 /// The first thing in which two plans differ.

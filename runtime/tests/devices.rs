@@ -182,7 +182,7 @@ fn a_kernel_that_panics_is_an_error_and_no_hang() {
 
 fn with_host(path: &Path, host: u64) -> Result<Executor, RuntimeError> {
     let options = CpuOptions { host: HostMemory::File(path.to_owned()), ..CpuOptions::default() };
-    let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(4096), host: Bytes(host) };
+    let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(4096), host: Bytes(host), state: Bytes(0) };
     Executor::new(Box::new(Cpu::new(options)), layout)
 }
 
@@ -222,7 +222,7 @@ fn a_host_file_has_its_exact_size_or_says_why_not() {
 
 #[test]
 fn more_memory_than_the_machine_has_is_refused() {
-    let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(1 << 60), host: Bytes(0) };
+    let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(1 << 60), ..MemoryLayout::default() };
     match Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout) {
         Err(RuntimeError::Device(DeviceError::OutOfMemory { needed, .. })) => {
             assert_eq!(needed, Bytes(1 << 60));

@@ -1,4 +1,4 @@
-//! Device memory and host slab of the device `cpu`: mappings of exact size.
+//! Device memory and host memory of the device `cpu`: mappings of exact size.
 //!
 //! Both are mapped and touched when they are allocated, and what the system says is available is asked for first, so that
 //! too little memory is an error then. (Memory that another process takes meanwhile can still end the process at that moment,
@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Where the host slab lies.
+/// Where the host memory lies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostMemory {
     /// In memory.
@@ -35,7 +35,7 @@ struct Region {
     base: *mut u8,
 }
 
-/// The device memory and the host slab.
+/// The device memory, and the host slab with the copies of the state behind it.
 pub(super) struct Memory {
     layout: MemoryLayout,
     device: Region,
@@ -67,7 +67,7 @@ impl Memory {
 
     /// Exactly these bytes, zeros, 4096-aligned.
     pub(super) fn new(layout: MemoryLayout, host: &HostMemory) -> Result<Memory, DeviceError> {
-        let on_host = if *host == HostMemory::Anonymous { layout.host } else { Bytes::ZERO };
+        let on_host = if *host == HostMemory::Anonymous { layout.on_host() } else { Bytes::ZERO };
         if let Some(available) = available_bytes() {
             let needed = Bytes(layout.device().0.saturating_add(on_host.0));
             if needed > available {
@@ -81,8 +81,8 @@ impl Memory {
         }
         let device = anonymous(layout.device(), "device")?;
         let host = match host {
-            HostMemory::Anonymous => anonymous(layout.host, "host")?,
-            HostMemory::File(path) => file(path, layout.host)?,
+            HostMemory::Anonymous => anonymous(layout.on_host(), "host")?,
+            HostMemory::File(path) => file(path, layout.on_host())?,
         };
         Ok(Memory { layout, device, host })
     }
@@ -98,9 +98,9 @@ impl Memory {
         self.device.base.wrapping_add(offset.0 as usize)
     }
 
-    /// The address of a byte of the host slab; the offset is at most its length.
+    /// The address of a byte of the host memory; the offset is at most its length.
     pub(super) fn host(&self, offset: Bytes) -> *mut u8 {
-        debug_assert!(offset <= self.layout.host);
+        debug_assert!(offset <= self.layout.on_host());
         self.host.base.wrapping_add(offset.0 as usize)
     }
 
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn mappings_start_on_a_page_and_hold_zeros() {
-        let layout = MemoryLayout { resident: Bytes(1000), pool: Bytes(24), host: Bytes(7) };
+        let layout = MemoryLayout { resident: Bytes(1000), pool: Bytes(24), host: Bytes(5), state: Bytes(2) };
         let memory = Memory::new(layout, &HostMemory::Anonymous).expect("it is small");
         for (base, bytes) in [(memory.device(Bytes(0)), 1024), (memory.host(Bytes(0)), 7)] {
             assert_eq!(base as usize % 4096, 0);

@@ -5,6 +5,9 @@
 //! thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an
 //! accelerator behind its bus.
 //!
+//! What it computes in is memory of the host already, and it copies the state all the same: a kernel that fails leaves it half
+//! updated.
+//!
 //! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is
 //! filled with NaN between iterations, so that whoever reads what was never brought there computes NaN.
 
@@ -128,6 +131,10 @@ impl Device for Cpu {
         self.streams().push(stream, Task::Wait(event));
     }
 
+    fn hold_state(&mut self) {
+        self.streams().hold_state();
+    }
+
     fn submit(&mut self) {
         self.streams().submit();
     }
@@ -155,6 +162,22 @@ impl Device for Cpu {
         self.streams().wait_until_idle();
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
+        Ok(())
+    }
+
+    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
+        self.streams().copy_state(first, rest)
+    }
+
+    fn state_copied(&mut self) -> Result<(), DeviceError> {
+        self.streams().state_copied();
+        Ok(())
+    }
+
+    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().on_host())?;
+        // SAFETY: the range was checked; the caller reads only what no transfer that runs writes.
+        unsafe { std::ptr::copy_nonoverlapping(self.memory.host(offset), data.as_mut_ptr(), data.len()) };
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
-//! What a device `cuda` allocates: one piece of device memory and one pinned slab of the host, each of exactly its size.
+//! What a device `cuda` allocates: one piece of device memory and one of pinned host memory, each of exactly its size.
 //!
-//! The slab is a mapping of its own that is registered with the driver, rather than memory of the driver's, which would be
+//! The host's is a mapping of its own that is registered with the driver, rather than memory of the driver's, which would be
 //! rounded up to a power of two. What is free is asked for first on both sides, so that too little is one clear error.
 
 use super::driver::{Context, DeviceMemory, PinnedMemory};
@@ -27,7 +27,7 @@ impl Memory {
         Memory { layout: MemoryLayout::default(), device: None, host: None }
     }
 
-    /// Exactly these bytes, all zeros; the slab on a memory node of the host where one is named.
+    /// Exactly these bytes, all zeros; the host's on a memory node of the host where one is named.
     pub(super) fn new(
         context: &Arc<Context>,
         streams: &Streams,
@@ -35,7 +35,7 @@ impl Memory {
         node: Option<u32>,
     ) -> Result<Memory, DeviceError> {
         let device = device_memory(context, layout.device())?;
-        let host = pinned_memory(context, layout.host, node)?;
+        let host = pinned_memory(context, layout.on_host(), node)?;
         let memory = Memory { layout, device, host };
         if let Some(device) = &memory.device {
             // SAFETY: the range is all of the allocation, and the stream is idle before this function returns.
@@ -56,9 +56,9 @@ impl Memory {
         self.device.as_ref().map_or(0, DeviceMemory::address) + offset.0
     }
 
-    /// The address of a byte of the slab.
+    /// The address of a byte of the host memory.
     pub(super) fn host(&mut self, offset: Bytes) -> *mut u8 {
-        debug_assert!(offset <= self.layout.host);
+        debug_assert!(offset <= self.layout.on_host());
         let base = self.host.as_mut().map_or(std::ptr::null_mut(), PinnedMemory::base);
         base.wrapping_add(offset.0 as usize)
     }

@@ -1,6 +1,6 @@
 //! The device `cuda`: an NVIDIA GPU over the driver API, found at run time.
 //!
-//! One device allocation holds the resident part and the pool, one pinned slab what is offloaded; three streams run
+//! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the state; three streams run
 //! kernels and copies, and a whole iteration is captured as one CUDA graph and replayed (`graph.rs`). Kernels are the CUDA C
 //! of `kernels/`, compiled by NVRTC for the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine
 //! without it is told so by [`CudaDevice::open`], in one message.
@@ -336,6 +336,21 @@ impl CudaDevice {
         enqueued.map_err(|refusal| failed(call.name(), &refusal))
     }
 
+    /// Enqueues a transfer on a stream.
+    fn transfer(&mut self, transfer: Transfer, on: Stream) -> Result<(), Refusal> {
+        let Transfer { stream, device, host, bytes } = transfer;
+        let (on_device, on_host) = (self.memory.device(device), self.memory.host(host));
+        let (length, queue) = (bytes.0 as usize, self.streams.get(on));
+        // SAFETY: the executor made the transfer for this memory, which lives as long as the streams are busy; a checked
+        // schedule orders who touches it, and what copies of the state read is changed only behind `hold_state`.
+        unsafe {
+            match stream {
+                Stream::Offload => queue.copy_to_host(on_host, on_device, length),
+                _ => queue.copy_to_device(on_device, on_host, length),
+            }
+        }
+    }
+
     /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
     fn argument(&self, argument: &Argument, launch: &Launch) -> u64 {
         match *argument {
@@ -465,22 +480,7 @@ impl Device for CudaDevice {
 
     fn copy(&mut self, transfer: Transfer) {
         let name = if transfer.stream == Stream::Offload { c"offload" } else { c"prefetch" };
-        let copy = |device: &mut CudaDevice| {
-            let Transfer { stream, bytes, .. } = transfer;
-            let (on_device, on_host) =
-                (device.memory.device(transfer.device), device.memory.host(transfer.host));
-            let (length, queue) = (bytes.0 as usize, device.streams.get(stream));
-            // SAFETY: the executor made the transfer for this memory, which lives as long as the streams are busy; a
-            // checked schedule orders who touches it.
-            let enqueued = unsafe {
-                match stream {
-                    Stream::Offload => queue.copy_to_host(on_host, on_device, length),
-                    _ => queue.copy_to_device(on_device, on_host, length),
-                }
-            };
-            Ok(enqueued?)
-        };
-        self.attempt(|device| device.named(name, copy));
+        self.attempt(|device| device.named(name, |device| Ok(device.transfer(transfer, transfer.stream)?)));
     }
 
     fn record(&mut self, stream: Stream, event: EventId) {
@@ -495,6 +495,10 @@ impl Device for CudaDevice {
 
     fn wait(&mut self, stream: Stream, event: EventId) {
         self.attempt(|device| Ok(device.streams.get(stream).wait(device.event(event))?));
+    }
+
+    fn hold_state(&mut self) {
+        self.attempt(|device| Ok(device.iterations.hold_state(&device.streams)?));
     }
 
     fn submit(&mut self) {
@@ -547,5 +551,29 @@ impl Device for CudaDevice {
         // SAFETY: as in `write`.
         unsafe { stream.copy_to_host(data.as_mut_ptr(), address, data.len()) }?;
         Ok(stream.synchronise()?)
+    }
+
+    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
+        self.gpu.context.enter()?;
+        self.named(c"state", |device| {
+            // On the stream that an iteration begins on, so that it begins behind them.
+            first.iter().try_for_each(|transfer| device.transfer(*transfer, Stream::Compute))?;
+            device.streams.fork()?;
+            rest.iter().try_for_each(|transfer| device.transfer(*transfer, Stream::Offload))?;
+            Ok(device.streams.state_copies_end()?)
+        })
+    }
+
+    fn state_copied(&mut self) -> Result<(), DeviceError> {
+        self.gpu.context.enter()?;
+        Ok(self.streams.state_copied()?)
+    }
+
+    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().on_host())?;
+        // SAFETY: the range was checked, and the mapping is this process's own, whatever became of the device; the caller
+        // reads only what no transfer that runs writes.
+        unsafe { std::ptr::copy_nonoverlapping(self.memory.host(offset), data.as_mut_ptr(), data.len()) };
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "every test binary uses a part")]
 
 pub mod drawn;
+pub mod spoilt;
 
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Call, Program, Way};
@@ -230,6 +231,7 @@ pub fn trainer_of(
     let evaluate_schedule = scheduler(&evaluate.trace);
     let layout =
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
+    let layout = layout.keeping_state(train);
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
     let train = executor.load(train, train_schedule)?;
     let evaluate = executor.load(&evaluate, &evaluate_schedule)?;

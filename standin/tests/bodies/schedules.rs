@@ -5,7 +5,7 @@
 //! late. Nothing else here knows.
 
 use super::Place;
-use super::support::{self, advance, drawn, everything, keep, naive, zoo};
+use super::support::{self, advance, drawn, everything, keep, naive, spoilt, zoo};
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
@@ -66,11 +66,32 @@ pub fn train(
     schedule: &Schedule,
     device: Box<dyn Device>,
 ) -> Result<Checkpoint, RuntimeError> {
-    let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
-    let loaded = executor.load(program, schedule)?;
-    let mut trainer = Trainer::new(executor, loaded, None, support::plan(network, BATCH))?;
+    let mut trainer = trainer(network, program, schedule, device)?;
     advance(&mut trainer, ITERATIONS)?;
     trainer.checkpoint()
+}
+
+fn trainer(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    device: Box<dyn Device>,
+) -> Result<Trainer, RuntimeError> {
+    let layout = MemoryLayout::of(program, schedule).keeping_state(program);
+    let mut executor = Executor::new(device, layout)?;
+    let loaded = executor.load(program, schedule)?;
+    Trainer::new(executor, loaded, None, support::plan(network, BATCH))
+}
+
+/// What is kept of the iterations before one that spoils the state; the device went through all of that one.
+pub fn last_finished(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    device: Box<dyn Device>,
+    finished: u64,
+) -> Option<Checkpoint> {
+    spoilt::last_finished(&mut trainer(network, program, schedule, device).expect("it is small"), finished)
 }
 
 /// Every number of a checkpoint, by region.
@@ -138,6 +159,30 @@ fn resnet20_trains_to_the_same_bits() {
     trains_to_the_same_bits(&zoo("resnet20"), &[Policy::Plimsoll], 0);
 }
 
+fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let mut reference = trainer(&network, &program, &keep(&program.trace), Box::new(place.device(false)))
+        .expect("it is small");
+    for finished in 1..5 {
+        advance(&mut reference, finished).expect("it trains");
+        let expected = reference.checkpoint().expect("it works");
+        for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll], 1)) {
+            // The first iteration is enqueued, the second captured, those after it are replayed.
+            for graphs in [false, true] {
+                for pace in place.paces(n + finished) {
+                    place.set(&pace);
+                    let found = last_finished(&network, &program, &schedule, place.watched(graphs), finished);
+                    let found = found.expect("iterations were finished");
+                    assert_eq!(found.progress, expected.progress);
+                    assert!(bits(&found) == bits(&expected), "{finished}: {name}, graphs {graphs}, {pace:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Networks of tokens and of maps, on drawn inputs.
 fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };
@@ -164,6 +209,7 @@ fn networks_of_tokens_and_maps_train_to_the_same_bits() {
 }
 
 plimsoll_ir::tests![
+    the_state_of_the_last_finished_iteration_is_kept_beside_the_next,
     networks_of_tokens_and_maps_train_to_the_same_bits,
     a_network_of_every_kind_of_layer_trains_to_the_same_bits,
     resnet20_trains_to_the_same_bits,

@@ -131,7 +131,7 @@ fn a_timed_iteration_tells_when_each_command_ran() {
 fn memory_that_is_not_there_is_said_before_anything_runs() {
     let Some(library) = StandIn::open() else { return };
     let pool = Bytes(1 << 40);
-    let layout = MemoryLayout { resident: Bytes(0), pool, host: Bytes(0) };
+    let layout = MemoryLayout { pool, ..MemoryLayout::default() };
     match Executor::new(Box::new(library.device(true)), layout) {
         Err(RuntimeError::Device(DeviceError::OutOfMemory { what: "device", needed, available, .. })) => {
             assert!(needed == pool && Bytes::ZERO < available && available < pool, "{available}");

@@ -7,7 +7,7 @@
 
 use super::faulty::{Fault, Faulty, Planted};
 use super::library::StandIn;
-use super::{bits, planned, program, train};
+use super::{bits, last_finished, planned, program, train};
 use crate::support::{everything, keep, naive};
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::{Bytes, CommandId};
@@ -95,6 +95,32 @@ fn with_a_last_offload(schedule: &mut Schedule) {
         .expect("some tensor is computed");
     buffer.closes.push(own);
     schedule.commands.push(Command::Offload { tensor, first_byte: None, bytes: None, waits: vec![last] });
+}
+
+#[test]
+fn a_copy_of_the_state_that_the_next_iteration_meets_shows() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&library, &network);
+    // Without transfers, which would keep the compute stream behind the swap-out stream by themselves.
+    let schedule = keep(&program.trace);
+    for graphs in [false, true] {
+        let kept = |fault, order, finished| {
+            library.order(order);
+            let (planted, busy) = (Planted::default(), library.busy());
+            let device = Box::new(Faulty::new(library.device(graphs), fault, &planted, busy));
+            let kept = last_finished(&network, &program, &schedule, device, finished);
+            assert_eq!(*planted.lock().expect("nobody panics with it") > 0, fault != Fault::None);
+            bits(&kept.expect("iterations were finished"))
+        };
+        for finished in [1, 3] {
+            let right = kept(Fault::None, 0, finished);
+            for fault in [Fault::DroppedHold, Fault::LateState] {
+                let shows = (1..=ORDERS).any(|order| kept(fault, order, finished) != right);
+                assert!(shows, "{fault:?}, graphs {graphs}, iteration {finished}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -25,6 +25,10 @@ pub enum Fault {
     WrongOffset(usize),
     /// This prefetch goes the other way.
     WrongDirection(usize),
+    /// The update does not wait until the state is copied.
+    DroppedHold,
+    /// What of the state is to be copied before an iteration is copied beside it.
+    LateState,
 }
 
 /// A wait is for data, or for a place.
@@ -157,6 +161,14 @@ impl<D: Device> Device for Faulty<D> {
         }
     }
 
+    fn hold_state(&mut self) {
+        if self.fault == Fault::DroppedHold {
+            self.plant();
+        } else {
+            self.inner.hold_state();
+        }
+    }
+
     fn submit(&mut self) {
         self.inner.submit();
     }
@@ -182,5 +194,21 @@ impl<D: Device> Device for Faulty<D> {
 
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.read(offset, data)
+    }
+
+    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
+        if self.fault == Fault::LateState {
+            self.plant();
+            return self.inner.copy_state(&[], &[rest, first].concat());
+        }
+        self.inner.copy_state(first, rest)
+    }
+
+    fn state_copied(&mut self) -> Result<(), DeviceError> {
+        self.inner.state_copied()
+    }
+
+    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.read_host(offset, data)
     }
 }

@@ -1,0 +1,53 @@
+//! A training that goes wrong at a known iteration, after that iteration has changed all of its state.
+
+use plimsoll_ir::network::Shape;
+use plimsoll_runtime::data::{Dataset, Input, digits};
+use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The digits, but from a sample on, in the order in which they are read, no pixel is a number.
+struct Spoilt {
+    digits: Box<dyn Dataset>,
+    read: AtomicU64,
+    from: u64,
+}
+
+impl Dataset for Spoilt {
+    fn name(&self) -> &str {
+        self.digits.name()
+    }
+
+    fn len(&self) -> usize {
+        self.digits.len()
+    }
+
+    fn image(&self) -> Shape {
+        self.digits.image()
+    }
+
+    fn classes(&self) -> u32 {
+        self.digits.classes()
+    }
+
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+        let pixels = input.pixels();
+        self.digits.read(index, Input::Pixels(&mut *pixels), labels);
+        if self.read.fetch_add(1, Ordering::Relaxed) >= self.from {
+            pixels.fill(f32::NAN);
+        }
+    }
+}
+
+/// Trains until iteration `finished`, counted from 0, spoils the state: its loss is no number, and its update makes every parameter one
+/// that is none. Gives what the trainer kept of the iterations before.
+pub fn last_finished(trainer: &mut Trainer, finished: u64) -> Option<Checkpoint> {
+    let from = (finished - trainer.step()) * trainer.plan().batch;
+    let data = Spoilt { digits: digits().train, read: AtomicU64::new(0), from };
+    let mut told = Vec::new();
+    let outcome = trainer.train(&data, finished + 10, &mut |o| told.push(o.step), &|| false);
+    assert!(matches!(outcome, Err(RuntimeError::Diverged { step, .. }) if step == finished), "{outcome:?}");
+    let kept = trainer.last_finished(None).expect("host memory can be read");
+    // What was told is finished, and what is finished was told.
+    assert_eq!(told.last().map(|step| step + 1), kept.as_ref().map(|state| state.progress.step));
+    kept
+}
