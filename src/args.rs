@@ -351,8 +351,9 @@ pub struct TrainArgs {
     /// Seed of initial parameters, order of the data and dropout
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Save the training's state this often, such as 5min, and after each epoch; 0s for after every iteration. By default it
-    /// is copied to host memory, and from there to its file, as often as takes a hundredth of the time each
+    /// Save the training's state to its file this often, such as 5min, and after each epoch; 0s for after every iteration. By
+    /// default as often as takes a hundredth of the time; a GPU's is copied to host memory after every iteration besides, and
+    /// saved where the GPU fails
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Seconds>,
 }

@@ -1,14 +1,14 @@
 //! What of a training is kept where its device cannot take it along.
 //!
-//! A device that fails takes its memory with it. The trainer copies the state to host memory beside the iteration that follows, and
-//! an iteration is finished when its copy is whole; where the device fails, that copy is written to the file. So what is kept is the
-//! state after the last finished iteration, always. The file gets it while training goes on, too, against what a device's failure
-//! is not (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
+//! A device that fails takes its memory with it. So where a device can be lost the trainer copies the state to host memory beside the
+//! iteration that follows, and an iteration is finished when its copy is whole: what is written where the device fails is the state
+//! after the last finished iteration, always. The file gets it while training goes on, too, against what is worse than a device's
+//! failure (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
 //!
-//! Who says how often to save gets the file that often, and no copies between.
+//! Who says how often to save gets the file that often, and no copies between. Where that is after every iteration, the file has the
+//! last finished one's.
 //!
-//! What it deliberately does not do: keep more than one state in the file, or survive the machine's memory with more than what
-//! the file has.
+//! What it deliberately does not do: keep more than one state in the file.
 
 use crate::failure::{Exit, Failure};
 use plimsoll_ir::Seconds;
@@ -101,19 +101,15 @@ impl<'a> Kept<'a> {
     pub(crate) fn save(&mut self, trainer: &mut Trainer) -> Result<(), Failure> {
         let begun = Instant::now();
         match self.every {
-            Some(_) => {
-                let state = trainer.checkpoint().map_err(|error| self.failure(error, trainer))?;
-                state.save(self.path)?;
-                self.in_file = Some(state.progress.step);
-            }
+            Some(_) => self.write(trainer)?,
             None => self.begin_writing(trainer)?,
         }
         self.saves.done(begun, Instant::now());
         Ok(())
     }
 
-    /// Has the state of the last finished iteration written by a thread, unless one wrote just now.
-    fn begin_writing(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
+    /// Has the state written by a thread, unless one wrote just now.
+    fn begin_writing(&mut self, trainer: &mut Trainer) -> Result<(), Failure> {
         if let Err(error) = self.join() {
             // A disk that is full, or away, may be so for a while; training goes on, and so do attempts.
             tracing::warn!("{error}; it is tried again while training goes on");
@@ -121,7 +117,7 @@ impl<'a> Kept<'a> {
         if !self.writes.is_due() {
             return Ok(());
         }
-        let Some(state) = trainer.last_finished(self.older.take())? else { return Ok(()) };
+        let state = self.state_of(trainer)?;
         let path = self.path.to_owned();
         self.writer = Some(std::thread::spawn(move || {
             let begun = Instant::now();
@@ -147,17 +143,38 @@ impl<'a> Kept<'a> {
         Ok(())
     }
 
-    /// Writes the state of the last finished iteration, unless the file has it, and waits until it is there.
-    pub(crate) fn write(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
+    /// The state between two iterations: from its copy, where the trainer has one, which costs the device nothing.
+    fn state_of(&mut self, trainer: &mut Trainer) -> Result<Checkpoint, Failure> {
+        let copy = trainer.last_finished(self.older.take())?;
+        match copy.filter(|state| state.progress.step == trainer.step()) {
+            Some(state) => Ok(state),
+            None => trainer.checkpoint().map_err(|error| self.failure(error, trainer)),
+        }
+    }
+
+    /// Writes the state between two iterations, unless the file has it, and waits until it is there.
+    pub(crate) fn write(&mut self, trainer: &mut Trainer) -> Result<(), Failure> {
         // Whatever became of an older one, the newest is tried.
         let older = self.join();
-        let newest = trainer.last_finished(self.older.take())?;
-        match newest.filter(|state| Some(state.progress.step) != self.in_file) {
-            Some(state) => {
-                state.save(self.path)?;
-                self.in_file = Some(state.progress.step);
-                Ok(())
-            }
+        if self.in_file == Some(trainer.step()) {
+            return Ok(older?);
+        }
+        let state = self.state_of(trainer)?;
+        Ok(self.write_this(&state)?)
+    }
+
+    fn write_this(&mut self, state: &Checkpoint) -> Result<(), RuntimeError> {
+        state.save(self.path)?;
+        self.in_file = Some(state.progress.step);
+        Ok(())
+    }
+
+    /// Writes the state of the last finished iteration, where there is a copy of it and the file has it not.
+    fn write_copy(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
+        let older = self.join();
+        let copy = trainer.last_finished(self.older.take())?;
+        match copy.filter(|state| Some(state.progress.step) != self.in_file) {
+            Some(state) => self.write_this(&state),
             None => older,
         }
     }
@@ -168,7 +185,7 @@ impl<'a> Kept<'a> {
         if failure.exit != Exit::Device {
             return failure;
         }
-        let lost = self.write(trainer).err().map(|why| format!("; the newest state was lost: {why}"));
+        let lost = self.write_copy(trainer).err().map(|why| format!("; the newest state was lost: {why}"));
         let (path, total, again) = (self.path.display(), self.total, self.again());
         let kept = match self.in_file {
             Some(step) => {
@@ -215,7 +232,8 @@ mod tests {
 
     const BATCH: u64 = 4;
 
-    fn trainer() -> Trainer {
+    /// One whose device can be lost, or one that keeps no copies.
+    fn trainer_with(copies: bool) -> Trainer {
         let network = NetworkSpec { name: "mlp".into(), image: [8; 2], channels: 1, classes: 10 };
         let built = build(&network).expect("the zoo has it");
         let ways = |call: &_| Way::sole(workspace_bytes(call, 1));
@@ -226,7 +244,10 @@ mod tests {
         let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") else {
             panic!("a gibibyte is enough")
         };
-        let layout = MemoryLayout::of(&program, &plan.schedule).keeping_state(&program);
+        let mut layout = MemoryLayout::of(&program, &plan.schedule);
+        if copies {
+            layout = layout.keeping_state(&program);
+        }
         let mut executor =
             Executor::new(Box::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })), layout)
                 .expect("memory");
@@ -234,6 +255,10 @@ mod tests {
         let rate = LearningRateSchedule::constant(0.01);
         let how = TrainingPlan { network, batch: BATCH, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
         Trainer::new(executor, loaded, None, how).expect("the plan fits the program")
+    }
+
+    fn trainer() -> Trainer {
+        trainer_with(true)
     }
 
     fn train(trainer: &mut Trainer, until: u64) {
@@ -281,10 +306,26 @@ mod tests {
     }
 
     #[test]
+    fn without_copies_the_file_has_what_was_written_last() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("training.safetensors");
+        let mut trainer = trainer_with(false);
+        let mut kept = Kept::new(&path, 0, 10, false, None);
+        train(&mut trainer, 2);
+        kept.save(&mut trainer).expect("the device works");
+        train(&mut trainer, 3);
+        let help = kept.failure(lost(), &mut trainer).help.expect("it says what to do");
+        assert!(help.contains("the state after 2 of 10 iterations is kept"), "{help}");
+        assert_eq!(in_file(&path), 2);
+        kept.write(&mut trainer).expect("the folder can be written");
+        assert_eq!(in_file(&path), 3);
+    }
+
+    #[test]
     fn what_was_asked_for_is_in_the_file_at_once() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("training.safetensors");
-        let mut trainer = trainer();
+        let mut trainer = trainer_with(false);
         let mut kept = Kept::new(&path, 0, 10, false, Some(Seconds::ZERO));
         for step in 1..4 {
             train(&mut trainer, step);

@@ -501,19 +501,32 @@ impl Task {
 
     /// An executor whose one allocation serves all of these, each loaded.
     pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Failure> {
-        self.executor_in(MemoryLayout::default(), programs)
+        load(self.setup.device()?, layout_of(programs), programs)
     }
 
-    /// The same with room for this besides.
-    pub fn executor_in(
+    /// The same with host memory for the state that the first program trains, where its device can be lost.
+    pub fn executor_keeping_state(
         &self,
-        least: MemoryLayout,
         programs: &[(&Program, &Schedule)],
     ) -> Result<(Executor, Vec<Loaded>), Failure> {
-        let layouts = programs.iter().map(|(program, schedule)| MemoryLayout::of(program, schedule));
-        let mut executor = Executor::new(self.setup.device()?, layouts.fold(least, MemoryLayout::union))?;
-        let loaded = programs.iter().map(|(p, s)| executor.load(p, s)).collect::<Result<Vec<_>, _>>()?;
-        Ok((executor, loaded))
+        let (device, mut layout) = (self.setup.device()?, layout_of(programs));
+        if let Some((trained, _)) = programs.first().filter(|_| device.can_be_lost()) {
+            layout = layout.keeping_state(trained);
+        }
+        let of_host = |failure: &Failure| {
+            let host = ["of pinned host memory are needed", "cuMemHostRegister"];
+            layout.state > Bytes::ZERO && host.iter().any(|words| failure.message.contains(words))
+        };
+        load(device, layout, programs).map_err(|failure| {
+            if !of_host(&failure) {
+                return failure;
+            }
+            let state = layout.state;
+            failure.help(format_args!(
+                "{state} of it are for two copies of the state, which a device that fails cannot take along; --save-every 5min writes \
+                 the state to its file that often, and takes none of it"
+            ))
+        })
     }
 
     /// Samples to train on.
@@ -545,6 +558,23 @@ impl Task {
 fn for_images(name: &str, data: &str) -> Failure {
     Failure::usage(format!("`{name}` is for images, and {data} has texts"))
         .help("choose other --data; texts are for networks such as lstm or gpt-tiny")
+}
+
+/// What some programs need in turn.
+fn layout_of(programs: &[(&Program, &Schedule)]) -> MemoryLayout {
+    let layouts = programs.iter().map(|(program, schedule)| MemoryLayout::of(program, schedule));
+    layouts.fold(MemoryLayout::default(), MemoryLayout::union)
+}
+
+/// An executor in this memory with these programs.
+fn load(
+    device: Box<dyn Device>,
+    layout: MemoryLayout,
+    programs: &[(&Program, &Schedule)],
+) -> Result<(Executor, Vec<Loaded>), Failure> {
+    let mut executor = Executor::new(device, layout)?;
+    let loaded = programs.iter().map(|(p, s)| executor.load(p, s)).collect::<Result<Vec<_>, _>>()?;
+    Ok((executor, loaded))
 }
 
 /// Whether the data are what a network takes.

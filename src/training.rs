@@ -12,13 +12,13 @@ use crate::progress;
 use crate::study::Study;
 use crate::task::{Task, median};
 use plimsoll_ir::config::Config;
-use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::schedule::{Schedule, Stream, moved};
 use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{
-    Checkpoint, Decay, Evaluation, LearningRateSchedule, MemoryLayout, Observation, Outcome, Trainer,
-    TrainingPlan,
+    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
 };
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -78,13 +78,12 @@ fn set_up(
 ) -> Result<(Trainer, u64), Failure> {
     let program = task.program(config.batch, Mode::Train)?;
     let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
-    // Who says how often the state is saved has it nowhere else.
-    let kept = match args.save_every {
-        Some(_) => MemoryLayout::default(),
-        None => MemoryLayout::default().keeping_state(&program),
+    let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
+    let (executor, mut loaded) = match args.save_every {
+        None => task.executor_keeping_state(&programs)?,
+        // Who says how often the state is saved has it in its file, and nowhere else.
+        Some(_) => task.executor(&programs)?,
     };
-    let (executor, mut loaded) =
-        task.executor_in(kept, &[(&program, schedule), (&evaluate, &evaluate_schedule)])?;
     let per_epoch = task.samples() / config.batch;
     if per_epoch == 0 {
         let (name, samples, batch) = (task.data.train.name(), task.samples(), config.batch);
@@ -102,6 +101,24 @@ fn set_up(
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
     Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
+}
+
+/// What to say where copies of a state of this size cannot be made beside the iterations: together with what is swapped out, they keep
+/// the link busy for longer than an iteration was predicted to take.
+fn slowed_by_copies(state: Bytes, trace: &Trace, schedule: &Schedule, iteration: Seconds) -> Option<String> {
+    let seconds = |bytes: u64| schedule.link.seconds(Stream::Offload, Bytes(bytes)).0;
+    let offloads = schedule.commands.iter().filter(|command| command.stream() == Stream::Offload);
+    let pieces =
+        offloads.filter_map(|command| moved(trace, command)).map(|(_, piece)| piece.end - piece.start);
+    let copying = seconds(state.0);
+    let (copying, busy) = (Seconds(copying), Seconds(copying + pieces.map(seconds).sum::<f64>()));
+    (state > Bytes::ZERO && busy > iteration).then(|| {
+        format!(
+            "the way to the host is busy for {busy} of an iteration of {iteration}, for {copying} of them with a copy of the \
+             state ({state}), so that a device that fails takes nothing along: this slows training down. --save-every 5min \
+             writes the state to its file that often instead"
+        )
+    })
 }
 
 /// Trains, or goes on from the study's checkpoint where there is one, and tests at the end.
@@ -123,6 +140,9 @@ pub fn train(
         study.forget(std::slice::from_ref(checkpoint))?;
     }
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
+    let state = Bytes(trainer.layout().state.0 / 2);
+    slowed_by_copies(state, trainer.loaded().trace(), schedule, config.predicted.iteration_seconds)
+        .inspect(|words| tracing::warn!("{words}"));
     if checkpoint.exists() {
         trainer.resume(&Checkpoint::load(checkpoint)?, checkpoint).map_err(|error| {
             Failure::from(error).help("train with the same options, or start anew with --fresh")
@@ -224,5 +244,34 @@ impl Seen {
         let sum =
             self.losses.iter().fold((0.0, 0.0), |sum, (loss, accuracy)| (sum.0 + loss, sum.1 + accuracy));
         (sum.0 / count, sum.1 / count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::BytesPerSecond;
+    use plimsoll_ir::schedule::Link;
+    use plimsoll_ir::testing::{random_schedule, random_trace};
+
+    #[test]
+    fn copies_that_take_longer_than_the_iterations_beside_them_are_told() {
+        let trace = random_trace(3);
+        let mut schedule = random_schedule(&trace, 3);
+        schedule.link = Link::symmetric(BytesPerSecond(1e6));
+        let offloads = schedule.commands.iter().filter_map(|command| match command.stream() {
+            Stream::Offload => moved(&trace, command),
+            _ => None,
+        });
+        let swapped: u64 = offloads.map(|(_, piece)| piece.end - piece.start).sum();
+        assert!(swapped > 0);
+        let told = |state: u64, spare: f64| {
+            let busy = (state + swapped) as f64 * 1e-6;
+            slowed_by_copies(Bytes(state), &trace, &schedule, Seconds(busy + spare))
+        };
+        assert_eq!(told(1 << 20, 1e-3), None);
+        let words = told(1 << 20, -1e-3).expect("the link is busy for too long");
+        assert!(words.contains("a copy of the state (1 MiB)") && words.contains("--save-every"), "{words}");
+        assert_eq!(told(0, -1e-3), None, "what is swapped was planned");
     }
 }

@@ -165,8 +165,17 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     check(&full, 4, &["of device memory are needed", other, "--budget"]);
 }
 
+/// The iterations in what is kept, as stderr says.
+fn kept_iterations(output: &Output) -> u64 {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let after = said.split("the state after ").nth(1).and_then(|rest| rest.split(' ').next());
+    after
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("a number of iterations in: {said}"))
+}
+
 #[test]
-fn a_device_that_is_lost_in_training_leaves_the_newest_state_that_was_copied() {
+fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_iteration() {
     let Some(libraries) = libraries() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
@@ -184,6 +193,12 @@ fn a_device_that_is_lost_in_training_leaves_the_newest_state_that_was_copied() {
     check(&profile, 0, &[]);
     assert!(String::from_utf8_lossy(&profile.stdout).contains("16 MiB"), "{profile:?}");
     let kept = study.join("training.safetensors");
+    // Memory for the copies is refused.
+    check(
+        &run("cuMemHostRegister_v2:0:801", ""),
+        4,
+        &["page-locked", "for two copies of the state", "--save-every 5min"],
+    );
     // A kernel fails before anything was saved.
     check(
         &run("cuStreamSynchronize:60:719:lost", "--save-every 5min"),
@@ -191,17 +206,27 @@ fn a_device_that_is_lost_in_training_leaves_the_newest_state_that_was_copied() {
         &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
     );
     assert!(!kept.exists());
-    // Without a word of how often, the first iterations are copied at once, and the newest copy is written.
-    check(&run("cuStreamSynchronize:60:719:lost", ""), 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
-    assert!(kept.exists());
+    // Without a word of how often, every iteration's state is copied. Its copy is waited for, and then it is finished.
+    let of_copies = run("cuEventSynchronize:7:719:lost", "");
+    check(&of_copies, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
+    assert_eq!(kept_iterations(&of_copies), 7);
+    // Wherever in an iteration it is: what is kept grows by one from one iteration to the next. It waits for the device five times:
+    // for three inputs, for its end and for its metrics.
+    let found: Vec<u64> = (60..66)
+        .map(|calls| {
+            std::fs::remove_file(&kept).expect("the run before left it");
+            let output = run(&format!("cuStreamSynchronize:{calls}:719:lost"), "");
+            check(&output, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
+            kept_iterations(&output)
+        })
+        .collect();
+    assert!(found.is_sorted() && found[5] == found[0] + 1, "{found:?}");
     std::fs::remove_file(&kept).expect("it is there");
     // Every iteration is saved, and the device falls off the bus.
     let lost = run("cuStreamSynchronize:150:214:lost", "--save-every 0s");
     check(&lost, 4, &["CUDA_ERROR_ECC_UNCORRECTABLE", "is kept in", "the same command goes on from there"]);
-    let said = String::from_utf8_lossy(&lost.stderr).into_owned();
-    let after = said.split("the state after ").nth(1).and_then(|rest| rest.split(' ').next());
-    let after: u64 = after.and_then(|number| number.parse().ok()).expect("a number of iterations");
-    assert!(after > 0 && kept.exists(), "{said}");
+    let after = kept_iterations(&lost);
+    assert!(after > 0 && kept.exists());
     // The same command goes on, to the numbers of a training that nothing disturbed.
     let resumed = run("", "--format json");
     check(&resumed, 0, &[&format!("going on from iteration {after} of")]);

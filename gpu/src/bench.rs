@@ -214,16 +214,32 @@ pub struct Runner {
     loaded: Loaded,
     images: Vec<u8>,
     labels: Vec<u8>,
+    /// Whether the state is copied beside every iteration.
+    copies: bool,
 }
 
 impl Runner {
     /// Takes the memory and draws parameters.
     pub fn new(task: &Task, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
         let program = task.program(batch, Mode::Train)?;
-        let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
+        Runner::on(task, &program, task.executor(&[(&program, schedule)])?, false)
+    }
+
+    /// The same, and has the state copied to the host beside every iteration, as training does.
+    pub fn keeping_state(task: &Task, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
+        let program = task.program(batch, Mode::Train)?;
+        Runner::on(task, &program, task.executor_keeping_state(&[(&program, schedule)])?, true)
+    }
+
+    fn on(
+        task: &Task,
+        program: &Program,
+        (executor, mut loaded): (Executor, Vec<Loaded>),
+        copies: bool,
+    ) -> Result<Runner, Failure> {
         let plan = TrainingPlan {
             network: task.network.spec.clone(),
-            batch,
+            batch: program.trace.batch,
             seed: 1,
             rate: LearningRateSchedule::constant(0.0),
             momentum: 0.0,
@@ -242,7 +258,7 @@ impl Runner {
         let classes = i64::from(task.network.spec.classes);
         let labels =
             (0..program.label_count() as i64).flat_map(|i| ((i % classes) as i32).to_le_bytes()).collect();
-        Ok(Runner { executor, loaded, images, labels })
+        Ok(Runner { executor, loaded, images, labels, copies })
     }
 
     /// What was allocated.
@@ -259,6 +275,9 @@ impl Runner {
     pub fn iterate(&mut self) -> Result<Seconds, Failure> {
         self.feed()?;
         let start = Instant::now();
+        if self.copies {
+            self.executor.copy_beside_next(&self.loaded)?;
+        }
         self.executor.run(&self.loaded)?;
         Ok(Seconds(start.elapsed().as_secs_f64()))
     }

@@ -188,7 +188,7 @@ fn a_table_tells_what_was_reached_and_what_was_missed() {
     let planned = |plan: &str, off: f64, over: f64| {
         json!({
             "plan": plan, "off_share": off, "over_keeping_share": over, "predicted_peak_bytes": 1000, "allocated_bytes": 1000,
-            "context_bytes": 1 << 29, "nvml_bytes": (1 << 29) + 5000,
+            "context_bytes": 1 << 29, "nvml_bytes": (1 << 29) + 5000, "state_copied_share": off,
         })
     };
     let all = [
@@ -231,6 +231,7 @@ fn a_table_tells_what_was_reached_and_what_was_missed() {
         "+2.00 % at worst of 1 networks (missed)",
         "median 2.0 %, worst 2.0 %, of 2 (met)",
         "NVML sees 3.906 KiB at most (met)",
+        "median +0.0 %, worst +1.0 %, of 3 |",
         "n w: 8/s at 4 |",
         "n 3/-/- (AccUDNN 5) |",
         "2 s an iteration (met)",

@@ -281,6 +281,12 @@ pub trait Device: Send {
         false
     }
 
+    /// Whether a failure can take its memory along, as one of a GPU does. Then the state of a training is worth the link's time after
+    /// every iteration.
+    fn can_be_lost(&self) -> bool {
+        false
+    }
+
     /// How this device can run a call, the usual way first; never empty. The same call has the same ways in the same order
     /// whenever it is asked.
     fn ways(&self, call: &Call) -> Vec<Way>;

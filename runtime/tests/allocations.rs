@@ -46,7 +46,7 @@ static ALLOCATOR: Counting = Counting;
 fn an_iteration_allocates_nothing() {
     let program = training(&everything(), 4);
     let schedule = naive(&program.trace);
-    let layout = MemoryLayout::of(&program, &schedule);
+    let layout = MemoryLayout::of(&program, &schedule).keeping_state(&program);
     let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
     let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
     let labels = [0u8; 16];
@@ -54,6 +54,7 @@ fn an_iteration_allocates_nothing() {
     let iterate = |executor: &mut Executor| {
         executor.write_images(&loaded, &images).expect("the images fit");
         executor.write_labels(&loaded, &labels).expect("the labels fit");
+        executor.copy_beside_next(&loaded).expect("there is room");
         executor.run(&loaded).expect("an iteration runs");
     };
     iterate(&mut executor);

@@ -2,13 +2,15 @@
 
 mod support;
 
+use plimsoll_ir::BytesPerSecond;
 use plimsoll_ir::network::{NetworkSpec, Shape, Window};
+use plimsoll_ir::schedule::Link;
 use plimsoll_networks::Builder;
 use plimsoll_runtime::data::{Dataset, digits, synthetic, synthetic_like, text};
 use plimsoll_runtime::{Checkpoint, CpuOptions, Outcome, RuntimeError, Trainer};
 use std::cell::Cell;
 use std::path::Path;
-use support::{advance, everything, keep, naive, trainer, zoo};
+use support::{advance, everything, keep, naive, spoilt, trainer, zoo};
 
 fn new_trainer(network: &str, batch: u64) -> Trainer {
     let network = if network == "everything" { everything() } else { zoo(network) };
@@ -92,8 +94,12 @@ fn an_interrupted_run_goes_on_with_the_same_numbers() {
     let paused = first.checkpoint().expect("the device can be read");
     paused.save(&path).expect("the folder can be written");
     advance(&mut first, 37).expect("it trains");
-    let whole_again = first.checkpoint_in(Some(paused)).expect("the device can be read");
-    assert_eq!(whole_again, expected, "after a pause, and in the memory of an earlier checkpoint");
+    let whole_again = first.last_finished(Some(paused)).expect("it can be read");
+    assert_eq!(
+        whole_again.as_ref(),
+        Some(&expected),
+        "after a pause, in the memory of an earlier checkpoint"
+    );
     drop(first);
 
     let saved = Checkpoint::load(&path).expect("it was saved whole");
@@ -160,6 +166,46 @@ fn data_that_does_not_fit_is_refused_with_the_numbers() {
     advance(&mut mlp, 1).expect("it trains");
     let other = synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 100, 1);
     fails(mlp.train(&*other, 2, &mut |_| {}, &|| false), "expected digits-train (1442 samples)");
+}
+
+#[test]
+fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
+    let mut reference = new_trainer("everything", 4);
+    let paced = Link::symmetric(BytesPerSecond(200e6));
+    let mut options: Vec<CpuOptions> = (0..6)
+        .map(|seed| CpuOptions { delays: Some(seed), poison: seed % 2 == 0, ..CpuOptions::default() })
+        .collect();
+    options.push(CpuOptions { link: Some(paced), ..CpuOptions::default() });
+    for finished in 1..4 {
+        advance(&mut reference, finished).expect("it trains");
+        let expected = reference.checkpoint().expect("the device works");
+        assert_eq!(reference.last_finished(None).expect("it can be read"), Some(expected.clone()));
+        for options in &options {
+            for schedule in [keep, naive] {
+                let mut trainer = trainer(&everything(), 4, options.clone(), &schedule).expect("it is small");
+                let found = spoilt::last_finished(&mut trainer, finished);
+                assert_eq!(found.as_ref(), Some(&expected), "{options:?}");
+            }
+        }
+    }
+    // Before the first iteration has finished nothing is kept.
+    assert_eq!(spoilt::last_finished(&mut new_trainer("everything", 4), 0), None);
+}
+
+#[test]
+fn what_is_told_is_kept_also_where_training_pauses_and_goes_on() {
+    let split = digits();
+    let mut trainer = new_trainer("mlp", 32);
+    let told = Cell::new(0);
+    for until in [3, 4, 9] {
+        let pause = || told.get() == 6;
+        let outcome = trainer.train(&*split.train, until, &mut |o| told.set(o.step + 1), &pause);
+        outcome.expect("it trains");
+        assert_eq!(told.get(), trainer.step());
+        let kept = trainer.last_finished(None).expect("it can be read");
+        assert_eq!(kept, Some(trainer.checkpoint().expect("the device works")));
+    }
+    assert_eq!(trainer.step(), 7, "one more had begun when six were told");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! keeping everything does not fit, and the plan is run beside keeping everything: time and memory predicted and measured.
 //!
 //! And what does swapping cost where no stall is predicted? The plan at the tightest budget without one, beside keeping everything.
+//! Each plan runs with copies of the state beside it, too, as training has them.
 
 use super::{Section, Target, numbers, worst};
 use crate::bench::{
@@ -22,7 +23,7 @@ use serde_json::json;
 /// The section.
 pub const SECTION: Section = Section {
     name: "predict",
-    asks: "how far off are predicted time and memory, and what does a plan without predicted stalls cost?",
+    asks: "how far off are predicted time and memory, and what do a plan without predicted stalls and copies of the state cost?",
     seconds: 75,
     run,
     targets: &[
@@ -40,6 +41,11 @@ pub const SECTION: Section = Section {
             what: "peak as pool and NVML see it is the prediction and what the context takes (to 128 MiB of graphs and kernels)",
             verifies: false,
             judge: judge_memory,
+        },
+        Target {
+            what: "what copying the state to the host beside every iteration adds to one",
+            verifies: false,
+            judge: judge_copies,
         },
     ],
 };
@@ -122,8 +128,10 @@ impl Bench<'_> {
         let managed = self.meter.held();
         let allocated = runners[0].layout().device();
         runners.push(Runner::new(self.task, batch, &keep)?);
+        runners.push(Runner::keeping_state(self.task, batch, &plan.schedule)?);
         let seconds = in_turn(&mut runners, rounds, count)?;
-        let ((median, spread), (keeping, _)) = (middle(&seconds[0]), middle(&seconds[1]));
+        let state = Bytes(runners[2].layout().state.0 / 2);
+        let [(median, spread), (keeping, _), (copying, _)] = [0, 1, 2].map(|n| middle(&seconds[n]));
         self.ground.row(&json!({
             "network": self.task.network.spec.name,
             "batch": batch,
@@ -138,6 +146,9 @@ impl Bench<'_> {
             "off_share": plan.makespan / median - 1.0,
             "keeping_everything_seconds": keeping,
             "over_keeping_share": median / keeping - 1.0,
+            "state_bytes": state,
+            "with_state_copied_seconds": copying,
+            "state_copied_share": copying / median - 1.0,
             "predicted_peak_bytes": predicted(trace, &plan.schedule),
             "allocated_bytes": allocated,
             "nvml_bytes": managed,
@@ -170,6 +181,15 @@ fn judge_times(rows: &[Row]) -> Option<Verdict> {
     let (median, most) = (*off.get(off.len() / 2)?, worst(&off)?);
     let measured = format!("median {:.1} %, worst {:.1} %, of {}", median * 100.0, most * 100.0, off.len());
     Some(Verdict { measured, met: Some(median <= 0.03) })
+}
+
+fn judge_copies(rows: &[Row]) -> Option<Verdict> {
+    let mut added = numbers(rows, "state_copied_share");
+    added.sort_by(f64::total_cmp);
+    let (median, most) = (*added.get(added.len() / 2)?, worst(&added)?);
+    let measured =
+        format!("median {:+.1} %, worst {:+.1} %, of {}", median * 100.0, most * 100.0, added.len());
+    Some(Verdict { measured, met: None })
 }
 
 fn judge_memory(rows: &[Row]) -> Option<Verdict> {

@@ -5,9 +5,6 @@
 //! thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an
 //! accelerator behind its bus.
 //!
-//! What it computes in is memory of the host already, and it copies the state all the same: a kernel that fails leaves it half
-//! updated.
-//!
 //! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is
 //! filled with NaN between iterations, so that whoever reads what was never brought there computes NaN.
 

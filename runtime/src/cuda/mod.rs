@@ -423,6 +423,10 @@ impl Device for CudaDevice {
         true
     }
 
+    fn can_be_lost(&self) -> bool {
+        true
+    }
+
     fn ways(&self, call: &Call) -> Vec<Way> {
         match &self.gpu.libraries {
             Some(libraries) => libraries.ways(call),
