@@ -56,10 +56,10 @@ pub enum Verb {
     )]
     Auto(AutoArgs),
     /// Measure a network's layers and the link, at fractions of the largest batch
-    #[command(after_help = "Example: plimsoll profile --network resnet20 --budget 4MB --study digits")]
+    #[command(after_help = "Example: plimsoll profile --network resnet20 --budget 5MB --study digits")]
     Profile(ProfileArgs),
     /// Choose batch size, placement and learning rate from a profile
-    #[command(after_help = "Example: plimsoll tune --network resnet20 --budget 4MB --study digits")]
+    #[command(after_help = "Example: plimsoll tune --network resnet20 --budget 5MB --study digits")]
     Tune(TuneArgs),
     /// Plan one trace within a budget, which writes a schedule, or show time over memory for a sweep of budgets
     #[command(

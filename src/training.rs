@@ -144,7 +144,10 @@ pub fn train(
     slowed_by_copies(state, trainer.loaded().trace(), schedule, config.predicted.iteration_seconds)
         .inspect(|words| tracing::warn!("{words}"));
     if checkpoint.exists() {
-        trainer.resume(&Checkpoint::load(checkpoint)?, checkpoint).map_err(|error| {
+        let saved = Checkpoint::load(checkpoint).map_err(|error| {
+            Failure::from(error).help("put the file back as it was, or start anew with --fresh")
+        })?;
+        trainer.resume(&saved, checkpoint).map_err(|error| {
             Failure::from(error).help("train with the same options, or start anew with --fresh")
         })?;
         tracing::info!("going on from iteration {} of {total}", trainer.step());

@@ -20,7 +20,7 @@ use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{Hyper, Init, Region, Role};
+use plimsoll_ir::program::{Hyper, Init, Role};
 use plimsoll_ir::simulate::Timeline;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -355,10 +355,7 @@ impl Trainer {
     /// `earlier` is a checkpoint of this training that is of no more use, for its memory.
     pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
         let Some((half, step)) = self.copied else { return Ok(None) };
-        self.saved(step, earlier, &|executor, loaded, region, data| {
-            executor.read_copied(loaded, half, region, data)
-        })
-        .map(Some)
+        self.saved(step, Some(half), earlier).map(Some)
     }
 
     /// One iteration of training, the next, with the start and end of every command measured.
@@ -428,15 +425,16 @@ impl Trainer {
 
     /// Everything that the next iteration depends on.
     pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
-        self.saved(self.step, None, &|executor, _, region, data| executor.read_region(region, data))
+        self.saved(self.step, None, None)
     }
 
-    /// A checkpoint of what is read, in the memory of an earlier one: fresh memory costs as much time as the copy.
+    /// The state after so many iterations, from a copy of it or as it is on the device, in the memory of an earlier checkpoint: fresh
+    /// memory costs as much time as the copy.
     fn saved(
         &mut self,
         step: u64,
+        copy: Option<Half>,
         earlier: Option<Checkpoint>,
-        read: &dyn Fn(&mut Executor, &Loaded, &Region, &mut [u8]) -> Result<(), RuntimeError>,
     ) -> Result<Checkpoint, RuntimeError> {
         let mut earlier: HashMap<String, Vec<u8>> =
             earlier.into_iter().flat_map(|e| e.regions).map(|r| (r.name, r.data)).collect();
@@ -445,7 +443,10 @@ impl Trainer {
             let Some(name) = saved_name(region) else { continue };
             let mut data = earlier.remove(&name).unwrap_or_default();
             data.resize(region.bytes().0 as usize, 0);
-            read(&mut self.executor, &self.train, region, &mut data)?;
+            match copy {
+                Some(half) => self.executor.read_copied(&self.train, half, region, &mut data)?,
+                None => self.executor.read_region(region, &mut data)?,
+            }
             let shape = region.shape.iter().map(|d| *d as usize).collect();
             regions.push(SavedRegion { name, shape, data });
         }
