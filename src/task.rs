@@ -353,11 +353,11 @@ impl Task {
         Ok(self.program(batch, Mode::Train)?.trace)
     }
 
-    /// The budget of a study: what is given, else on a GPU what the study was begun with, unless it is to be `fresh`: what is free
-    /// changes from run to run, and a study is of one budget. Else as [`Task::budget`] says; on a processor at least what
-    /// keeps everything of the least batch that is wanted, where less does not train it.
+    /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of one
+    /// budget, and what is free, or which batch is the least, changes from run to run. Else as [`Task::budget`] says; on a processor
+    /// at least what keeps everything of the least batch that is wanted, where less does not train it.
     pub fn budget_in(&self, study: &StudyArgs, given: Option<Size>, least: u64) -> Result<Bytes, Failure> {
-        let asks = given.is_none() && !study.fresh && matches!(self.setup, Setup::Cuda(_));
+        let asks = given.is_none() && !study.fresh && self.setup.model().is_none();
         let begun = asks.then(|| Study::at(study.study.as_deref(), &self.network.spec).budget());
         if let Some(budget) = begun.flatten() {
             return Ok(budget);

@@ -537,6 +537,33 @@ fn a_reader_of_errors_that_went_away_changes_no_exit_code() {
 }
 
 #[test]
+fn what_profile_measured_is_what_tune_and_auto_go_on_from() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let calm = |line: &str| {
+        let runs = (0..8).map(|_| plimsoll(folder, line)).find(|output| output.status.code() != Some(5));
+        let output = runs.expect("the machine is calm at times");
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let journal = || fs::read(folder.join("s/profile.journal.jsonl")).expect("a journal");
+    // Its 16 samples fit less than the 32 that `tune` wants at least.
+    calm("profile --network mlp --study s");
+    let measured = journal();
+    for line in ["tune --network mlp --study s", "auto --network mlp --study s --epochs 1"] {
+        calm(line);
+        assert_eq!(journal(), measured, "{line}");
+    }
+    let smaller = "auto --network mlp --study s --epochs 1 --min-batch 8 --max-batch 8";
+    check(folder, smaller, 2, &["holds the choice for another batch"]);
+    check(
+        folder,
+        "profile --network mlp --study s --budget 2MiB",
+        2,
+        &["the budget is", "and 2 MiB (2097152 B) now"],
+    );
+}
+
+#[test]
 fn what_was_measured_in_one_study_is_used_in_another() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();

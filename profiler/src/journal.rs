@@ -104,15 +104,16 @@ impl Header {
                 format!("{} out, {} in", l.offload_bytes_per_second, l.prefetch_bytes_per_second)
             })
         };
+        let bytes = |budget: Bytes| format!("{budget} ({} B)", budget.0);
         let fields = [
             ("the kind", has.plimsoll.clone(), wants.plimsoll.clone()),
             ("the network", spec(&has.network), spec(&wants.network)),
             ("the device", has.device.clone(), wants.device.clone()),
-            ("the threads", has.threads.to_string(), wants.threads.to_string()),
+            ("the number of threads", has.threads.to_string(), wants.threads.to_string()),
             ("the link's pace", pace(&has.paced), pace(&wants.paced)),
             ("the system", has.system.clone(), wants.system.clone()),
             ("the version", has.version.clone(), wants.version.clone()),
-            ("the budget", has.budget_bytes.0.to_string(), wants.budget_bytes.0.to_string()),
+            ("the budget", bytes(has.budget_bytes), bytes(wants.budget_bytes)),
             ("the batch sizes", format!("{:?}", has.batches), format!("{:?}", wants.batches)),
         ];
         let named = fields.into_iter().find(|(_, has, wants)| has != wants);

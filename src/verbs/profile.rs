@@ -30,14 +30,18 @@ use std::path::PathBuf;
 /// for every rate.
 pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
+/// The least batch that `tune` and `auto` consider where nobody says another: a budget without a number trains it here, too, so
+/// that they go on from what was measured.
+const LEAST: u64 = 32;
+
 /// Runs the verb.
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
-    let budget = task.budget_in(&args.study, args.budget, task.smallest_batch())?;
+    let most = task.most(args.max_batch)?;
+    let budget = task.budget_in(&args.study, args.budget, LEAST.min(most).max(task.smallest_batch()))?;
     let study = task.study(&args.study)?;
     let forgotten = args.study.fresh.then(|| vec![study.journal(), study.profile()]);
-    let batches = 1..=task.most(args.max_batch)?;
-    let profile = measure(&task, budget, batches, &study, forgotten.as_deref(), quiet)?;
+    let profile = measure(&task, budget, 1..=most, &study, forgotten.as_deref(), quiet)?;
     tables(&profile, &study)
 }
 
@@ -297,5 +301,19 @@ impl From<ProfileError> for Failure {
             | ProfileError::Journal { .. } => Exit::Usage,
         };
         Failure::new(exit, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Verb};
+    use crate::tuning::least;
+    use clap::Parser;
+
+    #[test]
+    fn the_least_batch_is_that_of_tune() {
+        let Verb::Tune(tune) = Cli::parse_from(["plimsoll", "tune"]).verb else { panic!("another verb") };
+        assert_eq!(least(&tune.search, &tune.rate), LEAST);
     }
 }
