@@ -192,6 +192,9 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     let profile = libraries.run(&again, "", &[]);
     check(&profile, 0, &[]);
     assert!(String::from_utf8_lossy(&profile.stdout).contains("16 MiB"), "{profile:?}");
+    // What was tuned has its budget.
+    let none = "`plimsoll run` has no --budget, `plimsoll tune` has";
+    check(&run("cuMemAlloc_v2:0:2", ""), 4, &["of device memory are needed", none]);
     let kept = study.join("training.safetensors");
     // Memory for the copies is refused.
     check(

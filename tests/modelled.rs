@@ -131,7 +131,7 @@ fn a_study_of_one_device_is_not_taken_over_by_another() {
         (format!("tune {k40}"), refused),
         (format!("tune {cpu}"), refused),
         (format!("profile {cpu}"), refused),
-        (format!("auto {k40}"), "holds the choice for another budget"),
+        (format!("auto {k40}"), "holds the choice for another device: modelled: NVIDIA Tesla V100"),
         (format!("auto {k40} --budget 15.5GiB"), "more than the 12 GiB of the device"),
         (
             format!("tune {v100} --budget 1GiB"),

@@ -98,12 +98,13 @@ fn earlier(
         if (least..=limit).contains(&batch) { batch.to_string() } else { format!("{least} to {limit}") };
     let compared = [
         ("network", in_words(&config.network), in_words(&task.network.spec)),
-        ("budget", bytes(config.budget_bytes), bytes(request.budget)),
         (
             "device",
             device(&config.device, config.threads),
             device(&task.setup.facts()?.name, task.setup.threads()),
         ),
+        // Without a number it follows from the network and the device.
+        ("budget", bytes(config.budget_bytes), bytes(request.budget)),
         ("pace of the link", pace(config.paced), pace(task.setup.link())),
         ("choice of kernels", kernels(config.kernels), kernels(task.setup.kernels())),
         ("batch", batch.to_string(), batches),
