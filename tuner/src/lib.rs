@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod both;
 pub mod bound;
 pub mod frontier;
 pub mod gaps;

@@ -17,6 +17,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// Passes over as many numbers as lie between two states of a generator.
+    pub(crate) fn skip(&mut self, from: &Random, to: &Random) {
+        self.0 = self.0.wrapping_add(to.0.wrapping_sub(from.0));
+    }
+
     /// A position below `count`, which is at least 1.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.next()) * count as u128) >> 64) as usize

@@ -9,6 +9,7 @@
 //! finds addresses for that.
 
 use crate::address::{ALIGNMENT, Addresses, Items, Work, assign, assign_like, most_alive};
+use crate::both::{Expired, beside};
 use crate::gaps::Gaps;
 use crate::lower::lower;
 use crate::placement::Placement;
@@ -97,6 +98,9 @@ const NO_HOLES: f64 = 1.002;
 
 /// The most looks for each attempt to settle a plan: some tenths of a second.
 const SETTLING: u64 = 20_000_000;
+
+/// No more items than these are not worth a second thread.
+const FEW_ITEMS: usize = 100;
 
 /// What sums of floats may differ by.
 const HAIR: f64 = 1e-9;
@@ -241,29 +245,51 @@ impl Task<'_> {
     /// fewest, if that is no slower: slack is for times that differ from the prediction.
     pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
         let looks = (FULL / 2 + 1_500 * self.trace.ops.len() as u64).min(SETTLING);
-        let assign = |items: &Items, order: &[u32], limit: u64| {
-            assign_like(&items.items, order, limit, ALIGNMENT, self.work(looks), self.request.seed)
-        };
         let packings = std::mem::take(&mut fitting.packings);
+        if self.request.limits.is_expired() {
+            return Ok(fitting);
+        }
+        let known = fitting.schedule.pool_bytes.0;
+        let (order, seed, without) = (&fitting.order, self.request.seed, self.request.without);
+        let (pool, expired) = (self.pool, self.request.limits.expired);
+        let within = |at: usize| if at == 0 { known } else { pool };
+        let pack = |at: usize, expired: Expired<'_>| {
+            let (items, limit) = (&packings[at].1.items, within(at));
+            let work = Work { looks, expired, without };
+            let found = assign_like(items, order, limit, ALIGNMENT, work, seed);
+            let alive = most_alive(items);
+            let again = found.height <= limit && found.height > alive;
+            let lower = again.then(|| assign_like(items, &found.order, alive, ALIGNMENT, work, seed));
+            lower.filter(|lower| lower.height < found.height).unwrap_or(found)
+        };
+        let without_holes = |at: usize, found: &Addresses| {
+            let holes = found.height as f64 / most_alive(&packings[at].1.items).max(1) as f64;
+            found.height <= within(at) && holes <= NO_HOLES
+        };
+        // The widest two at once, as the first alone seldom suffices.
+        let mut wide = Vec::new();
+        if let Some(next) = packings.len().checked_sub(2).filter(|_| order.len() > FEW_ITEMS) {
+            let here = || {
+                let found = pack(next + 1, expired);
+                let wanted = !without_holes(next + 1, &found);
+                (found, wanted)
+            };
+            let (widest, next) = beside(true, expired, here, |expired| pack(next, expired));
+            wide.extend(next.into_iter().chain([widest]));
+        }
         let mut best: Option<(f64, Fitting)> = None;
         for (at, (placement, items)) in packings.iter().enumerate().rev() {
             let alive = most_alive(&items.items);
-            let (tightest, known) = (at == 0, fitting.schedule.pool_bytes.0);
             if self.request.limits.is_expired() {
                 break;
             }
-            if tightest && alive == known {
+            if at == 0 && alive == known {
                 return Ok(fitting);
             }
-            let within = if tightest { known } else { self.pool };
-            let mut found = assign(items, &fitting.order, within);
-            if found.height <= within && found.height > alive {
-                let lower = assign(items, &found.order, alive);
-                found = if lower.height < found.height { lower } else { found };
-            }
+            let found = wide.pop().unwrap_or_else(|| pack(at, expired));
             let holes = found.height as f64 / alive.max(1) as f64;
-            tracing::debug!(at, alive, height = found.height, within, "settled");
-            if found.height > within || best.as_ref().is_some_and(|(least, _)| holes >= *least) {
+            tracing::debug!(at, alive, height = found.height, within = within(at), "settled");
+            if found.height > within(at) || best.as_ref().is_some_and(|(least, _)| holes >= *least) {
                 continue;
             }
             let Realised::Fits(settled) = self.finish(placement, items, &found)? else { continue };

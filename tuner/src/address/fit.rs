@@ -124,20 +124,20 @@ impl<'a> Fits<'a> {
     fn fit(&mut self, order: &[u32], known: usize, effort: &mut Effort<'_>) -> Option<Fit> {
         let mut offsets = vec![0; self.items.len()];
         let (mut excess, mut height) = (0u64, 0);
-        let mut taken: Vec<(u64, u64)> = Vec::new();
+        let mut taken = Forbidden::default();
         self.shelf.clear();
         for (at, &i) in order.iter().enumerate() {
             let item = &self.items[i as usize];
             let offset = if at < known {
                 self.current.offsets[i as usize]
             } else {
-                taken.clear();
+                taken.count = 0;
                 let mut looked = 1;
                 for part in item.parts() {
                     looked += self.shelf.conflicts(part, &mut taken);
                 }
                 effort.spend(looked as u64);
-                narrowest(&mut taken, item.alignment(self.alignment))
+                narrowest(&mut taken.ranges[..taken.count], item.alignment(self.alignment))
             };
             let top = offset.saturating_add(item.size());
             height = height.max(top);
@@ -227,24 +227,46 @@ impl Shelf {
     }
 
     /// Adds the offsets that an item may not have because of its part `part`. Gives how many blocks were looked at.
-    fn conflicts(&self, part: &Block, forbidden: &mut Vec<(u64, u64)>) -> usize {
+    fn conflicts(&self, part: &Block, forbidden: &mut Forbidden) -> usize {
         let (first, last) = (part.slots.start / self.stretch, (part.slots.end - 1) / self.stretch);
         let mut looked = 1;
         let begins = self.begins[first as usize + 1..=last as usize].iter();
         for list in std::iter::once(&self.there[first as usize]).chain(begins) {
             looked += list.len() + 1;
+            let ranges = forbidden.room(list.len());
+            let mut count = 0;
+            // Some meet the part and some do not, in no order that a processor could guess: each is written down, and the
+            // next over it where it does not count.
             for t in list {
-                if t.from < part.slots.end && part.slots.start < t.until {
-                    // This part would begin below the block's end and end above its start.
-                    let first = (t.low + 1).saturating_sub(part.bytes.end);
-                    let free = t.high.saturating_sub(part.bytes.start);
-                    if free > first {
-                        forbidden.push((first, free));
-                    }
-                }
+                // This part would begin below the block's end and end above its start.
+                let first = (t.low + 1).saturating_sub(part.bytes.end);
+                let free = t.high.saturating_sub(part.bytes.start);
+                ranges[count] = (first, free);
+                let meets = (t.from < part.slots.end) & (part.slots.start < t.until) & (free > first);
+                count += usize::from(meets);
             }
+            forbidden.count += count;
         }
         looked
+    }
+}
+
+/// Ranges of offsets that an item may not have, each given as the first forbidden and the first allowed again.
+#[derive(Default)]
+struct Forbidden {
+    ranges: Vec<(u64, u64)>,
+    /// How many of them there are; the others are room.
+    count: usize,
+}
+
+impl Forbidden {
+    /// Room for so many more.
+    fn room(&mut self, more: usize) -> &mut [(u64, u64)] {
+        let until = self.count + more;
+        if self.ranges.len() < until {
+            self.ranges.resize(until, (0, 0));
+        }
+        &mut self.ranges[self.count..until]
     }
 }
 

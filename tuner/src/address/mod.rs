@@ -27,6 +27,8 @@
 //! tensor whose size is no multiple of it and is small asks for less (a 64th of its size, and no less than 16, the
 //! widest single load of a GPU), so that thousands of scalars and statistics do not cost 256 bytes each.
 //!
+//! Two sweeps that leave nothing to chance run on two threads where that pays, with what comes of one after the other.
+//!
 //! What this file does not do: it proves nothing about the least pool. [`most_alive`] is the bound that is known.
 
 mod fit;
@@ -35,6 +37,7 @@ mod sections;
 mod sweep;
 mod tree;
 
+use crate::both::each;
 use crate::placement::Placement;
 use crate::random::Random;
 use crate::tricks::{Trick, Tricks};
@@ -262,8 +265,8 @@ struct Effort<'a> {
     late: bool,
 }
 
-/// The work between two looks at the clock, some 10 ms.
-const BETWEEN_LOOKS: u64 = 1_000_000;
+/// The work between two looks at the clock, some 1 ms.
+const BETWEEN_LOOKS: u64 = 100_000;
 
 impl<'a> Effort<'a> {
     fn new(work: Work<'a>) -> Effort<'a> {
@@ -328,6 +331,10 @@ const SWEEPS: u64 = 10;
 /// Where it looks at more blocks than this, there are walks only, unless the work is enough for so many sweeps.
 const LONG_SWEEP: u64 = 300_000_000;
 
+/// Sweeps of several states are worth a second thread each where there are so many items, and so much work is left.
+const MANY_ITEMS: usize = 100;
+const LONG_LOOK: u64 = 100_000;
+
 struct Search<'a> {
     items: &'a [Item],
     limit: u64,
@@ -389,7 +396,7 @@ impl Search<'_> {
             fits.orders(&mut self.effort);
             self.offer(fits.lowest());
         }
-        self.sweep_both_ways(WIDTH);
+        self.sweep_at_once();
         let [climb, tastes, tree] = [Trick::Climb, Trick::Tastes, Trick::Tree].map(|trick| self.uses(trick));
         let mut forest = None;
         let mut slice = FIRST_SLICE * self.items.len() as u64;
@@ -439,6 +446,37 @@ impl Search<'_> {
         if self.uses(Trick::Sweeps) {
             self.sweep(Taste::plain(true, width), None);
             self.sweep(Taste::plain(false, width), None);
+        }
+    }
+
+    /// Two plain sweeps that keep several states, at once where that is worth it. They leave nothing to chance, and only pass
+    /// over its numbers.
+    fn sweep_at_once(&mut self) {
+        let Search { items, limit, alignment, ref random, effort, .. } = *self;
+        if self.best.height == u64::MAX || effort.left < LONG_LOOK || self.items.len() < MANY_ITEMS {
+            return self.sweep_both_ways(WIDTH);
+        }
+        if self.ended() || !self.uses(Trick::Sweeps) {
+            return;
+        }
+        let (left, Work { expired, without, .. }) = (effort.left, effort.work);
+        let ways = each(2, true, expired, |at, expired| {
+            let (mut random, looks) = (random.clone(), left);
+            let mut effort = Effort::new(Work { looks, expired, without });
+            let taste = Taste::plain(at == 0, WIDTH);
+            let found = sweep(items, alignment, limit, &taste, &mut random, &mut effort);
+            (found, looks - effort.left, random)
+        });
+        let from = self.random.clone();
+        for (found, looks, to) in ways {
+            if self.ended() {
+                break;
+            }
+            // As if one had followed the other: what there is no work left for was not found.
+            self.effort.spend(looks);
+            self.random.skip(&from, &to);
+            let in_time = !self.effort.spent();
+            self.offer(found.as_ref().filter(|_| in_time));
         }
     }
 
@@ -497,4 +535,50 @@ fn padded(bytes: u64, alignment: u64) -> u64 {
 /// The multiple of a power of two before it.
 fn trimmed(bytes: u64, alignment: u64) -> u64 {
     bytes & !(alignment - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(random: &mut Random) -> Vec<Item> {
+        let mut item = || {
+            let (start, life) = (random.below(300) as u32, 1 + random.below(150) as u32);
+            let bytes = 256 * (1 + random.below(50) as u64);
+            Item { hull: Block { slots: start..start + life, bytes: 0..bytes }, blocks: Vec::new() }
+        };
+        (0..2 * MANY_ITEMS).map(|_| item()).collect()
+    }
+
+    #[test]
+    fn sweeps_at_once_are_sweeps_one_after_the_other() {
+        let (mut cut, mut ended) = (0, 0);
+        for seed in 0..40 {
+            let items = items(&mut Random::new(seed));
+            // More than is alive, or so much that the first sweep is enough; work for both, or for less than both.
+            let limit = most_alive(&items) * [1, 2][seed as usize % 2];
+            let looks = LONG_LOOK * [1, 2, 100][seed as usize % 3];
+            let run = |at_once: bool| {
+                let best = Addresses { offsets: Vec::new(), height: u64::MAX - 1, order: Vec::new() };
+                let (random, effort) = (Random::new(seed), Effort::new(looks.into()));
+                let mut search = Search { items: &items, limit, alignment: ALIGNMENT, effort, random, best };
+                if at_once {
+                    search.sweep_at_once();
+                } else {
+                    search.sweep_both_ways(WIDTH);
+                }
+                search
+            };
+            let one_by_one = run(false);
+            let at_once = run(true);
+            assert_eq!(at_once.best, one_by_one.best, "{seed}");
+            assert_eq!(at_once.effort.left, one_by_one.effort.left, "{seed}");
+            if !one_by_one.ended() {
+                assert_eq!(at_once.random.clone().unit(), one_by_one.random.clone().unit(), "{seed}");
+            }
+            cut += u32::from(one_by_one.effort.spent());
+            ended += u32::from(one_by_one.best.height <= limit);
+        }
+        assert!(cut > 0 && ended > 0 && cut + ended < 40, "{cut}, {ended}");
+    }
 }

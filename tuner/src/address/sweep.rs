@@ -103,11 +103,28 @@ struct State {
 /// A state with one more item.
 #[derive(Clone, Copy, Debug)]
 struct Child {
+    /// What it is judged by, less is better: the height where that is above the limit, then the cost.
+    rank: u128,
     height: u64,
     cost: f64,
     content: u64,
     parent: u32,
     offset: u64,
+}
+
+impl Child {
+    fn new(height: u64, limit: u64, cost: f64, parent: u32, offset: u64) -> Child {
+        // The bits of a float that is not negative are in its order.
+        let bits = cost.to_bits();
+        let bits = if bits >> 63 == 0 { bits | 1 << 63 } else { !bits };
+        let rank = u128::from(height.max(limit)) << 64 | u128::from(bits);
+        Child { rank, height, cost, content: 0, parent, offset }
+    }
+
+    /// Which of two siblings is better.
+    fn order(&self) -> (u128, u64) {
+        (self.rank, self.offset)
+    }
 }
 
 /// Offsets that an item may have: from the first to the last, and when what bounds them goes.
@@ -247,13 +264,19 @@ impl<'a> Walk<'a> {
             return;
         }
         self.goes = u32::MAX;
-        for state in &mut self.states {
-            let content = &mut state.content;
-            state.taken.retain(|t| {
-                let stays = t.until > now;
-                *content ^= if stays { 0 } else { mark(t) };
-                stays
-            });
+        for State { taken, content, .. } in &mut self.states {
+            let gone = taken.iter().position(|t| t.until <= now).unwrap_or(taken.len());
+            let mut left = gone;
+            for at in gone..taken.len() {
+                let t = taken[at];
+                taken[left] = t;
+                if t.until > now {
+                    left += 1;
+                } else {
+                    *content ^= mark(&t);
+                }
+            }
+            taken.truncate(left);
         }
         // All states hold the same things, each elsewhere.
         let left = self.states.first().map_or(&[][..], |state| &state.taken);
@@ -271,11 +294,7 @@ impl<'a> Walk<'a> {
             effort.spend((state.taken.len() * piece.blocks.len() + 4 * self.holes.len()) as u64);
             self.breed(at as u32, piece, random);
         }
-        let limit = self.limit;
-        let key = |child: &Child| child.height.max(limit);
-        self.children.sort_unstable_by(|a, b| {
-            key(a).cmp(&key(b)).then(a.cost.total_cmp(&b.cost)).then(a.content.cmp(&b.content))
-        });
+        self.children.sort_unstable_by_key(|child| (child.rank, child.content));
         let mut next = std::mem::take(&mut self.spare);
         let mut count = 0;
         for child in &self.children {
@@ -302,33 +321,28 @@ impl<'a> Walk<'a> {
     fn breed(&mut self, parent: u32, piece: &Piece<'_>, random: &mut Random) {
         let Piece { blocks, size, lower, upper, weight, .. } = *piece;
         let state = &self.states[parent as usize];
-        let from = self.children.len();
+        let (from, mut born) = (self.children.len(), 0);
+        let limit = self.limit.max(1) as f64;
         for hole in &self.holes {
             let slack = hole.last - hole.first;
+            let share = slack as f64 / limit;
             let away = |edge: u32, neighbour: u32| self.away[neighbour.abs_diff(edge) as usize];
             let (below, above) = (away(lower, hole.below), away(upper, hole.above));
             let ends = [(hole.first, below, above), (hole.last, above, below)];
             for (end, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0)) {
-                let share = slack as f64 / self.limit.max(1) as f64;
-                let cost = self.taste.cost(near, far, share, end == 1, random);
+                let cost = state.cost + self.taste.cost(near, far, share, end == 1, random) * weight;
                 let height = state.height.max(offset.saturating_add(size));
-                let (cost, content) = (state.cost + cost * weight, state.content);
-                self.children.push(Child { height, cost, content, parent, offset });
+                let child = Child::new(height, self.limit, cost, parent, offset);
+                offer(&mut self.children, from, child);
+                born += 1;
             }
         }
-        let born = &mut self.children[from..];
-        if born.len() > CHILDREN {
-            let limit = self.limit;
-            let order = |a: &Child, b: &Child| {
-                let height = |child: &Child| child.height.max(limit);
-                height(a).cmp(&height(b)).then(a.cost.total_cmp(&b.cost)).then(a.offset.cmp(&b.offset))
-            };
-            born.select_nth_unstable_by(CHILDREN - 1, order);
-            born[..CHILDREN].sort_unstable_by(order);
-            self.children.truncate(from + CHILDREN);
+        if born > CHILDREN {
+            self.children[from..].sort_unstable_by_key(Child::order);
         }
         for child in &mut self.children[from..] {
-            child.content ^= blocks.iter().fold(0, |all, block| all ^ mark(&taken(block, child.offset)));
+            child.content =
+                blocks.iter().fold(state.content, |all, block| all ^ mark(&taken(block, child.offset)));
         }
     }
 
@@ -343,6 +357,18 @@ impl<'a> Walk<'a> {
             path = before;
         }
         found
+    }
+}
+
+/// Adds a child to its siblings, of which no more are kept than [`CHILDREN`].
+fn offer(children: &mut Vec<Child>, from: usize, child: Child) {
+    let born = &mut children[from..];
+    if born.len() < CHILDREN {
+        children.push(child);
+    } else if let Some(worst) = born.iter_mut().max_by_key(|sibling| sibling.order())
+        && child.order() < worst.order()
+    {
+        *worst = child;
     }
 }
 
@@ -392,38 +418,41 @@ fn mark(taken: &Taken) -> u64 {
     mark ^ (mark >> 32)
 }
 
+/// What is free after some bytes that are taken, and when what lies below that goes; the hole before them is added.
+#[inline(always)]
+fn next_hole(free: (u64, u32), taken: (u64, u64, u32), alignment: u64, holes: &mut Vec<Hole>) -> (u64, u32) {
+    let (first, until, goes) = taken;
+    if first > free.0 {
+        holes.push(Hole { first: free.0, last: trimmed(first - 1, alignment), below: free.1, above: goes });
+    }
+    if until > free.0 { (padded(until, alignment), goes) } else { free }
+}
+
 /// The holes for an item, none of which ends above `roof`; above all else where there is none.
 fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>) {
     holes.clear();
     let Piece { blocks, size, alignment, .. } = *piece;
     let mut free = (0, 0u32);
-    let mut next = |first: u64, until: u64, goes: u32| {
-        if first > free.0 {
-            let last = trimmed(first - 1, alignment);
-            holes.push(Hole { first: free.0, last, below: free.1, above: goes });
-        }
-        if until > free.0 {
-            free = (padded(until, alignment), goes);
-        }
-    };
     // A block lies below what is taken, or above it: offsets that do neither are given as the first of them and the
     // first after them.
     let between = |block: &Block, t: &Taken| {
-        let meet = t.from < block.slots.end && block.slots.start < t.until;
+        let meet = (t.from < block.slots.end) & (block.slots.start < t.until);
         let first = t.low.saturating_add(1).saturating_sub(block.bytes.end);
         let until = t.high.saturating_sub(block.bytes.start);
-        (meet && until > first).then_some((first, until, t.until))
+        (meet & (until > first)).then_some((first, until, t.until))
     };
     if let [block] = blocks {
-        for (first, until, goes) in state.taken.iter().filter_map(|t| between(block, t)) {
-            next(first, until, goes);
+        for t in &state.taken {
+            if let Some(taken) = between(block, t) {
+                free = next_hole(free, taken, alignment, holes);
+            }
         }
     } else {
         let pairs = blocks.iter().flat_map(|b| state.taken.iter().filter_map(move |t| between(b, t)));
         let mut pairs: Vec<_> = pairs.collect();
         pairs.sort_unstable();
-        for (first, until, goes) in pairs {
-            next(first, until, goes);
+        for taken in pairs {
+            free = next_hole(free, taken, alignment, holes);
         }
     }
     let (first, below) = free;

@@ -25,9 +25,10 @@ mod search;
 mod seeds;
 
 use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
+use crate::both::{Expired, beside};
 use crate::bound::{least_moved, offload_bound};
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{Allow, Outcome, PlanError, Status, Witness};
+use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
 use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
@@ -83,29 +84,54 @@ const OFFLOADING: [Realise; 11] = [
     naive::realise,
 ];
 
-/// Those that run ops again.
-const RECOMPUTING: [Realise; 2] = [memonger::realise, superneurons::realise];
+/// The one that swaps and runs ops again. Its answer is wanted in the end nearly always, so it is asked while the search goes
+/// on.
+const LAST: Realise = superneurons::realise;
+
+/// Of no more ops than these it is soon told, and not worth a second thread.
+const FEW: usize = 100;
 
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let allow = task.request.allow;
     let least = if allow.recompute { 0 } else { least_moved(task.trace, task.request.budget).0 };
     let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
     candidates.offer(keep(task)?);
-    let (mut late, mut early) = (false, Vec::new());
+    let (mut late, mut early, mut asked) = (false, Vec::new(), None);
+    let others = task.request.uses(Trick::Policies);
     if !candidates.settled() {
-        (late, early) = search_all(task, &mut candidates)?;
+        let PlanRequest { budget, link, policy, allow, limits, seed, without, anytime } = *task.request;
+        let Limits { evaluations, expired: clock } = limits;
+        let Task { trace, pool, bound, .. } = *task;
+        let ask = move |expired: Expired<'_>| {
+            let limits = Limits { evaluations, expired };
+            let request = PlanRequest { budget, link, policy, allow, limits, seed, without, anytime };
+            LAST(&Task { trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) })
+        };
+        let search = || {
+            let searched = search_all(task, &mut candidates);
+            let wanted = searched.as_ref().is_ok_and(|(late, _)| !late) && !candidates.settled();
+            (searched, wanted)
+        };
+        // Where time may be up at any moment it was asked before.
+        let worth = others && allow.recompute && allow.swap && !anytime && trace.ops.len() > FEW;
+        let searched;
+        (searched, asked) = beside(worth, clock, search, ask);
+        (late, early) = searched?;
     }
     if late {
         candidates.found.append(&mut early);
     }
     let offloading = offload_bound(task.trace, task.request.budget, &task.request.link).0;
-    let others = task.request.uses(Trick::Policies);
     if others && allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
         candidates.offer_all(task, &OFFLOADING, &mut late)?;
     }
     if others && allow.recompute {
-        let count = if allow.swap { 2 } else { 1 };
-        candidates.offer_all(task, &RECOMPUTING[..count], &mut late)?;
+        candidates.offer_all(task, &[memonger::realise], &mut late)?;
+        match asked {
+            Some(answer) => candidates.offer(answer?),
+            None if allow.swap => candidates.offer_all(task, &[LAST], &mut late)?,
+            None => {}
+        }
     }
     if candidates.found.is_empty() && allow.swap {
         // Everything that can leave does.

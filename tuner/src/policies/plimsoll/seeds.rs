@@ -5,7 +5,9 @@
 //! instant only, and nothing of the memory that making again takes; so it is asked for several smaller budgets, too, and
 //! chains of what is made again together are cut where they are long: some of it is kept.
 
+use crate::both::{Expired, each};
 use crate::bound::joint::{Relaxed, relax};
+use crate::plan::Limits;
 use crate::realise::Task;
 use crate::tricks::Trick;
 use crate::values::{Choice, Decisions, NONE, PARTS, Values};
@@ -23,6 +25,9 @@ const TILTS: [f64; 2] = [0.05, -0.05];
 /// Of a trace of more ops than this only the first three of them.
 const MANY: usize = 3000;
 
+/// Of one of no more than this they are not worth a second thread.
+const FEW: usize = 100;
+
 /// What is made again together may take such a part of the pool.
 const CHAINS: [u64; 3] = [4, 16, 64];
 
@@ -37,13 +42,15 @@ pub(super) fn solutions(task: &Task<'_>, most: usize) -> Vec<Relaxed> {
         () if task.trace.ops.len() > MANY => &SHARES[..3],
         () => &SHARES,
     };
-    let solve = |(share, tilt): (&f64, f64)| {
-        let room = budget.saturating_sub(floor).0 as f64 * share;
-        let tilt = if request.uses(Trick::Tilts) { tilt } else { 0.0 };
-        let budget = floor + Bytes(room as u64);
-        relax(&tilted(task.trace, tilt), budget, &request.link, request.allow.recompute, &request.limits)
+    let (trace, link) = (task.trace, request.link);
+    let (recompute, tilts) = (request.allow.recompute, request.uses(Trick::Tilts));
+    let solve = |at: usize, expired: Expired<'_>| {
+        let room = budget.saturating_sub(floor).0 as f64 * shares[at];
+        let tilt = if tilts { TILTS[at % TILTS.len()] } else { 0.0 };
+        let limits = Limits { evaluations: None, expired };
+        relax(&tilted(trace, tilt), floor + Bytes(room as u64), &link, recompute, &limits)
     };
-    shares.iter().zip(TILTS.into_iter().cycle()).take(most).map(solve).collect()
+    each(shares.len().min(most), trace.ops.len() > FEW, request.limits.expired, solve)
 }
 
 /// Seeds of all solutions; in parts of values, or of whole ones.
