@@ -1,7 +1,7 @@
 //! What of a training is kept where its device cannot take it along.
 //!
 //! A device that fails takes its memory with it. So where a device can be lost the trainer copies the state to host memory beside the
-//! iteration that follows, and an iteration is finished when its copy is whole: what is written where the device fails is the state
+//! iteration that follows, and an iteration is finished when its state is there: what is written where the device fails is the state
 //! after the last finished iteration, always. The file gets it while training goes on, too, against what is worse than a device's
 //! failure (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
 //!
@@ -244,14 +244,15 @@ mod tests {
         let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") else {
             panic!("a gibibyte is enough")
         };
-        let mut layout = MemoryLayout::of(&program, &plan.schedule);
-        if copies {
-            layout = layout.keeping_state(&program);
-        }
+        let layout = MemoryLayout::of(&program, &plan.schedule).keeping_state(&program);
         let mut executor =
             Executor::new(Box::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })), layout)
                 .expect("memory");
-        let loaded = executor.load(&program, &plan.schedule).expect("it loads");
+        let loaded = match copies {
+            true => executor.load_keeping_state(&program, &plan.schedule, None),
+            false => executor.load(&program, &plan.schedule),
+        };
+        let loaded = loaded.expect("it loads");
         let rate = LearningRateSchedule::constant(0.01);
         let how = TrainingPlan { network, batch: BATCH, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
         Trainer::new(executor, loaded, None, how).expect("the plan fits the program")

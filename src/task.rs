@@ -19,7 +19,7 @@ use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Seconds};
 use plimsoll_networks::onnx::{OnnxNetwork, name_in_file};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
 use plimsoll_runtime::cuda::countable_batch;
@@ -193,6 +193,11 @@ impl Setup {
         let machine = device.machine("");
         let (name, system, threads) = (machine.device, machine.system, machine.threads);
         Ok(DeviceFacts { name, system, threads, memory: Some(device.sheet.memory) })
+    }
+
+    /// Whether a failure takes the device's memory along.
+    pub fn can_be_lost(&self) -> bool {
+        matches!(self, Setup::Cuda(_))
     }
 
     /// The device, with nothing allocated.
@@ -501,32 +506,32 @@ impl Task {
 
     /// An executor whose one allocation serves all of these, each loaded.
     pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Failure> {
-        load(self.setup.device()?, layout_of(programs), programs)
+        load(Executor::new(self.setup.device()?, layout_of(programs))?, programs)
     }
 
-    /// The same with host memory for the state that the first program trains, where its device can be lost.
+    /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or behind all.
     pub fn executor_keeping_state(
         &self,
         programs: &[(&Program, &Schedule)],
+        before: Option<CommandId>,
     ) -> Result<(Executor, Vec<Loaded>), Failure> {
-        let (device, mut layout) = (self.setup.device()?, layout_of(programs));
-        if let Some((trained, _)) = programs.first().filter(|_| device.can_be_lost()) {
-            layout = layout.keeping_state(trained);
-        }
-        let of_host = |failure: &Failure| {
-            let host = ["of pinned host memory are needed", "cuMemHostRegister"];
-            layout.state > Bytes::ZERO && host.iter().any(|words| failure.message.contains(words))
-        };
-        load(device, layout, programs).map_err(|failure| {
-            if !of_host(&failure) {
+        let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
+        let layout = layout_of(programs).keeping_state(trained);
+        let mut executor = Executor::new(self.setup.device()?, layout).map_err(|error| {
+            let failure = Failure::from(error);
+            let of_host = ["of pinned host memory are needed", "cuMemHostRegister"];
+            if !of_host.iter().any(|words| failure.message.contains(words)) {
                 return failure;
             }
-            let state = layout.state;
             failure.help(format_args!(
-                "{state} of it are for two copies of the state, which a device that fails cannot take along; --save-every 5min writes \
-                 the state to its file that often, and takes none of it"
+                "{} of it are for two copies of the state, which a device that fails cannot take along; --save-every 5min writes the \
+                 state to its file that often, and takes none of it",
+                layout.state
             ))
-        })
+        })?;
+        let trained = executor.load_keeping_state(trained, schedule, before)?;
+        let (executor, others) = load(executor, others)?;
+        Ok((executor, [vec![trained], others].concat()))
     }
 
     /// Samples to train on.
@@ -566,13 +571,11 @@ fn layout_of(programs: &[(&Program, &Schedule)]) -> MemoryLayout {
     layouts.fold(MemoryLayout::default(), MemoryLayout::union)
 }
 
-/// An executor in this memory with these programs.
+/// An executor with these programs.
 fn load(
-    device: Box<dyn Device>,
-    layout: MemoryLayout,
+    mut executor: Executor,
     programs: &[(&Program, &Schedule)],
 ) -> Result<(Executor, Vec<Loaded>), Failure> {
-    let mut executor = Executor::new(device, layout)?;
     let loaded = programs.iter().map(|(p, s)| executor.load(p, s)).collect::<Result<Vec<_>, _>>()?;
     Ok((executor, loaded))
 }

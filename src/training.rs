@@ -6,20 +6,24 @@
 use crate::args::{DecayArg, TrainArgs};
 use crate::doubts::Doubts;
 use crate::failure::{Exit, Failure};
+use crate::files;
 use crate::interrupt;
 use crate::kept::Kept;
 use crate::progress;
 use crate::study::Study;
 use crate::task::{Task, median};
 use plimsoll_ir::config::Config;
-use plimsoll_ir::schedule::{Schedule, Stream, moved};
-use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::program::Program;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{
     Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan,
+    state_bytes,
 };
+use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -75,14 +79,17 @@ fn set_up(
     config: &Config,
     schedule: &Schedule,
     args: &TrainArgs,
+    study: &Study,
 ) -> Result<(Trainer, u64), Failure> {
     let program = task.program(config.batch, Mode::Train)?;
     let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
     let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
     let (executor, mut loaded) = match args.save_every {
-        None => task.executor_keeping_state(&programs)?,
-        // Who says how often the state is saved has it in its file, and nowhere else.
-        Some(_) => task.executor(&programs)?,
+        None if task.setup.can_be_lost() => {
+            task.executor_keeping_state(&programs, place_copies(study, &program, schedule)?)?
+        }
+        // What computes in the host's memory has the state there, and who says how often it is saved has it in its file.
+        _ => task.executor(&programs)?,
     };
     let per_epoch = task.samples() / config.batch;
     if per_epoch == 0 {
@@ -103,20 +110,32 @@ fn set_up(
     Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
 }
 
-/// What to say where copies of a state of this size cannot be made beside the iterations: together with what is swapped out, they keep
-/// the link busy for longer than an iteration was predicted to take.
-fn slowed_by_copies(state: Bytes, trace: &Trace, schedule: &Schedule, iteration: Seconds) -> Option<String> {
-    let seconds = |bytes: u64| schedule.link.seconds(Stream::Offload, Bytes(bytes)).0;
-    let offloads = schedule.commands.iter().filter(|command| command.stream() == Stream::Offload);
-    let pieces =
-        offloads.filter_map(|command| moved(trace, command)).map(|(_, piece)| piece.end - piece.start);
-    let copying = seconds(state.0);
-    let (copying, busy) = (Seconds(copying), Seconds(copying + pieces.map(seconds).sum::<f64>()));
-    (state > Bytes::ZERO && busy > iteration).then(|| {
+/// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out where the
+/// study has none for this program. Says so where it slows training down.
+fn place_copies(study: &Study, program: &Program, schedule: &Schedule) -> Result<Option<CommandId>, Failure> {
+    if !study.trace().exists() {
+        return Ok(None);
+    }
+    let trace: Trace = files::read(&study.trace())?;
+    let state = state_bytes(program);
+    let same = trace.batch == program.trace.batch && trace.ops.len() == program.trace.ops.len();
+    let Some(place) = same.then(|| place_of_copy(&trace, schedule, state)).flatten() else {
+        return Ok(None);
+    };
+    slowed(simulate(&trace, schedule).makespan(), &place, state).inspect(|words| tracing::warn!("{words}"));
+    Ok(place.before)
+}
+
+/// What to say where a copy of the state takes more than a hundredth of an iteration, wherever it is made.
+fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<String> {
+    let added = place.makespan / without - 1.0;
+    (added > 0.01).then(|| {
         format!(
-            "the way to the host is busy for {busy} of an iteration of {iteration}, for {copying} of them with a copy of the \
-             state ({state}), so that a device that fails takes nothing along: this slows training down. --save-every 5min \
-             writes the state to its file that often instead"
+            "the way to the host has no room for a copy of the state ({state}) beside every iteration, which a device that fails \
+             cannot take along: an iteration of {without} takes {}, {:.1} % more. --save-every 5min writes the state to its file \
+             that often instead",
+            place.makespan,
+            added * 100.0
         )
     })
 }
@@ -133,16 +152,13 @@ pub fn train(
     let Manner { fresh, timed, quiet } = manner;
     let _alone = study.lock()?;
     let loading = progress::spinner("load", quiet);
-    let (mut trainer, per_epoch) = set_up(task, config, schedule, args)?;
+    let (mut trainer, per_epoch) = set_up(task, config, schedule, args, study)?;
     drop(loading);
     let checkpoint = &study.checkpoint();
     if fresh {
         study.forget(std::slice::from_ref(checkpoint))?;
     }
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
-    let state = Bytes(trainer.layout().state.0 / 2);
-    slowed_by_copies(state, trainer.loaded().trace(), schedule, config.predicted.iteration_seconds)
-        .inspect(|words| tracing::warn!("{words}"));
     if checkpoint.exists() {
         let saved = Checkpoint::load(checkpoint).map_err(|error| {
             Failure::from(error).help("put the file back as it was, or start anew with --fresh")
@@ -253,28 +269,17 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_ir::BytesPerSecond;
-    use plimsoll_ir::schedule::Link;
-    use plimsoll_ir::testing::{random_schedule, random_trace};
 
     #[test]
-    fn copies_that_take_longer_than_the_iterations_beside_them_are_told() {
-        let trace = random_trace(3);
-        let mut schedule = random_schedule(&trace, 3);
-        schedule.link = Link::symmetric(BytesPerSecond(1e6));
-        let offloads = schedule.commands.iter().filter_map(|command| match command.stream() {
-            Stream::Offload => moved(&trace, command),
-            _ => None,
-        });
-        let swapped: u64 = offloads.map(|(_, piece)| piece.end - piece.start).sum();
-        assert!(swapped > 0);
-        let told = |state: u64, spare: f64| {
-            let busy = (state + swapped) as f64 * 1e-6;
-            slowed_by_copies(Bytes(state), &trace, &schedule, Seconds(busy + spare))
+    fn a_copy_that_takes_more_than_a_hundredth_of_an_iteration_is_told() {
+        let of = |makespan: f64| {
+            let place = CopyPlace { before: None, makespan: Seconds(makespan), whole: Seconds(1.0) };
+            slowed(Seconds(2.0), &place, Bytes(1 << 20))
         };
-        assert_eq!(told(1 << 20, 1e-3), None);
-        let words = told(1 << 20, -1e-3).expect("the link is busy for too long");
-        assert!(words.contains("a copy of the state (1 MiB)") && words.contains("--save-every"), "{words}");
-        assert_eq!(told(0, -1e-3), None, "what is swapped was planned");
+        assert_eq!(of(2.019), None);
+        let words = of(2.5).expect("a quarter more is told");
+        for part in ["(1 MiB)", "an iteration of 2 s takes 2.5 s, 25.0 % more", "--save-every"] {
+            assert!(words.contains(part), "`{part}` in: {words}");
+        }
     }
 }

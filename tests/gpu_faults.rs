@@ -209,22 +209,19 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
         &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
     );
     assert!(!kept.exists());
-    // Without a word of how often, every iteration's state is copied. Its copy is waited for, and then it is finished.
-    let of_copies = run("cuEventSynchronize:7:719:lost", "");
-    check(&of_copies, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
-    assert_eq!(kept_iterations(&of_copies), 7);
-    // Wherever in an iteration it is: what is kept grows by one from one iteration to the next. It waits for the device five times:
-    // for three inputs, for its end and for its metrics.
+    // Without a word of how often, every iteration's state is copied beside the next. Wherever in an iteration the device is lost, what is
+    // kept grows by one from one iteration to the next. Each waits for the device five times: for three inputs, for its end, for its metrics.
     let found: Vec<u64> = (60..66)
         .map(|calls| {
-            std::fs::remove_file(&kept).expect("the run before left it");
             let output = run(&format!("cuStreamSynchronize:{calls}:719:lost"), "");
             check(&output, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
+            std::fs::remove_file(&kept).expect("it was left");
             kept_iterations(&output)
         })
         .collect();
-    assert!(found.is_sorted() && found[5] == found[0] + 1, "{found:?}");
-    std::fs::remove_file(&kept).expect("it is there");
+    let grown = found[5] - found[0];
+    // At its end, it may have been copied or not.
+    assert!(found.is_sorted() && found[0] > 0 && (1..=2).contains(&grown), "{found:?}");
     // Every iteration is saved, and the device falls off the bus.
     let lost = run("cuStreamSynchronize:150:214:lost", "--save-every 0s");
     check(&lost, 4, &["CUDA_ERROR_ECC_UNCORRECTABLE", "is kept in", "the same command goes on from there"]);

@@ -23,8 +23,9 @@ use plimsoll_profiler::{
 use plimsoll_runtime::cuda::survey;
 use plimsoll_runtime::data::{Split, synthetic};
 use plimsoll_runtime::{
-    CudaOptions, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer, TrainingPlan,
+    CudaOptions, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer, TrainingPlan, state_bytes,
 };
+use plimsoll_tuner::state_copy::place_of_copy;
 use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy};
 use std::time::Instant;
 
@@ -225,10 +226,11 @@ impl Runner {
         Runner::on(task, &program, task.executor(&[(&program, schedule)])?, false)
     }
 
-    /// The same, and has the state copied to the host beside every iteration, as training does.
-    pub fn keeping_state(task: &Task, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
-        let program = task.program(batch, Mode::Train)?;
-        Runner::on(task, &program, task.executor_keeping_state(&[(&program, schedule)])?, true)
+    /// The same for a trace with its times; the state is copied to the host beside every iteration, as in training.
+    pub fn keeping_state(task: &Task, trace: &Trace, schedule: &Schedule) -> Result<Runner, Failure> {
+        let program = task.program(trace.batch, Mode::Train)?;
+        let before = place_of_copy(trace, schedule, state_bytes(&program)).and_then(|place| place.before);
+        Runner::on(task, &program, task.executor_keeping_state(&[(&program, schedule)], before)?, true)
     }
 
     fn on(
@@ -276,9 +278,10 @@ impl Runner {
         self.feed()?;
         let start = Instant::now();
         if self.copies {
-            self.executor.copy_beside_next(&self.loaded)?;
+            self.executor.run_copying(&self.loaded)?;
+        } else {
+            self.executor.run(&self.loaded)?;
         }
-        self.executor.run(&self.loaded)?;
         Ok(Seconds(start.elapsed().as_secs_f64()))
     }
 

@@ -124,8 +124,11 @@ impl Hyper {
     /// How many f32-sized words it takes.
     pub const WORDS: u64 = 6;
 
+    /// How many bytes.
+    pub const BYTES: usize = 4 * Hyper::WORDS as usize;
+
     /// As it lies on the device.
-    pub fn to_bytes(self) -> [u8; 24] {
+    pub fn to_bytes(self) -> [u8; Hyper::BYTES] {
         let words = [
             self.learning_rate.to_bits(),
             self.momentum.to_bits(),
@@ -134,7 +137,7 @@ impl Hyper {
             self.seed_high,
             self.step,
         ];
-        let mut bytes = [0; 24];
+        let mut bytes = [0; Hyper::BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
             chunk.copy_from_slice(&word.to_le_bytes());
         }

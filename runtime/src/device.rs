@@ -5,9 +5,6 @@
 //! fails: what goes wrong comes out of [`Device::synchronise`]. There is no closure in the seam, so that one
 //! iteration can be captured whole and replayed ([`Begun::Replayed`]).
 //!
-//! The state of a training has to outlive its device: it is copied to the host beside the iteration that follows
-//! ([`Device::copy_state`]), and that iteration changes it no sooner than the copy is whole ([`Device::hold_state`]).
-//!
 //! What it deliberately does not do: plan, check or order anything. A [`Launch`] and a [`Transfer`] can only be
 //! made by this crate's executor, from a schedule that was checked; this is what the devices' `unsafe` code stands
 //! on.
@@ -265,8 +262,8 @@ fn holders(held_by: &[OtherProcess]) -> String {
 /// A machine that executes schedules.
 ///
 /// The order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An
-/// iteration is `begin`, the commands in list order, `synchronise`; `write`, `read`, `event_seconds` and `copy_state` stand
-/// between iterations, `state_copied` and `read_host` also while one runs.
+/// iteration is `begin`, the commands in list order, `synchronise`; `write`, `read`, `host` and `event_seconds`
+/// stand between iterations.
 pub trait Device: Send {
     /// What it is.
     fn facts(&self) -> DeviceFacts;
@@ -278,12 +275,6 @@ pub trait Device: Send {
 
     /// Whether the slab is page-locked, and transfers of it are of another kind than those of other host memory.
     fn pins(&self) -> bool {
-        false
-    }
-
-    /// Whether a failure can take its memory along, as one of a GPU does. Then the state of a training is worth the link's time after
-    /// every iteration.
-    fn can_be_lost(&self) -> bool {
         false
     }
 
@@ -317,9 +308,6 @@ pub trait Device: Send {
     /// Enqueues a wait for an event whose recording was enqueued earlier in this iteration.
     fn wait(&mut self, stream: Stream, event: EventId);
 
-    /// Enqueues a wait of the compute stream for the last [`Device::copy_state`], before what it copies is changed.
-    fn hold_state(&mut self);
-
     /// Lets what was enqueued begin, if it has not yet: one hand-over for the whole iteration, and the end of a capture.
     /// [`Device::synchronise`] does it too.
     fn submit(&mut self) {}
@@ -336,15 +324,8 @@ pub trait Device: Send {
     /// Reads from the allocation, between iterations.
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Copies to the host memory on the swap-out stream, where it is the first work of the iteration that follows, if one does:
-    /// what stands in `first` before that one begins, the `rest` beside it, up to its [`Device::hold_state`].
-    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError>;
-
-    /// Waits until the last [`Device::copy_state`] is whole; an iteration that runs goes on.
-    fn state_copied(&mut self) -> Result<(), DeviceError>;
-
-    /// Reads from the host memory what nothing writes meanwhile; also where the device is lost.
-    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
+    /// A part of the host memory, between iterations; also where the device is lost.
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError>;
 }
 
 /// Makes sure that a range lies in an allocation.

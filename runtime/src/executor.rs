@@ -6,6 +6,9 @@
 //! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as
 //! formats.md asks.
 //!
+//! Where a training's state is kept, its copies are transfers of the iteration like any other (`state.rs`): the schedule's own commands
+//! stay as they are, in their order, and those that change the state wait for its copy.
+//!
 //! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
 
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
@@ -31,7 +34,8 @@ pub struct Executor {
     device: Box<dyn Device>,
     layout: MemoryLayout,
     room: Room,
-    loaded: u32,
+    /// How many sequences of commands were made.
+    sequences: u32,
     /// Tells executors apart.
     id: u64,
 }
@@ -50,10 +54,20 @@ pub struct Loaded {
     label_count: u64,
     plain: Enqueued,
     timed: Enqueued,
-    state: Option<Arc<StateCopies>>,
+    keeping: Option<Keeping>,
     trace: Arc<Trace>,
     schedule: Arc<Schedule>,
     executor: u64,
+}
+
+/// The iterations that copy the state, for each half of where it goes.
+#[derive(Clone, Debug)]
+struct Keeping {
+    copies: StateCopies,
+    /// Beside the schedule's commands.
+    beside: [Enqueued; 2],
+    /// And nothing else.
+    alone: [Enqueued; 2],
 }
 
 /// A tensor that the host writes before each iteration: where its pieces lie.
@@ -77,8 +91,6 @@ enum Step {
     Copy(Transfer),
     Record(Stream, EventId),
     Wait(Stream, EventId),
-    /// From here on the state changes.
-    HoldState,
 }
 
 impl Step {
@@ -105,7 +117,7 @@ impl Executor {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         device.allocate(layout)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Executor { device, layout, room: Room::default(), loaded: 0, id })
+        Ok(Executor { device, layout, room: Room::default(), sequences: 0, id })
     }
 
     /// The device, for its facts and its ways.
@@ -124,6 +136,30 @@ impl Executor {
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
     pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
+        self.load_with(program, schedule, None)
+    }
+
+    /// The same of a program whose state a [`crate::Trainer`] then keeps on the host, where the memory has room for that
+    /// ([`MemoryLayout::keeping_state`]); it is copied before this offload, or behind all.
+    pub fn load_keeping_state(
+        &mut self,
+        program: &Program,
+        schedule: &Schedule,
+        before: Option<CommandId>,
+    ) -> Result<Loaded, RuntimeError> {
+        let copies = StateCopies::of(program, self.layout).ok_or_else(|| {
+            let expected = MemoryLayout::default().keeping_state(program).state;
+            RuntimeError::mismatch("host memory for copies of the state", expected, self.layout.state)
+        })?;
+        self.load_with(program, schedule, Some((copies, before)))
+    }
+
+    fn load_with(
+        &mut self,
+        program: &Program,
+        schedule: &Schedule,
+        keeping: Option<(StateCopies, Option<CommandId>)>,
+    ) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
         check_program(program)?;
         check_repetitions(program, schedule)?;
@@ -139,19 +175,23 @@ impl Executor {
         let slab = host_slab(&program.trace, schedule);
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
-        let state = StateCopies::of(program, self.layout).map(Arc::new);
-        let holds = state.is_some();
-        let builder =
-            Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident, holds };
-        let plain =
-            Enqueued { id: IterationId { number: self.loaded, timed: false }, steps: builder.steps(false) };
+        let builder = Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident };
+        let plain = self.enqueued(false, builder.steps(false, None));
         self.check_launches(program, &plain)?;
-        let timed =
-            Enqueued { id: IterationId { number: self.loaded, timed: true }, steps: builder.steps(true) };
-        self.loaded += 1;
-        let mut room = plain.room().union(timed.room());
-        room.commands += state.as_ref().map_or(0, |state| state.commands());
-        let room = room.union(self.room);
+        let timed = self.enqueued(true, builder.steps(true, None));
+        let keeping = keeping.map(|(copies, before)| Keeping {
+            beside: Half::BOTH.map(|half| {
+                self.enqueued(false, builder.steps(false, Some(Beside { copies: &copies, half, before })))
+            }),
+            alone: Half::BOTH.map(|half| {
+                let steps = copies.first(half).chain(copies.rest(half)).map(Step::Copy).collect();
+                self.enqueued(false, steps)
+            }),
+            copies,
+        });
+        let others = keeping.iter().flat_map(|keeping| keeping.beside.iter().chain(&keeping.alone));
+        let room =
+            [&plain, &timed].into_iter().chain(others).map(Enqueued::room).fold(self.room, Room::union);
         if room != self.room {
             self.device.reserve(room)?;
             self.room = room;
@@ -167,11 +207,18 @@ impl Executor {
             label_count: program.label_count(),
             plain,
             timed,
-            state,
+            keeping,
             trace: Arc::new(program.trace.clone()),
             schedule: Arc::new(schedule.clone()),
             executor: self.id,
         })
+    }
+
+    /// A sequence of commands of its own.
+    fn enqueued(&mut self, timed: bool, steps: Vec<Step>) -> Enqueued {
+        let id = IterationId { number: self.sequences, timed };
+        self.sequences += 1;
+        Enqueued { id, steps }
     }
 
     /// Makes sure of what kernels rely on and no schedule promises: aligned operands, a way that this device has, and
@@ -211,6 +258,57 @@ impl Executor {
         self.enqueue(loaded, &loaded.plain);
     }
 
+    /// The same, with a copy of the state beside it, which goes to a half.
+    pub(crate) fn start_copying(&mut self, loaded: &Loaded, half: Half) {
+        self.enqueue(loaded, &loaded.keeping().beside[half as usize]);
+    }
+
+    /// Runs one iteration with a copy of the state beside it, as a trainer does: for whoever measures what that takes.
+    ///
+    /// Panics where the program was loaded without ([`Executor::load_keeping_state`]).
+    pub fn run_copying(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
+        self.start_copying(loaded, Half::First);
+        self.finish()
+    }
+
+    /// Copies the state to a half, and nothing else.
+    pub(crate) fn copy_state(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
+        self.enqueue(loaded, &loaded.keeping().alone[half as usize]);
+        self.finish()
+    }
+
+    /// Whether the last copy to a half, in an iteration with these hyperparameters, is whole; also where the iteration failed.
+    pub(crate) fn is_whole(
+        &mut self,
+        loaded: &Loaded,
+        half: Half,
+        hyper: &[u8],
+    ) -> Result<bool, RuntimeError> {
+        let (offset, bytes) = loaded.keeping().copies.stamp(half);
+        Ok(self.device.host(offset, bytes)? == hyper)
+    }
+
+    /// Forgets what was copied to a half.
+    pub(crate) fn forget_copy(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
+        let (offset, bytes) = loaded.keeping().copies.stamp(half);
+        self.device.host(offset, bytes)?.fill(0);
+        Ok(())
+    }
+
+    /// Reads a region of the state from its copy; the data must have the region's length.
+    pub(crate) fn read_copied(
+        &mut self,
+        loaded: &Loaded,
+        half: Half,
+        region: &Region,
+        data: &mut [u8],
+    ) -> Result<(), RuntimeError> {
+        same_length(region, data.len())?;
+        let place = loaded.keeping().copies.place(half, region).expect("a region of the state");
+        data.copy_from_slice(self.device.host(place, region.bytes())?);
+        Ok(())
+    }
+
     /// Waits for the end of what was started.
     pub fn finish(&mut self) -> Result<(), RuntimeError> {
         Ok(self.device.synchronise()?)
@@ -241,7 +339,6 @@ impl Executor {
                 Step::Copy(transfer) => self.device.copy(*transfer),
                 Step::Record(stream, event) => self.device.record(*stream, *event),
                 Step::Wait(stream, event) => self.device.wait(*stream, *event),
-                Step::HoldState => self.device.hold_state(),
             }
         }
         self.device.submit();
@@ -276,41 +373,6 @@ impl Executor {
             }
         }
         Ok(())
-    }
-
-    /// Whether there is host memory for copies of the state that a program trains.
-    pub(crate) fn keeps_state(&self, loaded: &Loaded) -> bool {
-        loaded.state.is_some()
-    }
-
-    /// Begins to copy the state to a half of that memory, as it is between two iterations; the next one may be started at once.
-    pub(crate) fn copy_state(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
-        let [first, rest] = loaded.state.as_ref().expect("it keeps its state").transfers(half);
-        Ok(self.device.copy_state(first, rest)?)
-    }
-
-    /// Has the state copied beside the next iteration, as a trainer has before every one: for whoever measures what that takes.
-    /// Nothing where the memory has no room for copies ([`MemoryLayout::keeping_state`]).
-    pub fn copy_beside_next(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
-        if self.keeps_state(loaded) { self.copy_state(loaded, Half::First) } else { Ok(()) }
-    }
-
-    /// Waits until the last copy is whole.
-    pub(crate) fn state_copied(&mut self) -> Result<(), RuntimeError> {
-        Ok(self.device.state_copied()?)
-    }
-
-    /// Reads a region of the state from its copy; the data must have the region's length.
-    pub(crate) fn read_copied(
-        &mut self,
-        loaded: &Loaded,
-        half: Half,
-        region: &Region,
-        data: &mut [u8],
-    ) -> Result<(), RuntimeError> {
-        same_length(region, data.len())?;
-        let place = loaded.state.as_ref().and_then(|state| state.place(half, region));
-        Ok(self.device.read_host(place.expect("it is kept"), data)?)
     }
 
     /// Runs one iteration as a timed one and gives no times, but how the device was while it ran.
@@ -368,6 +430,15 @@ fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
 }
 
 impl Loaded {
+    /// Whether its state is kept on the host.
+    pub(crate) fn keeps_state(&self) -> bool {
+        self.keeping.is_some()
+    }
+
+    fn keeping(&self) -> &Keeping {
+        self.keeping.as_ref().expect("it was loaded to keep its state")
+    }
+
     /// The samples in an iteration.
     pub fn batch(&self) -> u64 {
         self.batch
@@ -422,7 +493,6 @@ impl Enqueued {
                     *stream
                 }
                 Step::Wait(stream, _) => *stream,
-                Step::HoldState => Stream::Compute,
             };
             commands[stream.index()] += 1;
         }
@@ -439,6 +509,15 @@ fn end_event(command: u32) -> EventId {
     EventId(2 * command + 1)
 }
 
+/// A copy of the state beside an iteration.
+#[derive(Clone, Copy)]
+struct Beside<'a> {
+    copies: &'a StateCopies,
+    half: Half,
+    /// The offload that comes behind it; none where it comes behind all.
+    before: Option<CommandId>,
+}
+
 /// Makes the steps of an iteration.
 struct Builder<'a> {
     program: &'a Program,
@@ -447,13 +526,12 @@ struct Builder<'a> {
     slab: &'a HostSlab,
     waits: &'a [Vec<CommandId>],
     resident: Bytes,
-    /// Whether the update waits for the copies of the state.
-    holds: bool,
 }
 
 impl Builder<'_> {
-    /// Every command with its waits before it and, where it is waited for or timed, its record after it.
-    fn steps(&self, timed: bool) -> Vec<Step> {
+    /// Every command with its waits before it and, where it is waited for or timed, its record after it; and a copy of the state
+    /// beside them, which they wait for before they change it.
+    fn steps(&self, timed: bool, beside: Option<Beside>) -> Vec<Step> {
         let mut events: Vec<Option<EventId>> = vec![None; self.schedule.commands.len()];
         if timed {
             events = (0..events.len() as u32).map(|i| Some(end_event(i))).collect();
@@ -461,13 +539,13 @@ impl Builder<'_> {
             self.waits.iter().flatten().for_each(|w| events[w.index()] = Some(EventId(0)));
             events.iter_mut().flatten().zip(0..).for_each(|(event, number)| *event = EventId(number));
         }
+        let unused = events.iter().flatten().map(|event| event.0 + 1).max().unwrap_or_default();
         let mut steps = Vec::new();
-        let mut to_hold = self.holds;
+        let mut copy = beside.map(|beside| Copy::new(beside, unused, &mut steps));
         for (id, command) in self.schedule.numbered_commands() {
             let stream = command.stream();
-            if to_hold && self.updates(command) {
-                to_hold = false;
-                steps.push(Step::HoldState);
+            if let Some(copy) = &mut copy {
+                copy.before(self.program, id, command, &mut steps);
             }
             for wait in &self.waits[id.index()] {
                 let event = events[wait.index()].expect("whatever is waited for has an event");
@@ -480,12 +558,6 @@ impl Builder<'_> {
             steps.extend(events[id.index()].map(|event| Step::Record(stream, event)));
         }
         steps
-    }
-
-    /// Whether a command changes parameters.
-    fn updates(&self, command: &Command) -> bool {
-        let Command::Compute { op, .. } = command else { return false };
-        self.program.trace.ops[op.index()].phase == Phase::Update
     }
 
     fn step(&self, id: CommandId, command: &Command) -> Step {
@@ -541,6 +613,53 @@ impl Builder<'_> {
             }
         });
         Input { bytes: whole, pieces: pieces.collect() }
+    }
+}
+
+/// A copy of the state while it is put among an iteration's steps.
+struct Copy<'a> {
+    beside: Beside<'a>,
+    /// What is copied first is out, the rest is.
+    events: [EventId; 2],
+    /// What the compute stream was made to wait for.
+    waited: [bool; 2],
+    /// Whether the rest was enqueued.
+    enqueued: bool,
+}
+
+impl<'a> Copy<'a> {
+    /// Begins with what changes first; events from this number on are free.
+    fn new(beside: Beside<'a>, unused: u32, steps: &mut Vec<Step>) -> Copy<'a> {
+        let events = [EventId(unused), EventId(unused + 1)];
+        steps.extend(beside.copies.first(beside.half).map(Step::Copy));
+        steps.push(Step::Record(Stream::Offload, events[0]));
+        Copy { beside, events, waited: [false; 2], enqueued: false }
+    }
+
+    /// What has to stand before a command.
+    fn before(&mut self, program: &Program, id: CommandId, command: &Command, steps: &mut Vec<Step>) {
+        if self.beside.before == Some(id) {
+            self.enqueue_rest(steps);
+        }
+        let Command::Compute { op, .. } = command else { return };
+        let updates = program.trace.ops[op.index()].phase == Phase::Update;
+        let changes_first = self.beside.copies.changes_first(&program.kernels[op.index()]);
+        if changes_first && !std::mem::replace(&mut self.waited[0], true) {
+            steps.push(Step::Wait(Stream::Compute, self.events[0]));
+        }
+        if updates && !std::mem::replace(&mut self.waited[1], true) {
+            self.enqueue_rest(steps);
+            steps.push(Step::Wait(Stream::Compute, self.events[1]));
+        }
+    }
+
+    /// The rest of the state, at the latest before the update.
+    fn enqueue_rest(&mut self, steps: &mut Vec<Step>) {
+        if !std::mem::replace(&mut self.enqueued, true) {
+            let Beside { copies, half, .. } = self.beside;
+            steps.extend(copies.rest(half).map(Step::Copy));
+            steps.push(Step::Record(Stream::Offload, self.events[1]));
+        }
     }
 }
 

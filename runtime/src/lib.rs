@@ -33,4 +33,5 @@ pub use host::{HostSlab, host_slab};
 pub use null::Null;
 pub use operands::operand_bytes;
 pub use rate::{Decay, LearningRateSchedule};
+pub use state::state_bytes;
 pub use trainer::{Evaluation, Observation, Outcome, Trainer, TrainingPlan};

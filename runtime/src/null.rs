@@ -20,17 +20,20 @@ pub struct Null {
     memory: MemoryLayout,
     clocks: [Seconds; 3],
     events: Vec<Seconds>,
-    /// What the swap-out stream has to do before the next iteration's own work, and what of it that iteration waits for.
-    ahead: [Seconds; 2],
-    /// When the last copy of the state was whole.
-    copied: Seconds,
+    /// What stands for any part of the host memory.
+    zeros: Vec<u8>,
 }
 
 impl Null {
     /// With this link; its duplex is the executor's to keep.
     pub fn new(link: Link) -> Null {
-        let (memory, zero) = (MemoryLayout::default(), Seconds::ZERO);
-        Null { link, memory, clocks: [zero; 3], events: Vec::new(), ahead: [zero; 2], copied: zero }
+        Null {
+            link,
+            memory: MemoryLayout::default(),
+            clocks: [Seconds::ZERO; 3],
+            events: Vec::new(),
+            zeros: Vec::new(),
+        }
     }
 }
 
@@ -59,10 +62,7 @@ impl Device for Null {
     }
 
     fn begin(&mut self, _: IterationId) -> Begun {
-        let [all, first] = std::mem::take(&mut self.ahead);
-        self.clocks = [first; 3];
-        self.clocks[Stream::Offload.index()] = all;
-        self.copied = all;
+        self.clocks = [Seconds::ZERO; 3];
         Begun::Enqueue
     }
 
@@ -83,11 +83,6 @@ impl Device for Null {
         *clock = clock.max(self.events[event.0 as usize]);
     }
 
-    fn hold_state(&mut self) {
-        let clock = &mut self.clocks[Stream::Compute.index()];
-        *clock = clock.max(self.copied);
-    }
-
     fn synchronise(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -105,19 +100,10 @@ impl Device for Null {
         in_range(offset, Bytes(data.len() as u64), self.memory.device())
     }
 
-    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
-        let add = |before, transfer: &Transfer| before + self.link.seconds(transfer.stream, transfer.bytes);
-        let before = first.iter().fold(Seconds::ZERO, add);
-        self.ahead = [rest.iter().fold(before, add), before];
-        Ok(())
-    }
-
-    fn state_copied(&mut self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        data.fill(0);
-        in_range(offset, Bytes(data.len() as u64), self.memory.on_host())
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+        in_range(offset, bytes, self.memory.on_host())?;
+        self.zeros.clear();
+        self.zeros.resize(bytes.0 as usize, 0);
+        Ok(&mut self.zeros)
     }
 }

@@ -1,15 +1,18 @@
-//! Where the state of a training lies on the host after every iteration, out of reach of a device that fails.
+//! Where the state of a training lies on the host, out of reach of a device that fails.
 //!
 //! The state is all that the next iteration depends on: parameters, momenta, running statistics. It is copied out beside that
-//! iteration, which changes most of it only in its update; what changes sooner (running statistics, a few kilobytes) is
-//! copied before it begins. A copy that the failing iteration cuts off is no loss of the one before: there is room for two,
-//! written in turn.
+//! iteration, on the swap-out stream, where the tuner found room for it: most of it changes only in the update. What changes
+//! sooner (running statistics, a few kilobytes) is copied first. A copy that a failing iteration cuts off is no loss of the one
+//! before: there is room for two, written in turn.
+//!
+//! Behind a copy follows its stamp, the iteration's own [`Hyper`] with its number. It is the last transfer of the copy on one
+//! stream, so where it has arrived the copy is whole, whatever became of the device after that.
 //!
 //! What it deliberately does not do: write files ([`crate::Checkpoint`] does), or keep more than the newest whole copy.
 
 use crate::device::{MemoryLayout, Transfer};
 use plimsoll_ir::Bytes;
-use plimsoll_ir::program::{Operand, Program, Region, Role, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{Hyper, Kernel, Operand, Program, Region, Role, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::trace::Phase;
 
@@ -23,6 +26,9 @@ pub(crate) enum Half {
 }
 
 impl Half {
+    /// Both.
+    pub(crate) const BOTH: [Half; 2] = [Half::First, Half::Second];
+
     /// The one that is written after it.
     pub(crate) fn next(self) -> Half {
         match self {
@@ -51,13 +57,21 @@ pub(crate) fn saved_name(region: &Region) -> Option<String> {
     Some(format!("{role}/{}", region.name))
 }
 
+/// What a copy of the state that a program trains takes on the host.
+pub fn state_bytes(program: &Program) -> Bytes {
+    Bytes(Pieces::of(program).bytes + STAMP)
+}
+
 impl MemoryLayout {
-    /// The same with host memory for two copies of the state that this program trains; a [`crate::Trainer`] in it keeps the
-    /// state of the last finished iteration there.
+    /// The same with host memory for two copies of the state that this program trains, for
+    /// [`crate::Executor::load_keeping_state`].
     pub fn keeping_state(self, program: &Program) -> MemoryLayout {
-        MemoryLayout { state: Bytes(2 * Pieces::of(program).bytes), ..self }
+        MemoryLayout { state: Bytes(2 * state_bytes(program).0), ..self }
     }
 }
+
+/// What a stamp takes of a half.
+const STAMP: u64 = STORAGE_ALIGNMENT;
 
 /// What is copied of a program's resident part.
 #[derive(Clone, Debug)]
@@ -108,64 +122,85 @@ impl Pieces {
     }
 }
 
+/// The first bytes of the resident regions that a kernel changes.
+fn changed(kernel: &Kernel) -> impl Iterator<Item = u64> {
+    let operands = kernel.operands.iter().zip(kernel.call.accesses());
+    operands.filter_map(|(operand, access)| match operand {
+        Operand::Resident(offset) if access.writes() => Some(offset.0),
+        _ => None,
+    })
+}
+
 /// The first bytes of the regions that a program changes before its update.
 fn changed_early(program: &Program) -> Vec<u64> {
     let ops = program.trace.ops.iter().zip(&program.kernels);
-    let before_update = ops.take_while(|(op, _)| op.phase != Phase::Update);
-    let operands = before_update.flat_map(|(_, kernel)| kernel.operands.iter().zip(kernel.call.accesses()));
-    let changed = operands.filter_map(|(operand, access)| match operand {
-        Operand::Resident(offset) if access.writes() => Some(offset.0),
-        _ => None,
-    });
-    changed.collect()
+    ops.take_while(|(op, _)| op.phase != Phase::Update).flat_map(|(_, kernel)| changed(kernel)).collect()
 }
 
 /// The copies of the state that a program trains.
 #[derive(Clone, Debug)]
 pub(crate) struct StateCopies {
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     /// Where each half starts in the host memory.
     starts: [u64; 2],
-    /// For each half: what is copied before the next iteration begins, and what beside it.
-    transfers: [[Vec<Transfer>; 2]; 2],
+    /// Where [`Hyper`] lies on the device.
+    hyper: Bytes,
 }
 
 impl StateCopies {
     /// Of a program in this memory; none where it trains nothing, or where there is no room for them.
     pub(crate) fn of(program: &Program, layout: MemoryLayout) -> Option<StateCopies> {
-        let Pieces { all, early, bytes } = Pieces::of(program);
+        let pieces = Pieces::of(program);
         let trains = program.trace.ops.iter().any(|op| op.phase == Phase::Update);
-        if !trains || bytes == 0 || layout.state.0 < 2 * bytes {
+        let half = pieces.bytes + STAMP;
+        if !trains || layout.state.0 < 2 * half {
             return None;
         }
-        let starts = [layout.host.0, layout.host.0 + bytes];
-        let transfers = starts.map(|start| {
-            let transfer = |piece: &Piece| Transfer {
-                stream: Stream::Offload,
-                device: Bytes(piece.device),
-                host: Bytes(start + piece.host),
-                bytes: Bytes(piece.end - piece.device),
-            };
-            let (first, rest) = all.split_at(early);
-            [first, rest].map(|pieces| pieces.iter().map(transfer).collect())
-        });
-        Some(StateCopies { pieces: all, starts, transfers })
+        Some(StateCopies {
+            pieces,
+            starts: [layout.host.0, layout.host.0 + half],
+            hyper: program.hyper().offset,
+        })
     }
 
-    /// What is copied to a half before the next iteration begins, and what beside it.
-    pub(crate) fn transfers(&self, half: Half) -> [&[Transfer]; 2] {
-        self.transfers[half as usize].each_ref().map(Vec::as_slice)
+    /// What is copied to a half first, because it changes before the update.
+    pub(crate) fn first(&self, half: Half) -> impl Iterator<Item = Transfer> {
+        let first = &self.pieces.all[..self.pieces.early];
+        first.iter().map(move |piece| self.transfer(half, piece))
     }
 
-    /// How many commands a copy takes of the swap-out stream beside an iteration: its transfers and the mark behind them.
-    pub(crate) fn commands(&self) -> usize {
-        self.transfers[0][1].len() + 1
+    /// What is copied to it before the update, and its stamp.
+    pub(crate) fn rest(&self, half: Half) -> impl Iterator<Item = Transfer> {
+        let rest = &self.pieces.all[self.pieces.early..];
+        let hyper =
+            Piece { device: self.hyper.0, end: self.hyper.0 + self.stamp(half).1.0, host: self.pieces.bytes };
+        rest.iter().copied().chain([hyper]).map(move |piece| self.transfer(half, &piece))
+    }
+
+    fn transfer(&self, half: Half, piece: &Piece) -> Transfer {
+        Transfer {
+            stream: Stream::Offload,
+            device: Bytes(piece.device),
+            host: Bytes(self.starts[half as usize] + piece.host),
+            bytes: Bytes(piece.end - piece.device),
+        }
+    }
+
+    /// Whether a kernel changes what is copied first.
+    pub(crate) fn changes_first(&self, kernel: &Kernel) -> bool {
+        let first = &self.pieces.all[..self.pieces.early];
+        changed(kernel).any(|offset| first.iter().any(|piece| (piece.device..piece.end).contains(&offset)))
+    }
+
+    /// Where the stamp of a half lies, and its length.
+    pub(crate) fn stamp(&self, half: Half) -> (Bytes, Bytes) {
+        (Bytes(self.starts[half as usize] + self.pieces.bytes), Bytes(Hyper::BYTES as u64))
     }
 
     /// Where a region of the state lies in a half.
     pub(crate) fn place(&self, half: Half, region: &Region) -> Option<Bytes> {
         let (device, end) = (region.offset.0, region.offset.0 + region.bytes().0);
-        let piece = self.pieces.iter().find(|piece| piece.device <= device && end <= piece.end)?;
+        let piece = self.pieces.all.iter().find(|piece| piece.device <= device && end <= piece.end)?;
         Some(Bytes(self.starts[half as usize] + piece.host + device - piece.device))
     }
 }

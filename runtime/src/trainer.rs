@@ -1,9 +1,9 @@
 //! The trainer: initial parameters, batches in, metrics out, checkpoints, evaluation.
 //!
 //! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device
-//! runs, the next batch is read from the data set. Where the executor's memory has room for it, the state is copied to the host
-//! beside the next iteration (`state.rs`), and an iteration counts as finished once its copy is whole: that is when it is told, and
-//! whatever becomes of the device then, its state is there. Everything drawn (parameters, the epochs' orders, dropout) is
+//! runs, the next batch is read from the data set. Where the program was loaded for it, its state is copied to the host beside the
+//! next iteration (`state.rs`), and an iteration is finished, and told, when it is there: whatever becomes of the device then,
+//! training goes on behind it. Everything drawn (parameters, the epochs' orders, dropout) is
 //! drawn from the plan's seed by counter, so the numbers depend on nothing but the plan and the data: not on the
 //! schedule, not on where a run was interrupted.
 //!
@@ -107,11 +107,20 @@ pub struct Trainer {
     /// What it was trained on so far, and the iterations of an epoch.
     data: Option<(DataName, u64)>,
     feed: Option<Feed>,
-    /// The newest whole copy of the state, and the iterations done in it.
-    copied: Option<(Half, u64)>,
+    /// The newest whole copy of the state.
+    copied: Option<Copied>,
+    /// The one that the running iteration makes, and the stamp that it will have.
+    copying: Option<(Copied, [u8; Hyper::BYTES])>,
     /// Whether the device is looked at in the next iteration, and what was seen last.
     look: bool,
     seen: Option<Health>,
+}
+
+/// A copy of the state: where it is, and the iterations done in it.
+#[derive(Clone, Copy)]
+struct Copied {
+    half: Half,
+    step: u64,
 }
 
 /// Metrics as the device leaves them.
@@ -149,6 +158,7 @@ impl Trainer {
             data: None,
             feed: None,
             copied: None,
+            copying: None,
             look: true,
             seen: None,
         };
@@ -255,7 +265,7 @@ impl Trainer {
 
     /// Trains until so many iterations are done in all, counted from the start of training.
     ///
-    /// `observe` is told of every iteration that is finished; where the state is copied, that is shortly after the next one began. `pause` is
+    /// `observe` is told of every iteration that is finished; where its state is copied, that is when the next one has ended. `pause` is
     /// asked before every iteration, and ends the call there; the batch that was read ahead is kept for the next call. Errors: a data set that does not fit, a device that fails, a loss that is no number.
     pub fn train(
         &mut self,
@@ -291,13 +301,11 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?;
-            let half = ended.map(|_| self.copy_state()).transpose()?;
+            let stamp = self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?;
             let start = Instant::now();
-            self.executor.start(&self.train);
-            if let Some((half, observation)) = half.zip(ended.take()) {
-                self.state_copied(half)?;
-                observe(&observation);
+            match ended {
+                Some(_) => self.start_copying(stamp),
+                None => self.executor.start(&self.train),
             }
             feed.batch_of(step + 1, data, per_epoch);
             if std::mem::take(&mut self.look) {
@@ -306,6 +314,10 @@ impl Trainer {
             self.executor.finish()?;
             let end = Instant::now();
             self.step += 1;
+            if let Some(observation) = ended.take() {
+                self.copied = self.copying.take().map(|(copy, _)| copy);
+                observe(&observation);
+            }
             let Metrics { loss, correct, counted } = self.metrics()?;
             if !loss.is_finite() {
                 return Err(RuntimeError::Diverged { step, loss });
@@ -319,7 +331,7 @@ impl Trainer {
                 seconds: Seconds((end - start).as_secs_f64()),
                 between: Seconds((start - last_end).as_secs_f64()),
             };
-            if self.executor.keeps_state(&self.train) {
+            if self.train.keeps_state() {
                 ended = Some(observation);
             } else {
                 observe(&observation);
@@ -327,35 +339,38 @@ impl Trainer {
             last_end = end;
         };
         if let Some(observation) = ended {
-            let half = self.copy_state()?;
-            self.state_copied(half)?;
+            let copy = self.next_copy();
+            self.executor.copy_state(&self.train, copy.half)?;
+            self.copied = Some(copy);
             observe(&observation);
         }
         Ok(outcome)
     }
 
-    /// Begins to copy the state as it is now; gives the half that it goes to.
-    fn copy_state(&mut self) -> Result<Half, RuntimeError> {
-        let half = self.copied.map_or(Half::First, |(newest, _)| newest.next());
-        self.executor.copy_state(&self.train, half)?;
-        Ok(half)
+    /// The state as it is now, and where it is copied.
+    fn next_copy(&self) -> Copied {
+        Copied { half: self.copied.map_or(Half::First, |newest| newest.half.next()), step: self.step }
     }
 
-    /// Waits until the state is copied; from then on it is the newest that is kept. The iteration that may have begun meanwhile is not
-    /// done.
-    fn state_copied(&mut self, half: Half) -> Result<(), RuntimeError> {
-        self.executor.state_copied()?;
-        self.copied = Some((half, self.step));
-        Ok(())
+    /// Starts an iteration that copies the state beside it.
+    fn start_copying(&mut self, stamp: [u8; Hyper::BYTES]) {
+        let copy = self.next_copy();
+        self.copying = Some((copy, stamp));
+        self.executor.start_copying(&self.train, copy.half);
     }
 
     /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost. None where
-    /// nothing was finished yet, or where the executor's memory has no room for copies ([`MemoryLayout::keeping_state`]).
+    /// nothing was finished yet, or where the program was loaded without ([`Executor::load_keeping_state`]).
     ///
     /// `earlier` is a checkpoint of this training that is of no more use, for its memory.
     pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
-        let Some((half, step)) = self.copied else { return Ok(None) };
-        self.saved(step, Some(half), earlier).map(Some)
+        // An iteration that failed may have finished the one before.
+        if let Some((copy, stamp)) = self.copying.take()
+            && self.executor.is_whole(&self.train, copy.half, &stamp)?
+        {
+            self.copied = Some(copy);
+        }
+        self.copied.map(|copy| self.saved(copy.step, Some(copy.half), earlier)).transpose()
     }
 
     /// One iteration of training, the next, with the start and end of every command measured.
@@ -400,8 +415,8 @@ impl Trainer {
         })
     }
 
-    /// Writes what the next iteration of training reads.
-    fn write_input(&mut self, batch: &Batch, learning_rate: f64) -> Result<(), RuntimeError> {
+    /// Writes what the next iteration of training reads; gives its hyperparameters.
+    fn write_input(&mut self, batch: &Batch, learning_rate: f64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         self.executor.write_images(&self.train, batch.images())?;
         self.executor.write_labels(&self.train, batch.labels())?;
         let TrainingPlan { seed, momentum, weight_decay, .. } = self.plan;
@@ -413,7 +428,9 @@ impl Trainer {
             seed_high: (seed >> 32) as u32,
             step: self.step as u32,
         };
-        self.executor.write_region(self.train.hyper(), &hyper.to_bytes())
+        let bytes = hyper.to_bytes();
+        self.executor.write_region(self.train.hyper(), &bytes)?;
+        Ok(bytes)
     }
 
     fn metrics(&mut self) -> Result<Metrics, RuntimeError> {
@@ -485,7 +502,11 @@ impl Trainer {
             self.executor.write_region(region, &saved.data)?;
         }
         self.step = progress.step;
-        self.copied = None;
+        (self.copied, self.copying) = (None, None);
+        if self.train.keeps_state() {
+            // Stamps of another training would say of a copy that is begun that it is whole.
+            Half::BOTH.into_iter().try_for_each(|half| self.executor.forget_copy(&self.train, half))?;
+        }
         // What was read ahead is of other data, as far as anybody knows.
         self.feed = None;
         self.data = progress.data.clone().map(|data| {

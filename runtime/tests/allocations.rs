@@ -48,14 +48,14 @@ fn an_iteration_allocates_nothing() {
     let schedule = naive(&program.trace);
     let layout = MemoryLayout::of(&program, &schedule).keeping_state(&program);
     let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
-    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let loaded = executor.load_keeping_state(&program, &schedule, None).expect("the schedule is valid");
     let labels = [0u8; 16];
     let images = [0u8; 4 * 64 * 4];
     let iterate = |executor: &mut Executor| {
         executor.write_images(&loaded, &images).expect("the images fit");
         executor.write_labels(&loaded, &labels).expect("the labels fit");
-        executor.copy_beside_next(&loaded).expect("there is room");
         executor.run(&loaded).expect("an iteration runs");
+        executor.run_copying(&loaded).expect("one with a copy beside it runs");
     };
     iterate(&mut executor);
     let before = COUNT.with(Cell::get);

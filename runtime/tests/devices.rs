@@ -2,11 +2,10 @@
 
 mod support;
 
-use plimsoll_ir::program::Role;
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::testing::{Random, random_schedule};
-use plimsoll_ir::trace::{Alternative, Phase};
+use plimsoll_ir::trace::Alternative;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::{
     Cpu, CpuOptions, DeviceError, Executor, HostMemory, MemoryLayout, Null, RuntimeError, host_slab,
@@ -50,38 +49,6 @@ fn null_takes_exactly_the_simulated_times() {
             let measured = executor.run_timed(&loaded).expect("null does not fail");
             assert_eq!(measured, simulate(&program.trace, &schedule), "seed {seed}, {duplex:?}");
         }
-    }
-}
-
-#[test]
-fn null_takes_what_a_copy_of_the_state_adds() {
-    let program = timed_program(1);
-    let compute: f64 = program.trace.ops.iter().map(|op| op.seconds.0).sum();
-    let before_update = program.trace.ops.iter().take_while(|op| op.phase != Phase::Update);
-    let before_update: f64 = before_update.map(|op| op.seconds.0).sum();
-    let schedule = keep(&program.trace);
-    let layout = MemoryLayout::of(&program, &schedule).keeping_state(&program);
-    let state = layout.state.0 as f64 / 2.0;
-    let running = program.resident.iter().filter(|r| matches!(r.role, Role::State(_)));
-    let first: f64 = running.map(|region| region.bytes().round_up(256).0 as f64).sum();
-    assert!(0.0 < first && first < state);
-    // A link that brings it away in half of the time there is, and one that the update has to wait for.
-    for share in [0.5, 2.0] {
-        let link = Link::symmetric(BytesPerSecond(state / (share * before_update)));
-        let schedule = Schedule { link, ..schedule.clone() };
-        let mut executor = Executor::new(Box::new(Null::new(link)), layout).expect("null has room");
-        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
-        let makespan =
-            |executor: &mut Executor| executor.run_timed(&loaded).expect("null does not fail").makespan().0;
-        assert_eq!(makespan(&mut executor), simulate(&program.trace, &schedule).makespan().0);
-        executor.copy_beside_next(&loaded).expect("there is room");
-        let first = first / state * share * before_update;
-        let expected = compute + first.max((share - 1.0) * before_update);
-        let found = makespan(&mut executor);
-        // What lies between regions is rounded here and there.
-        assert!((found / expected - 1.0).abs() < 2e-2, "{share}: {found} and {expected}");
-        // It was one copy, and the next iteration has none.
-        assert_eq!(makespan(&mut executor), simulate(&program.trace, &schedule).makespan().0);
     }
 }
 

@@ -312,12 +312,10 @@ calls! {
     fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) {
         here()?;
         default_stream(stream);
-        match flags {
-            0 => state().wait(stream, event),
-            // The wait is a node of its own, for what is recorded last when the graph is launched.
-            1 => state().wait_outside(stream, event),
-            _ => Err(status::INVALID_VALUE),
+        if flags != 0 {
+            return Err(status::INVALID_VALUE);
         }
+        state().wait(stream, event)
     }
 
     fn cuStreamBeginCapture_v2(stream: usize, mode: c_uint) {
@@ -361,13 +359,6 @@ calls! {
         here()?;
         default_stream(stream);
         state().record(event, stream)
-    }
-
-    fn cuEventSynchronize(event: usize) {
-        here()?;
-        let recorded = state().moment(event)?;
-        recorded.iter().for_each(turns::reach);
-        sticky()
     }
 
     fn cuEventElapsedTime(milliseconds: Place<f32>, start: usize, end: usize) {
@@ -455,8 +446,7 @@ calls! {
         default_stream(stream);
         let mut state = state();
         let graph = state.executables.get(&executable).cloned().ok_or(status::INVALID_HANDLE)?;
-        let outside = state.recorded_outside(&graph)?;
-        state.enqueue(stream, Work::Graph { graph, outside })
+        state.enqueue(stream, Work::Graph(graph))
     }
 
     fn cuGraphExecDestroy(executable: usize) {

@@ -25,53 +25,30 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// The events whose last recording it waits for.
-    pub fn waits_for(&self) -> impl Iterator<Item = usize> {
-        self.nodes.iter().filter_map(|node| match node.work {
-            Some(Work::Outside(event)) => Some(event),
-            _ => None,
-        })
+    /// Runs all of it.
+    pub fn run(&self) {
+        if turns::on() { self.run_by_turns() } else { self.run_by_itself() }
     }
 
-    /// Runs all of it; `outside` is what those events stand for.
-    pub fn run(&self, outside: &BTreeMap<usize, Arc<Moment>>) {
-        if turns::on() { self.run_by_turns(outside) } else { self.run_by_itself(outside) }
-    }
-
-    fn run_by_turns(&self, outside: &BTreeMap<usize, Arc<Moment>>) {
+    fn run_by_turns(&self) {
         let mut open: Vec<usize> = (0..self.nodes.len()).collect();
         let mut ended = vec![false; open.len()];
-        let is_ready = |at: usize, ended: &[bool]| {
-            let Node { work, after, .. } = &self.nodes[at];
-            let waits = match work {
-                Some(Work::Outside(event)) => outside.get(event).is_some_and(|moment| moment.at().is_none()),
-                _ => false,
-            };
-            !waits && after.iter().all(|n| ended[*n])
+        // Of the nodes that can go on, that of the most eager stream; captured first, where there are several.
+        let next = |open: &[usize], ended: &[bool]| {
+            let ready = (0..open.len()).filter(|at| self.nodes[open[*at]].after.iter().all(|n| ended[*n]));
+            ready.min_by_key(|at| turns::rank(self.nodes[open[*at]].stream))
         };
-        while !open.is_empty() {
-            // Of the nodes that can go on, that of the most eager stream; captured first, where there are several.
-            let ready = (0..open.len()).filter(|at| is_ready(open[*at], &ended));
-            let next = ready.min_by_key(|at| turns::rank(self.nodes[open[*at]].stream));
-            // What streams do beside the graph has its turns, too.
-            let rank = next.map_or(u64::MAX, |at| turns::rank(self.nodes[open[at]].stream));
-            if turns::another(rank) {
-                continue;
-            }
-            let Some(at) = next else { return turns::stuck() };
+        while let Some(at) = next(&open, &ended) {
             let at = open.remove(at);
-            match &self.nodes[at].work {
-                None | Some(Work::Outside(_)) => {}
-                Some(work) => {
-                    work.run();
-                    turns::step();
-                }
+            if let Some(work) = &self.nodes[at].work {
+                work.run();
+                turns::step();
             }
             ended[at] = true;
         }
     }
 
-    fn run_by_itself(&self, outside: &BTreeMap<usize, Arc<Moment>>) {
+    fn run_by_itself(&self) {
         let ended: Vec<Moment> = self.nodes.iter().map(|_| Moment::default()).collect();
         let mut lanes: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -84,15 +61,9 @@ impl Graph {
                     for at in lane {
                         let Node { work, after, .. } = &self.nodes[at];
                         after.iter().for_each(|before| ended[*before].wait());
-                        match work {
-                            Some(Work::Outside(event)) => {
-                                outside.get(event).iter().for_each(|moment| moment.wait());
-                            }
-                            Some(work) if status::sticky().is_ok() => {
-                                delays::pause(stream);
-                                work.run();
-                            }
-                            _ => {}
+                        if let Some(work) = work.as_ref().filter(|_| status::sticky().is_ok()) {
+                            delays::pause(stream);
+                            work.run();
                         }
                         ended[at].happen();
                     }

@@ -191,26 +191,6 @@ impl State {
         }
     }
 
-    /// While a stream captures: a wait for what an event stands for when the graph is launched.
-    pub fn wait_outside(&mut self, stream: usize, event: usize) -> Outcome {
-        if !self.events.contains_key(&event) {
-            return Err(status::INVALID_HANDLE);
-        }
-        if self.capture_of(stream).is_none() {
-            return Err(status::INVALID_VALUE);
-        }
-        self.enqueue(stream, Work::Outside(event))
-    }
-
-    /// What the events that a graph waits for stand for now; those that were never recorded are left out.
-    pub fn recorded_outside(&mut self, graph: &Graph) -> Outcome<BTreeMap<usize, Arc<Moment>>> {
-        let mut outside = BTreeMap::new();
-        for event in graph.waits_for() {
-            outside.extend(self.moment(event)?.map(|moment| (event, moment)));
-        }
-        Ok(outside)
-    }
-
     /// The moment that an event stands for; none where it never was recorded.
     pub fn moment(&mut self, event: usize) -> Outcome<Option<Arc<Moment>>> {
         match &self.events.get(&event).ok_or(status::INVALID_HANDLE)?.last {

@@ -8,7 +8,7 @@ use crate::kernels::Launch;
 use crate::memory::{self, Host};
 use crate::status::{self, Outcome};
 use crate::{delays, lock, turns};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -33,10 +33,8 @@ pub enum Work {
     Record(Arc<Moment>),
     /// Waits until it has.
     Wait(Arc<Moment>),
-    /// All nodes of a graph, and what the events stand for that it waits for besides.
-    Graph { graph: Arc<Graph>, outside: BTreeMap<usize, Arc<Moment>> },
-    /// In a graph: waits for what this event stands for when the graph is launched.
-    Outside(usize),
+    /// All nodes of a graph.
+    Graph(Arc<Graph>),
 }
 
 /// A copy, by what it says it does.
@@ -85,8 +83,7 @@ impl Work {
             Work::Record(moment) => return moment.happen(),
             Work::Wait(moment) => return moment.wait(),
             _ if status::sticky().is_err() => return,
-            Work::Graph { graph, outside } => return graph.run(outside),
-            Work::Outside(_) => unreachable!("a graph waits for it"),
+            Work::Graph(graph) => return graph.run(),
             Work::Copy(copy) => copy.run().map_err(|_| format!("nothing is there any more for {copy:?}")),
             Work::Fill { address, byte, bytes } => fill(*address, *byte, *bytes)
                 .map_err(|_| format!("nothing is there any more to fill at {address:#x}")),
@@ -194,24 +191,13 @@ impl Stream {
         self.changed.notify_all();
     }
 
-    /// Takes out the next work, if it can be done at once; whoever takes it does it in the stream's place, and says so.
+    /// Takes out the next work, if it can be done at once; for whoever does it in the stream's place.
     pub fn take_ready(&self) -> Option<Work> {
         let mut queue = lock(&self.queue);
         match queue.works.front() {
-            _ if queue.busy => None,
             Some(Work::Wait(moment)) if moment.at().is_none() => None,
-            None => None,
-            Some(_) => {
-                queue.busy = true;
-                queue.works.pop_front()
-            }
+            _ => queue.works.pop_front(),
         }
-    }
-
-    /// What was taken out is done.
-    pub fn done(&self) {
-        lock(&self.queue).busy = false;
-        self.changed.notify_all();
     }
 
     /// Enqueues.

@@ -8,8 +8,7 @@
 use crate::delays::mix;
 use crate::state::state;
 use crate::status;
-use crate::stream::{Moment, Stream};
-use std::sync::Arc;
+use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The fixed orders, from number 1: how late each of three streams is served.
@@ -55,41 +54,13 @@ pub fn finish(stream: &Stream) {
     if !on() {
         return stream.wait_until_idle();
     }
-    until(|| stream.is_idle());
-}
-
-/// Waits for a moment.
-pub fn reach(moment: &Arc<Moment>) {
-    if !on() {
-        return moment.wait();
-    }
-    until(|| moment.at().is_some());
-}
-
-/// Serves streams until something is so.
-fn until(is_so: impl Fn() -> bool) {
-    while !is_so() {
-        if !another(u64::MAX) {
-            return stuck();
-        }
-    }
-}
-
-/// Does one piece of work of the most eager stream that can go on, if it is as eager as this; whether there was one.
-pub fn another(at_least: u64) -> bool {
     let mut streams = state().all_streams();
-    streams.retain(|stream| rank(stream.number) <= at_least);
-    streams.sort_by_key(|stream| rank(stream.number));
-    let Some((stream, work)) = streams.iter().find_map(|stream| Some((stream, stream.take_ready()?))) else {
-        return false;
-    };
-    work.run();
-    stream.done();
-    step();
-    true
-}
-
-/// Nobody can go on.
-pub fn stuck() {
-    status::fail(status::LAUNCH_TIMEOUT, "streams wait for what nobody does");
+    while !stream.is_idle() {
+        streams.sort_by_key(|stream| rank(stream.number));
+        let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else {
+            return status::fail(status::LAUNCH_TIMEOUT, "streams wait for what nobody does");
+        };
+        work.run();
+        step();
+    }
 }

@@ -33,7 +33,6 @@ unsafe extern "C" {
     safe fn cuEventCreate(event: &mut usize, flags: u32) -> u32;
     safe fn cuEventDestroy_v2(event: usize) -> u32;
     safe fn cuEventRecord(event: usize, stream: usize) -> u32;
-    safe fn cuEventSynchronize(event: usize) -> u32;
     safe fn cuEventElapsedTime(milliseconds: &mut f32, start: usize, end: usize) -> u32;
     safe fn cuModuleLoadData(module: &mut usize, image: *const c_char) -> u32;
     safe fn cuModuleGetFunction(function: &mut usize, module: usize, name: *const c_char) -> u32;
@@ -317,40 +316,6 @@ fn captures_end_where_they_began_with_all_that_was_joined() {
     check_capture(m, too_early, 0, 904);
     // The capture does not end elsewhere.
     check_capture(m, |m, e| fork(m, e).max(cuStreamEndCapture(m.streams[1], &mut 0)), 903, 901);
-}
-
-#[test]
-fn a_graph_waits_for_what_is_recorded_outside_of_it_when_it_is_launched() {
-    let Some(mut m) = machine() else { return };
-    let [event, never] = [0; 2].map(|_| made(|event| cuEventCreate(event, TIMED)));
-    let [a, b, ..] = m.streams;
-    good(cuStreamBeginCapture_v2(a, 1));
-    good(cuStreamWaitEvent(a, event, 1));
-    good(cuStreamWaitEvent(a, never, 1));
-    good(m.run(a));
-    let mut graph = 0;
-    good(cuStreamEndCapture(a, &mut graph));
-    let executable = made(|executable| cuGraphInstantiateWithFlags(executable, graph, 0));
-    // Streams that run by themselves, and streams that take turns.
-    for (delays, order) in (0..4).map(|seed| (seed, 0)).chain((1..=6).map(|order| (0, order))) {
-        plimsoll_standin_delays(delays);
-        plimsoll_standin_order(order);
-        m.reset();
-        good(m.bring(b));
-        good(cuEventRecord(event, b));
-        good(cuGraphLaunch(executable, a));
-        // Until here nothing of it may have run, and nothing waits for it.
-        good(cuEventSynchronize(event));
-        good(cuEventSynchronize(never));
-        good(cuStreamSynchronize(a));
-        good(m.fetch(b));
-        good(cuStreamSynchronize(b));
-        assert!(m.holds(1), "delays {delays}, order {order}");
-    }
-    // Outside of a capture there is no such wait, and an event that is gone is none that a graph can wait for.
-    assert_eq!(cuStreamWaitEvent(a, event, 1), 1);
-    good(cuEventDestroy_v2(event));
-    assert_eq!(cuGraphLaunch(executable, a), 400);
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod random;
 pub mod rate;
 mod realise;
 pub mod search;
+pub mod state_copy;
 pub mod tricks;
 pub mod values;
 pub mod walk;

@@ -128,7 +128,7 @@ impl Bench<'_> {
         let managed = self.meter.held();
         let allocated = runners[0].layout().device();
         runners.push(Runner::new(self.task, batch, &keep)?);
-        runners.push(Runner::keeping_state(self.task, batch, &plan.schedule)?);
+        runners.push(Runner::keeping_state(self.task, trace, &plan.schedule)?);
         let seconds = in_turn(&mut runners, rounds, count)?;
         let state = Bytes(runners[2].layout().state.0 / 2);
         let [(median, spread), (keeping, _), (copying, _)] = [0, 1, 2].map(|n| middle(&seconds[n]));

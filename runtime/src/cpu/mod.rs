@@ -128,10 +128,6 @@ impl Device for Cpu {
         self.streams().push(stream, Task::Wait(event));
     }
 
-    fn hold_state(&mut self) {
-        self.streams().hold_state();
-    }
-
     fn submit(&mut self) {
         self.streams().submit();
     }
@@ -162,19 +158,13 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
-        self.streams().copy_state(first, rest)
-    }
-
-    fn state_copied(&mut self) -> Result<(), DeviceError> {
-        self.streams().state_copied();
-        Ok(())
-    }
-
-    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().on_host())?;
-        // SAFETY: the range was checked; the caller reads only what no transfer that runs writes.
-        unsafe { std::ptr::copy_nonoverlapping(self.memory.host(offset), data.as_mut_ptr(), data.len()) };
-        Ok(())
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+        in_range(offset, bytes, self.memory.layout().on_host())?;
+        if bytes == Bytes::ZERO {
+            return Ok(&mut []);
+        }
+        self.streams().wait_until_idle();
+        // SAFETY: as in `write`, for as long as the slice borrows the device.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
     }
 }

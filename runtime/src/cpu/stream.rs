@@ -29,12 +29,6 @@ pub(super) enum Task {
     Copy(Transfer),
     Record(EventId),
     Wait(EventId),
-    /// A copy of the state, which is made whatever failed.
-    CopyState(Transfer),
-    /// The copy of this number is whole.
-    StateCopied(u64),
-    /// Waits for the copy of this number.
-    HoldState(u64),
 }
 
 /// A stream's commands, and whether its thread is busy with one that it has taken out.
@@ -62,40 +56,6 @@ struct Common {
     failed: AtomicBool,
     failure: Mutex<Option<DeviceError>>,
     link: SharedLink,
-    state: StateCopied,
-}
-
-/// Which copy of the state, from 1, is whole.
-#[derive(Default)]
-struct StateCopied {
-    number: Mutex<u64>,
-    rose: Condvar,
-}
-
-impl StateCopied {
-    fn is(&self, number: u64) {
-        *lock(&self.number) = number;
-        self.rose.notify_all();
-    }
-
-    fn wait(&self, number: u64) {
-        let mut whole = lock(&self.number);
-        while *whole < number {
-            whole = self.rose.wait(whole).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-impl Common {
-    /// From where to where a transfer goes, both ranges inside what was allocated.
-    fn ends(&self, transfer: &Transfer) -> Result<[*mut u8; 2], DeviceError> {
-        let Transfer { stream, device, host, bytes } = *transfer;
-        let layout = self.memory.layout();
-        in_range(device, bytes, layout.device())?;
-        in_range(host, bytes, layout.on_host())?;
-        let (device, host) = (self.memory.device(device), self.memory.host(host));
-        Ok(if stream == Stream::Offload { [device, host] } else { [host, device] })
-    }
 }
 
 /// The streams of a device; dropping them ends their threads once their queues are empty.
@@ -105,8 +65,6 @@ pub(super) struct Streams {
     /// What was not handed over yet.
     gathered: [Vec<Task>; 3],
     begun: u64,
-    /// How many copies of the state were begun.
-    copies: u64,
 }
 
 /// A mutex here guards plain values that are whole at every moment, so a panic elsewhere spoils nothing.
@@ -170,10 +128,9 @@ impl Streams {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             link: SharedLink::default(),
-            state: StateCopied::default(),
         });
         let gathered = Stream::ALL.map(|_| Vec::with_capacity(room.commands));
-        let mut streams = Streams { common, threads: Vec::new(), gathered, begun: 0, copies: 0 };
+        let mut streams = Streams { common, threads: Vec::new(), gathered, begun: 0 };
         for stream in Stream::ALL {
             let worker = Worker::new(stream, options, Arc::clone(&streams.common))?;
             let builder = std::thread::Builder::new().name(format!("plimsoll-{stream:?}").to_lowercase());
@@ -210,30 +167,6 @@ impl Streams {
         self.submit();
         self.wait_until_idle();
         lock(&self.common.failure).take().map_or(Ok(()), Err)
-    }
-
-    /// Copies `first` now, and the rest as the swap-out stream's first work of what is submitted next. The streams are idle.
-    pub(super) fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
-        self.wait_until_idle();
-        for transfer in first {
-            let [from, to] = self.common.ends(transfer)?;
-            // SAFETY: the ranges were checked, device memory and host memory are different mappings, and nothing else runs.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, transfer.bytes.0 as usize) };
-        }
-        rest.iter().for_each(|transfer| self.push(Stream::Offload, Task::CopyState(*transfer)));
-        self.copies += 1;
-        self.push(Stream::Offload, Task::StateCopied(self.copies));
-        Ok(())
-    }
-
-    pub(super) fn hold_state(&mut self) {
-        self.push(Stream::Compute, Task::HoldState(self.copies));
-    }
-
-    /// Waits until the last copy of the state is whole.
-    pub(super) fn state_copied(&mut self) {
-        self.submit();
-        self.common.state.wait(self.copies);
     }
 
     pub(super) fn wait_until_idle(&self) {
@@ -328,9 +261,7 @@ impl Worker {
             }
             Task::Compute(_) | Task::Copy(_) if self.common.failed.load(Ordering::Relaxed) => {}
             Task::Compute(launch) => self.compute(launch, operands),
-            Task::Copy(transfer) | Task::CopyState(transfer) => self.copy(*transfer),
-            Task::StateCopied(number) => self.common.state.is(*number),
-            Task::HoldState(number) => self.common.state.wait(*number),
+            Task::Copy(transfer) => self.copy(*transfer),
         }
     }
 
@@ -355,17 +286,20 @@ impl Worker {
     }
 
     fn copy(&mut self, transfer: Transfer) {
-        let Common { clock, link, .. } = &*self.common;
-        let bytes = transfer.bytes;
-        let [from, to] = match self.common.ends(&transfer) {
-            Ok(ends) => ends,
-            Err(error) => return self.fail(error),
-        };
+        let Common { memory, clock, link, .. } = &*self.common;
+        let Transfer { stream, device, host, bytes } = transfer;
+        let layout = memory.layout();
+        let inside =
+            in_range(device, bytes, layout.device()).and_then(|()| in_range(host, bytes, layout.on_host()));
+        if let Err(error) = inside {
+            return self.fail(error);
+        }
+        let (device, host) = (memory.device(device), memory.host(host));
+        let (from, to) = if stream == Stream::Offload { (device, host) } else { (host, device) };
         let copy = |first: usize, end: usize| {
             if first < end {
-                // SAFETY: the ranges were checked above, device memory and host memory are different mappings, and
-                // the checked schedule orders every other command that touches these bytes; what the state's copies
-                // read is changed only after them.
+                // SAFETY: the ranges were checked above, device memory and host slab are different mappings, and
+                // the checked schedule orders every other command that touches these bytes.
                 unsafe { copy_past_caches(from.add(first), to.add(first), end - first) };
             }
         };

@@ -21,8 +21,6 @@ use std::sync::Arc;
 
 /// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
 const NON_BLOCKING: u32 = 1;
-/// `CU_EVENT_WAIT_EXTERNAL`: a capture takes up the wait itself, for what is recorded last when its graph is launched.
-const WAIT_EXTERNAL: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
 
@@ -327,13 +325,6 @@ impl Event {
         Ok(Event { context: Arc::clone(context), raw: Handle(raw) })
     }
 
-    /// Waits until its last recording has happened.
-    pub(super) fn synchronise(&self) -> Result<(), Refusal> {
-        // SAFETY: the event lives as long as the value.
-        let status = unsafe { (self.context.functions().cuEventSynchronize)(self.raw.0) };
-        self.context.check("cuEventSynchronize", status)
-    }
-
     /// Seconds since an earlier event; both timed and both over.
     pub(super) fn seconds_since(&self, earlier: &Event) -> Result<f64, Refusal> {
         let mut milliseconds = 0.0f32;
@@ -396,14 +387,6 @@ impl CudaStream {
     pub(super) fn wait(&self, event: &Event) -> Result<(), Refusal> {
         // SAFETY: as in `record`.
         let status = unsafe { (self.context.functions().cuStreamWaitEvent)(self.raw.0, event.raw.0, 0) };
-        self.check("cuStreamWaitEvent", status)
-    }
-
-    /// While the stream captures: whenever the graph runs, a wait for the event's last recording outside of it.
-    pub(super) fn wait_outside(&self, event: &Event) -> Result<(), Refusal> {
-        // SAFETY: as in `record`; the event outlives the graph, as the caller sees to.
-        let status =
-            unsafe { (self.context.functions().cuStreamWaitEvent)(self.raw.0, event.raw.0, WAIT_EXTERNAL) };
         self.check("cuStreamWaitEvent", status)
     }
 

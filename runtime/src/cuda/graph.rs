@@ -5,9 +5,6 @@
 //! there takes in all three. The first run of an iteration is enqueued command by command, since drivers load kernels at their
 //! first launch, which a capture does not allow; the second is captured, and replayed from then on. Timed iterations, and all where
 //! graphs are off, are the same commands one by one.
-//!
-//! Copies of the state are no part of an iteration, since they go to one place and the other in turn: they are enqueued before it, and a
-//! graph waits for an event of theirs.
 
 use super::driver::{Context, CudaStream, Event, Graph};
 use super::error::Refusal;
@@ -21,8 +18,6 @@ pub(super) struct Streams {
     streams: [CudaStream; 3],
     fork: Event,
     joins: [Event; 2],
-    /// The last copy of the state is whole.
-    state_copied: Event,
 }
 
 impl Streams {
@@ -30,15 +25,11 @@ impl Streams {
     pub(super) fn new(context: &Arc<Context>) -> Result<Streams, Refusal> {
         let stream = || CudaStream::new(context);
         let event = || Event::new(context, false);
-        let streams = Streams {
+        Ok(Streams {
             streams: [stream()?, stream()?, stream()?],
             fork: event()?,
             joins: [event()?, event()?],
-            state_copied: event()?,
-        };
-        // Before the first copy there is nothing to wait for; an event that was never recorded might not say so to a graph.
-        streams.state_copies_end()?;
-        Ok(streams)
+        })
     }
 
     /// One of them.
@@ -52,7 +43,7 @@ impl Streams {
     }
 
     /// From here on the transfer streams are behind the compute stream.
-    pub(super) fn fork(&self) -> Result<(), Refusal> {
+    fn fork(&self) -> Result<(), Refusal> {
         self.compute().record(&self.fork)?;
         [Stream::Offload, Stream::Prefetch].into_iter().try_for_each(|s| self.get(s).wait(&self.fork))
     }
@@ -64,16 +55,6 @@ impl Streams {
             self.compute().wait(event)?;
         }
         Ok(())
-    }
-
-    /// What was enqueued on the swap-out stream so far is a copy of the state.
-    pub(super) fn state_copies_end(&self) -> Result<(), Refusal> {
-        self.get(Stream::Offload).record(&self.state_copied)
-    }
-
-    /// Waits until the last of them is whole.
-    pub(super) fn state_copied(&self) -> Result<(), Refusal> {
-        self.state_copied.synchronise()
     }
 
     /// Waits until all are idle.
@@ -150,14 +131,6 @@ impl Iterations {
         }
         streams.fork()?;
         Ok(Next::Commands)
-    }
-
-    /// From here on the iteration's compute stream is behind the last copy of the state.
-    pub(super) fn hold_state(&self, streams: &Streams) -> Result<(), Refusal> {
-        match self.taking {
-            Taking::Capturing(_) => streams.compute().wait_outside(&streams.state_copied),
-            Taking::OneByOne(_) | Taking::Nothing => streams.compute().wait(&streams.state_copied),
-        }
     }
 
     /// Ends the enqueueing; what was captured is launched. Does nothing where that is done already. Where the commands

@@ -336,21 +336,6 @@ impl CudaDevice {
         enqueued.map_err(|refusal| failed(call.name(), &refusal))
     }
 
-    /// Enqueues a transfer on a stream.
-    fn transfer(&mut self, transfer: Transfer, on: Stream) -> Result<(), Refusal> {
-        let Transfer { stream, device, host, bytes } = transfer;
-        let (on_device, on_host) = (self.memory.device(device), self.memory.host(host));
-        let (length, queue) = (bytes.0 as usize, self.streams.get(on));
-        // SAFETY: the executor made the transfer for this memory, which lives as long as the streams are busy; a checked
-        // schedule orders who touches it, and what copies of the state read is changed only behind `hold_state`.
-        unsafe {
-            match stream {
-                Stream::Offload => queue.copy_to_host(on_host, on_device, length),
-                _ => queue.copy_to_device(on_device, on_host, length),
-            }
-        }
-    }
-
     /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
     fn argument(&self, argument: &Argument, launch: &Launch) -> u64 {
         match *argument {
@@ -423,10 +408,6 @@ impl Device for CudaDevice {
         true
     }
 
-    fn can_be_lost(&self) -> bool {
-        true
-    }
-
     fn ways(&self, call: &Call) -> Vec<Way> {
         match &self.gpu.libraries {
             Some(libraries) => libraries.ways(call),
@@ -484,7 +465,22 @@ impl Device for CudaDevice {
 
     fn copy(&mut self, transfer: Transfer) {
         let name = if transfer.stream == Stream::Offload { c"offload" } else { c"prefetch" };
-        self.attempt(|device| device.named(name, |device| Ok(device.transfer(transfer, transfer.stream)?)));
+        let copy = |device: &mut CudaDevice| {
+            let Transfer { stream, bytes, .. } = transfer;
+            let (on_device, on_host) =
+                (device.memory.device(transfer.device), device.memory.host(transfer.host));
+            let (length, queue) = (bytes.0 as usize, device.streams.get(stream));
+            // SAFETY: the executor made the transfer for this memory, which lives as long as the streams are busy; a
+            // checked schedule orders who touches it.
+            let enqueued = unsafe {
+                match stream {
+                    Stream::Offload => queue.copy_to_host(on_host, on_device, length),
+                    _ => queue.copy_to_device(on_device, on_host, length),
+                }
+            };
+            Ok(enqueued?)
+        };
+        self.attempt(|device| device.named(name, copy));
     }
 
     fn record(&mut self, stream: Stream, event: EventId) {
@@ -501,10 +497,6 @@ impl Device for CudaDevice {
         self.attempt(|device| Ok(device.streams.get(stream).wait(device.event(event))?));
     }
 
-    fn hold_state(&mut self) {
-        self.attempt(|device| Ok(device.iterations.hold_state(&device.streams)?));
-    }
-
     fn submit(&mut self) {
         let whole = self.now.failure.is_none();
         let ended = self.iterations.end(&self.streams, whole);
@@ -516,14 +508,14 @@ impl Device for CudaDevice {
     fn synchronise(&mut self) -> Result<(), DeviceError> {
         let entered = self.gpu.context.enter();
         self.submit();
-        if self.now.failure.is_some() {
-            // What was enqueued before the failure may still run.
-            self.quiesce();
-        }
         self.attempt(|device| {
             entered?;
             device.finish()
         });
+        if self.now.failure.is_some() {
+            // What was enqueued before the failure may still run.
+            self.quiesce();
+        }
         self.end_range();
         self.now.failure.take().map_or(Ok(()), Err)
     }
@@ -557,27 +549,13 @@ impl Device for CudaDevice {
         Ok(stream.synchronise()?)
     }
 
-    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
-        self.gpu.context.enter()?;
-        self.named(c"state", |device| {
-            // On the stream that an iteration begins on, so that it begins behind them.
-            first.iter().try_for_each(|transfer| device.transfer(*transfer, Stream::Compute))?;
-            device.streams.fork()?;
-            rest.iter().try_for_each(|transfer| device.transfer(*transfer, Stream::Offload))?;
-            Ok(device.streams.state_copies_end()?)
-        })
-    }
-
-    fn state_copied(&mut self) -> Result<(), DeviceError> {
-        self.gpu.context.enter()?;
-        Ok(self.streams.state_copied()?)
-    }
-
-    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().on_host())?;
-        // SAFETY: the range was checked, and the mapping is this process's own, whatever became of the device; the caller
-        // reads only what no transfer that runs writes.
-        unsafe { std::ptr::copy_nonoverlapping(self.memory.host(offset), data.as_mut_ptr(), data.len()) };
-        Ok(())
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+        in_range(offset, bytes, self.memory.layout().on_host())?;
+        if bytes == Bytes::ZERO {
+            return Ok(&mut []);
+        }
+        // SAFETY: the range was checked, and the mapping is this process's own, whatever became of the device; the streams are
+        // idle, or their context is lost and `synchronise` has waited until nothing touches memory any more.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
     }
 }

@@ -119,7 +119,6 @@ functions! {
         cuEventCreate(*mut CUevent, c_uint);
         cuEventDestroy_v2(CUevent);
         cuEventRecord(CUevent, CUstream);
-        cuEventSynchronize(CUevent);
         cuEventElapsedTime as cuEventElapsedTime_v2 (*mut f32, CUevent, CUevent);
         cuModuleLoadData(*mut CUmodule, *const c_void);
         cuModuleUnload(CUmodule);

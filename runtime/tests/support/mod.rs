@@ -233,7 +233,7 @@ pub fn trainer_of(
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
     let layout = layout.keeping_state(train);
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
-    let train = executor.load(train, train_schedule)?;
+    let train = executor.load_keeping_state(train, train_schedule, None)?;
     let evaluate = executor.load(&evaluate, &evaluate_schedule)?;
     Trainer::new(executor, train, Some(evaluate), plan(network, batch))
 }

@@ -47,7 +47,7 @@ pub fn last_finished(trainer: &mut Trainer, finished: u64) -> Option<Checkpoint>
     let outcome = trainer.train(&data, finished + 10, &mut |o| told.push(o.step), &|| false);
     assert!(matches!(outcome, Err(RuntimeError::Diverged { step, .. }) if step == finished), "{outcome:?}");
     let kept = trainer.last_finished(None).expect("host memory can be read");
-    // What was told is finished, and what is finished was told.
+    // What is finished was told, all of it and nothing else.
     assert_eq!(told.last().map(|step| step + 1), kept.as_ref().map(|state| state.progress.step));
     kept
 }

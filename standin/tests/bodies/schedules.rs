@@ -8,9 +8,9 @@ use super::Place;
 use super::support::{self, advance, drawn, everything, keep, naive, spoilt, zoo};
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Call, Program};
-use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::schedule::{Link, Schedule, Stream};
 use plimsoll_ir::testing::random_schedule;
-use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Seconds};
 use plimsoll_networks::{LowerOptions, lower};
 use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
@@ -66,21 +66,25 @@ pub fn train(
     schedule: &Schedule,
     device: Box<dyn Device>,
 ) -> Result<Checkpoint, RuntimeError> {
-    let mut trainer = trainer(network, program, schedule, device)?;
+    let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
+    let loaded = executor.load(program, schedule)?;
+    let mut trainer = Trainer::new(executor, loaded, None, support::plan(network, BATCH))?;
     advance(&mut trainer, ITERATIONS)?;
     trainer.checkpoint()
 }
 
-fn trainer(
+/// A trainer that keeps its state on the host, copied before this offload or behind all.
+pub fn keeping(
     network: &Network,
     program: &Program,
     schedule: &Schedule,
+    before: Option<CommandId>,
     device: Box<dyn Device>,
-) -> Result<Trainer, RuntimeError> {
+) -> Trainer {
     let layout = MemoryLayout::of(program, schedule).keeping_state(program);
-    let mut executor = Executor::new(device, layout)?;
-    let loaded = executor.load(program, schedule)?;
-    Trainer::new(executor, loaded, None, support::plan(network, BATCH))
+    let mut executor = Executor::new(device, layout).expect("it is small");
+    let loaded = executor.load_keeping_state(program, schedule, before).expect("there is room");
+    Trainer::new(executor, loaded, None, support::plan(network, BATCH)).expect("the plan fits")
 }
 
 /// What is kept of the iterations before one that spoils the state; the device went through all of that one.
@@ -88,10 +92,11 @@ pub fn last_finished(
     network: &Network,
     program: &Program,
     schedule: &Schedule,
+    before: Option<CommandId>,
     device: Box<dyn Device>,
     finished: u64,
 ) -> Option<Checkpoint> {
-    spoilt::last_finished(&mut trainer(network, program, schedule, device).expect("it is small"), finished)
+    spoilt::last_finished(&mut keeping(network, program, schedule, before, device), finished)
 }
 
 /// Every number of a checkpoint, by region.
@@ -163,17 +168,21 @@ fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
     let Some(place) = Place::open() else { return };
     let network = everything();
     let program = program(&place, &network);
-    let mut reference = trainer(&network, &program, &keep(&program.trace), Box::new(place.device(false)))
-        .expect("it is small");
-    for finished in 1..5 {
+    let kept = keep(&program.trace);
+    let mut reference = keeping(&network, &program, &kept, None, Box::new(place.device(false)));
+    for finished in 1..8 {
         advance(&mut reference, finished).expect("it trains");
         let expected = reference.checkpoint().expect("it works");
         for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll], 1)) {
-            // The first iteration is enqueued, the second captured, those after it are replayed.
+            // Somewhere among what is swapped out, and behind it.
+            let offloads = schedule.numbered_commands().filter(|(_, c)| c.stream() == Stream::Offload);
+            let before = offloads.map(|(id, _)| id).nth(n as usize).filter(|_| finished % 2 == 1);
+            // Of each half, the first iteration is enqueued, the second captured, those after it are replayed.
             for graphs in [false, true] {
                 for pace in place.paces(n + finished) {
                     place.set(&pace);
-                    let found = last_finished(&network, &program, &schedule, place.watched(graphs), finished);
+                    let device = place.watched(graphs);
+                    let found = last_finished(&network, &program, &schedule, before, device, finished);
                     let found = found.expect("iterations were finished");
                     assert_eq!(found.progress, expected.progress);
                     assert!(bits(&found) == bits(&expected), "{finished}: {name}, graphs {graphs}, {pace:?}");

@@ -7,8 +7,8 @@
 
 use super::faulty::{Fault, Faulty, Planted};
 use super::library::StandIn;
-use super::{bits, last_finished, planned, program, train};
-use crate::support::{everything, keep, naive};
+use super::{bits, keeping, last_finished, planned, program, train};
+use crate::support::{advance, everything, keep, naive};
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::{Bytes, CommandId};
 use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
@@ -98,26 +98,64 @@ fn with_a_last_offload(schedule: &mut Schedule) {
 }
 
 #[test]
-fn a_copy_of_the_state_that_the_next_iteration_meets_shows() {
+fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
     let Some(library) = StandIn::open() else { return };
     let network = everything();
     let program = program(&library, &network);
-    // Without transfers, which would keep the compute stream behind the swap-out stream by themselves.
+    // Nothing is swapped, and the only waits are those for the copy: for running statistics, and for the rest.
     let schedule = keep(&program.trace);
     for graphs in [false, true] {
         let kept = |fault, order, finished| {
             library.order(order);
             let (planted, busy) = (Planted::default(), library.busy());
             let device = Box::new(Faulty::new(library.device(graphs), fault, &planted, busy));
-            let kept = last_finished(&network, &program, &schedule, device, finished);
-            assert_eq!(*planted.lock().expect("nobody panics with it") > 0, fault != Fault::None);
-            bits(&kept.expect("iterations were finished"))
+            let kept = last_finished(&network, &program, &schedule, None, device, finished);
+            let is_planted = *planted.lock().expect("nobody panics with it") > 0;
+            (kept.map(|state| bits(&state)), is_planted)
         };
-        for finished in [1, 3] {
-            let right = kept(Fault::None, 0, finished);
-            for fault in [Fault::DroppedHold, Fault::LateState] {
-                let shows = (1..=ORDERS).any(|order| kept(fault, order, finished) != right);
-                assert!(shows, "{fault:?}, graphs {graphs}, iteration {finished}");
+        // The iteration beside the copy is enqueued, and replayed.
+        for finished in [1, 5] {
+            let (right, _) = kept(Fault::None, 0, finished);
+            assert!(right.is_some());
+            for number in 0..2 {
+                let shows = (1..=ORDERS).any(|order| {
+                    let (found, planted) = kept(Fault::EarlyFree(number), order, finished);
+                    assert!(planted);
+                    found != right
+                });
+                assert!(shows, "wait {number}, graphs {graphs}, iteration {finished}");
+            }
+            assert!(!kept(Fault::EarlyFree(2), 1, finished).1, "there is no other wait");
+        }
+    }
+}
+
+#[test]
+fn a_failed_iteration_has_finished_the_one_before_where_its_copy_is_whole() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&library, &network);
+    for schedule in [keep(&program.trace), naive(&program.trace)] {
+        let mut reference = keeping(&network, &program, &schedule, None, Box::new(library.device(false)));
+        for failed in 1..5 {
+            let states = [failed - 1, failed].map(|step| {
+                advance(&mut reference, step as u64).expect("it trains");
+                reference.checkpoint().expect("it works")
+            });
+            let kept = |fault| {
+                let (planted, busy) = (Planted::default(), library.busy());
+                let device = Box::new(Faulty::new(library.device(false), fault, &planted, busy));
+                let mut trainer = keeping(&network, &program, &schedule, None, device);
+                let error = advance(&mut trainer, 10).expect_err("one fails");
+                assert!(error.to_string().contains("as the test asked"), "{error}");
+                trainer.last_finished(None).expect("it can be read")
+            };
+            let [before, after] = states;
+            assert_eq!(kept(Fault::Fails(failed)), Some(after), "iteration {failed}");
+            // The last transfer of keeping everything is the stamp; others have prefetches behind it.
+            if schedule == keep(&program.trace) {
+                let expected = (failed > 1).then_some(before);
+                assert_eq!(kept(Fault::FailsShort(failed)), expected, "iteration {failed}");
             }
         }
     }

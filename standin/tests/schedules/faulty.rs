@@ -25,10 +25,10 @@ pub enum Fault {
     WrongOffset(usize),
     /// This prefetch goes the other way.
     WrongDirection(usize),
-    /// The update does not wait until the state is copied.
-    DroppedHold,
-    /// What of the state is to be copied before an iteration is copied beside it.
-    LateState,
+    /// This iteration says that it failed, when all of it is done.
+    Fails(usize),
+    /// The same, without its last transfer.
+    FailsShort(usize),
 }
 
 /// A wait is for data, or for a place.
@@ -56,6 +56,10 @@ pub struct Faulty<D> {
     inner: D,
     fault: Fault,
     planted: Planted,
+    /// Iterations begun.
+    begun: usize,
+    /// The transfer that comes once it is known that it is not the last.
+    held: Option<Transfer>,
     /// Looked at after each iteration: streams that are not done although the device says so.
     busy: Box<dyn Fn() -> usize + Send>,
     recorded: HashMap<EventId, Stream>,
@@ -72,6 +76,8 @@ impl<D: Device> Faulty<D> {
             inner,
             fault,
             planted: Arc::clone(planted),
+            begun: 0,
+            held: None,
             busy: Box::new(busy),
             recorded: HashMap::new(),
             waits: [0; 2],
@@ -120,6 +126,7 @@ impl<D: Device> Device for Faulty<D> {
 
     fn begin(&mut self, iteration: IterationId) -> Begun {
         self.waits = [0; 2];
+        self.begun += 1;
         if self.known.is_empty() {
             self.known = std::mem::take(&mut self.transfers);
         }
@@ -137,7 +144,12 @@ impl<D: Device> Device for Faulty<D> {
         if wrong.is_some() {
             self.plant();
         }
-        self.inner.copy(wrong.unwrap_or(transfer));
+        let right = wrong.unwrap_or(transfer);
+        if self.fault != Fault::FailsShort(self.begun - 1) {
+            self.inner.copy(right);
+        } else if let Some(before) = self.held.replace(right) {
+            self.inner.copy(before);
+        }
     }
 
     fn record(&mut self, stream: Stream, event: EventId) {
@@ -161,20 +173,18 @@ impl<D: Device> Device for Faulty<D> {
         }
     }
 
-    fn hold_state(&mut self) {
-        if self.fault == Fault::DroppedHold {
-            self.plant();
-        } else {
-            self.inner.hold_state();
-        }
-    }
-
     fn submit(&mut self) {
         self.inner.submit();
     }
 
     fn synchronise(&mut self) -> Result<(), DeviceError> {
         self.inner.synchronise()?;
+        let now = self.begun.wrapping_sub(1);
+        if [Fault::Fails(now), Fault::FailsShort(now)].contains(&self.fault) {
+            self.plant();
+            let (stream, what) = (Stream::Compute, "this iteration".to_owned());
+            return Err(DeviceError::Failed { stream, what, why: "as the test asked".to_owned() });
+        }
         let busy = (self.busy)();
         if busy > 0 {
             let (stream, what) = (Stream::Compute, "the end of an iteration".to_owned());
@@ -196,19 +206,7 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.read(offset, data)
     }
 
-    fn copy_state(&mut self, first: &[Transfer], rest: &[Transfer]) -> Result<(), DeviceError> {
-        if self.fault == Fault::LateState {
-            self.plant();
-            return self.inner.copy_state(&[], &[rest, first].concat());
-        }
-        self.inner.copy_state(first, rest)
-    }
-
-    fn state_copied(&mut self) -> Result<(), DeviceError> {
-        self.inner.state_copied()
-    }
-
-    fn read_host(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read_host(offset, data)
+    fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
+        self.inner.host(offset, bytes)
     }
 }
