@@ -3,7 +3,7 @@
 //! Networks of up to some hundred ops, at the first two fractions, and random traces: what pays on one kind of trace may
 //! cost on the other. A trick is worth keeping where plans without it take longer, move more, or are found later. It is
 //! the same run, one trace after the other with all variants, so that the machine's mood is the same for all; time is
-//! that of the processor.
+//! that of the clock.
 
 use super::runs::{Case, Means, Runs};
 use super::subjects::{self, Subject};
@@ -45,7 +45,7 @@ pub fn table(runs: &mut Runs) {
         let (name, about) = without.map_or(("-", ""), |trick| (trick.name(), trick.about()));
         grid.row(name, cells.chain([about.to_owned()]));
     }
-    grid.print("### Without each trick: geometric means of makespan and bytes moved, and processor time");
+    grid.print("### Without each trick: geometric means of makespan, bytes moved and time");
     println!(
         "{} plans of networks, {} of random traces, each with and without\n",
         usual.len(),

@@ -3,11 +3,13 @@
 use super::referee::Referee;
 use super::subjects::{FRACTIONS, Subject};
 use plimsoll::ir::check::check;
-use plimsoll::ir::schedule::{Duplex, Link};
+use plimsoll::ir::schedule::{Duplex, Link, Schedule};
 use plimsoll::ir::simulate::simulate;
+use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::tuner::bound::lower_bound;
 use plimsoll::tuner::policies::plimsoll::suggested;
+use plimsoll::tuner::state_copy::{place_of_copy, places_of_copy};
 use plimsoll::tuner::values::Values;
 use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Trick, plan};
 use std::collections::{HashMap, HashSet};
@@ -48,7 +50,7 @@ pub struct Case {
 
 /// What came of it.
 pub struct Made {
-    /// Seconds of `plan`, on one processor.
+    /// Seconds of `plan` by the clock, on two cores where nothing else runs.
     pub seconds: f64,
     /// The lower bound of the makespan for these means.
     pub bound: f64,
@@ -71,6 +73,9 @@ pub struct Measures {
     pub pool: u64,
     /// The most bytes that lie in open buffers at once.
     pub alive: u64,
+    /// An iteration with a copy of the state beside it: before everything that is swapped out, behind all of it, and at the best place,
+    /// with the share of the iteration after which it is whole there.
+    pub copied: Option<[f64; 4]>,
     /// Whether the referee was there to judge it.
     pub refereed: bool,
 }
@@ -188,12 +193,9 @@ impl Runs {
             without: case.without.into_iter().collect(),
             ..PlanRequest::new(budget, link, case.policy)
         };
-        let (start, before) = (Instant::now(), processor_seconds());
+        let start = Instant::now();
         let outcome = plan(&subject.trace, &request);
-        let seconds = match (before, processor_seconds()) {
-            (Some(before), Some(after)) => after - before,
-            _ => start.elapsed().as_secs_f64(),
-        };
+        let seconds = start.elapsed().as_secs_f64();
         let bound = lower_bound(&subject.trace, budget, &request.link, request.allow).0;
         let found = match outcome {
             Err(fault) => Found::Fault(fault.to_string()),
@@ -205,12 +207,6 @@ impl Runs {
         };
         Made { seconds, bound, found }
     }
-}
-
-/// What this thread has run so far, if the system tells. A busy machine does not lengthen it.
-fn processor_seconds() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_whitespace().next()?.parse::<f64>().ok().map(|nanos| nanos / 1e9)
 }
 
 /// What a plan is, once more and from its schedule alone; or why it is not valid.
@@ -239,5 +235,15 @@ fn measure(
     if schedule.budget_bytes != budget || schedule.pool_bytes + trace.resident_bytes > budget {
         return Err(format!("a pool of {} is more than the budget of {budget}", schedule.pool_bytes));
     }
-    Ok(Measures { makespan, moved: plan.moved.0, pool: schedule.pool_bytes.0, alive, refereed })
+    let (moved, pool, copied) = (plan.moved.0, schedule.pool_bytes.0, copied(trace, schedule));
+    Ok(Measures { makespan, moved, pool, alive, copied, refereed })
+}
+
+/// What a copy of the state adds; the state is taken for two thirds of what is resident: parameters and momenta, but no gradients.
+fn copied(trace: &Trace, schedule: &Schedule) -> Option<[f64; 4]> {
+    let state = Bytes(trace.resident_bytes.0 * 2 / 3);
+    let places = places_of_copy(trace, schedule, state);
+    let best = place_of_copy(trace, schedule, state)?;
+    let [first, last] = [places.first()?, places.last()?].map(|place| place.makespan.0);
+    Some([first, last, best.makespan.0, best.whole.0 / best.makespan.0])
 }

@@ -98,7 +98,7 @@ pub fn time(runs: &mut Runs) {
         grid.row(&subject.name, head.into_iter().chain(rows.iter().map(cell)));
     }
     grid.print(
-        "### Planning time, in processor seconds: one thread, bound, search, addresses, lowering and check included",
+        "### Planning time in seconds by the clock, two cores, one plan at a time: bound, search, addresses, lowering and check included",
     );
     let note = if runs.thorough { "" } else { "; beyond the first fraction beside another thread" };
     let made = cases.iter().filter(|case| runs.get(**case).is_some()).count();
@@ -238,6 +238,31 @@ pub fn pool(runs: &mut Runs) {
     }
     grid.print("### Pool over most bytes alive: geometric mean, worst");
     println!("worse than the worst target: {}\n", list(&weak));
+}
+
+/// What it takes to have the state copied to the host beside every iteration.
+pub fn state(runs: &mut Runs) {
+    let cases = runs.cases(Means::SwapAndRecompute, false, Policy::Plimsoll);
+    runs.make(cases.iter().copied(), THREADS);
+    let mut grid = Grid::new(headings(runs, &["trace"]));
+    let mut all: [Several; 3] = Default::default();
+    for (at, subject) in runs.subjects.iter().enumerate() {
+        let cells = cases.iter().filter(|case| case.subject == at).map(|case| {
+            let Some(measures) = runs.get(*case).and_then(Made::measures) else { return "?".to_owned() };
+            let Some([first, last, best, whole]) = measures.copied else { return "-".to_owned() };
+            let ratios = [first, last, best].map(|makespan| makespan / measures.makespan);
+            all.iter_mut().zip(ratios).for_each(|(several, ratio)| several.add(ratio));
+            let [first, last, best] = ratios.map(|ratio| shown(Some(ratio), 4));
+            format!("{first}, {last}, {best} at {}", shown(Some(whole), 2))
+        });
+        let cells: Vec<String> = cells.collect();
+        grid.row(subject.name.clone(), cells);
+    }
+    grid.print(
+        "### With a copy of the state / without: before all that is swapped out, behind it, at the best place, whole after this share",
+    );
+    let [first, last, best] = all.map(|s| format!("{}, worst {}", shown(s.mean(), 4), shown(s.worst(), 4)));
+    println!("geometric means: before {first}; behind {last}; best {best}\n");
 }
 
 /// Every policy beside `plimsoll` with the same means.

@@ -33,10 +33,19 @@ pub struct CopyPlace {
 /// The best place for a copy of `state` bytes beside a schedule, which is valid for the trace; the trace has its seconds. None where the
 /// trace has no update, which would change the state.
 pub fn place_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Option<CopyPlace> {
+    let tried = places_of_copy(trace, schedule, state);
+    let least = tried.iter().map(|place| place.makespan.0).fold(f64::INFINITY, f64::min);
+    tried.into_iter().find(|place| place.makespan.0 <= least * (1.0 + AS_GOOD))
+}
+
+/// The places that are tried, in the order of their times: first before everything that is swapped out, last behind all of it. None where
+/// there is no update.
+pub fn places_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Vec<CopyPlace> {
     let update = schedule.commands.iter().position(|command| match command {
         Command::Compute { op, .. } => trace.ops[op.index()].phase == Phase::Update,
         _ => false,
-    })?;
+    });
+    let Some(update) = update else { return Vec::new() };
     let mut trace = trace.clone();
     let tensor = TensorId::new(trace.tensors.len());
     trace.tensors.push(Tensor { name: "state".to_owned(), bytes: state, kind: TensorKind::Other });
@@ -44,16 +53,13 @@ pub fn place_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Option
         (0..update).filter(|at| schedule.commands[*at].stream() == Stream::Offload).collect();
     let step = offloads.len().div_ceil(PLACES).max(1);
     let places = offloads.into_iter().step_by(step).map(|at| (at, Some(CommandId::new(at))));
-    let tried: Vec<CopyPlace> = places
+    places
         .chain([(update, None)])
         .map(|(at, before)| {
             let timeline = simulate(&trace, &with_copy(schedule, tensor, at, update));
             CopyPlace { before, makespan: timeline.makespan(), whole: timeline.spans[at].end }
         })
-        .collect();
-    let least = tried.iter().map(|place| place.makespan.0).fold(f64::INFINITY, f64::min);
-    // They stand in the order of their times.
-    tried.into_iter().find(|place| place.makespan.0 <= least * (1.0 + AS_GOOD))
+        .collect()
 }
 
 /// The commands with an offload of this tensor at a position, which the update waits for.
