@@ -278,9 +278,9 @@ pub struct StudyArgs {
 /// The budget and what limits the search.
 #[derive(Clone, Debug, Args)]
 pub struct SearchArgs {
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with cpu, what keeping
-    /// everything takes at a batch of 16 (or at the least batch, where less does not train it), as if the device were just
-    /// that small; with cuda, what the study was begun with, else what is free less 512 MiB, in steps of 256 MiB; with a
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what the study was begun
+    /// with; else, with cpu, what keeping everything takes at a batch of 16 (or at the least batch, where less does not
+    /// train it), as if the device were just that small; with cuda, what is free less 512 MiB, in steps of 256 MiB; with a
     /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
@@ -352,7 +352,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Save the training's state to its file this often, such as 5min, and after each epoch; 0s for after every iteration. By
-    /// default as often as takes a hundredth of the time; a GPU's is copied to host memory after every iteration besides, and
+    /// default as often as takes a hundredth of the time; a GPU's is copied to host memory in every iteration besides, and
     /// saved where the GPU fails
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Seconds>,
@@ -388,9 +388,9 @@ pub struct ProfileArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default, with
-    /// cpu, what keeping everything takes at a batch of 16, as if the device were just that small; with cuda, what the
-    /// study was begun with, else what is free less 512 MiB, in steps of 256 MiB
+    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what the study was begun
+    /// with; else, with cpu, what keeping everything takes at a batch of 16 (or at 32, where less does not train it), as if
+    /// the device were just that small; with cuda, what is free less 512 MiB, in steps of 256 MiB
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
     /// No batch larger than this

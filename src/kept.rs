@@ -14,13 +14,14 @@ use crate::failure::{Exit, Failure};
 use plimsoll_ir::Seconds;
 use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The share of the time that is spent on what is written, and of its own that the thread writes, where nobody says how often.
 const SHARE: f64 = 0.01;
 
-/// What a write that failed counts as at least: the next is tried after a while, and one warning comes at a time.
+/// What a write that failed counts as at least.
 const FAILED: Duration = Duration::from_millis(100);
 
 /// The state of a training, out of its device's reach.
@@ -37,18 +38,17 @@ pub(crate) struct Kept<'a> {
     older: Option<Checkpoint>,
     saves: Pace,
     writes: Pace,
-    writer: Option<JoinHandle<Written>>,
+    writer: Option<(JoinHandle<Written>, Arc<OnceLock<Pace>>)>,
 }
 
 /// What the thread that writes leaves.
 struct Written {
     state: Checkpoint,
-    begun: Instant,
-    ended: Instant,
     result: Result<(), RuntimeError>,
 }
 
 /// Work that is done now and then.
+#[derive(Clone, Copy)]
 struct Pace {
     /// When it was last done; at first, the start.
     ended: Instant,
@@ -90,8 +90,12 @@ impl<'a> Kept<'a> {
         let due = match self.every {
             Some(every) => self.saves.ended.elapsed().as_secs_f64() >= every.0,
             None => {
-                let writes = self.writer.as_ref().is_some_and(|writer| !writer.is_finished());
-                !writes && self.saves.is_due() && self.writes.is_due()
+                let written = match &self.writer {
+                    // What its last write took is known where it has ended.
+                    Some((_, times)) => times.get().is_some_and(Pace::is_due),
+                    None => self.writes.is_due(),
+                };
+                written && self.saves.is_due()
             }
         };
         step > self.in_file.unwrap_or(0) && due
@@ -118,26 +122,29 @@ impl<'a> Kept<'a> {
             return Ok(());
         }
         let state = self.state_of(trainer)?;
-        let path = self.path.to_owned();
-        self.writer = Some(std::thread::spawn(move || {
+        let (path, times) = (self.path.to_owned(), Arc::new(OnceLock::new()));
+        let told = Arc::clone(&times);
+        let thread = std::thread::spawn(move || {
             let begun = Instant::now();
             let result = state.save(&path);
-            Written { state, begun, ended: Instant::now(), result }
-        }));
+            let took = begun.elapsed();
+            // Where it failed, the next is tried after a while, and one warning comes at a time.
+            let cost = if result.is_err() { took.max(FAILED) } else { took };
+            told.get_or_init(|| Pace { ended: Instant::now(), cost });
+            Written { state, result }
+        });
+        self.writer = Some((thread, times));
         Ok(())
     }
 
     /// Waits for the thread that writes, where there is one.
     fn join(&mut self) -> Result<(), RuntimeError> {
-        let Some(writer) = self.writer.take() else { return Ok(()) };
-        let Written { state, begun, ended, result } =
+        let Some((writer, times)) = self.writer.take() else { return Ok(()) };
+        let Written { state, result } =
             writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        self.writes.done(begun, ended);
+        self.writes = *times.get().expect("the thread has ended");
         let step = state.progress.step;
         self.older = Some(state);
-        if result.is_err() {
-            self.writes.cost = self.writes.cost.max(FAILED);
-        }
         result?;
         self.in_file = Some(step);
         Ok(())
@@ -160,7 +167,11 @@ impl<'a> Kept<'a> {
             return Ok(older?);
         }
         let state = self.state_of(trainer)?;
-        Ok(self.write_this(&state)?)
+        self.write_this(&state).map_err(|error| {
+            let step = state.progress.step;
+            let failure = Failure::from(error);
+            failure.help(format!("the state after {step} iterations is not kept: {}", self.holds()))
+        })
     }
 
     fn write_this(&mut self, state: &Checkpoint) -> Result<(), RuntimeError> {
@@ -173,7 +184,7 @@ impl<'a> Kept<'a> {
     fn write_copy(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
         let older = self.join();
         let copy = trainer.last_finished(self.older.take())?;
-        match copy.filter(|state| Some(state.progress.step) != self.in_file) {
+        match copy.filter(|state| Some(state.progress.step) > self.in_file) {
             Some(state) => self.write_this(&state),
             None => older,
         }
@@ -186,14 +197,18 @@ impl<'a> Kept<'a> {
             return failure;
         }
         let lost = self.write_copy(trainer).err().map(|why| format!("; the newest state was lost: {why}"));
-        let (path, total, again) = (self.path.display(), self.total, self.again());
-        let kept = match self.in_file {
+        failure.help(self.holds() + &lost.unwrap_or_default())
+    }
+
+    /// What the file holds, and how to go on from it.
+    fn holds(&self) -> String {
+        let (path, total) = (self.path.display(), self.total);
+        match self.in_file {
             Some(step) => {
-                format!("the state after {step} of {total} iterations is kept in {path}; {again}")
+                format!("the state after {step} of {total} iterations is kept in {path}; {}", self.again())
             }
             None => "nothing was saved yet; the same command begins anew".to_owned(),
-        };
-        failure.help(kept + &lost.unwrap_or_default())
+        }
     }
 
     /// How to go on from what is kept.
@@ -346,12 +361,12 @@ mod tests {
         let mut kept = Kept::new(&path, 0, 10, true, None);
         train(&mut trainer, 1);
         kept.save(&mut trainer).expect("a disk that is away does not end a training");
-        while !kept.writer.as_ref().expect("it was begun").is_finished() {
+        while !kept.writer.as_ref().expect("it was begun").0.is_finished() {
             std::thread::yield_now();
         }
         train(&mut trainer, 2);
         kept.save(&mut trainer).expect("nor does one that was found to be");
-        assert!(kept.writer.is_none() && !kept.is_due(2), "it is not tried again at once");
+        assert!(kept.writer.is_none() && kept.writes.cost >= FAILED, "it is not tried again at once");
         std::fs::create_dir(path.parent().expect("a folder")).expect("it can be made");
         let help = kept.failure(lost(), &mut trainer).help.expect("it says what to do");
         assert!(help.contains("the state after 2 of 10 iterations is kept"), "{help}");

@@ -518,9 +518,13 @@ impl Task {
         let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
         let layout = layout_of(programs).keeping_state(trained);
         let mut executor = Executor::new(self.setup.device()?, layout).map_err(|error| {
+            let of_host = match &error {
+                RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != "device",
+                RuntimeError::Device(DeviceError::Driver { why, .. }) => why.starts_with("cuMemHostRegister"),
+                _ => false,
+            };
             let failure = Failure::from(error);
-            let of_host = ["of pinned host memory are needed", "cuMemHostRegister"];
-            if !of_host.iter().any(|words| failure.message.contains(words)) {
+            if !of_host {
                 return failure;
             }
             failure.help(format_args!(

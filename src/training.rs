@@ -163,8 +163,10 @@ pub fn train(
         let saved = Checkpoint::load(checkpoint).map_err(|error| {
             Failure::from(error).help("put the file back as it was, or start anew with --fresh")
         })?;
-        trainer.resume(&saved, checkpoint).map_err(|error| {
-            Failure::from(error).help("train with the same options, or start anew with --fresh")
+        trainer.resume(&saved, checkpoint).map_err(|error| match Failure::from(error) {
+            // The file is as good as before.
+            failure if failure.exit == Exit::Device => failure,
+            failure => failure.help("train with the same options, or start anew with --fresh"),
         })?;
         tracing::info!("going on from iteration {} of {total}", trainer.step());
     }
@@ -213,15 +215,18 @@ pub fn train(
             return Err(Failure::new(Exit::Interrupted, message).help(kept.again()));
         }
     }
-    kept.write(&mut trainer)?;
+    // A disk that is full by now takes neither the test nor its result along.
+    let written = kept.write(&mut trainer);
     bar.finish_and_clear();
     let testing = progress::spinner("test", quiet);
     let test = trainer.evaluate(&*task.data.test).map_err(|error| kept.failure(error, &mut trainer))?;
     drop(testing);
     let (iterations, mut timeline) = (trainer.step(), None);
     for _ in 0..if timed { 2 } else { 0 } {
-        timeline = Some(trainer.train_timed(&*task.data.train)?);
+        let timed = trainer.train_timed(&*task.data.train);
+        timeline = Some(timed.map_err(|error| kept.failure(error, &mut trainer))?);
     }
+    written?;
     Ok(Trained {
         iterations,
         resumed_at,

@@ -165,7 +165,8 @@ impl Executor {
         check_repetitions(program, schedule)?;
         let need = MemoryLayout::of(program, schedule);
         if need.union(self.layout) != self.layout {
-            let show = |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.host);
+            let show =
+                |l: MemoryLayout| format!("{} resident, {} pool, {} host", l.resident, l.pool, l.on_host());
             return Err(RuntimeError::mismatch(
                 "the executor's memory is too small",
                 show(need),

@@ -131,10 +131,10 @@ fn changed(kernel: &Kernel) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The first bytes of the regions that a program changes before its update.
+/// The first bytes of the regions that a program changes elsewhere than in its update.
 fn changed_early(program: &Program) -> Vec<u64> {
     let ops = program.trace.ops.iter().zip(&program.kernels);
-    ops.take_while(|(op, _)| op.phase != Phase::Update).flat_map(|(_, kernel)| changed(kernel)).collect()
+    ops.filter(|(op, _)| op.phase != Phase::Update).flat_map(|(_, kernel)| changed(kernel)).collect()
 }
 
 /// The copies of the state that a program trains.

@@ -105,7 +105,10 @@ fn an_interrupted_run_goes_on_with_the_same_numbers() {
     let saved = Checkpoint::load(&path).expect("it was saved whole");
     assert_eq!((saved.progress.step, saved.progress.epoch, saved.progress.position), (19, 1, 500));
     let mut second = trainer(&everything(), 100, CpuOptions::default(), &naive).expect("it is small");
+    advance(&mut second, 2).expect("it trains");
+    assert!(second.last_finished(None).expect("it can be read").is_some());
     second.resume(&saved, &path).expect("it is of the same run");
+    assert_eq!(second.last_finished(None).expect("it can be read"), None, "nothing of it was finished here");
     assert_eq!(second.checkpoint().expect("the device can be read"), saved);
     advance(&mut second, 37).expect("it trains");
     assert_eq!(second.checkpoint().expect("the device can be read"), expected);

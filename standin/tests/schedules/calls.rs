@@ -20,12 +20,15 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
     let program = program(&library, &everything());
     let schedule = naive(&program.trace);
     let on = |stream| schedule.commands.iter().filter(|c| c.stream() == stream).count() as u64;
-    for graphs in [false, true] {
+    // Without copies of the state, and with them: running statistics, parameters, momenta, and the stamp.
+    for (graphs, copies) in [(false, 0), (true, 0), (false, 4), (true, 4)] {
         let device = Box::new(library.device(graphs));
-        let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
-        let first = library.calls_of(|| executor.run(&loaded).expect("the first iteration"));
-        let mut iteration = || library.calls_of(|| executor.run(&loaded).expect("a later iteration"));
+        let layout = MemoryLayout::of(&program, &schedule).keeping_state(&program);
+        let mut executor = Executor::new(device, layout).expect("it is small");
+        let loaded = executor.load_keeping_state(&program, &schedule, None).expect("the schedule is valid");
+        let mut run = || if copies > 0 { executor.run_copying(&loaded) } else { executor.run(&loaded) };
+        let first = library.calls_of(|| run().expect("the first iteration"));
+        let mut iteration = || library.calls_of(|| run().expect("a later iteration"));
         let second = iteration();
         let third = iteration();
         let fourth = iteration();
@@ -67,7 +70,7 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
             ("cudnnConvolutionBackwardFilter", rest["cudnnConvolutionBackwardFilter"]),
             ("cuStreamWaitEvent", rest["cuStreamWaitEvent"]),
             ("cuEventRecord", rest["cuEventRecord"]),
-            ("cuMemcpyDtoHAsync_v2", on(Stream::Offload)),
+            ("cuMemcpyDtoHAsync_v2", on(Stream::Offload) + copies),
             ("cuMemcpyHtoDAsync_v2", on(Stream::Prefetch)),
             ("cuStreamSynchronize", 1),
         ]);

@@ -146,8 +146,15 @@ fn a_failed_iteration_has_finished_the_one_before_where_its_copy_is_whole() {
                 let (planted, busy) = (Planted::default(), library.busy());
                 let device = Box::new(Faulty::new(library.device(false), fault, &planted, busy));
                 let mut trainer = keeping(&network, &program, &schedule, None, device);
-                let error = advance(&mut trainer, 10).expect_err("one fails");
+                let (digits, mut told) = (plimsoll_runtime::data::digits(), 0);
+                let observe = &mut |o: &plimsoll_runtime::Observation| told = o.step + 1;
+                let error = trainer.train(&*digits.train, 10, observe, &|| false).expect_err("one fails");
                 assert!(error.to_string().contains("as the test asked"), "{error}");
+                assert_eq!(
+                    told,
+                    failed as u64 - 1,
+                    "what ended, and was copied by an iteration that did not fail"
+                );
                 trainer.last_finished(None).expect("it can be read")
             };
             let [before, after] = states;
