@@ -12,6 +12,7 @@ use crate::kept::Kept;
 use crate::progress;
 use crate::study::Study;
 use crate::task::{Task, median};
+use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
@@ -118,10 +119,11 @@ fn place_copies(study: &Study, program: &Program, schedule: &Schedule) -> Result
     }
     let trace: Trace = files::read(&study.trace())?;
     let state = state_bytes(program);
-    let same = trace.batch == program.trace.batch && trace.ops.len() == program.trace.ops.len();
-    let Some(place) = same.then(|| place_of_copy(&trace, schedule, state)).flatten() else {
+    // Whatever became of the study's files: times of another iteration are no guide, and its schedule is another.
+    if trace.ops.len() != program.trace.ops.len() || check(&trace, schedule).is_err() {
         return Ok(None);
-    };
+    }
+    let Some(place) = place_of_copy(&trace, schedule, state) else { return Ok(None) };
     slowed(simulate(&trace, schedule).makespan(), &place, state).inspect(|words| tracing::warn!("{words}"));
     Ok(place.before)
 }
