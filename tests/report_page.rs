@@ -225,10 +225,9 @@ fn figures(browser: &mut Browser) -> Vec<String> {
 
 /// Something that changes when a plot is drawn differently.
 fn drawing(browser: &mut Browser, figure: &str) -> String {
+    browser.frame();
     let look = format!(
-        "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => {{ \
-         const c = document.querySelector('{figure} canvas'); \
-         done(c ? c.toDataURL() : document.querySelector('{figure} .plot svg').innerHTML); }})))"
+        "(c => c ? c.toDataURL() : document.querySelector('{figure} .plot svg').innerHTML)(document.querySelector('{figure} canvas'))"
     );
     browser.eval(&look).as_str().expect("a drawing").to_owned()
 }

@@ -217,9 +217,16 @@ impl Browser {
         bytes_of(paper["data"].as_str().expect("a document"))
     }
 
+    /// Waits until what the last event set off is drawn. A browser on a busy machine may draw no frame where nothing changed, and is
+    /// not waited for longer than that takes at worst.
+    pub fn frame(&mut self) {
+        let drawn = "new Promise(done => { requestAnimationFrame(() => setTimeout(done, 50)); setTimeout(done, 2000); })";
+        self.eval(drawn);
+    }
+
     /// Addresses that were asked for, and errors, warnings and exceptions, since the browser started.
     pub fn heard(&mut self) -> (Vec<String>, Vec<String>) {
-        self.eval("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))");
+        self.frame();
         let (mut asked, mut wrong) = (vec![], vec![]);
         for event in &self.events {
             let of = &event["params"];
