@@ -10,6 +10,7 @@ use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::{Bytes, Document};
 use plimsoll_profiler::Header;
+use plimsoll_runtime::Checkpoint;
 use std::fs::{self, TryLockError};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -152,6 +153,21 @@ impl Study {
         })
     }
 
+    /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in which the two
+    /// differ, with both.
+    pub fn is_of(&self, holds: &str, compared: &[(&str, String, String)]) -> Result<(), Failure> {
+        let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) else {
+            return Ok(());
+        };
+        let folder = self.folder.display();
+        let message = format!("{folder} holds {holds} another {what}: {kept} there, {asked} now");
+        Err(Failure::usage(message).help(if self.checkpoint().exists() {
+            "choose another folder with --study DIR; --fresh would forget the training there, too"
+        } else {
+            "choose another folder with --study DIR, or start anew with --fresh"
+        }))
+    }
+
     /// How to come to a whole choice.
     pub fn tune_again(&self) -> String {
         let folder = self.folder.display();
@@ -259,27 +275,13 @@ impl Study {
                 Ok(None)
             }
             Ok(()) => {
-                for part in self.parts() {
+                for part in Checkpoint::unfinished(&self.checkpoint()) {
                     tracing::debug!("removing {}, which was never finished", part.display());
                     self.forget(&[part])?;
                 }
                 Ok(Some(folder))
             }
         }
-    }
-
-    /// Files beside the checkpoint, of processes that are no more, in which it was being written (`Checkpoint::save`).
-    fn parts(&self) -> Vec<PathBuf> {
-        let checkpoint = self.checkpoint();
-        let name = checkpoint.file_name().unwrap_or_default().to_string_lossy();
-        let is_dead = |file: &str| {
-            let process = file.strip_prefix(&format!(".{name}."))?.strip_suffix(".part")?;
-            let process: u32 = process.parse().ok()?;
-            Some(!Path::new(&format!("/proc/{process}")).exists())
-        };
-        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let dead = files.filter(|file| is_dead(&file.file_name().to_string_lossy()) == Some(true));
-        dead.map(|file| file.path()).collect()
     }
 
     /// The folder.

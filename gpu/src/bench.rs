@@ -215,29 +215,26 @@ pub struct Runner {
     loaded: Loaded,
     images: Vec<u8>,
     labels: Vec<u8>,
-    /// Whether the state is copied beside every iteration.
-    copies: bool,
 }
 
 impl Runner {
     /// Takes the memory and draws parameters.
     pub fn new(task: &Task, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
         let program = task.program(batch, Mode::Train)?;
-        Runner::on(task, &program, task.executor(&[(&program, schedule)])?, false)
+        Runner::on(task, &program, task.executor(&[(&program, schedule)])?)
     }
 
     /// The same for a trace with its times; the state is copied to the host beside every iteration, as in training.
     pub fn keeping_state(task: &Task, trace: &Trace, schedule: &Schedule) -> Result<Runner, Failure> {
         let program = task.program(trace.batch, Mode::Train)?;
         let before = place_of_copy(trace, schedule, state_bytes(&program)).and_then(|place| place.before);
-        Runner::on(task, &program, task.executor_keeping_state(&[(&program, schedule)], before)?, true)
+        Runner::on(task, &program, task.executor_keeping_state(&[(&program, schedule)], before)?)
     }
 
     fn on(
         task: &Task,
         program: &Program,
         (executor, mut loaded): (Executor, Vec<Loaded>),
-        copies: bool,
     ) -> Result<Runner, Failure> {
         let plan = TrainingPlan {
             network: task.network.spec.clone(),
@@ -260,7 +257,7 @@ impl Runner {
         let classes = i64::from(task.network.spec.classes);
         let labels =
             (0..program.label_count() as i64).flat_map(|i| ((i % classes) as i32).to_le_bytes()).collect();
-        Ok(Runner { executor, loaded, images, labels, copies })
+        Ok(Runner { executor, loaded, images, labels })
     }
 
     /// What was allocated.
@@ -277,7 +274,7 @@ impl Runner {
     pub fn iterate(&mut self) -> Result<Seconds, Failure> {
         self.feed()?;
         let start = Instant::now();
-        if self.copies {
+        if self.layout().state > Bytes::ZERO {
             self.executor.run_copying(&self.loaded)?;
         } else {
             self.executor.run(&self.loaded)?;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The metadata key, and what the value says it is.
 const KEY: &str = "plimsoll";
@@ -131,6 +131,19 @@ impl Checkpoint {
         Ok(Checkpoint::new(progress, regions))
     }
 
+    /// Files beside this one in which processes that are no more were saving it.
+    pub fn unfinished(path: &Path) -> Vec<PathBuf> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_dead = |file: &str| {
+            let process = file.strip_prefix(&format!(".{name}."))?.strip_suffix(".part")?;
+            let process: u32 = process.parse().ok()?;
+            Some(!Path::new(&format!("/proc/{process}")).exists())
+        };
+        let files = fs::read_dir(folder_of(path)).into_iter().flatten().flatten();
+        let dead = files.filter(|file| is_dead(&file.file_name().to_string_lossy()) == Some(true));
+        dead.map(|file| file.path()).collect()
+    }
+
     pub(crate) fn new(progress: Progress, mut regions: Vec<SavedRegion>) -> Checkpoint {
         regions.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Checkpoint { progress, regions }
@@ -148,14 +161,16 @@ impl Checkpoint {
     }
 }
 
+/// The folder that a file lies in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Writes beside the place, makes it last, moves it there.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.part", std::process::id()));
-    let beside = folder.join(beside);
+    let folder = folder_of(path);
+    let beside = folder.join(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()

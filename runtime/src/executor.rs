@@ -147,10 +147,18 @@ impl Executor {
         schedule: &Schedule,
         before: Option<CommandId>,
     ) -> Result<Loaded, RuntimeError> {
-        let copies = StateCopies::of(program, self.layout).ok_or_else(|| {
-            let expected = MemoryLayout::default().keeping_state(program).state;
-            RuntimeError::mismatch("host memory for copies of the state", expected, self.layout.state)
-        })?;
+        if program.trace.ops.iter().all(|op| op.phase != Phase::Update) {
+            return Err(RuntimeError::mismatch(
+                "program whose state is kept",
+                "one that trains",
+                "no update",
+            ));
+        }
+        let (needed, there) = (MemoryLayout::default().keeping_state(program).state, self.layout.state);
+        if there < needed {
+            return Err(RuntimeError::mismatch("host memory for copies of the state", needed, there));
+        }
+        let copies = StateCopies::of(program, self.layout);
         self.load_with(program, schedule, Some((copies, before)))
     }
 
@@ -542,7 +550,7 @@ impl Builder<'_> {
         }
         let unused = events.iter().flatten().map(|event| event.0 + 1).max().unwrap_or_default();
         let mut steps = Vec::new();
-        let mut copy = beside.map(|beside| Copy::new(beside, unused, &mut steps));
+        let mut copy = beside.map(|beside| Inserting::new(beside, unused, &mut steps));
         for (id, command) in self.schedule.numbered_commands() {
             let stream = command.stream();
             if let Some(copy) = &mut copy {
@@ -618,23 +626,21 @@ impl Builder<'_> {
 }
 
 /// A copy of the state while it is put among an iteration's steps.
-struct Copy<'a> {
+struct Inserting<'a> {
     beside: Beside<'a>,
-    /// What is copied first is out, the rest is.
-    events: [EventId; 2],
-    /// What the compute stream was made to wait for.
-    waited: [bool; 2],
-    /// Whether the rest was enqueued.
-    enqueued: bool,
+    /// What is copied first is out, and the rest is; each until the compute stream was made to wait for it.
+    events: [Option<EventId>; 2],
+    /// The event of the rest, until that was enqueued.
+    rest: Option<EventId>,
 }
 
-impl<'a> Copy<'a> {
+impl<'a> Inserting<'a> {
     /// Begins with what changes first; events from this number on are free.
-    fn new(beside: Beside<'a>, unused: u32, steps: &mut Vec<Step>) -> Copy<'a> {
-        let events = [EventId(unused), EventId(unused + 1)];
+    fn new(beside: Beside<'a>, unused: u32, steps: &mut Vec<Step>) -> Inserting<'a> {
+        let [first, rest] = [EventId(unused), EventId(unused + 1)];
         steps.extend(beside.copies.first(beside.half).map(Step::Copy));
-        steps.push(Step::Record(Stream::Offload, events[0]));
-        Copy { beside, events, waited: [false; 2], enqueued: false }
+        steps.push(Step::Record(Stream::Offload, first));
+        Inserting { beside, events: [Some(first), Some(rest)], rest: Some(rest) }
     }
 
     /// What has to stand before a command.
@@ -643,23 +649,21 @@ impl<'a> Copy<'a> {
             self.enqueue_rest(steps);
         }
         let Command::Compute { op, .. } = command else { return };
-        let updates = program.trace.ops[op.index()].phase == Phase::Update;
-        let changes_first = self.beside.copies.changes_first(&program.kernels[op.index()]);
-        if changes_first && !std::mem::replace(&mut self.waited[0], true) {
-            steps.push(Step::Wait(Stream::Compute, self.events[0]));
+        if self.beside.copies.changes_first(&program.kernels[op.index()]) {
+            steps.extend(self.events[0].take().map(|event| Step::Wait(Stream::Compute, event)));
         }
-        if updates && !std::mem::replace(&mut self.waited[1], true) {
+        if program.trace.ops[op.index()].phase == Phase::Update {
             self.enqueue_rest(steps);
-            steps.push(Step::Wait(Stream::Compute, self.events[1]));
+            steps.extend(self.events[1].take().map(|event| Step::Wait(Stream::Compute, event)));
         }
     }
 
     /// The rest of the state, at the latest before the update.
     fn enqueue_rest(&mut self, steps: &mut Vec<Step>) {
-        if !std::mem::replace(&mut self.enqueued, true) {
+        if let Some(event) = self.rest.take() {
             let Beside { copies, half, .. } = self.beside;
             steps.extend(copies.rest(half).map(Step::Copy));
-            steps.push(Step::Record(Stream::Offload, self.events[1]));
+            steps.push(Step::Record(Stream::Offload, event));
         }
     }
 }

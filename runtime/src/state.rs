@@ -148,19 +148,11 @@ pub(crate) struct StateCopies {
 }
 
 impl StateCopies {
-    /// Of a program in this memory; none where it trains nothing, or where there is no room for them.
-    pub(crate) fn of(program: &Program, layout: MemoryLayout) -> Option<StateCopies> {
+    /// Of a program that trains, in memory with room for them.
+    pub(crate) fn of(program: &Program, layout: MemoryLayout) -> StateCopies {
         let pieces = Pieces::of(program);
-        let trains = program.trace.ops.iter().any(|op| op.phase == Phase::Update);
-        let half = pieces.bytes + STAMP;
-        if !trains || layout.state.0 < 2 * half {
-            return None;
-        }
-        Some(StateCopies {
-            pieces,
-            starts: [layout.host.0, layout.host.0 + half],
-            hyper: program.hyper().offset,
-        })
+        let (first, half) = (layout.host.0, pieces.bytes + STAMP);
+        StateCopies { pieces, starts: [first, first + half], hyper: program.hyper().offset }
     }
 
     /// What is copied to a half first, because it changes before the update.

@@ -8,12 +8,12 @@ use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::training::{Manner, Trained, train};
 use crate::tuning::{TuneRequest, least, tune};
-use crate::verbs::profile::{how_known, in_words, measure};
+use crate::verbs::profile::{exact, how_known, in_words, measure};
 use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
+use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Link, Schedule};
-use plimsoll_ir::{Bytes, Seconds};
 
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -79,7 +79,6 @@ fn earlier(
         format!("{rule}, from {rate} at batch {batch}")
     };
     let device = |name: &str, threads: u32| format!("{name} with {threads} threads");
-    let bytes = |budget: Bytes| format!("{budget} ({} B)", budget.0);
     let pace = |link: Option<Link>| {
         link.map_or("as fast as it goes".to_owned(), |l| {
             let (out, back) = (l.offload_bytes_per_second.0, l.prefetch_bytes_per_second.0);
@@ -104,7 +103,7 @@ fn earlier(
             device(&task.setup.facts()?.name, task.setup.threads()),
         ),
         // Without a number it follows from the network and the device.
-        ("budget", bytes(config.budget_bytes), bytes(request.budget)),
+        ("budget", exact(config.budget_bytes), exact(request.budget)),
         ("pace of the link", pace(config.paced), pace(task.setup.link())),
         ("choice of kernels", kernels(config.kernels), kernels(task.setup.kernels())),
         ("batch", batch.to_string(), batches),
@@ -114,17 +113,7 @@ fn earlier(
             rate_of(request.rule(), request.rate.base_batch, request.rate.base_rate),
         ),
     ];
-    if let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) {
-        let folder = study.folder().display();
-        return Err(Failure::usage(format_args!(
-            "{folder} holds the choice for another {what}: {kept} there, {asked} now"
-        ))
-        .help(if study.checkpoint().exists() {
-            "choose another folder with --study DIR; --fresh would forget the training there, too"
-        } else {
-            "choose another folder with --study DIR, or start anew with --fresh"
-        }));
-    }
+    study.is_of("the choice for", &compared)?;
     Ok(Some((config, schedule)))
 }
 

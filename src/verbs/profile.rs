@@ -154,18 +154,17 @@ fn goes_on(task: &Task, budget: Bytes, study: &Study) -> Result<(), Failure> {
     let there = files::read::<Profile>(&study.profile()).ok();
     let modelled = |there: &Profile| there.machine.modelled || task.setup.model().is_some();
     let Some(there) = there.filter(modelled) else { return Ok(()) };
-    let bytes = |budget: Bytes| format!("{budget} ({} B)", budget.0);
     let compared = [
         ("network", in_words(&there.network), in_words(&task.network.spec)),
         ("device", there.machine.device, task.setup.facts()?.name),
-        ("budget", bytes(there.budget_bytes), bytes(budget)),
+        ("budget", exact(there.budget_bytes), exact(budget)),
     ];
-    let Some((what, kept, asked)) = compared.into_iter().find(|(_, kept, asked)| kept != asked) else {
-        return Ok(());
-    };
-    let folder = study.folder().display();
-    let message = format!("{folder} holds the profile of another {what}: {kept} there, {asked} now");
-    Err(Failure::usage(message).help("choose another folder with --study DIR, or start anew with --fresh"))
+    study.is_of("the profile of", &compared)
+}
+
+/// A budget to the byte.
+pub fn exact(budget: Bytes) -> String {
+    format!("{budget} ({} B)", budget.0)
 }
 
 /// A network in words that tell it from others.
