@@ -1,13 +1,18 @@
 //! What measures: per-op seconds at fractions of the largest trainable batch, and the rates of the link.
 //!
-//! The network runs under a schedule that the caller hands in with the program at a batch size: naive swapping (AccUDNN §3.2), so
-//! that one that does not fit the budget can be measured too, or keeping everything where that fits. Every op is timed by an event before and after it, on
-//! the device that will train, and what that costs is measured on its own and taken off.
+//! The network runs under a schedule that the caller hands in with the program at a batch size: the one under which it would be trained,
+//! keeping everything or a plan, since swapping empties caches and takes memory's bandwidth from ops. What such a plan is made
+//! from, before anything is known, is measured roughly (`rough.rs`) under naive swapping (AccUDNN §3.2).
+//!
+//! Every op is timed by an event before and after it, on the device that will train, and what that costs is measured on its own and
+//! taken off. Beside each such iteration one runs as training does, with nothing timed inside; both once iterations have become
+//! steady (`steady.rs`). Where the system counts for how long threads wait while others have the processors, that is noted, too:
+//! a machine that is shared is measured as if it were not.
 //!
 //! Machines drift: another process comes, a clock falls. Batch sizes are therefore measured in rounds, a few
 //! repetitions of each in turn and the order reversed every other round, so that a drift falls on all of them alike
 //! instead of looking like the effect of one batch size. Rounds go on until the median iteration of each is known well enough,
-//! or time is up. Raw samples are kept, warm-ups are not.
+//! or time is up. Raw samples are kept; what ran before iterations were steady is not.
 //!
 //! Ops that can be run in several ways are measured in each (`ways.rs`), after the rounds and with fewer repetitions.
 //!
@@ -22,14 +27,18 @@ mod error;
 mod journal;
 mod link;
 mod rounds;
+mod rough;
 mod statistics;
+mod steady;
 mod ways;
 
 pub use device::batch_samples;
 pub use error::ProfileError;
 pub use journal::Header;
 pub use rounds::{Progress, Stage};
+pub use rough::{Rough, rough_seconds};
 pub use statistics::{Centre, centre};
+pub use steady::Settling;
 pub use ways::schedule_in_way;
 
 use bench::Bench;

@@ -524,8 +524,8 @@ fn notes(profile: &Profile, model: &Model) -> Vec<String> {
     if let Some(slowdown) = model.rates().slowdown {
         let worst = slowdown.worst() - 1.0;
         notes.push(format!(
-            "An op that is bound by the device's memory takes up to {} longer beside transfers; no plan counts that, and the \
-             stated errors do.",
+            "An op that is bound by the device's memory takes up to {} longer beside transfers; its times here are those beside \
+             the transfers of a plan.",
             percent(worst)
         ));
     }

@@ -1,0 +1,127 @@
+//! Whole iterations: what training takes, what the fit leaves over of it, and the error that is stated.
+//!
+//! **What training takes.** Ops are timed with events between them; training has none. So the sum that the model must reach comes from
+//! iterations as training runs them, less what the same schedule spent in stalls and repetitions, which `simulate` adds again for
+//! each plan. Of an iteration that others disturbed, what it waited for the processor is no part.
+//!
+//! **What is left over.** A fit that is smooth over the batch size misses what was measured by a little. Measured iterations are known
+//! better than that: the median of ten scatters less than one kernel's choice of tiles moves it. So the model goes through
+//! them, straight between (in logarithms), and as far as the outermost beyond. That is what makes a refit count: the batch size that was
+//! measured is then predicted as it was measured.
+//!
+//! **The stated error.** With n batch sizes held out, off by e_1..e_n, and e ~ N(0, s^2) for a batch size like them, e / sqrt(sum(e_i^2) / n)
+//! follows Student's t with n degrees of freedom (the mean is not fitted: it is 0). So
+//!
+//! ```text
+//! P(|e| <= t_n sqrt(sum(e_i^2) / n)) = 0.9
+//! ```
+//!
+//! with t_n the 0.95 quantile. The largest of n is what was stated before: it covers one more of them with n / (n + 1), three of four for
+//! n = 3. To it is added, as the sum of two independent errors, how far single iterations scatter: between measuring and
+//! running a machine moves as far as it does from one iteration to the next.
+//!
+//! What it deliberately does not do: know schedules. What stalls and repetitions took stands in the samples.
+
+use super::{median, middle_half};
+use plimsoll_ir::profile::BatchSamples;
+use serde::Serialize;
+
+/// What the ops of an iteration of training take together, from all samples of a batch size; none where no whole iteration was run.
+pub(super) fn of_training(parts: &[&BatchSamples]) -> Option<f64> {
+    let mut compute = Vec::new();
+    for part in parts {
+        let mut other: Vec<f64> = part.other_seconds.iter().map(|s| s.0).collect();
+        let other = if other.is_empty() { 0.0 } else { median(&mut other) };
+        compute.extend(part.undisturbed_seconds().map(|whole| whole.0 - other));
+    }
+    compute.retain(|seconds| *seconds > 0.0);
+    middle_half(&mut compute)
+}
+
+/// The standard deviation of a normal distribution in median absolute deviations.
+const DEVIATIONS_IN_MADS: f64 = 1.4826;
+
+/// How far single iterations scatter about their median, as a share of it: the median over the batch sizes; 0 where none was run.
+pub(super) fn scatter<'a>(batches: impl Iterator<Item = &'a BatchSamples>) -> f64 {
+    let of_batch = |batch: &BatchSamples| {
+        let mut wholes: Vec<f64> = batch.undisturbed_seconds().map(|s| s.0).collect();
+        if wholes.is_empty() {
+            return None;
+        }
+        let middle = median(&mut wholes);
+        wholes.iter_mut().for_each(|whole| *whole = (*whole - middle).abs());
+        Some(DEVIATIONS_IN_MADS * median(&mut wholes) / middle)
+    };
+    let mut all: Vec<f64> = batches.filter_map(of_batch).collect();
+    if all.is_empty() { 0.0 } else { median(&mut all) }
+}
+
+/// The 0.95 quantiles of Student's t with 1, 2, ... degrees of freedom.
+const QUANTILES: [f64; 12] =
+    [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782];
+
+/// The relative error that nine of ten keep to, from those of batch sizes that were held out and the scatter of single iterations; none
+/// where none was held out. At most 1.
+pub(super) fn nine_of_ten(offs: &[f64], scatter: f64) -> Option<f64> {
+    let quantile = QUANTILES[offs.len().checked_sub(1)?.min(QUANTILES.len() - 1)];
+    let mean_square = offs.iter().map(|off| off * off).sum::<f64>() / offs.len() as f64;
+    Some((quantile * mean_square.sqrt()).hypot(scatter).min(1.0))
+}
+
+/// What a fit leaves over at the measured batch sizes, as logarithms of ratios.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct LeftOver {
+    /// (ln batch, ln measured / fitted), ascending.
+    logs: Vec<(f64, f64)>,
+}
+
+impl LeftOver {
+    /// Of (batch, ln measured / fitted), ascending.
+    pub fn of(left: impl Iterator<Item = (f64, f64)>) -> LeftOver {
+        LeftOver { logs: left.map(|(batch, log)| (batch.ln(), log)).collect() }
+    }
+
+    /// What the fit is to be multiplied with at a batch size.
+    pub fn factor(&self, batch: f64) -> f64 {
+        super::along(&self.logs, batch.ln()).map_or(1.0, f64::exp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::Seconds;
+
+    #[test]
+    fn what_is_left_over_is_all_of_it_where_it_was_measured_and_straight_between() {
+        let left = LeftOver::of([(8.0, 0.1), (32.0, -0.1)].into_iter());
+        for (batch, expected) in [(8.0, 0.1), (32.0, -0.1), (16.0, 0.0), (1.0, 0.1), (100.0, -0.1)] {
+            assert!((left.factor(batch).ln() - expected).abs() < 1e-12, "at {batch}: {}", left.factor(batch));
+        }
+        assert_eq!(LeftOver::default().factor(7.0), 1.0);
+    }
+
+    #[test]
+    fn an_iteration_of_training_is_taken_without_stalls_and_without_what_others_took() {
+        let seconds = |all: &[f64]| all.iter().copied().map(Seconds).collect::<Vec<_>>();
+        let samples = BatchSamples {
+            whole_seconds: seconds(&[1.0, 3.0, 1.1]),
+            waited_seconds: seconds(&[0.0, 2.0, 0.1]),
+            other_seconds: seconds(&[0.2, 0.2]),
+            ..BatchSamples::none(4)
+        };
+        let found = of_training(&[&samples]).expect("iterations were run");
+        assert!((found - 0.8).abs() < 1e-12, "{found}");
+        assert_eq!(of_training(&[&BatchSamples::none(4)]), None);
+        assert!(scatter([&samples].into_iter()) < 1e-12);
+    }
+
+    #[test]
+    fn the_error_grows_as_fewer_were_held_out_and_never_falls_below_the_scatter() {
+        assert_eq!(nine_of_ten(&[], 0.5), None);
+        assert!((nine_of_ten(&[0.01, -0.01, 0.01], 0.0).expect("three") - 0.02353).abs() < 1e-9);
+        assert!(nine_of_ten(&[0.01, 0.01], 0.0) > nine_of_ten(&[0.01; 4], 0.0));
+        assert_eq!(nine_of_ten(&[0.0; 3], 0.03), Some(0.03));
+        assert_eq!(nine_of_ten(&[3.0], 0.0), Some(1.0));
+    }
+}
