@@ -56,7 +56,9 @@ fn main() {
         let task = if *side == 0 { text_task(network, setup) } else { task(network, *side, setup) };
         if number == 0 {
             println!("{}\n", machine(&task));
-            println!("| network | batch | what | predicted | stated | confirmed | off | training | confirmed / training | pool |");
+            println!(
+                "| network | batch | what | predicted | stated | confirmed | off | training | confirmed / training | pool |"
+            );
             println!("|---|---|---|---|---|---|---|---|---|---|");
         }
         let budget = budget(&task, *largest, BUDGET);

@@ -235,7 +235,9 @@ pub fn train(
     written?;
     if seen.waited > TOLD * seen.by_the_clock {
         let share = seen.waited / seen.by_the_clock * 100.0;
-        tracing::warn!("others had the processors for {share:.0} % of training; its iteration is told without that");
+        tracing::warn!(
+            "others had the processors for {share:.0} % of training; its iteration is told without that"
+        );
     }
     Ok(Trained {
         iterations,

@@ -228,7 +228,8 @@ pub fn tune(
         let chosen = tuner.measure(&model, found.chosen, found.plan)?;
         kept = tuner.keeping_everything(&model, &chosen, kept)?;
         let all = [Some(&chosen), kept.as_ref()];
-        let off: Vec<&Ran> = all.into_iter().flatten().filter(|ran| bar.suspend(|| wants_refit(ran))).collect();
+        let off: Vec<&Ran> =
+            all.into_iter().flatten().filter(|ran| bar.suspend(|| wants_refit(ran))).collect();
         let refit = !off.is_empty() && rounds.len() < REFITS;
         rounds.push(record::round(&tuner, &model, &found.curve, &found.no_plan, &chosen.measured, refit));
         if refit {

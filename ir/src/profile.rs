@@ -264,7 +264,11 @@ impl Document for Profile {
             }
             let positive = |s: &Seconds| s.0.is_finite() && s.0 > 0.0;
             let paired = batch.waited_seconds.len() == batch.whole_seconds.len();
-            let waits = batch.waited_seconds.iter().chain(&batch.other_seconds).all(|s| s.0.is_finite() && s.0 >= 0.0);
+            let waits = batch
+                .waited_seconds
+                .iter()
+                .chain(&batch.other_seconds)
+                .all(|s| s.0.is_finite() && s.0 >= 0.0);
             if !(batch.whole_seconds.iter().all(positive) && paired && waits) {
                 let why = "a whole iteration takes more than 0 seconds, and what it waited is told of each";
                 return fault(format!("batches[{i}].whole_seconds"), why);

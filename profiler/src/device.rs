@@ -229,7 +229,12 @@ impl DeviceBench<'_, '_> {
         let loaded = match way {
             None => &prepared.loaded,
             Some(number) => {
-                &prepared.ways.iter().find(|(n, _)| *n == number).expect("one of those that can be measured").1
+                &prepared
+                    .ways
+                    .iter()
+                    .find(|(n, _)| *n == number)
+                    .expect("one of those that can be measured")
+                    .1
             }
         };
         prepared.write_input(executor, loaded)?;
@@ -374,7 +379,8 @@ pub fn batch_samples(
         _ => None,
     };
     let offloaded_bytes = Some(schedule.commands.iter().filter_map(leaves).sum());
-    let other_seconds = timelines.iter().map(|timeline| other_seconds(schedule, timeline, overhead)).collect();
+    let other_seconds =
+        timelines.iter().map(|timeline| other_seconds(schedule, timeline, overhead)).collect();
     BatchSamples { iteration_seconds, other_seconds, offloaded_bytes, ops, ..BatchSamples::none(trace.batch) }
 }
 

@@ -57,7 +57,8 @@ fn rate(program: &Program, schedule: &Schedule, timeline: &Timeline, way: Stream
     let (mut bytes, mut seconds) = (Bytes::ZERO, 0.0);
     for (id, command) in schedule.numbered_commands().filter(|(_, command)| command.stream() == way) {
         let span = timeline.spans[id.index()];
-        bytes += moved(&program.trace, command).map_or(Bytes::ZERO, |(_, piece)| Bytes(piece.end - piece.start));
+        bytes +=
+            moved(&program.trace, command).map_or(Bytes::ZERO, |(_, piece)| Bytes(piece.end - piece.start));
         seconds += span.end.0 - span.start.0;
     }
     (bytes > Bytes::ZERO && seconds > 0.0).then(|| BytesPerSecond(bytes.0 as f64 / seconds))

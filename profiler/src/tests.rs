@@ -487,7 +487,10 @@ fn a_shared_machine_is_measured_as_if_it_were_not() {
     let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
     for batch in &profile.batches {
         assert_eq!(batch.whole_seconds.len(), 6, "the median is known at once");
-        assert!(batch.whole_seconds.iter().any(|s| s.0 > 2.0 * 11e-3 * batch.batch as f64), "raw samples are kept");
+        assert!(
+            batch.whole_seconds.iter().any(|s| s.0 > 2.0 * 11e-3 * batch.batch as f64),
+            "raw samples are kept"
+        );
         for alone in batch.undisturbed_seconds() {
             assert!((alone.0 / (11e-3 * batch.batch as f64) - 1.0).abs() < 1e-9, "{alone}");
         }

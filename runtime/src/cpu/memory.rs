@@ -129,12 +129,7 @@ fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
         return Ok(Region::empty());
     }
     let length = usize::try_from(bytes.0).map_err(|_| short())?;
-    let map = MmapOptions::new().len(length).map_anon().map_err(|_| short())?;
-    if std::env::var_os("PROBE_HUGE").is_some() {
-        let _ = map.advise(memmap2::Advice::HugePage);
-    }
-    map.advise(memmap2::Advice::PopulateWrite).map_err(|_| short())?;
-    Ok(Region::of(map))
+    MmapOptions::new().len(length).populate().map_anon().map(Region::of).map_err(|_| short())
 }
 
 /// Why there is no host file, and what to do about it.

@@ -232,17 +232,6 @@ impl Worker {
         if self.pace.is_some() {
             link::wake_in_time();
         }
-        if self.stream == Stream::Compute && std::env::var_os("PROBE_FLUSH").is_some() {
-            self.threads.on_each(|| {
-                let mut control: u32 = 0;
-                // SAFETY: experiment.
-                unsafe {
-                    std::arch::asm!("stmxcsr [{}]", in(reg) &mut control);
-                    control |= 0x8040;
-                    std::arch::asm!("ldmxcsr [{}]", in(reg) &control);
-                }
-            });
-        }
         if self.stream == Stream::Compute {
             let counters = self.threads.on_each(own_counter).into_iter().flatten().collect();
             self.common.waited.get_or_init(|| Waited::of(counters));

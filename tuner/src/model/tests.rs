@@ -3,9 +3,7 @@
 use super::*;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::{
-    LinkSamples, Machine, OpSamples, ProfileKind, TransferSample, WaySamples,
-};
+use plimsoll_ir::profile::{LinkSamples, Machine, OpSamples, ProfileKind, TransferSample, WaySamples};
 use plimsoll_ir::trace::{Alternative, TraceKind};
 use proptest::prelude::*;
 
@@ -466,7 +464,14 @@ impl Training {
     }
 
     /// So many iterations, in `stall` of each of which ops wait.
-    fn iterations(&self, ops: &[Truth], batch: u64, count: usize, stall: f64, dice: &mut Dice) -> Vec<Seconds> {
+    fn iterations(
+        &self,
+        ops: &[Truth],
+        batch: u64,
+        count: usize,
+        stall: f64,
+        dice: &mut Dice,
+    ) -> Vec<Seconds> {
         let typical = self.typical(ops, batch);
         let one = |dice: &mut Dice| Seconds(typical * (self.scatter * Training::normal(dice)).exp() + stall);
         (0..count).map(|_| one(dice)).collect()
@@ -532,7 +537,9 @@ fn nine_of_ten_iterations_are_within_the_stated_error() {
             }
         }
         let (stated, off) = (median(&mut stated), median(&mut offs));
-        println!("kinks {kink}, scatter {scatter}: {within} of {asked} within; stated {stated:.4}, off {off:.4}");
+        println!(
+            "kinks {kink}, scatter {scatter}: {within} of {asked} within; stated {stated:.4}, off {off:.4}"
+        );
         assert!(within * 10 >= asked * 9, "{within} of {asked}");
         // To state anything at all would be easy.
         assert!(stated < 8.0 * off && stated < 4.0 * kink.hypot(scatter), "{stated} stated, {off} off");
