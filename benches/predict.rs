@@ -21,16 +21,16 @@ use support::{budget, in_full, in_turn, machine, middle, task, trainer, wanted};
 
 /// Network, image side (0 for a text), largest batch.
 const CASES: [(&str, u32, u64); 10] = [
-    ("lstm", 0, 24),
-    ("gpt-tiny", 0, 16),
+    ("lstm", 0, 12),
+    ("gpt-tiny", 0, 12),
     ("mobilenet_v2", 64, 12),
     ("densenet121", 32, 12),
     ("resnet18", 64, 24),
-    ("vgg16", 32, 24),
+    ("vgg16", 32, 12),
     ("alexnet", 64, 48),
-    ("resnet20", 32, 96),
-    ("resnet34", 32, 24),
-    ("googlenet", 64, 16),
+    ("resnet20", 32, 48),
+    ("resnet34", 32, 12),
+    ("googlenet", 64, 12),
 ];
 
 /// Batch sizes of plans, as shares of the largest in 24ths; the fractions that are profiled are 3, 6, 12, 16 and 24.
@@ -49,7 +49,7 @@ struct Tally {
 }
 
 fn main() {
-    let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 30) } else { (&[("resnet20", 8, 24)], 3) };
+    let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 15) } else { (&[("resnet20", 8, 24)], 3) };
     let mut tally = Tally::default();
     for (number, (network, side, largest)) in cases.iter().filter(|case| wanted(case.0)).enumerate() {
         let setup = Setup::cpu(Some(1), None, &HostPlace::Memory);

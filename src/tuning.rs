@@ -234,7 +234,7 @@ pub fn tune(
         rounds.push(record::round(&tuner, &model, &found.curve, &found.no_plan, &chosen.measured, refit));
         if refit {
             let samples = off.iter().filter_map(|ran| ran.ran.as_ref()).map(|timed| timed.samples.clone());
-            samples.for_each(|samples| take_in(profile, samples));
+            samples.for_each(|samples| take_in(&mut profile.batches, samples));
             let batches: Vec<String> = off.iter().map(|ran| ran.batch().to_string()).collect();
             bar.suspend(|| {
                 tracing::info!(
@@ -592,16 +592,43 @@ fn observed(figures: &Figures) -> Observed {
 
 /// Puts samples in the place of the profile's of the same batch size, or adds them as a new one. Older ones were measured under another
 /// plan or at another time, and would outvote them. Ways to run an op that did not run this time stay.
-fn take_in(profile: &mut Profile, new: BatchSamples) {
-    match profile.batches.iter_mut().find(|b| b.batch == new.batch) {
+fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
+    match batches.iter_mut().find(|b| b.batch == new.batch) {
         Some(known) => {
             let ops = std::mem::take(&mut known.ops).into_iter().zip(new.ops);
             let ops = ops.map(|(known, new)| known.replaced_by(new)).collect();
             *known = BatchSamples { ops, ..new };
         }
         None => {
-            profile.batches.push(new);
-            profile.batches.sort_by_key(|b| b.batch);
+            batches.push(new);
+            batches.sort_by_key(|b| b.batch);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::profile::{OpSamples, WaySamples};
+    use plimsoll_ir::trace::Phase;
+
+    fn samples(batch: u64, usual: &[f64], way: &[f64]) -> BatchSamples {
+        let seconds = |all: &[f64]| all.iter().copied().map(Seconds).collect::<Vec<_>>();
+        let way = WaySamples { name: "lean".into(), workspace_bytes: Bytes::ZERO, seconds: seconds(way) };
+        let ways = if way.seconds.is_empty() { vec![] } else { vec![way] };
+        let (name, kind) = ("a.forward".into(), "conv".into());
+        let op = OpSamples { name, kind, phase: Phase::Forward, flops: 1, seconds: seconds(usual), ways };
+        BatchSamples { whole_seconds: seconds(usual), ops: vec![op], ..BatchSamples::none(batch) }
+    }
+
+    #[test]
+    fn samples_of_a_refit_stand_in_the_place_of_older_ones() {
+        let mut batches = vec![samples(2, &[1.0, 1.0], &[3.0]), samples(8, &[4.0], &[])];
+        take_in(&mut batches, samples(4, &[2.0], &[]));
+        take_in(&mut batches, samples(2, &[1.5], &[]));
+        assert_eq!(batches.iter().map(|b| b.batch).collect::<Vec<_>>(), [2, 4, 8]);
+        assert_eq!(batches[0].whole_seconds, [Seconds(1.5)]);
+        assert_eq!(batches[0].ops[0].seconds, [Seconds(1.5)], "older ones do not outvote it");
+        assert_eq!(batches[0].ops[0].ways[0].seconds, [Seconds(3.0)], "what did not run stays");
     }
 }

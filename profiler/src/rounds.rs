@@ -148,20 +148,11 @@ fn repetitions(round: &BatchSamples) -> usize {
     round.ops.iter().map(|op| op.usual_or_most().len()).max().unwrap_or(0)
 }
 
-/// The relative standard error of the median over the repetitions: of whole iterations, and of the sum over all ops, whichever is known
-/// worse. The sum, because it is what is planned with: an op's noise counts by its share, and stalls, which the schedule makes,
-/// are not in it. Of whole iterations without what others took of the processors: so a machine that is shared is measured, too.
+/// The relative standard error of the median over whole iterations, each without what others took of the processors: so a machine that
+/// is shared is measured, too. Ops only share out what an iteration takes, and an op's noise counts by its share.
 fn uncertainty(batch: &BatchSamples) -> f64 {
     let whole: Vec<Seconds> = batch.undisturbed_seconds().collect();
-    let of_whole = centre(&whole).map_or(f64::INFINITY, |c| c.relative_error);
-    of_whole.max(uncertainty_of_ops(batch))
-}
-
-fn uncertainty_of_ops(batch: &BatchSamples) -> f64 {
-    let repetitions = batch.ops.iter().map(|op| op.usual_or_most().len()).min().unwrap_or(0);
-    let total = |r: usize| batch.ops.iter().map(|op| op.usual_or_most()[r]).sum::<Seconds>();
-    let totals: Vec<Seconds> = (0..repetitions).map(total).collect();
-    centre(&totals).map_or(f64::INFINITY, |c| c.relative_error)
+    centre(&whole).map_or(f64::INFINITY, |c| c.relative_error)
 }
 
 /// Measures until every batch size is done. Every turn is in the journal before the next begins, and what there is of one that
