@@ -75,7 +75,7 @@ fn main() {
         }
     }
     let count = tally.off.len();
-    let mut said = |what: &str, mut offs: Vec<f64>| {
+    let said = |what: &str, mut offs: Vec<f64>| {
         offs.sort_by(f64::total_cmp);
         let worst = offs.last().copied().unwrap_or_default();
         println!("{what}: median {:.1} %, worst {:.1} %", offs[offs.len() / 2] * 100.0, worst * 100.0);

@@ -287,7 +287,7 @@ fn a_journal_of_another_measurement_is_refused_with_what_differs() {
 fn ops_that_changed_since_are_refused() {
     let folder = folder();
     let request = request(&folder);
-    assert!(run(&request, &mut fake(), 5).is_err());
+    assert!(run(&request, &mut fake(), 7).is_err());
     let mut other = Fake { names: ["fc.forward", "fc.backward_data"], ..fake() };
     let refused = run(&request, &mut other, usize::MAX);
     assert!(
