@@ -3,6 +3,8 @@
 //! **What training takes.** Ops are timed with events between them; training has none. So the sum that the model must reach comes from
 //! iterations as training runs them, less what the same schedule spent in stalls and repetitions, which `simulate` adds again for
 //! each plan. Of an iteration that others disturbed, what it waited for the processor is no part.
+//! Nobody counts how much of a stall was a transfer that waited for a processor; others only lengthen stalls, so that the shortest
+//! of a batch size counts.
 //!
 //! **What is left over.** A fit that is smooth over the batch size misses what was measured by a little. Measured iterations are known
 //! better than that: the median of ten scatters less than one kernel's choice of tiles moves it. So the model goes through
@@ -33,8 +35,7 @@ use serde::Serialize;
 pub(super) fn of_training(parts: &[&BatchSamples]) -> Option<f64> {
     let mut compute = Vec::new();
     for part in parts {
-        let mut other: Vec<f64> = part.other_seconds.iter().map(|s| s.0).collect();
-        let other = if other.is_empty() { 0.0 } else { median(&mut other) };
+        let other = part.other_seconds.iter().map(|s| s.0).reduce(f64::min).unwrap_or(0.0);
         compute.extend(part.undisturbed_seconds().map(|whole| whole.0 - other));
     }
     compute.retain(|seconds| *seconds > 0.0);
@@ -113,7 +114,7 @@ mod tests {
         let samples = BatchSamples {
             whole_seconds: seconds(&[1.0, 3.0, 1.1]),
             waited_seconds: seconds(&[0.0, 2.0, 0.1]),
-            other_seconds: seconds(&[0.2, 0.2]),
+            other_seconds: seconds(&[0.9, 0.2, 0.7]),
             ..BatchSamples::none(4)
         };
         let found = of_training(&[&samples]).expect("iterations were run");
