@@ -67,6 +67,7 @@ tricks! {
     Plimsoll: Heat "heat" "take changes that are slightly worse, with falling probability";
     Plimsoll: Trade "trade" "keep what is dear to make again and give up what is cheap, in one change";
     Plimsoll: Exchange "exchange" "let two decisions change places";
+    Plimsoll: Early "early" "make again before an earlier op than the one that asks for it, where there is more room";
     Plimsoll: Blocks "blocks" "decide the like tensors of equal blocks alike, in one change";
     Plimsoll: Crowded "crowded" "change what is there where most memory is lacking";
     Plimsoll: Dust "dust" "decide nothing about tensors that are tiny beside the pool";

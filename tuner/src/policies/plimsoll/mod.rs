@@ -47,6 +47,16 @@ const ANEW: u64 = 2;
 
 /// Where still nothing as fast as that has addresses, such parts of the pool are left free at every op, one after the other.
 const SPARE: [u64; 5] = [50, 25, 16, 11, 8];
+const SPARE_RUNS: u32 = 3;
+
+/// After so many runs without anything that fits the search begins from what does.
+const MISSES: u32 = 4;
+
+/// So many times the usual looks at most are spent on the addresses of one plan.
+const MOST_EFFORT: u64 = 8;
+
+/// A plan this near the bound is not worth another search.
+const GOOD: f64 = 1.03;
 
 /// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
 const COARSE: u64 = 12;
@@ -239,8 +249,9 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<(bool, Vec
     let very = largest > pool / VERY_COARSE && ops <= FEW_OPS;
     let runs = (PIECE_OPS / ops).clamp(PIECE_RUNS, RUNS);
     // Where ops run again, what is made whole mostly does as well as pieces.
-    for (of_use, chunks) in [(very || (coarse && !recompute), 1), (very, CHUNKS)] {
-        if pieces && of_use && !search.late && !candidates.settled() {
+    let poor = |candidates: &Candidates| candidates.fastest() > candidates.bound * GOOD;
+    for (of_use, chunks) in [(very || coarse && !recompute, 1), (very, CHUNKS)] {
+        if pieces && (of_use || coarse && poor(candidates)) && !search.late && !candidates.settled() {
             search.allow_pieces(chunks);
             address(task, &values, &mut search, candidates, runs)?;
         }
@@ -257,12 +268,18 @@ fn address(
     candidates: &mut Candidates,
     runs: u64,
 ) -> Result<(), PlanError> {
-    let mut tries = Tries { task, values, packing: Packing::default(), lowest: f64::INFINITY };
+    let mut tries = Tries { task, values, packing: Packing::default(), effort: 1, lowest: f64::INFINITY };
     // What did not fit last, and how often the search came back with it.
     let mut missed: Option<Decisions> = None;
-    let (mut repeats, mut anew) = (0u32, 0);
+    let (mut repeats, mut anew, mut misses) = (0u32, 0, 0);
     for run in 0..runs {
         let (cost, tried) = tries.next(search, candidates)?;
+        if cost.overflow > 0 && tries.lowest.is_infinite() {
+            misses += 1;
+            if misses == MISSES {
+                search.begin_safely();
+            }
+        }
         if cost.seconds > tries.lowest * LOST && anew < ANEW && task.request.uses(Trick::Anew) {
             anew += 1;
             search.begin_anew();
@@ -284,11 +301,18 @@ fn address(
         return Ok(());
     }
     for part in SPARE {
-        if candidates.fastest() <= tries.lowest * LOST || search.late {
+        let fastest = candidates.fastest();
+        let missed = tries.lowest.is_infinite() || fastest > tries.lowest * LOST;
+        if search.late || !(missed || fastest > candidates.bound * GOOD) {
             break;
         }
         search.leave(task.pool / part);
-        tries.next(search, candidates)?;
+        for _ in 0..SPARE_RUNS {
+            tries.next(search, candidates)?;
+            if search.late || !search.narrow() {
+                break;
+            }
+        }
     }
     Ok(())
 }
@@ -298,6 +322,8 @@ struct Tries<'a> {
     task: &'a Task<'a>,
     values: &'a Values,
     packing: Packing,
+    /// How many times the usual looks an address may take.
+    effort: u64,
     /// The least seconds of what was found, addresses or not.
     lowest: f64,
 }
@@ -331,13 +357,16 @@ impl Tries<'_> {
         if !self.task.request.uses(Trick::Packing) {
             self.packing = Packing::default();
         }
-        let looks = 1_000_000 + 6_000 * self.task.trace.ops.len() as u64;
+        let looks = self.effort * (1_000_000 + 6_000 * self.task.trace.ops.len() as u64);
         let margins = search.margins().to_vec();
         let decisions = found.decisions;
         let (realised, excess) =
             self.task.realise_decisions(self.values, &decisions, &margins, looks, &mut self.packing)?;
         let fits = matches!(realised, Realised::Fits(_));
         candidates.offer(realised);
+        // Where nothing else comes near, addresses are worth more work.
+        let wanting = candidates.fastest() > self.lowest * LOST;
+        self.effort = if fits || !wanting { 1 } else { (2 * self.effort).min(MOST_EFFORT) };
         Ok((cost, if fits { Tried::Done } else { Tried::Misses { decisions, excess } }))
     }
 }
