@@ -28,7 +28,7 @@ use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, 
 use crate::both::{Expired, beside};
 use crate::bound::{least_moved, offload_bound};
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Status, Witness};
+use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Shortage, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
 use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
@@ -95,7 +95,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let allow = task.request.allow;
     let least = if allow.recompute { 0 } else { least_moved(task.trace, task.request.budget).0 };
     let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
-    candidates.offer(keep(task)?);
+    candidates.offer(keep(task, task.thorough())?);
     let (mut late, mut early, mut asked) = (false, Vec::new(), None);
     let others = task.request.uses(Trick::Policies);
     if !candidates.settled() {
@@ -215,6 +215,10 @@ impl Candidates {
     fn choose(mut self) -> Realised {
         match (self.best(), self.short) {
             (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
+            // That some decisions need more does not mean that all do.
+            (None, Some(short)) if short.why == Shortage::Policy => {
+                Realised::Short(Witness { why: Shortage::Tried, ..short })
+            }
             (None, Some(short)) => Realised::Short(short),
             (None, None) => unreachable!("keep was offered, and nothing is slow before anything fits"),
         }
