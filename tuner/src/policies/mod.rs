@@ -48,7 +48,8 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     };
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
-        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal | Policy::Plimsoll => {
+        Policy::Plimsoll if recompute || !swap => trace.fastest_seconds(),
+        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => bound,
