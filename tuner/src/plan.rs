@@ -301,21 +301,36 @@ pub enum Shortage {
     Start,
     /// What this policy leaves on the device while the op runs: another policy may fit.
     Policy,
-    /// The bytes fit, but no addresses were found that do: `needs` is the smallest pool that was found. A little more
-    /// budget helps.
+    /// What the leanest decisions that were tried leave on the device while the op runs. It is not proved that others need as
+    /// much.
+    Tried,
+    /// The bytes fit, but no addresses were found that do: `needs` is the smallest pool that was found, with the resident
+    /// bytes. It is not proved that there is no smaller one.
     Addresses,
+}
+
+impl Shortage {
+    /// Whether no plan of any kind fits.
+    pub fn is_proved(self) -> bool {
+        matches!(self, Shortage::Floor | Shortage::Start)
+    }
 }
 
 impl fmt::Display for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Witness { op, name, needs, short_by, why } = self;
-        let what = match why {
-            Shortage::Floor => "touches",
-            Shortage::Start => "comes after a start with, in tensors on the device,",
-            Shortage::Policy => "needs, under this policy,",
-            Shortage::Addresses => "needs, with addresses,",
-        };
-        write!(f, "`{name}` ({op}) {what} {needs}, {short_by} more than the budget")
+        let over = format!("{needs}, {short_by} more than the budget");
+        match why {
+            Shortage::Floor => write!(f, "`{name}` ({op}) touches {over}"),
+            Shortage::Start => {
+                write!(f, "`{name}` ({op}) comes after a start with, in tensors on the device, {over}")
+            }
+            Shortage::Policy => write!(f, "`{name}` ({op}) needs, under this policy, {over}"),
+            Shortage::Tried => write!(f, "`{name}` ({op}) needs, in the leanest plan that was tried, {over}"),
+            Shortage::Addresses => {
+                write!(f, "the tensors fit, but the tightest addresses that were found for them take {over}")
+            }
+        }
     }
 }
 

@@ -48,20 +48,21 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     };
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
-        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal | Policy::Plimsoll => {
+        Policy::Plimsoll if recompute || !swap => trace.fastest_seconds(),
+        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => bound,
     };
     let task = Task { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
     let realised = match policy {
-        Policy::Keep => keep(&task)?,
+        Policy::Keep => keep(&task, task.exhaustive())?,
         Policy::Naive => naive::realise(&task)?,
         Policy::Accudnn => accudnn::realise(&task)?,
         Policy::VdnnAll => vdnn::realise(&task, vdnn::Layers::All)?,
         Policy::VdnnConv => vdnn::realise(&task, vdnn::Layers::Conv)?,
         Policy::VdnnDyn => vdnn::dynamic(&task)?,
-        Policy::LayrubIntra => keep(&task)?,
+        Policy::LayrubIntra => keep(&task, task.exhaustive())?,
         Policy::LayrubInter | Policy::LayrubHybrid => layrub::inter(&task)?,
         Policy::Greedy => greedy::realise(&task)?,
         Policy::DynProg => dynprog::realise(&task)?,
@@ -76,11 +77,11 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     Ok(task.outcome(realised, Status::Feasible))
 }
 
-/// Everything stays on the device.
-pub(crate) fn keep(task: &Task<'_>) -> Result<Realised, PlanError> {
+/// Everything stays on the device, at addresses that are looked for with so many looks: once at aligned ones, once at any.
+pub(crate) fn keep(task: &Task<'_>, looks: u64) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideAll, &|_| 1);
     // Everything stands on the addresses here, and there is nothing else to try.
-    let attempt = Attempt { work: task.thorough(), ..GIVEN[1] };
+    let attempt = Attempt { work: looks, ..GIVEN[1] };
     let attempts = [attempt, Attempt { alignment: 1, ..attempt }];
     task.realise(&gaps, &vec![false; gaps.gaps.len()], &attempts)
 }

@@ -1,7 +1,8 @@
 //! The planner of this house: what to keep, to swap and to make again so that the iteration takes least time within the
 //! budget; of the plans that take equally long the one that moves the fewest bytes.
 //!
-//! 1. *Seeds* (`seeds.rs`): the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
+//! 0. *The first plan* (`first.rs`): one pass, in milliseconds. It is the answer where time is up at once.
+//! 1. *Seeds* (`seeds.rs`): that pass, the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
 //!    networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
 //! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
 //!    falling probability (simulated annealing). Judged by [`crate::walk`] and [`crate::windows`]. It ends at the bound.
@@ -20,15 +21,16 @@
 mod anytime;
 mod blocks;
 mod copies;
+mod first;
 mod moves;
 mod search;
 mod seeds;
 
 use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
 use crate::both::{Expired, beside};
-use crate::bound::{least_moved, offload_bound};
+use crate::bound::{least_moved, lower_bound_within, offload_bound};
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Status, Witness};
+use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Shortage, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
 use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
@@ -101,11 +103,33 @@ const LAST: Realise = superneurons::realise;
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
 
+/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let PlanRequest { budget, link, allow, limits, anytime, .. } = *task.request;
+    let mut first = None;
+    if anytime || limits.is_expired() {
+        first = first::plan(task, &Values::new(task.trace, Bytes(task.pool), allow))?;
+        if limits.is_expired()
+            && let Some(first) = first
+        {
+            return Ok(task.outcome(Realised::Fits(first), Status::OutOfTime));
+        }
+    }
+    let bound = lower_bound_within(task.trace, budget, &link, allow, &limits);
+    if limits.is_expired()
+        && let Some(first) = first
+    {
+        let task = Task { bound, ..*task };
+        return Ok(task.outcome(Realised::Fits(first), Status::OutOfTime));
+    }
+    decide_after(&Task { bound, ..*task }, first)
+}
+
+fn decide_after(task: &Task<'_>, first: Option<Fitting>) -> Result<Outcome, PlanError> {
     let allow = task.request.allow;
     let least = if allow.recompute { 0 } else { least_moved(task.trace, task.request.budget).0 };
     let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
-    candidates.offer(keep(task)?);
+    candidates.offer(keep(task, task.thorough())?);
     let (mut late, mut early, mut asked) = (false, Vec::new(), None);
     let others = task.request.uses(Trick::Policies);
     if !candidates.settled() {
@@ -118,7 +142,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
             LAST(&Task { trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) })
         };
         let search = || {
-            let searched = search_all(task, &mut candidates);
+            let searched = search_all(task, &mut candidates, first);
             let wanted = searched.as_ref().is_ok_and(|(late, _)| !late) && !candidates.settled();
             (searched, wanted)
         };
@@ -142,6 +166,10 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
             None if allow.swap => candidates.offer_all(task, &[LAST], &mut late)?,
             None => {}
         }
+    }
+    if candidates.found.is_empty() && late {
+        let values = Values::new(task.trace, Bytes(task.pool), allow);
+        candidates.found.extend(first::plan(task, &values)?);
     }
     if candidates.found.is_empty() && allow.swap {
         // Everything that can leave does.
@@ -225,6 +253,10 @@ impl Candidates {
     fn choose(mut self) -> Realised {
         match (self.best(), self.short) {
             (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
+            // That some decisions need more does not mean that all do.
+            (None, Some(short)) if short.why == Shortage::Policy => {
+                Realised::Short(Witness { why: Shortage::Tried, ..short })
+            }
             (None, Some(short)) => Realised::Short(short),
             (None, None) => unreachable!("keep was offered, and nothing is slow before anything fits"),
         }
@@ -232,8 +264,12 @@ impl Candidates {
 }
 
 /// Tells whether time was up before the search was done, and gives the whole plans that were made in case it would be.
-fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<(bool, Vec<Fitting>), PlanError> {
-    let early = if task.request.anytime { Some(Early::new(task)?) } else { None };
+fn search_all(
+    task: &Task<'_>,
+    candidates: &mut Candidates,
+    first: Option<Fitting>,
+) -> Result<(bool, Vec<Fitting>), PlanError> {
+    let early = if task.request.anytime { Some(Early::new(task, first)?) } else { None };
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
     let mut search = Search::new(task, &values, evaluations, usize::MAX);

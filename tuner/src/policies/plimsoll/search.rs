@@ -1,6 +1,7 @@
 //! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
 
 use super::anytime::{self, Early};
+use super::first;
 use super::moves::{Change, Move};
 use super::seeds::{seeds, solutions};
 use super::{HAIR, SAME};
@@ -185,8 +186,9 @@ impl<'a> Search<'a> {
             last => {
                 let share = if last.is_some() { share / ONCE_MORE } else { share };
                 let seeds = seeds(self.task, self.values, &self.solutions, self.pieces);
-                let seeds =
-                    seeds.into_iter().chain(self.copies.clone()).chain(last.map(|last| last.decisions));
+                let first = first::decisions(self.task, self.values);
+                let seeds = seeds.into_iter().chain([first]);
+                let seeds = seeds.chain(self.copies.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
                 let mut seeds: Vec<Found> =
                     seeds.map(|seed| self.found(Decisions { chunks, ..seed })).collect();
@@ -222,6 +224,14 @@ impl<'a> Search<'a> {
             return lighter;
         }
         found
+    }
+
+    /// A short search from these decisions, with so many bytes left free by op.
+    pub fn improve(&mut self, decisions: Decisions, evaluations: u64, margins: &[u64]) -> Found {
+        self.margins.copy_from_slice(margins);
+        self.strictness = 4.0 * LENIENT;
+        let from = self.found(decisions);
+        self.anneal(evaluations, COLD, from)
     }
 
     /// Gives addresses to what was found, where whole plans are asked for on the way and it is faster than those so far.

@@ -148,7 +148,7 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
 
 /// Values that are made of each other, with none between them that is there, are made again all at once and then stay. Keeps
 /// some of them, so that such a chain takes no more than so many bytes.
-fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
+pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
     let count = values.tensor.len();
     let mut chains = Chains { next: (0..count as u32).collect(), bytes: vec![0; count] };
     let mut gone = vec![false; count];
