@@ -21,6 +21,7 @@
 mod anytime;
 mod blocks;
 mod copies;
+mod fewer;
 mod first;
 mod moves;
 mod search;
@@ -49,13 +50,12 @@ const ANEW: u64 = 2;
 
 /// Where still nothing as fast as that has addresses, such parts of the pool are left free at every op, one after the other.
 const SPARE: [u64; 5] = [50, 25, 16, 11, 8];
-const SPARE_RUNS: u32 = 3;
 
 /// After so many runs without anything that fits the search begins from what does.
 const MISSES: u32 = 4;
 
 /// So many times the usual looks at most are spent on the addresses of one plan.
-const MOST_EFFORT: u64 = 8;
+const MOST_EFFORT: u64 = 4;
 
 /// A plan this near the bound is not worth another search.
 const GOOD: f64 = 1.03;
@@ -142,7 +142,15 @@ fn decide_after(task: &Task<'_>, first: Option<Fitting>) -> Result<Outcome, Plan
             LAST(&Task { trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) })
         };
         let search = || {
-            let searched = search_all(task, &mut candidates, first);
+            let mut searched = search_all(task, &mut candidates, first);
+            if let Ok((late @ false, _)) = &mut searched
+                && task.request.uses(Trick::Fewer)
+            {
+                match fewer::offer(task, &mut candidates) {
+                    Ok(end) => *late = end,
+                    Err(fault) => searched = Err(fault),
+                }
+            }
             let wanted = searched.as_ref().is_ok_and(|(late, _)| !late) && !candidates.settled();
             (searched, wanted)
         };
@@ -339,16 +347,11 @@ fn address(
     for part in SPARE {
         let fastest = candidates.fastest();
         let missed = tries.lowest.is_infinite() || fastest > tries.lowest * LOST;
-        if search.late || !(missed || fastest > candidates.bound * GOOD) {
+        if search.late || !missed {
             break;
         }
         search.leave(task.pool / part);
-        for _ in 0..SPARE_RUNS {
-            tries.next(search, candidates)?;
-            if search.late || !search.narrow() {
-                break;
-            }
-        }
+        tries.next(search, candidates)?;
     }
     Ok(())
 }
@@ -393,7 +396,8 @@ impl Tries<'_> {
         if !self.task.request.uses(Trick::Packing) {
             self.packing = Packing::default();
         }
-        let looks = self.effort * (1_000_000 + 6_000 * self.task.trace.ops.len() as u64);
+        let ops = self.task.trace.ops.len() as u64;
+        let looks = self.effort * ((10_000 * ops).min(1_000_000) + 6_000 * ops);
         let margins = search.margins().to_vec();
         let decisions = found.decisions;
         let (realised, excess) =
