@@ -84,6 +84,11 @@ impl Values {
         self.values.len() - 1
     }
 
+    /// The bytes that an op touches, and its leanest workspace.
+    pub fn touched(&self, op: usize) -> u64 {
+        self.touched[op]
+    }
+
     /// By op: the bytes that are in use while it runs when nothing is swapped or made again, without the resident ones.
     pub fn in_use(&self) -> Vec<u64> {
         let count = self.touched.len();

@@ -26,7 +26,7 @@ mod seeds;
 
 use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
 use crate::both::{Expired, beside};
-use crate::bound::{least_moved, offload_bound};
+use crate::bound::{least_moved, quick_offload_bound};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
@@ -121,7 +121,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if late {
         candidates.found.append(&mut early);
     }
-    let offloading = offload_bound(task.trace, task.request.budget, &task.request.link).0;
+    let PlanRequest { budget, link, limits, .. } = task.request;
+    let offloading = quick_offload_bound(task.trace, *budget, link, limits).0;
     if others && allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
         candidates.offer_all(task, &OFFLOADING, &mut late)?;
     }
