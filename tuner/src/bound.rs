@@ -1,13 +1,15 @@
 //! Times below which no schedule can be, whatever it does and in which order.
 //!
-//! [`lower_bound`] is the sharpest that is known for what a plan is allowed. It is the largest of four:
+//! [`lower_bound`] is the sharpest that is known for what a plan is allowed. It is the largest of five:
 //!
 //! - the sum of all ops' fastest seconds, for every schedule;
 //! - [`offload_bound`], for schedules that only offload;
 //! - the windows of `bound/windows.rs`, along the whole trace, for schedules that only offload;
-//! - the linear program of [`joint`], for every schedule; sharper, for those that only offload, or only recompute.
+//! - the linear program of [`joint`], for every schedule; sharper, for those that only offload, or only recompute;
+//! - the program over several instants of `bound/several.rs`, for those that only recompute, and for every schedule where
+//!   much can only be swapped.
 //!
-//! All four let tensors be moved in pieces of any size: they hold for schedules of pieces and for those of whole tensors.
+//! All five let tensors be moved in pieces of any size: they hold for schedules of pieces and for those of whole tensors.
 //!
 //! # Offloading only, in a formula
 //!
@@ -28,8 +30,10 @@
 //! allowed.
 
 mod cut;
+mod first_order;
 pub mod joint;
 mod master;
+mod several;
 mod simplex;
 mod values;
 mod windows;

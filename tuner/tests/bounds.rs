@@ -7,9 +7,10 @@ mod common;
 use common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{Random, random_schedule, random_trace, random_trace_of};
+use plimsoll_ir::testing::{Random, chain_trace, random_schedule, random_trace, random_trace_of};
 use plimsoll_ir::trace::{Tensor, TensorKind, Trace};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, TensorId};
+use plimsoll_tuner::bound::joint::relax;
 use plimsoll_tuner::bound::{lower_bound, lower_bound_within, offload_bound};
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};
 use std::path::Path;
@@ -214,6 +215,39 @@ fn what_is_proved_when_time_is_up_is_a_bound() {
         assert_eq!(before, full, "{seed}");
     }
     assert!(sharper > 20, "{sharper}");
+}
+
+#[test]
+fn several_instants_say_more_than_one() {
+    let again = Allow { recompute: true, swap: false, pieces: true };
+    let link = Link::symmetric(BytesPerSecond(1e9));
+    let (mut more, mut most) = (0, 1.0f64);
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        // Chains that run again, and chains with weights that come and go.
+        let (mut trace, allow) =
+            (chain_trace(6 + seed as usize % 20), if seed % 2 == 0 { again } else { Allow::default() });
+        if allow.swap {
+            let ops = trace.ops.len();
+            for i in 0..ops / 2 {
+                let id = TensorId::new(trace.tensors.len());
+                let (name, bytes) = (format!("weight{i}"), Bytes(4096 * random.below(100)));
+                trace.tensors.push(Tensor { name, bytes, kind: TensorKind::Other });
+                trace.ops[i].reads.push(id);
+                trace.ops[ops - 1 - i].reads.push(id);
+            }
+        }
+        let (floor, peak) =
+            (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
+        let budget = floor + Bytes((peak - floor).0 / 4);
+        let one = relax(&trace, budget, &link, Allow { swap: true, ..allow }, &Limits::default()).bound;
+        let now = lower_bound(&trace, budget, &link, allow);
+        assert!(now.0 >= one.0 * (1.0 - 1e-6), "{seed}: {now} of {one}");
+        more += u32::from(now.0 > one.0 * 1.005);
+        most = most.max(now / one);
+    }
+    println!("{more} of 40, at most {most}");
+    assert!(more > 10, "{more} of 40, at most {most}");
 }
 
 /// One line of the prototype's bounds.

@@ -82,11 +82,12 @@
 //! set of prices proves a bound (Lagrange's), however it was found: a solver's error cannot make the bound wrong, only
 //! weak.
 //!
-//! What this file does not do: choose p among all ops of a long trace; take several instants into one program; know that
-//! what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
+//! What this file does not do: choose p among all ops of a long trace; take several instants into one program, as
+//! [`super::several`] does; know that what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
 
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
+use super::several::{self, Question};
 use super::values::{Instant, Values, Wanted};
 use crate::plan::{Allow, Limits};
 use plimsoll_ir::schedule::Link;
@@ -98,6 +99,8 @@ use std::cmp::Reverse;
 const CLOSE: f64 = 2e-6;
 /// Where nothing is swapped, lacking everything that is wanted costs so many times the seconds of all ops.
 const LACK: f64 = 1e3;
+/// Several instants are looked at where what can only be swapped is such a share of what is wanted.
+const FIXED: f64 = 0.15;
 /// Columns of one instant at most.
 const COLUMNS: usize = 120;
 /// Fewer where they and the ops multiply to more than this, as every column has a few bytes for every op.
@@ -307,6 +310,16 @@ impl<'a> Search<'a> {
         Search { all, link, swap: allow.swap, room, scale: if total > 1e-200 { total } else { 1.0 }, limits }
     }
 
+    /// Whether much of what is wanted after an op can only be swapped, as weights: then several instants say more than one.
+    fn is_fixed(&self, op: Option<usize>) -> bool {
+        let Some(op) = op else { return false };
+        let instant = Instant::new(&self.all, op);
+        let sum = |fixed: bool| -> f64 {
+            instant.wanted.iter().filter(|v| !fixed || v.maker.is_none()).map(|v| v.bytes).sum()
+        };
+        sum(true) > FIXED * sum(false)
+    }
+
     /// The largest bound of the ops that are tried, divided by the scale, and the op that gives it; none where that is
     /// no more than the sum of all seconds, or than what is known.
     fn sharpest(&self, known: Seconds) -> (f64, Option<usize>) {
@@ -355,10 +368,16 @@ pub(super) fn bound_above(
     limits: &Limits<'_>,
 ) -> Seconds {
     let search = Search::new(trace, budget, link, allow, limits);
-    let (bound, _) = search.sharpest(known);
+    let (bound, op) = search.sharpest(known);
     let twice = 2.0 * search.all.until[search.all.seconds.len()];
     // Beyond that no schedule that swaps nothing fits.
-    known.max(Seconds(if allow.swap { bound * search.scale } else { (bound * search.scale).min(twice) }))
+    let one = known.0.max(if allow.swap { bound * search.scale } else { (bound * search.scale).min(twice) });
+    let Search { all, room, .. } = &search;
+    let question = Question { all, link, swap: allow.swap, room: *room, known: one };
+    let worth = allow.recompute && one > 0.0 && one.is_finite() && (!allow.swap || search.is_fixed(op));
+    let several = if worth { several::bound(&question, op, limits) } else { 0.0 };
+    // Sums of many numbers are a hair off.
+    Seconds(one.max(several * (1.0 - 1e-9)))
 }
 
 /// What the program does about the values that an op leaves: a seed for a plan.

@@ -165,10 +165,9 @@ fn a_trace_worked_out_by_hand() {
     assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
     assert!((bound(&hand_made(true), Bytes(177), &link, SWAP, &ENDLESS).0 - 18.0).abs() < 1e-4);
     assert_eq!(bound(&hand_made(true), Bytes(217), &link, BOTH, &ENDLESS), Seconds(15.0));
-    // Without swapping 3 / 9 of op 0 run again, with so much of its input kept: 3 and a third of 33 and a third bytes more
-    // that have no room.
+    // Without swapping 0.4 of op 0 run again: at the end of op 1, which touches its input, 60 bytes have room.
     let again = bound(&hand_made(true), Bytes(177), &link, AGAIN, &ENDLESS);
-    assert!((again.0 - (15.0 + 1.0 / 3.0)).abs() < 1e-4, "{again}");
+    assert!((again.0 - 15.4).abs() < 1e-4, "{again}");
     // And where nothing can run again there is no schedule.
     assert_eq!(bound(&hand_made(false), Bytes(177), &link, AGAIN, &ENDLESS), Seconds(30.0));
 }
