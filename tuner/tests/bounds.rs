@@ -130,7 +130,7 @@ fn no_policy_beats_a_bound() {
         }
     }
     println!("bounds above the ops' seconds, and reached: {sums:?}");
-    assert!(sums[0].iter().all(|count| *count > 5), "{sums:?} plans are a test of the bounds: too few");
+    assert!(sums[0].iter().all(|count| *count > 2), "{sums:?} plans are a test of the bounds: too few");
 }
 
 #[test]
