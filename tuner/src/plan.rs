@@ -9,7 +9,6 @@
 //!
 //! The same request gives the same plan, unless a deadline cut the search short.
 
-use crate::bound::offload_bound;
 use crate::lower::LowerError;
 use crate::policies;
 use crate::tricks::Tricks;
@@ -258,7 +257,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makespan over bound, less 1: 0 for a plan that none can beat which does only what [`Plan::bound`] holds for.
+    /// Makespan over bound, less 1: 0 for a plan that none can beat which does only what [`Plan::bound`] holds for. It means
+    /// nothing where the status is [`Status::Unknown`].
     pub fn gap(&self) -> f64 {
         if self.bound > Seconds::ZERO { (self.makespan / self.bound - 1.0).max(0.0) } else { 0.0 }
     }
@@ -275,6 +275,18 @@ pub enum Status {
     Feasible,
     /// The best when time was up.
     OutOfTime,
+    /// The trace's ops take no time, as those that were never measured: how good it is cannot be known.
+    Unknown,
+}
+
+impl Status {
+    /// What of this can be said of a plan for a trace.
+    pub(crate) fn of(self, trace: &Trace) -> Status {
+        match self {
+            Status::Optimal | Status::Feasible if trace.fastest_seconds() == Seconds::ZERO => Status::Unknown,
+            known => known,
+        }
+    }
 }
 
 /// Why there is no plan: what needs more memory than the budget.
@@ -442,6 +454,9 @@ pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanErr
     if let Some(witness) = hopeless(trace, request.budget) {
         return Ok(Outcome::Infeasible(witness));
     }
-    let bound = offload_bound(trace, request.budget, &request.link);
-    policies::decide(trace, request, bound)
+    let mut outcome = policies::decide(trace, request)?;
+    if let Outcome::Planned(plan) = &mut outcome {
+        plan.status = plan.status.of(trace);
+    }
+    Ok(outcome)
 }

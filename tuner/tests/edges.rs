@@ -7,6 +7,7 @@ use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
+use plimsoll_tuner::frontier::{Point, carry};
 use plimsoll_tuner::policies::accudnn::{Reading, judge, satisfies};
 use plimsoll_tuner::values::Values;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, plan};
@@ -213,6 +214,29 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
         let plan = planned(&trace, &request).expect("it fits");
         assert_eq!((plan.status, plan.gap()), (status, gap), "{recomputable} {budget}");
     }
+}
+
+#[test]
+fn nothing_is_known_of_a_trace_whose_ops_take_no_time() {
+    let mut trace = trace(&[100, 100], &[(&[0], &[]), (&[], &[1]), (&[0], &[])]);
+    let at = |trace: &Trace, policy| {
+        let request = request(Bytes(110), 50.0, Duplex::Full, policy);
+        planned(trace, &request).expect("it fits").status
+    };
+    assert_eq!(at(&trace, Policy::Plimsoll), Status::Optimal);
+    trace.ops.iter_mut().for_each(|op| op.seconds = Seconds::ZERO);
+    for policy in [Policy::Plimsoll, Policy::Naive, Policy::Optimal] {
+        assert_eq!(at(&trace, policy), Status::Unknown, "{policy}");
+    }
+    // Nor where a plan is that of another budget.
+    let mut whole = request(Bytes(210), 50.0, Duplex::Full, Policy::Keep);
+    whole.allow.recompute = false;
+    let points = [210, 1000].map(|budget| Point {
+        budget: Bytes(budget),
+        outcome: plan(&trace, &PlanRequest { budget: Bytes(budget), ..whole }).expect("a sound request"),
+    });
+    let carried = carry(&trace, &whole, points.to_vec()).expect("a sound request");
+    assert!(carried.iter().all(|p| p.outcome.plan().is_some_and(|p| p.status == Status::Unknown)));
 }
 
 #[test]

@@ -28,7 +28,7 @@ mod stages;
 pub mod superneurons;
 pub mod vdnn;
 
-use crate::bound::{lower_bound_within, unbeatable};
+use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use crate::realise::{Attempt, Fitting, GIVEN, Realised, Task};
@@ -36,7 +36,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Runs a request's policy. The request was checked, and its budget is not below the floor.
-pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -> Result<Outcome, PlanError> {
+pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
     let pool = request.budget.0 - trace.resident_bytes.0;
     let Allow { swap, recompute, .. } = request.allow;
     let allowed = match request.policy {
@@ -52,7 +52,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
         Policy::Memonger | Policy::SuperNeurons | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
-        _ => bound,
+        _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),
     };
     let task = Task { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
     let realised = match policy {

@@ -29,7 +29,7 @@ mod seeds;
 
 use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
 use crate::both::{Expired, beside};
-use crate::bound::{least_moved, lower_bound_within, offload_bound};
+use crate::bound::{least_moved, lower_bound_within, quick_offload_bound};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Shortage, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
@@ -163,7 +163,8 @@ fn decide_after(task: &Task<'_>, first: Option<Fitting>) -> Result<Outcome, Plan
     if late {
         candidates.found.append(&mut early);
     }
-    let offloading = offload_bound(task.trace, task.request.budget, &task.request.link).0;
+    let PlanRequest { budget, link, limits, .. } = task.request;
+    let offloading = quick_offload_bound(task.trace, *budget, link, limits).0;
     if others && allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
         candidates.offer_all(task, &OFFLOADING, &mut late)?;
     }
