@@ -105,7 +105,7 @@ fn keeping(keeper: Option<&Ran>) -> Run {
 /// What the answer of the search that was not asked for is called.
 pub(crate) fn other_name(search: SearchArg) -> &'static str {
     match search {
-        SearchArg::Plimsoll => "AccUDNN's Algorithm 2",
+        SearchArg::Plimsoll => "AccUDNN's search",
         SearchArg::Accudnn => "plimsoll's search",
     }
 }

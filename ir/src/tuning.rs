@@ -33,7 +33,7 @@ pub struct Tuning {
     /// Whether the user gains nothing by changing the batch.
     pub keep_your_settings: bool,
     /// What was run, or why not: `chosen`, `keeping everything`, `yours`, and the answer of the search that was not asked for:
-    /// `AccUDNN's Algorithm 2` or `plimsoll's search`.
+    /// `AccUDNN's search` or `plimsoll's search`.
     pub runs: Vec<Run>,
     /// A typical iteration of the choice: when each command of its schedule ran. None where the machine is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
