@@ -170,8 +170,7 @@ pub fn batches(bed: &Bed) -> Table {
          take a bit), so that all batches are larger than the published ones; the ratios are what compares.",
     );
     table.note(
-        "Where accudnn is slower than keeping everything: eq. (6) counts memory as free when a layer has ended, and not when its offload \
-         has, so that its own schedule waits (`tuner/src/policies/accudnn.rs`).",
+        "accudnn is the paper's text and not its listings, which stall where nothing needs to move (`tuner/src/policies/accudnn.rs`).",
     );
     table.note(
         "Rates of residual networks are up to twice Caffe's: its batch normalisation is two layers of several passes each, the model's \
