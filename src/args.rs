@@ -284,12 +284,25 @@ pub struct SearchArgs {
     /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
+    /// Whose search chooses the batch and who plans it; the other's answer is run beside it
+    #[arg(long, value_enum, value_name = "WHOSE", default_value_t)]
+    pub search: SearchArg,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,
     /// No batch larger than this
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_batch: Option<u64>,
+}
+
+/// Whose search chooses the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SearchArg {
+    /// The batch with the shortest epoch, planned by policy plimsoll
+    #[default]
+    Plimsoll,
+    /// AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall, planned by policy accudnn
+    Accudnn,
 }
 
 /// How the learning rate follows the batch.

@@ -4,8 +4,11 @@
 //! run for some iterations, beside the largest batch that keeps everything. Where measurement and prediction differ by
 //! more than their errors, the new samples join the profile and the search is made again. What is returned has been
 //! measured; where keeping everything is measured to be no slower, that is what is returned.
+//!
+//! AccUDNN's own search, Algorithm 2, is made beside it, and its answer is run, too. Asked for by name, its answer is what is
+//! returned, whatever else is faster, and the other search's is run beside it.
 
-use crate::args::{RateArgs, RuleArg, SearchArgs};
+use crate::args::{RateArgs, RuleArg, SearchArg, SearchArgs};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::progress;
@@ -24,9 +27,11 @@ use plimsoll_networks::Mode;
 use plimsoll_profiler::{batch_samples, centre};
 use plimsoll_runtime::{LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
 use plimsoll_tuner::model::Model;
+use plimsoll_tuner::policies::accudnn::satisfies;
 use plimsoll_tuner::rate::{default_convexity, learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
-    Candidate, Observed, Planned, Reason, Search, SearchError, SearchRequest, Verdict, confirm, search,
+    Candidate, Observed, Planned, Reason, Search, SearchError, SearchRequest, Verdict, accudnn_batch,
+    confirm, search,
 };
 use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
 use std::cell::RefCell;
@@ -39,6 +44,8 @@ use std::time::Instant;
 pub struct TuneRequest<'a> {
     /// What the device may hold.
     pub budget: Bytes,
+    /// Whose search chooses.
+    pub search: SearchArg,
     /// No batch smaller than this.
     pub min_batch: u64,
     /// No batch larger than this.
@@ -58,7 +65,8 @@ impl<'a> TuneRequest<'a> {
     /// As the options say.
     pub fn new(budget: Bytes, search: &SearchArgs, rate: &'a RateArgs, epochs: u64) -> TuneRequest<'a> {
         let min_batch = least(search, rate);
-        TuneRequest { budget, min_batch, max_batch: search.max_batch, rate, epochs }
+        let SearchArgs { search, max_batch, .. } = *search;
+        TuneRequest { budget, search, min_batch, max_batch, rate, epochs }
     }
 
     /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
@@ -81,6 +89,14 @@ impl<'a> TuneRequest<'a> {
                 .help("lower --min-batch, which is the base batch by default, or raise --max-batch"));
         }
         Ok(limit)
+    }
+
+    /// Who plans the batch that is chosen.
+    pub fn policy(&self) -> Policy {
+        match self.search {
+            SearchArg::Plimsoll => Policy::Plimsoll,
+            SearchArg::Accudnn => Policy::Accudnn,
+        }
     }
 
     /// The rule of the learning rate.
@@ -140,6 +156,10 @@ pub struct Tuned {
     pub keeper: Option<Measured>,
     /// The base batch, keeping everything; none where it does not fit.
     pub yours: Option<Measured>,
+    /// Whose search chose, and the answer of the other; none where it has none.
+    pub search: SearchArg,
+    /// See `search`.
+    pub other: Option<Measured>,
     /// Every batch size that was planned in the last round.
     pub curve: Vec<Candidate>,
     /// All that was tried and measured, to be kept.
@@ -228,20 +248,48 @@ pub fn tune(
         let model = Model::fit(profile).map_err(Failure::usage)?;
         bar.reset();
         let found = tuner.search(&model, &bar)?;
-        bar.set_message(format!("running batch {}", found.chosen.batch));
-        let chosen = tuner.measure(&model, found.chosen, found.plan)?;
+        let theirs = tuner.algorithm_2(&model, &bar)?;
+        let Choice { answer: (candidate, plan), other, why } = tuner.choose(&found, theirs)?;
+        let curve = with(found.curve, candidate);
+        bar.set_message(format!("running batch {}", candidate.batch));
+        let chosen = tuner.measure(&model, candidate, plan)?;
         let refit = bar.suspend(|| wants_refit(&model, &chosen.measured)) && rounds.len() < REFITS as usize;
-        rounds.push(record::round(&tuner, &model, &found.curve, &found.no_plan, &chosen.measured, refit));
+        rounds.push(record::round(&tuner, &model, &curve, &found.no_plan, &chosen.measured, refit));
         if let Some(ran) = chosen.ran.as_ref().filter(|_| refit) {
             take_in(profile, ran.samples.clone());
             *tuner.tried.borrow_mut() = Tried::open(&study.tried(), profile, request.budget)?;
             continue;
         }
         bar.finish_and_clear();
-        let tuned = tuner.finish(&model, profile, (found.curve, &found.reason), chosen, rounds)?;
+        let tuned = tuner.finish(&model, profile, Searched { curve, why, chosen, other, rounds })?;
         tuner.tried.into_inner().forget()?;
         return Ok(tuned);
     }
+}
+
+/// The answers of both searches, the one that was asked for first, and why it is that one.
+struct Choice {
+    answer: (Candidate, Planned),
+    other: Option<(Candidate, Planned)>,
+    why: String,
+}
+
+/// What the last round found.
+struct Searched {
+    curve: Vec<Candidate>,
+    why: String,
+    chosen: Ran,
+    /// The answer of the search that was not asked for.
+    other: Option<(Candidate, Planned)>,
+    rounds: Vec<Round>,
+}
+
+/// A curve on which a candidate stands in place of another one of its batch.
+fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
+    curve.retain(|other| other.batch != candidate.batch);
+    let at = curve.partition_point(|other| other.batch < candidate.batch);
+    curve.insert(at, candidate);
+    curve
 }
 
 /// Whether a choice took another time than the model's error allows; never where it was not run.
@@ -277,16 +325,63 @@ impl Tuner<'_> {
             self.planned(model, batch)
         };
         match search(&self.search_request(&relative_error), &mut plan_at) {
-            _ if interrupt::pressed() => {
-                let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
-                Err(failure.help("the same command goes on from it"))
-            }
+            _ if interrupt::pressed() => Err(stopped_searching()),
             Ok(found) => Ok(found),
             Err(SearchError::Caller(failure)) => Err(failure),
             Err(error @ SearchError::NoPlan { .. }) => Err(Failure::new(Exit::NoPlan, error)),
             Err(error @ (SearchError::Empty { .. } | SearchError::Stopped)) => {
                 Err(Failure::new(Exit::Internal, error))
             }
+        }
+    }
+
+    /// The answer of AccUDNN's Algorithm 2: the largest batch at which eq. (6) holds, with the plan of policy accudnn.
+    fn algorithm_2(
+        &self,
+        model: &Model,
+        bar: &progress::Bar,
+    ) -> Result<Option<(Candidate, Planned)>, Failure> {
+        let request = self.search_request(&|_| 0.0);
+        let (budget, link) = (self.request.budget, model.link());
+        let found = accudnn_batch(request.least, request.most, &interrupt::pressed, &mut |batch| {
+            bar.set_message(format!("AccUDNN's Algorithm 2 at batch {batch}"));
+            let mut trace = self.task.trace(batch)?;
+            model.fill(&mut trace).map_err(Failure::usage)?;
+            if !satisfies(&trace, budget, &link) {
+                return Ok::<_, Failure>(None);
+            }
+            let outcome = self.task.outcome(&trace, Policy::Accudnn, budget, link)?;
+            Ok(self.fitting(trace, outcome))
+        })?;
+        if interrupt::pressed() {
+            return Err(stopped_searching());
+        }
+        Ok(found.map(|(batch, plan)| (request.candidate(batch, &plan), plan)))
+    }
+
+    /// Which answer is taken, and which is run beside it.
+    fn choose(&self, found: &Search, theirs: Option<(Candidate, Planned)>) -> Result<Choice, Failure> {
+        let ours = (found.chosen, found.plan.clone());
+        if self.request.search == SearchArg::Plimsoll {
+            return Ok(Choice { answer: ours, other: theirs, why: in_words(&found.reason) });
+        }
+        let (least, most) = (self.request.min_batch, self.largest);
+        let answer = theirs.ok_or_else(|| {
+            Failure::new(Exit::NoPlan, format!("{NO_ALGORITHM_2} from {least} to {most}"))
+                .help("raise --budget, lower --min-batch, or leave out --search accudnn")
+        })?;
+        let why =
+            "AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall".to_owned();
+        Ok(Choice { answer, other: Some(ours), why })
+    }
+
+    /// A plan that the host has memory for.
+    fn fitting(&self, trace: Trace, outcome: PlanOutcome) -> Option<Planned> {
+        match outcome {
+            PlanOutcome::Planned(plan) if self.task.fits_host(&trace, &plan.schedule) => {
+                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
+            }
+            PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
         }
     }
 
@@ -312,12 +407,7 @@ impl Tuner<'_> {
         if !interrupt::pressed() {
             tried.note(batch, planning, outcome.plan().map(|plan| &plan.schedule))?;
         }
-        Ok(match outcome {
-            PlanOutcome::Planned(plan) if self.task.fits_host(&trace, &plan.schedule) => {
-                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
-            }
-            PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
-        })
+        Ok(self.fitting(trace, outcome))
     }
 
     /// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges. On a
@@ -393,22 +483,32 @@ impl Tuner<'_> {
         Ok(Rc::new(self.measure(model, candidate, plan)?))
     }
 
-    /// Measures keeping everything and the user's own setting beside the choice, takes the best, and writes it up.
-    fn finish(
+    /// Runs an answer beside the choice; one that is the same is not run again.
+    fn beside(
         &self,
         model: &Model,
-        profile: &Profile,
-        (curve, reason): (Vec<Candidate>, &Reason),
-        chosen: Ran,
-        rounds: Vec<Round>,
-    ) -> Result<Tuned, Failure> {
+        best: &Rc<Ran>,
+        candidate: Candidate,
+        plan: Planned,
+    ) -> Result<Rc<Ran>, Failure> {
+        if plan.schedule == best.plan.schedule {
+            return Ok(best.clone());
+        }
+        Ok(Rc::new(self.measure(model, candidate, plan)?))
+    }
+
+    /// Measures keeping everything and the user's own setting beside the choice, takes the best, and writes it up.
+    fn finish(&self, model: &Model, profile: &Profile, searched: Searched) -> Result<Tuned, Failure> {
+        let Searched { curve, mut why, chosen, other, rounds } = searched;
         let mut best = Rc::new(chosen);
-        let mut why = in_words(reason);
+        let other = other.map(|(candidate, plan)| self.beside(model, &best, candidate, plan)).transpose()?;
+        // AccUDNN's answer was asked for as it is.
+        let may_change = self.request.search == SearchArg::Plimsoll;
         let mut keeper = None;
         if let Some(batch) = self.keeps_all {
-            let same = batch == best.batch();
+            let same = batch == best.batch() && best.keeps_everything();
             let ran = if same { best.clone() } else { self.run_keeping(model, batch)? };
-            if !same && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
+            if may_change && !same && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
                 let known = ran.how_known();
                 why = format!("keeping everything at batch {batch} is {known} to be no slower");
                 best = ran.clone();
@@ -426,13 +526,19 @@ impl Tuner<'_> {
             _ => None,
         };
         if let Some(ran) = yours.as_ref().filter(|ran| ran.batch() != best.batch())
+            && may_change
             && base >= self.request.min_batch
             && let Some(words) = ran.no_slower(&best)
         {
             (why, best) = (words, ran.clone());
         }
         let config = self.config(model, &best.measured)?;
-        let ran = record::Runs { best: &best, keeper: keeper.as_deref(), yours: yours.as_deref() };
+        let ran = record::Runs {
+            best: &best,
+            keeper: keeper.as_deref(),
+            yours: yours.as_deref(),
+            other: other.as_deref(),
+        };
         let tuning = record::tuning(self, profile, &ran, rounds, why)?;
         Ok(Tuned {
             config,
@@ -441,6 +547,8 @@ impl Tuner<'_> {
             chosen: best.measured,
             keeper: keeper.map(|ran| ran.measured),
             yours: yours.map(|ran| ran.measured),
+            search: self.request.search,
+            other: other.map(|ran| ran.measured),
             curve,
             tuning,
         })
@@ -467,7 +575,7 @@ impl Tuner<'_> {
             modelled: task.setup.model().is_some(),
             budget_bytes: request.budget,
             batch,
-            policy: Policy::Plimsoll.to_string(),
+            policy: request.policy().to_string(),
             schedule: "chosen.schedule.json".to_owned(),
             learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },
             predicted: chosen.predicted(),
@@ -531,6 +639,14 @@ impl Ran {
             None
         }
     }
+}
+
+/// What is said where AccUDNN's search has no answer.
+pub(crate) const NO_ALGORITHM_2: &str = "AccUDNN's eq. (6) holds, with a plan that fits, at no batch";
+
+fn stopped_searching() -> Failure {
+    let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
+    failure.help("the same command goes on from it")
 }
 
 /// Why a search chose what it chose.

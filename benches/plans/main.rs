@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
-//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `chains`, `effort`, `ablation`, `pool`, `best` and `valid`; by default all of
+//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `chains`, `effort`, `ablation`, `pool`, `readings`, `best` and `valid`; by default all of
 //! them but `ablation`, which takes some five minutes, and `first`, which takes two, in under ten minutes on two cores: traces of more than 2,000 ops are
 //! then planned at f = 0.1 and 0.4 only, and what there is no time for is left out, and counted; naming tables or traces
 //! makes all. Traces are those of `../shared/traces`
@@ -14,6 +14,7 @@
 mod ablation;
 mod chains;
 mod first;
+mod readings;
 mod referee;
 mod runs;
 mod subjects;
@@ -29,7 +30,7 @@ type Table = fn(&mut Runs);
 
 /// The tables in the order in which they are made. Timing comes first, one plan at a time; the validity of all that was
 /// planned for the others comes last.
-const TABLES: [(&str, Table); 11] = [
+const TABLES: [(&str, Table); 12] = [
     ("time", tables::time),
     ("first", first::table),
     ("hybrid", tables::hybrid),
@@ -39,6 +40,7 @@ const TABLES: [(&str, Table); 11] = [
     ("effort", tables::effort),
     ("ablation", ablation::table),
     ("pool", tables::pool),
+    ("readings", readings::table),
     ("best", tables::best),
     ("valid", tables::valid),
 ];

@@ -4,7 +4,7 @@
 //!
 //! - `keep`: no gap.
 //! - [`naive`]: every feature map, from the forward pass to the backward pass.
-//! - [`accudnn`]: the same but for those that `t_ready` says would stall the device.
+//! - [`accudnn`]: the same but for those that `t_ready` says would stall the device; and by the letter of the paper.
 //! - [`vdnn`]: the inputs of layers, layer by layer, each offload over before the next layer starts.
 //! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
 //! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
@@ -59,6 +59,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome
         Policy::Keep => keep(&task, task.exhaustive())?,
         Policy::Naive => naive::realise(&task)?,
         Policy::Accudnn => accudnn::realise(&task)?,
+        Policy::AccudnnAsPrinted => accudnn::as_printed(&task)?,
         Policy::VdnnAll => vdnn::realise(&task, vdnn::Layers::All)?,
         Policy::VdnnConv => vdnn::realise(&task, vdnn::Layers::Conv)?,
         Policy::VdnnDyn => vdnn::dynamic(&task)?,
