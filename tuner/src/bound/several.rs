@@ -265,14 +265,14 @@ impl<'a> Writer<'a> {
                 self.program.row(left.into_iter().chain([(come, -1.0)]), 0.0);
             }
         }
-        for m in 0..made.len() {
+        for (m, made) in made.iter().enumerate() {
             let (w, inputs) = (self.instant(s).makers[m].op, self.instant(s).makers[m].inputs.clone());
             let runs: Vec<(usize, f64)> =
                 self.again[s..].iter().filter_map(|again| Self::part(again, Some(w), 1.0)).collect();
-            self.program.row(runs.into_iter().chain([(made[m], -1.0)]), 0.0);
+            self.program.row(runs.into_iter().chain([(*made, -1.0)]), 0.0);
             for z in inputs {
                 let had = had(self, z);
-                self.program.row(had.into_iter().chain([(made[m], -1.0)]), 0.0);
+                self.program.row(had.into_iter().chain([(*made, -1.0)]), 0.0);
             }
         }
     }

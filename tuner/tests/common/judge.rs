@@ -102,7 +102,7 @@ fn judge_witness(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, wh
         Shortage::Floor => assert_eq!(witness.needs, memory.touched[witness.op.index()], "{what}"),
         Shortage::Start => assert_eq!(witness.needs, start, "{what}"),
         Shortage::Policy | Shortage::Tried | Shortage::Addresses => {
-            assert!(!hopeless, "{what}: {witness}, and no plan would")
+            assert!(!hopeless, "{what}: {witness}, and no plan would");
         }
     }
     if matches!(request.policy, Policy::Keep | Policy::Plimsoll) {

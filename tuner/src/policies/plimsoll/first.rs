@@ -240,7 +240,7 @@ impl<'a> Pass<'a> {
                 match choice {
                     Choice::Swap => moved += self.values.bytes[gap.value as usize] as f64,
                     Choice::Remake => {
-                        again += self.values.ways[self.values.maker[gap.value as usize] as usize][0].seconds
+                        again += self.values.ways[self.values.maker[gap.value as usize] as usize][0].seconds;
                     }
                     Choice::Keep | Choice::RemakeEach => {}
                 }
