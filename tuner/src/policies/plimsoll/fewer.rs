@@ -43,7 +43,7 @@ pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool
         let fewer = Task { request: &request, bound, ..*task };
         let small = task.trace.ops.len() <= SMALL;
         if bound.0 < candidates.fastest() * (1.0 - SAME) && (small || is_near(&fewer, candidates)) {
-            late |= search_all(&fewer, candidates, None)?.0;
+            late |= search_alone(&fewer, candidates)?;
         }
     }
     if task.trace.ops.len() > SMALL {
@@ -56,8 +56,16 @@ pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool
         }
         let pool = floor + ((task.pool - floor) as f64 * share) as u64;
         let request = PlanRequest { anytime: false, ..*task.request };
-        late |= search_all(&Task { pool, request: &request, ..*task }, candidates, None)?.0;
+        late |= search_alone(&Task { pool, request: &request, ..*task }, candidates)?;
     }
+    Ok(late)
+}
+
+/// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
+fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
+    let mut own = Candidates { bound: task.bound.0, least: 0, found: Vec::new(), short: None };
+    let (late, _) = search_all(task, &mut own, None)?;
+    candidates.found.append(&mut own.found);
     Ok(late)
 }
 
