@@ -125,6 +125,11 @@ impl Tricks {
     /// None of them.
     pub const NONE: Tricks = Tricks(0);
 
+    /// These, and this one.
+    pub fn with(self, trick: Trick) -> Tricks {
+        Tricks(self.0 | 1 << trick as u32)
+    }
+
     /// Whether this one is among them.
     pub fn contains(self, trick: Trick) -> bool {
         self.0 >> trick as u32 & 1 == 1

@@ -352,7 +352,8 @@ fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
     assert_eq!((back(Reading::Repaired), back(Reading::AsPrinted)), (11.0, 8.0));
     // With room for both it stays, and nothing waits.
     let verdict = judge(&map, Bytes(210), &link, Reading::Repaired);
-    assert_eq!((ready(&verdict), verdict.pinned), (vec![0.0; 4], vec![TensorId(0)]));
+    assert_eq!((ready(&verdict), &verdict.violating), (vec![0.0, 0.0, 2.0, 2.0], &Vec::new()));
+    assert_eq!(verdict.pinned, [TensorId(0)]);
 }
 
 #[test]

@@ -71,5 +71,5 @@ fn with_no_time_at_all_there_is_a_plan_where_the_search_finds_one() {
     println!("{found} plans of {asked}, {missed} missed");
     // Without the link, what fits at all may take a search.
     assert!(missed * 100 < asked, "{missed} missed of {asked}");
-    assert!(found * 4 > asked * 3, "{found} plans of {asked}");
+    assert!(found * 3 > asked * 2, "{found} plans of {asked}");
 }

@@ -126,12 +126,13 @@ fn hand_made(recomputable: bool) -> Trace {
 
 #[test]
 fn nothing_leaves_before_it_is_made() {
-    // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing.
+    // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing. A program
+    // over several instants knows, too, that some of them come back after op 2, in 3 s.
     let mut trace = hand_made(false);
     trace.ops[1].workspace_bytes = Bytes(60);
     trace.ops[2].seconds = Seconds(40.0);
     let found = bound(&trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), BOTH, &ENDLESS);
-    assert!((found.0 - 59.0).abs() < 1e-3, "{found}");
+    assert!((found.0 - 62.0).abs() < 0.1, "{found}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ const NEAR: f64 = 1.05;
 const SMALL: usize = 64;
 
 /// Such shares of the pool's room beyond the floor.
-const SHARES: [f64; 2] = [0.75, 0.4];
+const SHARES: [f64; 1] = [0.6];
 
 /// Offers what is found with fewer means. Tells whether time is up.
 pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {

@@ -365,6 +365,8 @@ impl<'a> Search<'a> {
     /// those that stand only in what matters from op `first` on.
     fn judge(&mut self, decisions: &Decisions, first: u32, most: f64) -> Judged {
         let steps = 3 * self.values.ways.len() + 64;
+        // Drawn for what is cut off, too, so that this changes nothing of what follows.
+        let place = self.random.unit();
         let again = match self.aim {
             Aim::Time => most * (1.0 + HAIR) - self.fastest,
             Aim::Bytes { .. } => f64::INFINITY,
@@ -384,7 +386,7 @@ impl<'a> Search<'a> {
         let cost = self.clock.evaluate(&walk.course, self.task.pool);
         let over = self.clock.over();
         let crowded = (!over.is_empty()).then(|| {
-            let run = walk.run(over[self.random.below(over.len())]);
+            let run = walk.run(over[(place * over.len() as f64) as usize]);
             Crowded { op: run.serves, again: run.op != run.serves }
         });
         Judged { cost, again, crowded }
