@@ -4,7 +4,7 @@
 
 mod values;
 
-pub use values::{DataSource, DeviceChoice, HostPlace, Image};
+pub use values::{DataSource, DeviceChoice, HostPlace, Image, SearchArg};
 
 use crate::export::Tool;
 use crate::failure::Failure;
@@ -293,16 +293,6 @@ pub struct SearchArgs {
     /// No batch larger than this
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_batch: Option<u64>,
-}
-
-/// Whose search chooses the batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SearchArg {
-    /// The batch with the shortest epoch, planned by policy plimsoll
-    #[default]
-    Plimsoll,
-    /// AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall, planned by policy accudnn
-    Accudnn,
 }
 
 /// How the learning rate follows the batch.
