@@ -158,8 +158,10 @@ fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
 #[test]
 fn a_trace_worked_out_by_hand() {
     // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 come back in 3 s, then op 3 runs.
+    // Several instants together know that some left before op 1, too; no schedule takes less than 20.6 s.
     let link = Link::symmetric(BytesPerSecond(10.0));
-    assert!((bound(&hand_made(false), Bytes(177), &link, BOTH, &ENDLESS).0 - 18.0).abs() < 1e-4);
+    let swapping = bound(&hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
+    assert!((18.0 - 1e-4..20.6 + 1e-4).contains(&swapping.0), "{swapping}");
     // Or 0.3 of op 0 runs again meanwhile, with 0.3 of its input kept in the place of 3 more bytes, beside 0.3 s of
     // prefetching.
     let joint = bound(&hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
