@@ -83,7 +83,7 @@
 //! weak.
 //!
 //! What this file does not do: choose p among all ops of a long trace; take several instants into one program, as
-//! [`super::several`] does; know that what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
+//! `bound/several.rs` does; know that what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
 
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
