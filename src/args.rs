@@ -1,10 +1,9 @@
 //! The command line's words: one struct a verb, and the groups of options that verbs share.
-//!
 //! Help texts are these doc comments. What is not built yet is not here.
 
 mod values;
 
-pub use values::{DataSource, DeviceChoice, HostPlace, Image};
+pub use values::{DataSource, DeviceChoice, HostPlace, Image, SearchArg};
 
 use crate::export::Tool;
 use crate::failure::Failure;
@@ -284,6 +283,9 @@ pub struct SearchArgs {
     /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
+    /// Whose search chooses the batch and who plans it; the other's answer is run beside it
+    #[arg(long, value_enum, value_name = "WHOSE", default_value_t)]
+    pub search: SearchArg,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,

@@ -1,18 +1,18 @@
 //! What of a tuning is kept in its study as `tuning/1`: everything that was tried and measured, and what the other policies make
 //! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
+use crate::args::SearchArg;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::task::Task;
 use crate::training::Trained;
-use crate::tuning::{Measured, Ran, SEED, Tuner};
+use crate::tuning::{Measured, NO_ALGORITHM_2, Ran, SEED, Tuner};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{
     Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Training, Tuning, TuningKind,
 };
-use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::search::Candidate;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,6 +25,8 @@ pub(crate) struct Runs<'a> {
     pub keeper: Option<&'a Ran>,
     /// The base batch, keeping everything.
     pub yours: Option<&'a Ran>,
+    /// The answer of the search that was not asked for.
+    pub other: Option<&'a Ran>,
 }
 
 /// One round of a search, whose choice was run.
@@ -65,7 +67,7 @@ pub(crate) fn tuning(
     rounds: Vec<Round>,
     why: String,
 ) -> Result<Tuning, Failure> {
-    let Runs { best, keeper, yours } = *runs;
+    let Runs { best, keeper, yours, other } = *runs;
     let policies = comparison(tuner, best)?;
     Ok(Tuning {
         kind: TuningKind,
@@ -81,7 +83,7 @@ pub(crate) fn tuning(
         rounds,
         why,
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
-        runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?],
+        runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?, other_search(tuner, other)],
         timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
         policies,
         training: None,
@@ -98,6 +100,22 @@ fn keeping(keeper: Option<&Ran>) -> Run {
     let note = Some("no batch size keeps everything within the budget".to_owned());
     let none = Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note };
     keeper.map_or(none, |ran| run(what, ran))
+}
+
+/// What the answer of the search that was not asked for is called.
+pub(crate) fn other_name(search: SearchArg) -> &'static str {
+    match search {
+        SearchArg::Plimsoll => "AccUDNN's search",
+        SearchArg::Accudnn => "plimsoll's search",
+    }
+}
+
+fn other_search(tuner: &Tuner<'_>, other: Option<&Ran>) -> Run {
+    let what = other_name(tuner.request.search);
+    let (least, most) = (tuner.request.min_batch, tuner.largest);
+    let note = Some(format!("{NO_ALGORITHM_2} from {least} to {most}"));
+    let none = Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note };
+    other.map_or(none, |ran| run(what, ran))
 }
 
 /// The user's own setting is the base batch with everything kept.
@@ -126,7 +144,8 @@ fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Failure> {
 /// All policies at the chosen batch. The planner's own row is the plan that was chosen.
 fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Failure> {
     let (trace, schedule) = (&best.plan.trace, &best.plan.schedule);
-    let own = (Policy::Plimsoll.name(), "");
+    let own = tuner.request.policy();
+    let own = (own.name(), policies::paper(own));
     let all = policies::compare(trace, schedule, own, TIME_LIMIT, &interrupt::pressed)?;
     let planning = tuner.costs.borrow().get(&best.batch()).map(|cost| cost.planning);
     let row = |row: crate::report::PolicyRow| PolicyRun {

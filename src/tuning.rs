@@ -4,8 +4,11 @@
 //! run for some iterations, beside the largest batch that keeps everything. Where one of the two takes another time than predicted, by
 //! more than the stated error, its samples join the profile and the search is made again. What is returned has been
 //! measured; where keeping everything is measured to be no slower, that is what is returned.
+//!
+//! AccUDNN's own search, Algorithm 2, is made beside it, and its answer is run, too. Asked for by name, its answer is what is
+//! returned, whatever else is faster, and the other search's is run beside it.
 
-use crate::args::{RateArgs, RuleArg, SearchArgs};
+use crate::args::{RateArgs, RuleArg, SearchArg, SearchArgs};
 use crate::confirming::{self, Confirmed};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
@@ -24,9 +27,11 @@ use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll_tuner::model::Model;
+use plimsoll_tuner::policies::accudnn::satisfies;
 use plimsoll_tuner::rate::{default_convexity, learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
-    Candidate, Observed, Planned, Reason, Search, SearchError, SearchRequest, Verdict, confirm, search,
+    Candidate, Observed, Planned, Reason, Search, SearchError, SearchRequest, Verdict, accudnn_batch,
+    confirm, search,
 };
 use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
 use std::cell::RefCell;
@@ -39,6 +44,8 @@ use std::time::Instant;
 pub struct TuneRequest<'a> {
     /// What the device may hold.
     pub budget: Bytes,
+    /// Whose search chooses.
+    pub search: SearchArg,
     /// No batch smaller than this.
     pub min_batch: u64,
     /// No batch larger than this.
@@ -58,7 +65,8 @@ impl<'a> TuneRequest<'a> {
     /// As the options say.
     pub fn new(budget: Bytes, search: &SearchArgs, rate: &'a RateArgs, epochs: u64) -> TuneRequest<'a> {
         let min_batch = least(search, rate);
-        TuneRequest { budget, min_batch, max_batch: search.max_batch, rate, epochs }
+        let SearchArgs { search, max_batch, .. } = *search;
+        TuneRequest { budget, search, min_batch, max_batch, rate, epochs }
     }
 
     /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
@@ -81,6 +89,14 @@ impl<'a> TuneRequest<'a> {
                 .help("lower --min-batch, which is the base batch by default, or raise --max-batch"));
         }
         Ok(limit)
+    }
+
+    /// Who plans the batch that is chosen.
+    pub fn policy(&self) -> Policy {
+        match self.search {
+            SearchArg::Plimsoll => Policy::Plimsoll,
+            SearchArg::Accudnn => Policy::Accudnn,
+        }
     }
 
     /// The rule of the learning rate.
@@ -140,6 +156,10 @@ pub struct Tuned {
     pub keeper: Option<Measured>,
     /// The base batch, keeping everything; none where it does not fit.
     pub yours: Option<Measured>,
+    /// Whose search chose, and the answer of the other; none where it has none.
+    pub search: SearchArg,
+    /// See `search`.
+    pub other: Option<Measured>,
     /// Every batch size that was planned in the last round.
     pub curve: Vec<Candidate>,
     /// All that was tried and measured, to be kept.
@@ -224,14 +244,17 @@ pub fn tune(
         let model = Model::fit(profile).map_err(Failure::usage)?;
         bar.reset();
         let found = tuner.search(&model, &bar)?;
-        bar.set_message(format!("running batch {}", found.chosen.batch));
-        let chosen = tuner.measure(&model, found.chosen, found.plan)?;
+        let theirs = tuner.algorithm_2(&model, &bar)?;
+        let Choice { answer: (candidate, plan), other, why } = tuner.choose(&found, theirs)?;
+        let curve = with(found.curve, candidate);
+        bar.set_message(format!("running batch {}", candidate.batch));
+        let chosen = tuner.measure(&model, candidate, plan)?;
         kept = tuner.keeping_everything(&model, &chosen, kept)?;
         let all = [Some(&chosen), kept.as_ref()];
         let off: Vec<&Ran> =
             all.into_iter().flatten().filter(|ran| bar.suspend(|| wants_refit(ran))).collect();
         let refit = !off.is_empty() && rounds.len() < REFITS;
-        rounds.push(record::round(&tuner, &model, &found.curve, &found.no_plan, &chosen.measured, refit));
+        rounds.push(record::round(&tuner, &model, &curve, &found.no_plan, &chosen.measured, refit));
         if refit {
             let samples = off.iter().filter_map(|ran| ran.ran.as_ref()).map(|timed| timed.samples.clone());
             samples.for_each(|samples| take_in(&mut profile.batches, samples));
@@ -247,11 +270,37 @@ pub fn tune(
             continue;
         }
         bar.finish_and_clear();
-        let found = (found.curve, &found.reason);
-        let tuned = tuner.finish(&model, profile, found, (chosen, kept), rounds)?;
+        let tuned = tuner.finish(&model, profile, Searched { curve, why, chosen, kept, other, rounds })?;
         tuner.tried.into_inner().forget()?;
         return Ok(tuned);
     }
+}
+
+/// The answers of both searches, the one that was asked for first, and why it is that one.
+struct Choice {
+    answer: (Candidate, Planned),
+    other: Option<(Candidate, Planned)>,
+    why: String,
+}
+
+/// What the last round found.
+struct Searched {
+    curve: Vec<Candidate>,
+    why: String,
+    chosen: Ran,
+    /// The largest batch that keeps everything, where the choice is another plan.
+    kept: Option<Ran>,
+    /// The answer of the search that was not asked for.
+    other: Option<(Candidate, Planned)>,
+    rounds: Vec<Round>,
+}
+
+/// A curve on which a candidate stands in place of another one of its batch.
+fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
+    curve.retain(|other| other.batch != candidate.batch);
+    let at = curve.partition_point(|other| other.batch < candidate.batch);
+    curve.insert(at, candidate);
+    curve
 }
 
 /// Whether a plan took another time than the model's stated error allows; never where it was not run.
@@ -293,16 +342,63 @@ impl Tuner<'_> {
             self.planned(model, batch)
         };
         match search(&self.search_request(&relative_error), &mut plan_at) {
-            _ if interrupt::pressed() => {
-                let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
-                Err(failure.help("the same command goes on from it"))
-            }
+            _ if interrupt::pressed() => Err(stopped_searching()),
             Ok(found) => Ok(found),
             Err(SearchError::Caller(failure)) => Err(failure),
             Err(error @ SearchError::NoPlan { .. }) => Err(Failure::new(Exit::NoPlan, error)),
             Err(error @ (SearchError::Empty { .. } | SearchError::Stopped)) => {
                 Err(Failure::new(Exit::Internal, error))
             }
+        }
+    }
+
+    /// The answer of AccUDNN's Algorithm 2: the largest batch at which eq. (6) holds, with the plan of policy accudnn.
+    fn algorithm_2(
+        &self,
+        model: &Model,
+        bar: &progress::Bar,
+    ) -> Result<Option<(Candidate, Planned)>, Failure> {
+        let request = self.search_request(&|_| 0.0);
+        let (budget, link) = (self.request.budget, model.link());
+        let found = accudnn_batch(request.least, request.most, &interrupt::pressed, &mut |batch| {
+            bar.set_message(format!("AccUDNN's Algorithm 2 at batch {batch}"));
+            let mut trace = self.task.trace(batch)?;
+            model.fill(&mut trace).map_err(Failure::usage)?;
+            if !satisfies(&trace, budget, &link) {
+                return Ok::<_, Failure>(None);
+            }
+            let outcome = self.task.outcome(&trace, Policy::Accudnn, budget, link)?;
+            Ok(self.fitting(trace, outcome))
+        })?;
+        if interrupt::pressed() {
+            return Err(stopped_searching());
+        }
+        Ok(found.map(|(batch, plan)| (request.candidate(batch, &plan), plan)))
+    }
+
+    /// Which answer is taken, and which is run beside it.
+    fn choose(&self, found: &Search, theirs: Option<(Candidate, Planned)>) -> Result<Choice, Failure> {
+        let ours = (found.chosen, found.plan.clone());
+        if self.request.search == SearchArg::Plimsoll {
+            return Ok(Choice { answer: ours, other: theirs, why: in_words(&found.reason) });
+        }
+        let (least, most) = (self.request.min_batch, self.largest);
+        let answer = theirs.ok_or_else(|| {
+            Failure::new(Exit::NoPlan, format!("{NO_ALGORITHM_2} from {least} to {most}"))
+                .help("raise --budget, lower --min-batch, or leave out --search accudnn")
+        })?;
+        let why =
+            "AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall".to_owned();
+        Ok(Choice { answer, other: Some(ours), why })
+    }
+
+    /// A plan that the host has memory for.
+    fn fitting(&self, trace: Trace, outcome: PlanOutcome) -> Option<Planned> {
+        match outcome {
+            PlanOutcome::Planned(plan) if self.task.fits_host(&trace, &plan.schedule) => {
+                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
+            }
+            PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
         }
     }
 
@@ -328,12 +424,7 @@ impl Tuner<'_> {
         if !interrupt::pressed() {
             tried.note(batch, planning, outcome.plan().map(|plan| &plan.schedule))?;
         }
-        Ok(match outcome {
-            PlanOutcome::Planned(plan) if self.task.fits_host(&trace, &plan.schedule) => {
-                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
-            }
-            PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
-        })
+        Ok(self.fitting(trace, outcome))
     }
 
     /// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges. On a
@@ -385,15 +476,16 @@ impl Tuner<'_> {
         Ok(Ran { measured, plan, ran: Some(Timed { samples, timeline }) })
     }
 
-    /// The largest batch that keeps everything, where the choice is another: run now or in an earlier round, and what this round's model
-    /// says of it.
+    /// The largest batch that keeps everything, where the choice is another plan: run now or in an earlier round, and what this round's
+    /// model says of it.
     fn keeping_everything(
         &self,
         model: &Model,
         chosen: &Ran,
         known: Option<Ran>,
     ) -> Result<Option<Ran>, Failure> {
-        let Some(batch) = self.keeps_all.filter(|batch| *batch != chosen.batch()) else { return Ok(None) };
+        let is_chosen = |batch: &u64| *batch == chosen.batch() && chosen.keeps_everything();
+        let Some(batch) = self.keeps_all.filter(|batch| !is_chosen(batch)) else { return Ok(None) };
         let (candidate, plan) = self.kept(model, batch)?;
         let Some(Ran { measured: Measured { figures: Some(figures), .. }, ran, .. }) = known else {
             return self.measure(model, candidate, plan).map(Some);
@@ -419,21 +511,33 @@ impl Tuner<'_> {
         Ok(Rc::new(self.measure(model, candidate, plan)?))
     }
 
-    /// Measures the user's own setting beside the choice and keeping everything, takes the best, and writes it up.
-    fn finish(
+    /// Runs an answer beside the choice; one that is the same is not run again.
+    fn beside(
         &self,
         model: &Model,
-        profile: &Profile,
-        (curve, reason): (Vec<Candidate>, &Reason),
-        (chosen, kept): (Ran, Option<Ran>),
-        rounds: Vec<Round>,
-    ) -> Result<Tuned, Failure> {
+        best: &Rc<Ran>,
+        candidate: Candidate,
+        plan: Planned,
+    ) -> Result<Rc<Ran>, Failure> {
+        if plan.schedule == best.plan.schedule {
+            return Ok(best.clone());
+        }
+        Ok(Rc::new(self.measure(model, candidate, plan)?))
+    }
+
+    /// Measures the user's own setting and the other search's answer beside the choice and keeping everything, takes the best, and
+    /// writes it up.
+    fn finish(&self, model: &Model, profile: &Profile, searched: Searched) -> Result<Tuned, Failure> {
+        let Searched { curve, mut why, chosen, kept, other, rounds } = searched;
         let mut best = Rc::new(chosen);
-        let mut why = in_words(reason);
+        let other = other.map(|(candidate, plan)| self.beside(model, &best, candidate, plan)).transpose()?;
+        // AccUDNN's answer was asked for as it is.
+        let may_change = self.request.search == SearchArg::Plimsoll;
         let mut keeper = None;
         if let Some(batch) = self.keeps_all {
+            let same = kept.is_none();
             let ran = kept.map_or(best.clone(), Rc::new);
-            if ran.batch() != best.batch() && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
+            if may_change && !same && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
                 let known = ran.how_known();
                 why = format!("keeping everything at batch {batch} is {known} to be no slower");
                 best = ran.clone();
@@ -451,13 +555,19 @@ impl Tuner<'_> {
             _ => None,
         };
         if let Some(ran) = yours.as_ref().filter(|ran| ran.batch() != best.batch())
+            && may_change
             && base >= self.request.min_batch
             && let Some(words) = ran.no_slower(&best)
         {
             (why, best) = (words, ran.clone());
         }
         let config = self.config(model, &best.measured)?;
-        let ran = record::Runs { best: &best, keeper: keeper.as_deref(), yours: yours.as_deref() };
+        let ran = record::Runs {
+            best: &best,
+            keeper: keeper.as_deref(),
+            yours: yours.as_deref(),
+            other: other.as_deref(),
+        };
         let tuning = record::tuning(self, profile, &ran, rounds, why)?;
         Ok(Tuned {
             config,
@@ -466,6 +576,8 @@ impl Tuner<'_> {
             chosen: best.measured,
             keeper: keeper.map(|ran| ran.measured),
             yours: yours.map(|ran| ran.measured),
+            search: self.request.search,
+            other: other.map(|ran| ran.measured),
             curve,
             tuning,
         })
@@ -492,7 +604,7 @@ impl Tuner<'_> {
             modelled: task.setup.model().is_some(),
             budget_bytes: request.budget,
             batch,
-            policy: Policy::Plimsoll.to_string(),
+            policy: request.policy().to_string(),
             schedule: "chosen.schedule.json".to_owned(),
             learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },
             predicted: chosen.predicted(),
@@ -556,6 +668,14 @@ impl Ran {
             None
         }
     }
+}
+
+/// What is said where AccUDNN's search has no answer.
+pub(crate) const NO_ALGORITHM_2: &str = "AccUDNN's eq. (6) holds, with a plan that fits, at no batch";
+
+fn stopped_searching() -> Failure {
+    let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
+    failure.help("the same command goes on from it")
 }
 
 /// Why a search chose what it chose.

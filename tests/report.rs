@@ -201,7 +201,7 @@ fn a_study_is_reported_with_its_answer_and_everything_that_was_measured() {
     let answer = &report["answer"];
     let settings = answer["settings"].as_array().expect("settings");
     let names: Vec<_> = settings.iter().map(|s| s["what"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["chosen", "keeping everything", "yours"]);
+    assert_eq!(names, ["chosen", "keeping everything", "yours", "AccUDNN's search"]);
     assert_eq!(settings[0]["batch"], answer["batch"]);
     for setting in settings {
         let measured = !setting["iteration_seconds"].is_null();

@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
-//! The tables are `time`, `hybrid`, `state`, `offload`, `chains`, `effort`, `ablation`, `pool`, `best` and `valid`; by default all of
-//! them but `ablation`, which takes some five minutes, in under ten minutes on two cores: traces of more than 2,000 ops are
+//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `chains`, `effort`, `ablation`, `pool`, `readings`, `best` and `valid`; by default all of
+//! them but `ablation`, which takes some five minutes, and `first`, which takes two, in under ten minutes on two cores: traces of more than 2,000 ops are
 //! then planned at f = 0.1 and 0.4 only, and what there is no time for is left out, and counted; naming tables or traces
 //! makes all. Traces are those of `../shared/traces`
 //! beside the repository; where they are missing, networks of the zoo are planned, with the seconds of a roofline model.
@@ -13,6 +13,8 @@
 
 mod ablation;
 mod chains;
+mod first;
+mod readings;
 mod referee;
 mod runs;
 mod subjects;
@@ -28,8 +30,9 @@ type Table = fn(&mut Runs);
 
 /// The tables in the order in which they are made. Timing comes first, one plan at a time; the validity of all that was
 /// planned for the others comes last.
-const TABLES: [(&str, Table); 10] = [
+const TABLES: [(&str, Table); 12] = [
     ("time", tables::time),
+    ("first", first::table),
     ("hybrid", tables::hybrid),
     ("state", tables::state),
     ("offload", tables::offload),
@@ -37,6 +40,7 @@ const TABLES: [(&str, Table); 10] = [
     ("effort", tables::effort),
     ("ablation", ablation::table),
     ("pool", tables::pool),
+    ("readings", readings::table),
     ("best", tables::best),
     ("valid", tables::valid),
 ];
@@ -96,7 +100,8 @@ fn main() -> ExitCode {
     runs.thorough = !(options.tables.is_empty() && options.traces.is_empty());
     println!("plimsoll {}, budgets at f, link {} each way\n", plimsoll::verbs::doctor::version(), runs::RATE);
     for (name, table) in TABLES {
-        let by_default = options.tables.is_empty() && !(options.full && name == "ablation");
+        let by_default =
+            options.tables.is_empty() && !(options.full && ["ablation", "first"].contains(&name));
         if by_default || options.tables.iter().any(|wanted| wanted == name) {
             table(&mut runs);
         }

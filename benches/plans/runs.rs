@@ -115,7 +115,7 @@ pub struct Runs {
 const LARGE: usize = 2_000;
 
 /// The fractions at which large traces are planned all the same, as positions.
-const FOR_LARGE: [usize; 2] = [0, 2];
+pub const FOR_LARGE: [usize; 2] = [0, 2];
 
 impl Runs {
     pub fn new(subjects: Vec<Subject>, fractions: Vec<usize>, time: Duration) -> Runs {

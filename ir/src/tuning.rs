@@ -32,7 +32,8 @@ pub struct Tuning {
     pub why: String,
     /// Whether the user gains nothing by changing the batch.
     pub keep_your_settings: bool,
-    /// What was run, or why not: `chosen`, `keeping everything`, `yours`.
+    /// What was run, or why not: `chosen`, `keeping everything`, `yours`, and the answer of the search that was not asked for:
+    /// `AccUDNN's search` or `plimsoll's search`.
     pub runs: Vec<Run>,
     /// A typical iteration of the choice: when each command of its schedule ran. None where the machine is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,7 +123,7 @@ pub struct Planned {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// `chosen`, `keeping everything` or `yours`.
+    /// See [`Tuning::runs`].
     pub what: String,
     /// Samples of one iteration.
     pub batch: u64,

@@ -1,5 +1,6 @@
 //! Values of options that are more than a number, a unit or a word, each with the words that it is read from.
 
+use clap::ValueEnum;
 use plimsoll_tuner::model::devices::{self, Sheet};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -20,6 +21,16 @@ impl FromStr for Image {
             }
         }
     }
+}
+
+/// Whose search chooses the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SearchArg {
+    /// The batch with the shortest epoch, planned by policy plimsoll
+    #[default]
+    Plimsoll,
+    /// AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall, planned by policy accudnn
+    Accudnn,
 }
 
 /// What to train on.

@@ -98,7 +98,7 @@ pub struct Answer {
 /// One way to train, predicted and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
-    /// `chosen`, `yours` or `keeping everything`.
+    /// `chosen`, `yours`, `keeping everything`, `AccUDNN's search` or `plimsoll's search`.
     pub what: String,
     /// Samples of one iteration.
     pub batch: u64,
@@ -169,7 +169,7 @@ pub struct BatchPoint {
 pub struct BatchMeasured {
     /// Samples of one iteration.
     pub batch: u64,
-    /// What was run, such as `chosen`, `keeping everything`, `yours`.
+    /// What was run, such as `chosen`, `keeping everything`, `yours`, `AccUDNN's search`.
     pub what: String,
     /// The median.
     pub iteration_seconds: f64,

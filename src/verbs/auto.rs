@@ -106,6 +106,7 @@ fn earlier(
         ("budget", exact(config.budget_bytes), exact(request.budget)),
         ("pace of the link", pace(config.paced), pace(task.setup.link())),
         ("choice of kernels", kernels(config.kernels), kernels(task.setup.kernels())),
+        ("search", config.policy.clone(), request.policy().to_string()),
         ("batch", batch.to_string(), batches),
         (
             "learning rate",

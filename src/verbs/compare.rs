@@ -77,7 +77,7 @@ fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Failure {
     match witness.why {
         Shortage::Floor | Shortage::Start => Failure::new(Exit::NoPlan, format_args!("{message}: {witness}"))
             .help(format_args!("raise --budget: no plan of any kind takes less than {needs}")),
-        Shortage::Policy | Shortage::Addresses => {
+        Shortage::Policy | Shortage::Tried | Shortage::Addresses => {
             Failure::new(Exit::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}")).help(
                 format_args!("raise --budget to about {needs}, or let more policies try with --policies"),
             )

@@ -74,14 +74,20 @@ pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
 /// resident is taken to be proportional to it.
 pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
     let Trace { name, batch, resident_bytes, .. } = trace;
-    let message = format!("no plan for {name} at batch {batch} fits a budget of {budget}: {witness}");
+    let message = if witness.why.is_proved() || witness.why == Shortage::Policy {
+        format!("no plan for {name} at batch {batch} fits a budget of {budget}: {witness}")
+    } else {
+        format!("no plan for {name} at batch {batch} was found within a budget of {budget}: {witness}")
+    };
     let room = budget.saturating_sub(*resident_bytes).0 as f64;
     let needs = witness.needs.saturating_sub(*resident_bytes).0 as f64;
     let fits = (*batch as f64 * room / needs) as u64;
     Failure::new(Exit::NoPlan, message).help(if budget <= *resident_bytes {
         format!("raise --budget: {resident_bytes} stay on the device at any batch")
-    } else if fits == 0 {
+    } else if fits == 0 && witness.why.is_proved() {
         "raise --budget: not even one sample fits".to_owned()
+    } else if fits == 0 {
+        "raise --budget: no plan was found for one sample, which does not prove that there is none".to_owned()
     } else {
         format!("raise --budget, or lower the batch to about {fits}")
     })
@@ -120,6 +126,7 @@ fn infeasible(trace: &Trace, witness: &Witness, tried: &Tried) -> Table {
         Shortage::Floor => "what the op touches",
         Shortage::Start => "what is on the device at the start",
         Shortage::Policy => "what the policy leaves on the device",
+        Shortage::Tried => "what the leanest plan that was tried leaves on the device",
         Shortage::Addresses => "addresses",
     };
     Table::facts(

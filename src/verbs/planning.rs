@@ -90,6 +90,7 @@ impl Tried {
     pub fn status(&self) -> &'static str {
         let Outcome::Planned(made) = &self.outcome else { return "infeasible" };
         match made.status {
+            Status::Unknown => "unknown",
             _ if self.gap().is_some_and(|gap| gap <= SAME) => "optimal",
             Status::Optimal => "optimal",
             Status::Feasible => "feasible",
@@ -97,9 +98,9 @@ impl Tried {
         }
     }
 
-    /// Makespan over bound, less 1; none where nothing bounds what takes time.
+    /// Makespan over bound, less 1; none where nothing bounds what takes time, or nothing is known of time.
     pub fn gap(&self) -> Option<f64> {
-        let (made, bound) = (self.outcome.plan()?, self.bound?);
+        let (made, bound) = (self.outcome.plan().filter(|made| made.status != Status::Unknown)?, self.bound?);
         let gap = if made.makespan == bound { 0.0 } else { made.makespan / bound - 1.0 };
         gap.is_finite().then_some(gap.max(0.0))
     }

@@ -5,6 +5,7 @@ use crate::args::TuneArgs;
 use crate::failure::Failure;
 use crate::files;
 use crate::output::{Cell, Table};
+use crate::record::other_name;
 use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::tuning::{Measured, TuneRequest, Tuned, least, tune};
@@ -152,6 +153,9 @@ pub fn figures(tuned: &Tuned) -> Table {
             add(what, measured);
             shown.push(measured.candidate.batch);
         }
+    }
+    if let Some(other) = &tuned.other {
+        add(other_name(tuned.search), other);
     }
     table
 }

@@ -2,6 +2,10 @@
 //!
 //! `cargo bench -p plimsoll-tuner --bench bounds -- [TRACE] [--half]`
 //!
+//! Of traces in files, such as those of `plimsoll trace`, what windows and several instants add to one instant and the formula:
+//!
+//! `cargo bench -p plimsoll-tuner --bench bounds -- [--half] FILE.trace.json...`
+//!
 //! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. A cell is `bound/compute ratio@seconds`, where
 //! ratio is the joint bound over the prototype's; then the bound for offloading only, over that of `formats.md`. Times
 //! are printed, never asserted. Without the shared traces it says so and ends.
@@ -9,8 +13,9 @@
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};
-use plimsoll_tuner::Allow;
+use plimsoll_tuner::bound::joint::relax;
 use plimsoll_tuner::bound::{lower_bound, offload_bound};
+use plimsoll_tuner::{Allow, Limits};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -45,9 +50,50 @@ fn row(trace: &Trace, line: &str, link: &Link) -> [f64; 3] {
     ratios
 }
 
+/// Prints, at each budget and for each of what may be allowed, the bound over compute: of one instant and the formula, all that
+/// there is now, and the seconds that this takes. Budgets are between the peak and the floor or what is there from the start.
+fn sharpened(trace: &Trace, link: &Link) {
+    let memory = trace.memory();
+    let [floor, peak] = [memory.floor(), memory.peak()].map(|most| most.expect("there are ops").1);
+    let lives = trace.lives();
+    let at_start = trace.tensors.iter().zip(lives).filter(|(_, life)| life.is_some_and(|l| l.born.is_none()));
+    let least = floor.max(trace.resident_bytes + at_start.map(|(t, _)| t.bytes).sum());
+    let compute = trace.fastest_seconds();
+    let all = Allow::default();
+    let means = [Allow { recompute: false, ..all }, all, Allow { swap: false, ..all }];
+    for f in [0.1, 0.2, 0.4, 0.6] {
+        let budget = least + Bytes((peak.0.saturating_sub(least.0) as f64 * f) as u64);
+        print!("{:36} {:>6} {f:>4}", trace.name, trace.ops.len());
+        for allow in means {
+            let began = Instant::now();
+            let now = lower_bound(trace, budget, link, allow) / compute;
+            let took = began.elapsed().as_secs_f64();
+            let limits = Limits::default();
+            let one = relax(trace, budget, link, Allow { swap: true, ..allow }, &limits).bound;
+            let formula = if allow.recompute { one } else { offload_bound(trace, budget, link) };
+            print!("  {:7.4} {now:7.4} {took:6.3}", one.max(formula) / compute);
+        }
+        println!();
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let half = arguments.iter().any(|a| a == "--half");
+    let files: Vec<&String> = arguments.iter().filter(|a| a.ends_with(".json")).collect();
+    if !files.is_empty() {
+        let mut link = Link::symmetric(BytesPerSecond(12.2e9));
+        link.duplex = if half { Duplex::Half } else { Duplex::Full };
+        println!(
+            "{:36} {:>6} {:>4}  swapping: one instant, now, seconds; both; running again",
+            "trace", "ops", "f"
+        );
+        for file in files {
+            let text = std::fs::read_to_string(file).expect("a readable trace");
+            sharpened(&Trace::from_json(&text).expect("a valid trace"), &link);
+        }
+        return;
+    }
     let only = arguments.into_iter().find(|a| a != "--half").unwrap_or_default();
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces"));
     let Ok(lines) = std::fs::read_to_string(folder.join("joint_bounds.jsonl")) else {

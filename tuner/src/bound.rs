@@ -1,12 +1,15 @@
 //! Times below which no schedule can be, whatever it does and in which order.
 //!
-//! [`lower_bound`] is the sharpest that is known for what a plan is allowed. It is the largest of three:
+//! [`lower_bound`] is the sharpest that is known for what a plan is allowed. It is the largest of five:
 //!
 //! - the sum of all ops' fastest seconds, for every schedule;
 //! - [`offload_bound`], for schedules that only offload;
-//! - the linear program of [`joint`], for every schedule, and, sharper, without running again, for those that only offload.
+//! - the windows of `bound/windows.rs`, along the whole trace, for schedules that only offload;
+//! - the linear program of [`joint`], for every schedule; sharper, for those that only offload, or only recompute;
+//! - the program over several instants of `bound/several.rs`, for those that only recompute, and for every schedule where
+//!   much can only be swapped.
 //!
-//! All three let tensors be moved in pieces of any size: they hold for schedules of pieces and for those of whole tensors.
+//! All five let tensors be moved in pieces of any size: they hold for schedules of pieces and for those of whole tensors.
 //!
 //! # Offloading only, in a formula
 //!
@@ -27,10 +30,13 @@
 //! allowed.
 
 mod cut;
+mod first_order;
 pub mod joint;
 mod master;
+mod several;
 mod simplex;
 mod values;
+mod windows;
 
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Limits, PlanRequest};
@@ -48,7 +54,7 @@ pub fn unbeatable(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -> S
 /// The lower bound of the makespan of every schedule for this trace, budget and link that does only what is allowed.
 ///
 /// The trace is valid and the budget not below its floor. Without swapping and recomputing nothing but the ops' seconds
-/// counts; with recomputing alone the bound is that of both together.
+/// counts. Where recomputing alone is allowed and no schedule fits, it may be twice the ops' seconds, and is never more.
 pub fn lower_bound(trace: &Trace, budget: Bytes, link: &Link, allow: Allow) -> Seconds {
     lower_bound_within(trace, budget, link, allow, &Limits::default())
 }
@@ -63,9 +69,10 @@ pub fn lower_bound_within(
 ) -> Seconds {
     let recompute = allow.recompute && trace.ops.iter().any(|op| op.recomputable);
     if recompute {
-        joint::bound(trace, budget, link, true, limits)
+        joint::bound(trace, budget, link, allow, limits)
     } else if allow.swap {
-        joint::bound(trace, budget, link, false, limits).max(offload_bound(trace, budget, link))
+        let known = quick_offload_bound(trace, budget, link, limits);
+        joint::bound_above(known, trace, budget, link, Allow { recompute, ..allow }, limits)
     } else {
         trace.fastest_seconds()
     }
@@ -78,7 +85,13 @@ pub fn least_moved(trace: &Trace, budget: Bytes) -> Bytes {
     (most + trace.resident_bytes).saturating_sub(budget) * 2
 }
 
-/// The lower bound of the makespan of every schedule for this trace, budget and link that only offloads.
+/// The lower bound of the makespan of every schedule that only offloads, but for the linear program, which seldom adds much
+/// and takes longer: what policies are judged by that only offload.
+pub(crate) fn quick_offload_bound(trace: &Trace, budget: Bytes, link: &Link, limits: &Limits<'_>) -> Seconds {
+    offload_bound(trace, budget, link).max(windows::bound(trace, budget, link, limits))
+}
+
+/// The formula above: a lower bound of the makespan of every schedule for this trace, budget and link that only offloads.
 pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     // With no pool every op would run in its leanest way.
     let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);

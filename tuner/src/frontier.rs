@@ -125,6 +125,7 @@ fn stamp(
         Some(Status::OutOfTime) => Status::OutOfTime,
         _ if plan.status == Status::Optimal => Status::Feasible,
         _ => plan.status,
-    };
+    }
+    .of(trace);
     Ok(Outcome::Planned(plan))
 }

@@ -9,7 +9,6 @@
 //!
 //! The same request gives the same plan, unless a deadline cut the search short.
 
-use crate::bound::offload_bound;
 use crate::lower::LowerError;
 use crate::policies;
 use crate::tricks::Tricks;
@@ -104,8 +103,11 @@ pub enum Policy {
     Keep,
     /// Every feature map is swapped (AccUDNN §3.1).
     Naive,
-    /// Feature maps are swapped but for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1).
+    /// Feature maps are swapped but for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1, repaired: see
+    /// [`policies::accudnn`]).
     Accudnn,
+    /// The same by the letter of AccUDNN's Algorithms 1 and 2.
+    AccudnnAsPrinted,
     /// Every layer's inputs are offloaded (vDNN §3.3).
     VdnnAll,
     /// The inputs of convolution layers are offloaded (vDNN §3.3).
@@ -141,10 +143,11 @@ pub enum Policy {
 
 impl Policy {
     /// All that take traces of any size: all but [`Policy::Optimal`].
-    pub const ALL: [Policy; 17] = [
+    pub const ALL: [Policy; 18] = [
         Policy::Keep,
         Policy::Naive,
         Policy::Accudnn,
+        Policy::AccudnnAsPrinted,
         Policy::VdnnAll,
         Policy::VdnnConv,
         Policy::VdnnDyn,
@@ -186,6 +189,7 @@ impl Policy {
             Policy::Keep => "keep",
             Policy::Naive => "naive",
             Policy::Accudnn => "accudnn",
+            Policy::AccudnnAsPrinted => "accudnn-as-printed",
             Policy::VdnnAll => "vdnn-all",
             Policy::VdnnConv => "vdnn-conv",
             Policy::VdnnDyn => "vdnn-dyn",
@@ -258,7 +262,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makespan over bound, less 1: 0 for a plan that none can beat which does only what [`Plan::bound`] holds for.
+    /// Makespan over bound, less 1: 0 for a plan that none can beat which does only what [`Plan::bound`] holds for. It means
+    /// nothing where the status is [`Status::Unknown`].
     pub fn gap(&self) -> f64 {
         if self.bound > Seconds::ZERO { (self.makespan / self.bound - 1.0).max(0.0) } else { 0.0 }
     }
@@ -275,6 +280,18 @@ pub enum Status {
     Feasible,
     /// The best when time was up.
     OutOfTime,
+    /// The trace's ops take no time, as those that were never measured: how good it is cannot be known.
+    Unknown,
+}
+
+impl Status {
+    /// What of this can be said of a plan for a trace.
+    pub(crate) fn of(self, trace: &Trace) -> Status {
+        match self {
+            Status::Optimal | Status::Feasible if trace.fastest_seconds() == Seconds::ZERO => Status::Unknown,
+            known => known,
+        }
+    }
 }
 
 /// Why there is no plan: what needs more memory than the budget.
@@ -301,21 +318,36 @@ pub enum Shortage {
     Start,
     /// What this policy leaves on the device while the op runs: another policy may fit.
     Policy,
-    /// The bytes fit, but no addresses were found that do: `needs` is the smallest pool that was found. A little more
-    /// budget helps.
+    /// What the leanest decisions that were tried leave on the device while the op runs. It is not proved that others need as
+    /// much.
+    Tried,
+    /// The bytes fit, but no addresses were found that do: `needs` is the smallest pool that was found, with the resident
+    /// bytes. It is not proved that there is no smaller one.
     Addresses,
+}
+
+impl Shortage {
+    /// Whether no plan of any kind fits.
+    pub fn is_proved(self) -> bool {
+        matches!(self, Shortage::Floor | Shortage::Start)
+    }
 }
 
 impl fmt::Display for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Witness { op, name, needs, short_by, why } = self;
-        let what = match why {
-            Shortage::Floor => "touches",
-            Shortage::Start => "comes after a start with, in tensors on the device,",
-            Shortage::Policy => "needs, under this policy,",
-            Shortage::Addresses => "needs, with addresses,",
-        };
-        write!(f, "`{name}` ({op}) {what} {needs}, {short_by} more than the budget")
+        let over = format!("{needs}, {short_by} more than the budget");
+        match why {
+            Shortage::Floor => write!(f, "`{name}` ({op}) touches {over}"),
+            Shortage::Start => {
+                write!(f, "`{name}` ({op}) comes after a start with, in tensors on the device, {over}")
+            }
+            Shortage::Policy => write!(f, "`{name}` ({op}) needs, under this policy, {over}"),
+            Shortage::Tried => write!(f, "`{name}` ({op}) needs, in the leanest plan that was tried, {over}"),
+            Shortage::Addresses => {
+                write!(f, "the tensors fit, but the tightest addresses that were found for them take {over}")
+            }
+        }
     }
 }
 
@@ -427,6 +459,9 @@ pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanErr
     if let Some(witness) = hopeless(trace, request.budget) {
         return Ok(Outcome::Infeasible(witness));
     }
-    let bound = offload_bound(trace, request.budget, &request.link);
-    policies::decide(trace, request, bound)
+    let mut outcome = policies::decide(trace, request)?;
+    if let Outcome::Planned(plan) = &mut outcome {
+        plan.status = plan.status.of(trace);
+    }
+    Ok(outcome)
 }

@@ -90,6 +90,10 @@ pub(crate) const GIVEN: [Attempt; 11] = {
     ]
 };
 
+/// The looks where nothing may move, beside those of other plans: for each op, and at most, which is about a second.
+const ONLY_ADDRESSES_PER_OP: u64 = 250_000;
+const ONLY_ADDRESSES: u64 = 100_000_000;
+
 /// How far windows are tightened where that suffices; the widest last.
 const SLACK: [f64; 2] = [0.75, 0.5];
 
@@ -338,6 +342,11 @@ impl Task<'_> {
     /// The looks where everything stands on the addresses: no less than [`FULL`] is, and some for every op.
     pub fn thorough(&self) -> u64 {
         2 * FULL + 10_000 * self.trace.ops.len() as u64
+    }
+
+    /// The looks where nothing may move, so that addresses are all there is to find: as many as the time of a plan allows.
+    pub fn exhaustive(&self) -> u64 {
+        self.thorough() + (ONLY_ADDRESSES_PER_OP * self.trace.ops.len() as u64).min(ONLY_ADDRESSES)
     }
 
     fn sizes_are_aligned(&self) -> bool {

@@ -40,6 +40,7 @@ pub struct SearchRequest<'a> {
 }
 
 /// A plan at one batch size, as the caller's planner gives it.
+#[derive(Clone)]
 pub struct Planned {
     /// The trace, with seconds.
     pub trace: Trace,
@@ -217,12 +218,7 @@ impl State<'_, '_> {
         self.tried.insert(batch, Some(candidate));
         let keeps = self.request.keeps_all.map(|k| k.min(self.request.most).min(self.request.dataset));
         if keeps == Some(batch) && candidate.offloaded == Bytes::ZERO && candidate.recomputed == 0 {
-            let copy = Planned {
-                trace: plan.trace.clone(),
-                schedule: plan.schedule.clone(),
-                makespan: plan.makespan,
-            };
-            self.keeper = Some((candidate, copy));
+            self.keeper = Some((candidate, plan.clone()));
         }
         if self.best.as_ref().is_none_or(|(best, _)| better(&candidate, best).is_lt()) {
             self.best = Some((candidate, plan));
@@ -356,17 +352,22 @@ pub fn largest<E>(limit: u64, has: &mut dyn FnMut(u64) -> Result<bool, E>) -> Re
     Ok(Some(good))
 }
 
-/// The batch of AccUDNN's Algorithm 2: from the largest trainable batch `most` down by one until no layer stalls, that
-/// is until `ready_in_time(k)` says that eq. (6) holds for every layer, after what violates it was pinned in the memory
-/// that the smaller batch frees. None where it holds at no batch size. Linear, as in the paper: eq. (6) is not monotone in
-/// k, so a binary search could stop at a batch that the paper's loop passes by.
-pub fn accudnn_batch<E>(
+/// AccUDNN's Algorithm 2 (§4.1): from the largest trainable batch `most` down by one, to `least`, until `plan_at` has a plan that
+/// meets both constraints, (4) and (6): eq. (6) holds for every layer after what violates it was pinned in the memory that the
+/// smaller batch frees ([`crate::policies::accudnn::satisfies`]), and what is pinned has addresses within the budget, which the
+/// paper takes for granted. Gives the batch and its plan; none where there is none, or once `stop` says so.
+///
+/// Linear, as in the paper: eq. (6) is not monotone in k, so that larger steps could pass by the batch at which the paper's loop
+/// ends.
+pub fn accudnn_batch<T, E>(
+    least: u64,
     most: u64,
-    ready_in_time: &mut dyn FnMut(u64) -> Result<bool, E>,
-) -> Result<Option<u64>, E> {
-    for k in (1..=most).rev() {
-        if ready_in_time(k)? {
-            return Ok(Some(k));
+    stop: &dyn Fn() -> bool,
+    plan_at: &mut dyn FnMut(u64) -> Result<Option<T>, E>,
+) -> Result<Option<(u64, T)>, E> {
+    for k in (least.max(1)..=most).rev().take_while(|_| !stop()) {
+        if let Some(plan) = plan_at(k)? {
+            return Ok(Some((k, plan)));
         }
     }
     Ok(None)

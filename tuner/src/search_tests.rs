@@ -162,15 +162,35 @@ fn the_callers_error_comes_through() {
 
 #[test]
 fn the_papers_loop_stops_at_the_first_batch_that_does_not_stall() {
-    let mut asked = 0;
-    let mut ready = |k: u64| {
-        asked += 1;
-        Ok::<_, Infallible>(k == 7 || k == 90)
+    let mut asked = Vec::new();
+    let mut plan_at = |k: u64| {
+        asked.push(k);
+        Ok::<_, Infallible>((k == 7 || k == 90).then_some("a plan"))
     };
-    assert_eq!(accudnn_batch(100, &mut ready), Ok(Some(90)));
-    assert_eq!(asked, 11);
-    assert_eq!(accudnn_batch(100, &mut |_| Ok::<_, Infallible>(false)), Ok(None));
-    assert_eq!(accudnn_batch(0, &mut |_| Ok::<_, Infallible>(true)), Ok(None));
+    assert_eq!(accudnn_batch(1, 100, &|| false, &mut plan_at), Ok(Some((90, "a plan"))));
+    assert_eq!(asked, (90..=100).rev().collect::<Vec<u64>>(), "every batch on the way, the largest first");
+    let of = |least: u64, most: u64, good: u64| {
+        accudnn_batch(least, most, &|| false, &mut |k| Ok::<_, Infallible>((k <= good).then_some(())))
+    };
+    assert_eq!(of(1, 100, 0), Ok(None));
+    assert_eq!(of(0, 0, 9), Ok(None));
+    assert_eq!(of(0, 3, 9), Ok(Some((3, ()))));
+    // Smaller batches than the least are not asked.
+    assert_eq!((of(8, 10, 7), of(8, 10, 8)), (Ok(None), Ok(Some((8, ())))));
+}
+
+#[test]
+fn the_papers_loop_stops_when_it_is_told_and_hands_failures_on() {
+    let left = std::cell::Cell::new(5);
+    let stop = || left.replace(left.get() - 1) == 0;
+    let mut asked = 0;
+    let mut plan_at = |k: u64| {
+        asked += 1;
+        Ok::<_, Infallible>((k < 50).then_some(()))
+    };
+    assert_eq!(accudnn_batch(1, 100, &stop, &mut plan_at), Ok(None));
+    assert_eq!(asked, 5);
+    assert_eq!(accudnn_batch(1, 9, &|| false, &mut |_| Err::<Option<()>, _>("broken")), Err("broken"));
 }
 
 #[test]

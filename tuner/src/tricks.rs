@@ -67,6 +67,7 @@ tricks! {
     Plimsoll: Heat "heat" "take changes that are slightly worse, with falling probability";
     Plimsoll: Trade "trade" "keep what is dear to make again and give up what is cheap, in one change";
     Plimsoll: Exchange "exchange" "let two decisions change places";
+    Plimsoll: Early "early" "make again before an earlier op than the one that asks for it, where there is more room";
     Plimsoll: Blocks "blocks" "decide the like tensors of equal blocks alike, in one change";
     Plimsoll: Crowded "crowded" "change what is there where most memory is lacking";
     Plimsoll: Dust "dust" "decide nothing about tensors that are tiny beside the pool";
@@ -77,6 +78,7 @@ tricks! {
     Plimsoll: Anew "anew" "begin again from the seeds where leaving bytes free led far astray";
     Plimsoll: Spare "spare" "leave bytes free everywhere where nothing else had addresses";
     Plimsoll: Packing "packing" "look for addresses from the order on that was best for the last plan";
+    Plimsoll: Fewer "fewer" "search with fewer means, too, where their bound leaves room";
     Plimsoll: Policies "policies" "take another policy's plan where that is better";
     Plimsoll: Settle "settle" "place the chosen plan once more, so that few holes are left";
     Addresses: Walks "walks" "walk over holes first, where sweeps look at much";
@@ -122,6 +124,11 @@ pub struct Tricks(u64);
 impl Tricks {
     /// None of them.
     pub const NONE: Tricks = Tricks(0);
+
+    /// These, and this one.
+    pub fn with(self, trick: Trick) -> Tricks {
+        Tricks(self.0 | 1 << trick as u32)
+    }
 
     /// Whether this one is among them.
     pub fn contains(self, trick: Trick) -> bool {

@@ -121,6 +121,8 @@ pub struct Values {
     pub writes: Rows,
     /// By op: the ways in which it may run, the fastest first, each with less workspace than the one before.
     pub ways: Vec<Vec<OpWay>>,
+    /// The first op that may change parameters, which have no versions: nothing runs again after it.
+    pub update: u32,
     /// In bytes: what is larger is large.
     large: u64,
 }
@@ -134,6 +136,9 @@ pub struct Decisions {
     pub parts: Vec<u8>,
     /// By op: which of its ways.
     pub ways: Vec<u8>,
+    /// Gaps whose value is made again before another op than the one that next asks for it, and held from there on: op and
+    /// gap, in order. The op lies within the gap; a gap has one entry at most.
+    pub early: Vec<(u32, u32)>,
     /// Into so many chunks what is swapped of a large value is cut, so that each leaves and returns by itself; 1 where it
     /// goes as one. At most [`PARTS`].
     pub chunks: u8,
@@ -185,9 +190,10 @@ impl Values {
 
     fn add_gaps(&mut self, trace: &Trace, readers: &[Vec<u32>], allow: Allow) {
         let can = self.remakeable(trace, allow);
-        // Parameters have no versions: once they change, nothing runs again. Before the first op that may change some it may.
+        // Before the first op that may change some parameters ops may run again.
         let update =
             trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len()) as u32;
+        self.update = update;
         let mut newest = vec![NONE; trace.tensors.len()];
         (0..self.tensor.len()).for_each(|v| newest[self.tensor[v].index()] = v as u32);
         for v in 0..self.tensor.len() {
@@ -247,6 +253,7 @@ impl Values {
             choices: self.gaps.iter().map(choice).collect(),
             parts: vec![PARTS; self.tensor.len()],
             ways: vec![0; self.ways.len()],
+            early: Vec::new(),
             chunks: 1,
         }
     }
@@ -269,6 +276,32 @@ impl Values {
             bytes.div_ceil(u64::from(PARTS)).next_multiple_of(4096) * u64::from(parts)
         }
         .min(bytes)
+    }
+}
+
+impl Decisions {
+    /// The gaps whose values are made again before this op although it does not ask for them.
+    pub fn early_at(&self, op: u32) -> &[(u32, u32)] {
+        let from = self.early.partition_point(|entry| entry.0 < op);
+        let count = self.early[from..].iter().take_while(|entry| entry.0 == op).count();
+        &self.early[from..from + count]
+    }
+
+    /// Before which op the value of a gap is made again; [`NONE`] where that is the one that asks for it.
+    pub fn early_of(&self, gap: u32) -> u32 {
+        self.early.iter().find(|entry| entry.1 == gap).map_or(NONE, |entry| entry.0)
+    }
+
+    /// Has the value of a gap made again before this op, or, with [`NONE`], before the one that asks for it. Gives what was
+    /// decided before.
+    pub fn set_early(&mut self, gap: u32, op: u32) -> u32 {
+        let old =
+            self.early.iter().position(|entry| entry.1 == gap).map_or(NONE, |at| self.early.remove(at).0);
+        if op != NONE {
+            let at = self.early.partition_point(|entry| *entry < (op, gap));
+            self.early.insert(at, (op, gap));
+        }
+        old
     }
 }
 

@@ -1,7 +1,8 @@
 //! What follows from decisions: the steps of the iteration, the memory at each, what is swapped between them.
 //!
 //! The walk goes through the trace. An op that needs values which are gone is preceded by a batch: the ops that make them
-//! again, and those that make what these need and is gone too, in the order of the trace. Each step is a slot (see
+//! again, and those that make what these need and is gone too, in the order of the trace. A batch may also stand before an
+//! earlier op, where there is more room for it ([`Decisions::early`]); what it makes is held then. Each step is a slot (see
 //! [`crate::placement`]). A value is on the device as an [`Instance`], from the step that makes it to the last one that
 //! reads it; an update in place turns an instance of one value into one of another. Swapping takes bytes out of an instance
 //! between two of its uses.
@@ -10,7 +11,7 @@
 //! start: see [`Trail`]. This runs for every set of decisions that a search looks at: it is linear in the steps and does
 //! not allocate once its arrays are large enough.
 //!
-//! What this file does not do: run an op again at another time than just before the op that wants it.
+//! What this file does not do: choose.
 
 mod trail;
 
@@ -186,14 +187,21 @@ impl Walk {
     /// Goes on through some ops.
     fn advance(&mut self, of: Iteration<'_>, ops: Range<u32>, limit: Limit) -> bool {
         let Iteration { values, decisions, .. } = of;
+        let mut next = decisions.early.partition_point(|(op, _)| *op < ops.start);
         for op in ops {
             let (reads, writes) = (values.reads.row(op as usize), values.writes.row(op as usize));
+            let due = decisions.early[next..].iter().take_while(|(at, _)| *at == op).count();
+            let early = &decisions.early[next..next + due];
+            next += due;
             let mut gone = false;
             for z in reads {
                 gone |= self.place(decisions, z.value) == Place::Gone;
             }
+            for (_, gap) in early {
+                gone |= self.is_due(of, *gap, op);
+            }
             if gone {
-                self.make_again(of, op);
+                self.make_again(of, op, early);
                 if limit.is_passed(self, values.ways.len() as u32 - op) {
                     self.ended = op;
                     return false;
@@ -206,7 +214,7 @@ impl Walk {
                     State { place: Place::Here, instance, written: slot, ..UNBORN };
             }
             if gone {
-                self.forget(decisions, reads);
+                self.forget(of, reads, early);
             }
             for touch in reads.iter().chain(writes) {
                 self.leave(*touch, slot);
@@ -233,14 +241,25 @@ impl Walk {
         self.place(decisions, v) == Place::Gone
     }
 
-    /// Runs again what makes the inputs of this op that are gone.
-    fn make_again(&mut self, of: Iteration<'_>, op: u32) {
+    /// Whether the value of a gap, which this op lies in, is nowhere.
+    fn is_due(&mut self, of: Iteration<'_>, gap: u32, op: u32) -> bool {
+        let v = of.values.gaps[gap as usize].value;
+        self.states[v as usize].gap == gap && self.is_gone(of.decisions, v, op)
+    }
+
+    /// Runs again what makes the inputs of this op that are gone, and what is to be made again before it.
+    fn make_again(&mut self, of: Iteration<'_>, op: u32, early: &[(u32, u32)]) {
         let Iteration { values, decisions, .. } = of;
         let (mut batch, mut open) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.open));
         self.made.clear();
         batch.clear();
         let reads = values.reads.row(op as usize).iter().map(|z| z.value);
         open.extend(reads.filter(|v| self.states[*v as usize].place == Place::Gone));
+        for (_, gap) in early {
+            if self.is_due(of, *gap, op) {
+                open.push(values.gaps[*gap as usize].value);
+            }
+        }
         while let Some(v) = open.pop() {
             let maker = values.maker[v as usize];
             if !std::mem::replace(&mut self.marked[maker as usize], true) {
@@ -320,12 +339,13 @@ impl Walk {
         from.instance
     }
 
-    /// Gives up what the last batch made for the op of these reads alone.
-    fn forget(&mut self, decisions: &Decisions, reads: &[Touch]) {
+    /// Gives up what the last batch made for its own sake, and not for the op of these reads or to be held from here on.
+    fn forget(&mut self, of: Iteration<'_>, reads: &[Touch], early: &[(u32, u32)]) {
         for &v in &self.made {
             let state = &mut self.states[v as usize];
-            let each = state.gap == NONE || decisions.choices[state.gap as usize] == Choice::RemakeEach;
-            if each && !reads.iter().any(|z| z.value == v) {
+            let each = state.gap == NONE || of.decisions.choices[state.gap as usize] == Choice::RemakeEach;
+            let held = early.iter().any(|(_, gap)| *gap == state.gap);
+            if each && !held && !reads.iter().any(|z| z.value == v) {
                 state.place = Place::Gone;
             }
         }
@@ -381,7 +401,12 @@ impl Walk {
 
     /// The op of the trace that a slot's step runs for.
     pub fn serves(&self, slot: u32) -> u32 {
-        self.steps[slot as usize - 1].serves
+        self.run(slot).serves
+    }
+
+    /// A slot's step. There is none at slot 0, before the first op; that op's stands for it.
+    pub fn run(&self, slot: u32) -> Run {
+        self.steps[(slot as usize).max(1) - 1]
     }
 }
 

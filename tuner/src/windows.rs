@@ -59,8 +59,8 @@ pub struct Cost {
     pub seconds: f64,
     /// The most bytes by which a slot exceeds the pool; 0 where it fits.
     pub overflow: u64,
-    /// The first slot that exceeds it by so much; 0 where it fits.
-    pub fullest: u32,
+    /// The same, summed over all slots.
+    pub excess: u64,
     /// All bytes moved, both ways together.
     pub moved: u64,
 }
@@ -91,6 +91,8 @@ pub struct Clock {
     prefetch_end: Vec<f64>,
     /// The transfers in list order: move, way, and the slot before which each is listed.
     sequence: Vec<(u32, u8, u32)>,
+    /// The slots that exceed the pool.
+    over: Vec<u32>,
 }
 
 impl Clock {
@@ -115,15 +117,21 @@ impl Clock {
             prefetch_start: Vec::new(),
             prefetch_end: Vec::new(),
             sequence: Vec::new(),
+            over: Vec::new(),
         }
     }
 
     /// What a course costs within a pool of so many bytes.
     pub fn evaluate(&mut self, course: &Course, pool: u64) -> Cost {
         let moved = self.collect(course, pool);
-        let (overflow, fullest) = self.release(course);
+        let (overflow, excess) = self.release(course);
         self.fetch(course);
-        Cost { seconds: self.run(course), overflow, fullest, moved }
+        Cost { seconds: self.run(course), overflow, excess, moved }
+    }
+
+    /// The slots that exceeded the pool in the last evaluation.
+    pub fn over(&self) -> &[u32] {
+        &self.over
     }
 
     /// Lists the offloads and works out the room at every slot. Gives the bytes moved.
@@ -178,11 +186,14 @@ impl Clock {
         moved
     }
 
-    /// Pass 1: when each piece's bytes leave. Gives the overflow and its slot, and takes what waits to leave out of `room`.
-    fn release(&mut self, course: &Course) -> (u64, u32) {
+    /// Pass 1: when each piece's bytes leave. Gives the overflow, at most and summed, and takes what waits to leave out of
+    /// `room`.
+    fn release(&mut self, course: &Course) -> (u64, u64) {
         let moves = &course.moves;
         let (mut next, mut head, mut due) = (0, 0, 0);
-        let (mut waiting, mut overflow, mut fullest) = (0i64, (-self.room[0]).max(0), 0);
+        let (mut waiting, mut overflow) = (0i64, (-self.room[0]).max(0) as u64);
+        let mut excess = overflow;
+        self.over.clear();
         let (mut time, mut link) = (0.0f64, 0.0f64);
         self.done[0] = 0.0;
         for slot in 1..course.need.len() {
@@ -216,13 +227,16 @@ impl Clock {
                 head += 1;
             }
             self.room[slot] -= waiting;
-            if -self.room[slot] > overflow {
-                (overflow, fullest) = (-self.room[slot], slot as u32);
+            if self.room[slot] < 0 {
+                let over = self.room[slot].unsigned_abs();
+                overflow = overflow.max(over);
+                excess = excess.saturating_add(over);
+                self.over.push(slot as u32);
             }
             time += course.seconds[slot];
             self.done[slot] = time;
         }
-        (overflow as u64, fullest)
+        (overflow, excess)
     }
 
     /// Pass 2: from when each piece's bytes are held again.

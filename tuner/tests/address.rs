@@ -1,9 +1,12 @@
 //! Addresses: no two items that are there at the same time share a byte, whatever the limit and the work; what is known
 //! to fit without any slack is found.
 
+use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::Random;
+use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::address::{Addresses, Block, Item, Work, assign, most_alive};
-use plimsoll_tuner::{Policy, Trick, Tricks};
+use plimsoll_tuner::{Allow, PlanRequest, Policy, Trick, Tricks, plan};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -202,6 +205,64 @@ fn what_fills_the_pool_at_every_instant_is_found() {
         cut(&mut Random::new(seed), 0..400, 0..1 << 20, 60, &mut items);
         assert_eq!(most_alive(&items), 1 << 20);
         assert_eq!(check(&items, 1 << 20, 1, 100_000_000, 1), 1 << 20, "seed {seed}: {} pieces", items.len());
+    }
+}
+
+/// A trace of which keeping everything asks for these items: an op for each slot, which writes what begins and reads what ends.
+fn trace_of(items: &[Item]) -> Trace {
+    let tensor = |(i, item): (usize, &Item)| Tensor {
+        name: format!("t{i}"),
+        bytes: Bytes(item.hull.bytes.end),
+        kind: TensorKind::Activation,
+    };
+    let end = items.iter().map(|item| item.hull.slots.end).max().unwrap_or_default();
+    let of = |is: &dyn Fn(&Item) -> bool| -> Vec<TensorId> {
+        (0..items.len()).filter(|i| is(&items[*i])).map(TensorId::new).collect()
+    };
+    let op = |slot: u32| Op {
+        name: format!("op{slot}"),
+        layer: format!("op{slot}"),
+        kind: "op".into(),
+        phase: Phase::Forward,
+        seconds: Seconds(1.0),
+        reads: of(&|item| item.hull.slots.end == slot + 1 && item.hull.slots.start < slot),
+        writes: of(&|item| item.hull.slots.start == slot),
+        workspace_bytes: Bytes(0),
+        flops: 0,
+        recomputable: false,
+        alternatives: Vec::new(),
+    };
+    Trace {
+        kind: TraceKind,
+        name: "cut".into(),
+        batch: 1,
+        resident_bytes: Bytes(0),
+        tensors: items.iter().enumerate().map(tensor).collect(),
+        ops: (0..end).map(op).collect(),
+    }
+}
+
+#[test]
+fn a_plan_finds_the_addresses_that_there_are() {
+    for seed in 0..16 {
+        let (mut random, mut items) = (Random::new(100 + seed), Vec::new());
+        // Also sizes that are multiples of 16 or 256, and pools that are not full all the time.
+        let grain = [1, 16, 256][seed as usize % 3];
+        cut(&mut random, 0..200, 0..(1 << 20) / grain, 40 + 4 * seed, &mut items);
+        items.iter_mut().for_each(|item| item.hull.bytes.end *= grain);
+        let pool = (1 << 20) / grain * grain;
+        if seed % 4 == 3 {
+            items.retain(|_| random.percent(90));
+        }
+        let trace = trace_of(&items);
+        for policy in [Policy::Keep, Policy::Plimsoll] {
+            let allow = Allow { swap: false, recompute: false, ..Allow::default() };
+            let link = Link::symmetric(BytesPerSecond(1e9));
+            let request = PlanRequest { allow, ..PlanRequest::new(Bytes(pool), link, policy) };
+            let outcome = plan(&trace, &request).expect("a request that means something");
+            let plan = outcome.plan();
+            assert!(plan.is_some(), "seed {seed}, {policy}, {} items: {outcome:?}", items.len());
+        }
     }
 }
 

@@ -7,11 +7,12 @@ mod common;
 use common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{Random, random_schedule, random_trace, random_trace_of};
-use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
+use plimsoll_ir::testing::{Random, chain_trace, random_schedule, random_trace, random_trace_of};
+use plimsoll_ir::trace::{Tensor, TensorKind, Trace};
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, TensorId};
+use plimsoll_tuner::bound::joint::relax;
 use plimsoll_tuner::bound::{lower_bound, lower_bound_within, offload_bound};
-use plimsoll_tuner::{Allow, Limits, Policy};
+use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};
 use std::path::Path;
 
 const ONLY_OFFLOADS: Allow = Allow { recompute: false, swap: true, pieces: true };
@@ -25,29 +26,64 @@ fn slow_link(random: &mut Random) -> Link {
     Link { offload_bytes_per_second, prefetch_bytes_per_second, latency_seconds, duplex }
 }
 
-/// A valid schedule, at a budget of just what it has on the device at once, is no faster than the bounds. Tells which
-/// bounds say more than the ops' seconds.
-fn check(trace: &Trace, schedule: &Schedule) -> [bool; 2] {
+/// What a schedule may do, and how it may be bounded.
+const MEANS: [(&str, Allow); 3] = [
+    ("swapping and running again", Allow { recompute: true, swap: true, pieces: true }),
+    ("swapping", ONLY_OFFLOADS),
+    ("running again", Allow { recompute: true, swap: false, pieces: true }),
+];
+
+/// A valid schedule, at a budget of just what it has on the device at once, is no faster than any bound for what it does.
+/// Tells which bounds say more than the ops' seconds, and which are reached.
+fn check(trace: &Trace, schedule: &Schedule) -> [[bool; 3]; 2] {
     let timeline = simulate(trace, schedule);
     let budget = trace.resident_bytes + timeline.peak(trace, schedule);
-    let makespan = timeline.makespan();
-    let total =
-        lower_bound(trace, budget, &schedule.link, Allow { recompute: false, swap: false, pieces: true });
-    let beats = |bound: Seconds| makespan.0 < bound.0 * (1.0 - 1e-9);
-    let bound = lower_bound(trace, budget, &schedule.link, Allow::default());
-    assert!(!beats(bound), "{}: {makespan} beats {bound}", trace.name);
-    let again = |command: &Command| matches!(command, Command::Compute { again: true, .. });
-    if schedule.commands.iter().any(again) {
-        return [bound > total * (1.0 + 1e-9), false];
+    let makespan = timeline.makespan().0;
+    let total = trace.fastest_seconds().0;
+    let again = schedule.commands.iter().any(|c| matches!(c, Command::Compute { again: true, .. }));
+    let moves = schedule.commands.iter().any(|c| c.transfer().is_some());
+    let mut said = [[false; 3]; 2];
+    for (at, (what, allow)) in MEANS.into_iter().enumerate() {
+        if (again && !allow.recompute) || (moves && !allow.swap) {
+            continue;
+        }
+        let bound = lower_bound(trace, budget, &schedule.link, allow).0;
+        assert!(makespan >= bound * (1.0 - 1e-9), "{}: {makespan} beats {bound}, by {what}", trace.name);
+        said[0][at] = bound > total * (1.0 + 1e-9);
+        said[1][at] = said[0][at] && makespan <= bound * (1.0 + 1e-6);
     }
-    let bound = lower_bound(trace, budget, &schedule.link, ONLY_OFFLOADS);
-    assert!(!beats(bound), "{}: {makespan} beats {bound}, and only offloads", trace.name);
-    [false, bound > total * (1.0 + 1e-9)]
+    said
+}
+
+/// Sums up what [`check`] tells.
+fn count(sums: &mut [[u32; 3]; 2], said: [[bool; 3]; 2]) {
+    sums.iter_mut().flatten().zip(said.into_iter().flatten()).for_each(|(sum, said)| *sum += u32::from(said));
+}
+
+/// The trace with weights that come and go: tensors on the device from the start which forward and backward ops read, and
+/// which the last ops update.
+fn with_weights(mut trace: Trace, random: &mut Random) -> Trace {
+    let ops = trace.ops.len();
+    for weight in 0..random.below(1 + ops as u64 / 3) as usize {
+        let id = TensorId::new(trace.tensors.len());
+        let (bytes, name) = (Bytes(1 + random.below(400)), format!("weight{weight}"));
+        trace.tensors.push(Tensor { name, bytes, kind: TensorKind::Other });
+        let forward = random.below(ops as u64) as usize;
+        for reader in [forward, ops - 1 - forward] {
+            if !trace.ops[reader].reads.contains(&id) {
+                trace.ops[reader].reads.push(id);
+            }
+        }
+        if random.percent(50) {
+            trace.ops[forward.max(ops - 1 - forward)].writes.push(id);
+        }
+    }
+    trace
 }
 
 #[test]
 fn no_random_schedule_beats_a_bound() {
-    let mut sharp = [0; 2];
+    let mut sums = [[0; 3]; 2];
     for seed in 0..10_000 {
         let mut random = Random::new(seed ^ 0xB0);
         let mut trace = if seed % 4 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
@@ -55,13 +91,46 @@ fn no_random_schedule_beats_a_bound() {
             // What is never made again: schedules that only offload.
             trace.ops.iter_mut().for_each(|op| op.recomputable = false);
         }
+        if seed % 3 == 0 {
+            trace = with_weights(trace, &mut random);
+        }
         let mut schedule = random_schedule(&trace, seed);
         schedule.link = slow_link(&mut random);
-        let said = check(&trace, &schedule);
-        sharp.iter_mut().zip(said).for_each(|(count, said)| *count += u32::from(said));
+        count(&mut sums, check(&trace, &schedule));
     }
-    println!("bounds above the ops' seconds: {sharp:?}");
-    assert!(sharp.iter().all(|count| *count > 300), "{sharp:?} schedules are a test of the bounds: too few");
+    println!("bounds above the ops' seconds, and reached: {sums:?}");
+    let [above, _] = sums;
+    assert!(above[0] > 300 && above[1] > 300, "{above:?} schedules are a test of the bounds: too few");
+}
+
+#[test]
+fn no_policy_beats_a_bound() {
+    let mut sums = [[0; 3]; 2];
+    for seed in 0..30 {
+        let mut random = Random::new(seed ^ 0xB1);
+        let mut trace = random_trace_of(2 + random.below(20) as usize, seed);
+        if seed % 3 == 0 {
+            trace = with_weights(trace, &mut random);
+        }
+        // Addresses are aligned: of large tensors that costs nothing.
+        trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 4096);
+        let memory = trace.memory();
+        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+        let mut link = slow_link(&mut random);
+        link.offload_bytes_per_second = BytesPerSecond(link.offload_bytes_per_second.0 * 4096.0);
+        link.prefetch_bytes_per_second = BytesPerSecond(link.prefetch_bytes_per_second.0 * 4096.0);
+        let budget = floor + Bytes((peak - floor).0 * random.below(4) / 5);
+        for policy in Policy::taking(&trace).into_iter().filter(|p| *p != Policy::Optimal) {
+            for (_, allow) in MEANS.into_iter().filter(|_| policy == Policy::Plimsoll).chain([MEANS[0]]) {
+                let request = PlanRequest { link, allow, ..request(budget, 1.0, Duplex::Full, policy) };
+                if let Ok(plan) = planned(&trace, &request) {
+                    count(&mut sums, check(&trace, &plan.schedule));
+                }
+            }
+        }
+    }
+    println!("bounds above the ops' seconds, and reached: {sums:?}");
+    assert!(sums[0].iter().all(|count| *count > 2), "{sums:?} plans are a test of the bounds: too few");
 }
 
 #[test]
@@ -146,6 +215,39 @@ fn what_is_proved_when_time_is_up_is_a_bound() {
         assert_eq!(before, full, "{seed}");
     }
     assert!(sharper > 20, "{sharper}");
+}
+
+#[test]
+fn several_instants_say_more_than_one() {
+    let again = Allow { recompute: true, swap: false, pieces: true };
+    let link = Link::symmetric(BytesPerSecond(1e9));
+    let (mut more, mut most) = (0, 1.0f64);
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        // Chains that run again, and chains with weights that come and go.
+        let (mut trace, allow) =
+            (chain_trace(6 + seed as usize % 20), if seed % 2 == 0 { again } else { Allow::default() });
+        if allow.swap {
+            let ops = trace.ops.len();
+            for i in 0..ops / 2 {
+                let id = TensorId::new(trace.tensors.len());
+                let (name, bytes) = (format!("weight{i}"), Bytes(4096 * random.below(100)));
+                trace.tensors.push(Tensor { name, bytes, kind: TensorKind::Other });
+                trace.ops[i].reads.push(id);
+                trace.ops[ops - 1 - i].reads.push(id);
+            }
+        }
+        let (floor, peak) =
+            (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
+        let budget = floor + Bytes((peak - floor).0 / 4);
+        let one = relax(&trace, budget, &link, Allow { swap: true, ..allow }, &Limits::default()).bound;
+        let now = lower_bound(&trace, budget, &link, allow);
+        assert!(now.0 >= one.0 * (1.0 - 1e-6), "{seed}: {now} of {one}");
+        more += u32::from(now.0 > one.0 * 1.005);
+        most = most.max(now / one);
+    }
+    println!("{more} of 40, at most {most}");
+    assert!(more > 10, "{more} of 40, at most {most}");
 }
 
 /// One line of the prototype's bounds.

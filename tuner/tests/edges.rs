@@ -7,7 +7,8 @@ use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
-use plimsoll_tuner::policies::accudnn::{Reading, judge, satisfies};
+use plimsoll_tuner::frontier::{Point, carry};
+use plimsoll_tuner::policies::accudnn::{Reading, Verdict, judge, satisfies};
 use plimsoll_tuner::values::Values;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, plan};
 use std::cell::Cell;
@@ -164,7 +165,8 @@ fn a_search_whose_time_is_up_still_has_a_plan() {
     assert_eq!(plan.status, Status::OutOfTime);
 }
 
-/// Whenever time is up, the plan is no slower than the best of the simple policies' plans; and where it never is, the plan is
+/// Whenever time is up, the plan is about as fast as the best of the simple policies' plans, for which a command with some
+/// milliseconds does not wait; and where it never is, the plan is
 /// the one that is found without whole plans on the way.
 #[test]
 fn at_any_time_there_is_a_plan_as_good_as_the_simple_ones() {
@@ -186,7 +188,8 @@ fn at_any_time_there_is_a_plan_as_good_as_the_simple_ones() {
             let anytime = PlanRequest { limits, anytime: true, ..of(Policy::Plimsoll) };
             let plan = planned(&trace, &anytime);
             last = plan.as_ref().map_or(f64::INFINITY, |plan| plan.makespan.0);
-            assert!(last <= best * (1.0 + 1e-6), "{seed}, {polls} polls: {last} against {best}");
+            let slower = if polls < u32::MAX { 1.05 } else { 1.0 + 1e-6 };
+            assert!(last <= best * slower, "{seed}, {polls} polls: {last} against {best}");
             if polls == u32::MAX {
                 assert_eq!(plan, whole, "{seed}");
             }
@@ -213,6 +216,29 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
         let plan = planned(&trace, &request).expect("it fits");
         assert_eq!((plan.status, plan.gap()), (status, gap), "{recomputable} {budget}");
     }
+}
+
+#[test]
+fn nothing_is_known_of_a_trace_whose_ops_take_no_time() {
+    let mut trace = trace(&[100, 100], &[(&[0], &[]), (&[], &[1]), (&[0], &[])]);
+    let at = |trace: &Trace, policy| {
+        let request = request(Bytes(110), 50.0, Duplex::Full, policy);
+        planned(trace, &request).expect("it fits").status
+    };
+    assert_eq!(at(&trace, Policy::Plimsoll), Status::Optimal);
+    trace.ops.iter_mut().for_each(|op| op.seconds = Seconds::ZERO);
+    for policy in [Policy::Plimsoll, Policy::Naive, Policy::Optimal] {
+        assert_eq!(at(&trace, policy), Status::Unknown, "{policy}");
+    }
+    // Nor where a plan is that of another budget.
+    let mut whole = request(Bytes(210), 50.0, Duplex::Full, Policy::Keep);
+    whole.allow.recompute = false;
+    let points = [210, 1000].map(|budget| Point {
+        budget: Bytes(budget),
+        outcome: plan(&trace, &PlanRequest { budget: Bytes(budget), ..whole }).expect("a sound request"),
+    });
+    let carried = carry(&trace, &whole, points.to_vec()).expect("a sound request");
+    assert!(carried.iter().all(|p| p.outcome.plan().is_some_and(|p| p.status == Status::Unknown)));
 }
 
 #[test]
@@ -304,24 +330,72 @@ fn memory_that_was_released_is_subtracted_but_not_as_printed() {
     trace.ops.iter_mut().for_each(|op| op.phase = Phase::Forward);
     let link = request(Bytes(610), 1e3, Duplex::Full, Policy::Accudnn).link;
     let read = |reading| judge(&trace, Bytes(610), &link, reading);
-    assert!(read(Reading::Subtracted).satisfied());
+    assert!(read(Reading::Repaired).satisfied());
     let printed = read(Reading::AsPrinted);
     assert!(!printed.satisfied() && printed.violating[0].index() > 6, "{:?}", printed.violating);
     assert!(satisfies(&trace, Bytes(610), &link));
 }
 
 #[test]
+fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
+    // Tensor 0 is made in the first second, read last in the second one, and read again in the fourth. It takes 2 s each way:
+    // it is on the host at 3 s, when op 2, which needs its room, should have been running for a second, and back at 5 s.
+    let mut map = trace(&[100, 10, 100], &[(&[], &[0]), (&[0], &[1]), (&[], &[2]), (&[0], &[])]);
+    map.ops[1].phase = Phase::Forward;
+    let link = request(Bytes(160), 50.0, Duplex::Full, Policy::Accudnn).link;
+    let ready = |verdict: &Verdict| verdict.t_ready.iter().map(|s| s.0).collect::<Vec<f64>>();
+    let verdict = judge(&map, Bytes(160), &link, Reading::Repaired);
+    assert_eq!(ready(&verdict), [0.0, 0.0, 3.0, 5.0]);
+    assert_eq!(verdict.violating.iter().map(|op| op.index()).collect::<Vec<usize>>(), [2, 3]);
+    assert!(verdict.pinned.is_empty(), "there is no room for it beside tensor 2");
+    // As printed nothing waits for an offload: at 5 s each way it is on the host at 6 s, and said to be back at 8 s.
+    let slow = request(Bytes(160), 20.0, Duplex::Full, Policy::Accudnn).link;
+    let back = |reading| ready(&judge(&map, Bytes(160), &slow, reading))[3];
+    assert_eq!((back(Reading::Repaired), back(Reading::AsPrinted)), (11.0, 8.0));
+    // With room for both it stays, and nothing waits.
+    let verdict = judge(&map, Bytes(210), &link, Reading::Repaired);
+    assert_eq!((ready(&verdict), &verdict.violating), (vec![0.0, 0.0, 2.0, 2.0], &Vec::new()));
+    assert_eq!(verdict.pinned, [TensorId(0)]);
+}
+
+#[test]
+fn what_is_needed_first_is_pinned_first_as_long_as_there_is_room() {
+    // The link takes 2 s for a map that an op takes 1 s for: some have to stay.
+    let trace = chain(20, 1000);
+    let link = request(Bytes(16_000), 500.0, Duplex::Full, Policy::Accudnn).link;
+    let verdict = judge(&trace, Bytes(16_000), &link, Reading::Repaired);
+    let pinned: Vec<u32> = verdict.pinned.iter().map(|t| t.0).collect();
+    assert!(pinned.len() > 5, "{pinned:?}");
+    // Of a chain, what is made last is needed first.
+    assert!(pinned.is_sorted_by(|a, b| a > b) && pinned[0] >= 18, "{pinned:?}");
+    let printed = judge(&trace, Bytes(16_000), &link, Reading::AsPrinted);
+    let printed: Vec<u32> = printed.pinned.iter().map(|t| t.0).collect();
+    assert!(printed[0] < 5, "{printed:?}");
+    // A pool of 15,990 bytes has room for 15 maps, of which an op of the backward pass takes 4: its two maps, and its two gradients.
+    // So all but two of those that can be beside an op are, and no more.
+    let kept = pinned.len();
+    assert!((11..=14).contains(&kept), "{kept} of {pinned:?}");
+    assert!(printed.len() < kept, "{printed:?} against {pinned:?}");
+}
+
+#[test]
 fn accudnn_pins_what_would_stall() {
     let trace = chain(20, 1000);
     let budget = Bytes(16_000);
-    let ask = |policy| planned(&trace, &request(budget, 600.0, Duplex::Full, policy)).expect("it fits");
+    let of = |policy, budget| {
+        planned(&trace, &request(budget, 600.0, Duplex::Full, policy)).expect("it fits").makespan
+    };
     let link = request(budget, 600.0, Duplex::Full, Policy::Accudnn).link;
-    let verdict = judge(&trace, budget, &link, Reading::default());
-    assert!(!verdict.pinned.is_empty());
-    assert!(ask(Policy::Accudnn).makespan < ask(Policy::Naive).makespan);
+    assert!(!judge(&trace, budget, &link, Reading::Repaired).pinned.is_empty());
+    assert!(of(Policy::Accudnn, budget) < of(Policy::AccudnnAsPrinted, budget));
+    assert!(of(Policy::Accudnn, budget) < of(Policy::Naive, budget));
+    // Where nothing needs to move, nothing stalls.
+    let peak = trace.memory().peak().expect("a trace has an op").1;
+    assert_eq!(of(Policy::Accudnn, peak), trace.compute_seconds());
+    assert!(of(Policy::AccudnnAsPrinted, peak) > trace.compute_seconds());
     // A link that hides everything: eq. (6) holds, and nothing is pinned.
     let fast = request(budget, 1e9, Duplex::Full, Policy::Accudnn).link;
-    assert!(judge(&trace, budget, &fast, Reading::default()).pinned.is_empty());
+    assert!(judge(&trace, budget, &fast, Reading::Repaired).pinned.is_empty());
     assert!(satisfies(&trace, budget, &fast));
 }
 

@@ -62,6 +62,12 @@
 //! - (7) The transfers of s_x start after the end of p, follow each other, and end before x's deadline starts, after which
 //!   the compute stream has all ops from there on to run.
 //!
+//! # Without swapping
+//!
+//! Then every s is 0, whatever it would cost: rows (5) go, and back_x is a price per byte that is far above what running
+//! ops again costs. The program has a solution for it even where no schedule fits. Since r <= 1, a minimum of more than
+//! twice the seconds of all ops says that none does, and no more than that is given.
+//!
 //! Pieces are fractions; whole tensors are fractions 0 and 1. In-place updates are ops like others: running one again
 //! reads the earlier version and makes the later one. On a half-duplex link all rows hold as they are.
 //!
@@ -76,13 +82,14 @@
 //! set of prices proves a bound (Lagrange's), however it was found: a solver's error cannot make the bound wrong, only
 //! weak.
 //!
-//! What this file does not do: choose p among all ops of a long trace; take several instants into one program; know that
-//! what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
+//! What this file does not do: choose p among all ops of a long trace; take several instants into one program, as
+//! `bound/several.rs` does; know that what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
 
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
+use super::several::{self, Question};
 use super::values::{Instant, Values, Wanted};
-use crate::plan::Limits;
+use crate::plan::{Allow, Limits};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
@@ -90,6 +97,10 @@ use std::cmp::Reverse;
 
 /// A bound is looked for until it is known to be within this share of the best that its instant can give.
 const CLOSE: f64 = 2e-6;
+/// Where nothing is swapped, lacking everything that is wanted costs so many times the seconds of all ops.
+const LACK: f64 = 1e3;
+/// Several instants are looked at where what can only be swapped is such a share of what is wanted.
+const FIXED: f64 = 0.15;
 /// Columns of one instant at most.
 const COLUMNS: usize = 120;
 /// Fewer where they and the ops multiply to more than this, as every column has a few bytes for every op.
@@ -118,12 +129,18 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     fn new(search: &Search<'a>, instant: &'a Instant) -> Program<'a> {
-        let Search { all, link, room, scale, limits } = search;
+        let Search { all, link, swap, room, scale, limits } = search;
         let p = instant.op;
         let sum: f64 = instant.wanted.iter().map(|v| v.bytes).sum::<f64>().max(1.0);
         let latency = link.latency_seconds.0;
-        let seconds =
-            |rate: f64| instant.wanted.iter().map(move |v| (v.bytes / rate + latency) / scale).collect();
+        let by_link = |rate: f64| move |v: &Wanted| (v.bytes / rate + latency) / scale;
+        let (out, back): (Vec<f64>, Vec<f64>) = if *swap {
+            let out = by_link(link.offload_bytes_per_second.0);
+            let back = by_link(link.prefetch_bytes_per_second.0);
+            instant.wanted.iter().map(|v| (out(v), back(v))).unzip()
+        } else {
+            instant.wanted.iter().map(|v| (0.0, v.bytes / sum * LACK)).unzip()
+        };
         let total = all.until[all.until.len() - 1];
         let frame = Frame {
             released: all.until[..=p + 1].iter().map(|s| s / scale).collect(),
@@ -133,8 +150,8 @@ impl<'a> Program<'a> {
         Program {
             instant,
             frame,
-            out: seconds(link.offload_bytes_per_second.0),
-            back: seconds(link.prefetch_bytes_per_second.0),
+            out,
+            back,
             bytes: instant.wanted.iter().map(|v| v.bytes / sum).collect(),
             again: instant.makers.iter().map(|m| m.seconds / scale).collect(),
             cut: None,
@@ -276,6 +293,7 @@ fn likeliest(excess: &[u64], stretches: usize) -> Vec<usize> {
 struct Search<'a> {
     all: Values,
     link: &'a Link,
+    swap: bool,
     /// The bytes of the budget that are not resident.
     room: u64,
     /// What seconds are divided by.
@@ -284,27 +302,31 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(
-        trace: &Trace,
-        budget: Bytes,
-        link: &'a Link,
-        recompute: bool,
-        limits: &'a Limits<'a>,
-    ) -> Search<'a> {
-        let all = Values::of(trace, recompute);
+    fn new(trace: &Trace, budget: Bytes, link: &'a Link, allow: Allow, limits: &'a Limits<'a>) -> Search<'a> {
+        let all = Values::of(trace, allow.recompute);
         let total = all.until[all.until.len() - 1];
         let room = budget.saturating_sub(trace.resident_bytes).0;
         // Of less than this nothing can be divided, and nothing need be.
-        Search { all, link, room, scale: if total > 1e-200 { total } else { 1.0 }, limits }
+        Search { all, link, swap: allow.swap, room, scale: if total > 1e-200 { total } else { 1.0 }, limits }
+    }
+
+    /// Whether much of what is wanted after an op can only be swapped, as weights: then several instants say more than one.
+    fn is_fixed(&self, op: Option<usize>) -> bool {
+        let Some(op) = op else { return false };
+        let instant = Instant::new(&self.all, op);
+        let sum = |fixed: bool| -> f64 {
+            instant.wanted.iter().filter(|v| !fixed || v.maker.is_none()).map(|v| v.bytes).sum()
+        };
+        sum(true) > FIXED * sum(false)
     }
 
     /// The largest bound of the ops that are tried, divided by the scale, and the op that gives it; none where that is
-    /// the sum of all seconds.
-    fn sharpest(&self) -> (f64, Option<usize>) {
+    /// no more than the sum of all seconds, or than what is known.
+    fn sharpest(&self, known: Seconds) -> (f64, Option<usize>) {
         let in_use = self.all.in_use();
         let excess: Vec<u64> = in_use.iter().map(|bytes| bytes.saturating_sub(self.room)).collect();
         let stretches = (WORK / excess.len()).clamp(4, STRETCHES);
-        let (mut best, mut bound) = (None, self.all.until[excess.len()] / self.scale);
+        let (mut best, mut bound) = (None, self.all.until[excess.len()].max(known.0) / self.scale);
         let mut known: Vec<Known> = Vec::new();
         let mut sharpen = |ops: &mut dyn Iterator<Item = usize>| {
             for p in ops {
@@ -328,13 +350,34 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The bound for a valid trace, a budget that is not below its floor, and a link; for every schedule if `recompute`, else
-/// for those that run nothing again.
+/// The bound for a valid trace, a budget that is not below its floor, and a link, of every schedule that does only what is
+/// allowed: swaps, runs ops again, or both.
 ///
 /// When time is up it is the best that was proved until then.
-pub fn bound(trace: &Trace, budget: Bytes, link: &Link, recompute: bool, limits: &Limits<'_>) -> Seconds {
-    let search = Search::new(trace, budget, link, recompute, limits);
-    Seconds(search.sharpest().0 * search.scale)
+pub fn bound(trace: &Trace, budget: Bytes, link: &Link, allow: Allow, limits: &Limits<'_>) -> Seconds {
+    bound_above(Seconds::ZERO, trace, budget, link, allow, limits)
+}
+
+/// The same, where a bound is known: it is only looked for what is above, which is quicker.
+pub(super) fn bound_above(
+    known: Seconds,
+    trace: &Trace,
+    budget: Bytes,
+    link: &Link,
+    allow: Allow,
+    limits: &Limits<'_>,
+) -> Seconds {
+    let search = Search::new(trace, budget, link, allow, limits);
+    let (bound, op) = search.sharpest(known);
+    let twice = 2.0 * search.all.until[search.all.seconds.len()];
+    // Beyond that no schedule that swaps nothing fits.
+    let one = known.0.max(if allow.swap { bound * search.scale } else { (bound * search.scale).min(twice) });
+    let Search { all, room, .. } = &search;
+    let question = Question { all, link, swap: allow.swap, room: *room, known: one };
+    let worth = allow.recompute && one > 0.0 && one.is_finite() && (!allow.swap || search.is_fixed(op));
+    let several = if worth { several::bound(&question, op, limits) } else { 0.0 };
+    // Sums of many numbers are a hair off.
+    Seconds(one.max(several * (1.0 - 1e-9)))
 }
 
 /// What the program does about the values that an op leaves: a seed for a plan.
@@ -364,9 +407,9 @@ pub struct Fate {
 }
 
 /// The solution that belongs to the [`bound`].
-pub fn relax(trace: &Trace, budget: Bytes, link: &Link, recompute: bool, limits: &Limits<'_>) -> Relaxed {
-    let search = Search::new(trace, budget, link, recompute, limits);
-    let (bound, op) = search.sharpest();
+pub fn relax(trace: &Trace, budget: Bytes, link: &Link, allow: Allow, limits: &Limits<'_>) -> Relaxed {
+    let search = Search::new(trace, budget, link, allow, limits);
+    let (bound, op) = search.sharpest(Seconds::ZERO);
     let mut relaxed =
         Relaxed { bound: Seconds(bound * search.scale), op: None, values: Vec::new(), again: Vec::new() };
     let Some(p) = op else { return relaxed };

@@ -84,6 +84,22 @@ impl Values {
         self.values.len() - 1
     }
 
+    /// The bytes that an op touches, and its leanest workspace.
+    pub fn touched(&self, op: usize) -> u64 {
+        self.touched[op]
+    }
+
+    /// The values that an op reads.
+    pub fn reads(&self, op: usize) -> &[usize] {
+        &self.reads[op]
+    }
+
+    /// Whether an op reads and leaves a value, or writes it.
+    pub fn touches(&self, op: usize, value: usize) -> bool {
+        let value = &self.values[value];
+        value.slot == op + 1 || (value.readers.binary_search(&op).is_ok() && value.overwritten != Some(op))
+    }
+
     /// By op: the bytes that are in use while it runs when nothing is swapped or made again, without the resident ones.
     pub fn in_use(&self) -> Vec<u64> {
         let count = self.touched.len();
@@ -130,6 +146,8 @@ pub(super) struct Wanted {
 pub(super) struct Maker {
     pub op: usize,
     pub seconds: f64,
+    /// It would have to run before this op: the last deadline of what it makes.
+    pub deadline: usize,
     /// The values that it reads and that p does not touch, as positions in [`Instant::wanted`].
     pub inputs: Vec<usize>,
 }
@@ -165,12 +183,12 @@ impl Instant {
                 });
             }
         }
-        for w in (0..=p).filter(|w| deadlines.of_op[*w].is_some()) {
+        for (w, deadline) in (0..=p).filter_map(|w| deadlines.of_op[w].map(|deadline| (w, deadline))) {
             for v in all.writes[w].iter().filter_map(|v| wanted_of[*v]) {
                 instant.wanted[v].maker = Some(instant.makers.len());
             }
             let inputs = all.reads[w].iter().filter_map(|v| wanted_of[*v]).collect();
-            instant.makers.push(Maker { op: w, seconds: all.seconds[w], inputs });
+            instant.makers.push(Maker { op: w, seconds: all.seconds[w], deadline, inputs });
         }
         instant
     }
@@ -188,9 +206,7 @@ impl Deadlines {
         let mut of_value: Vec<Option<usize>> = vec![None; all.values.len()];
         let mut decide = |v: usize, of_op: &[Option<usize>]| {
             let value = &all.values[v];
-            let touched = value.slot == p + 1
-                || (value.readers.binary_search(&p).is_ok() && value.overwritten != Some(p));
-            if touched || value.slot > p + 1 {
+            if all.touches(p, v) || value.slot > p + 1 {
                 return None;
             }
             let next = value.readers.partition_point(|r| *r <= p);

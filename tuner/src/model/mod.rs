@@ -323,7 +323,7 @@ struct Iteration {
 
 impl Iteration {
     /// From the typical iterations (x is the batch size), ascending, and the sum of the fitted layers at each of them.
-    fn fit(points: Vec<Point>, sums: &[f64]) -> Iteration {
+    fn fit(points: &[Point], sums: &[f64]) -> Iteration {
         let logs: Vec<f64> =
             points.iter().zip(sums).map(|(p, sum)| (p.seconds / sum.max(TICK)).ln()).collect();
         let total: f64 = logs.iter().sum();
@@ -331,11 +331,11 @@ impl Iteration {
         let miss = |i: usize| (logs[i] - (total - logs[i]) / (logs.len() - 1) as f64).abs();
         let samples: Vec<(f64, f64)> = points.iter().map(|p| (p.x, p.seconds)).collect();
         let curve = Curve::fit(&samples, None).expect("there is a batch size");
-        let [_, line, between] = layer::scores(&points, &curve);
+        let [_, line, between] = layer::scores(points, &curve);
         let one_ratio =
             logs.len() >= 3 && folds.clone().map(miss).sum::<f64>() / folds.len() as f64 <= line.min(between);
         let ratio = one_ratio.then(|| (total / logs.len() as f64).exp());
-        let fitted = layer::fit_group(std::slice::from_ref(&points), &curve).remove(0);
+        let fitted = layer::fit_group(&[points.to_vec()], &curve).remove(0);
         let mut iteration = Iteration { curve, fitted, ratio, left_over: LeftOver::default() };
         let off = |(p, sum): (&Point, &f64)| {
             (p.batch, (p.seconds / (iteration.adds_up(p.batch as u64, *sum) * sum.max(TICK))).ln())
@@ -387,7 +387,7 @@ fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
     };
     let measured = || (0..data.batches.len()).filter(|b| Some(*b) != left_out);
     let sums: Vec<f64> = measured().map(|b| sum_of(data, &curves, &layers, b)).collect();
-    let iteration = Iteration::fit(measured().map(whole).collect(), &sums);
+    let iteration = Iteration::fit(&measured().map(whole).collect::<Vec<_>>(), &sums);
     Fits { curves, layers, iteration }
 }
 

@@ -19,7 +19,9 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     let values = Values::new(task.trace);
     let mut given_up = segments(task, &values);
     values.restrict(task.trace, &mut given_up);
-    let Some(unrolled) = Unrolled::new(task.trace, &values, &given_up) else { return keep(task) };
+    let Some(unrolled) = Unrolled::new(task.trace, &values, &given_up) else {
+        return keep(task, task.thorough());
+    };
     task.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
 }
 

@@ -4,7 +4,7 @@
 //!
 //! - `keep`: no gap.
 //! - [`naive`]: every feature map, from the forward pass to the backward pass.
-//! - [`accudnn`]: the same but for those that `t_ready` says would stall the device.
+//! - [`accudnn`]: the same but for those that `t_ready` says would stall the device; and by the letter of the paper.
 //! - [`vdnn`]: the inputs of layers, layer by layer, each offload over before the next layer starts.
 //! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
 //! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
@@ -28,7 +28,7 @@ mod stages;
 pub mod superneurons;
 pub mod vdnn;
 
-use crate::bound::{lower_bound_within, unbeatable};
+use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
 use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use crate::realise::{Attempt, Fitting, GIVEN, Realised, Task};
@@ -36,7 +36,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
 /// Runs a request's policy. The request was checked, and its budget is not below the floor.
-pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -> Result<Outcome, PlanError> {
+pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
     let pool = request.budget.0 - trace.resident_bytes.0;
     let Allow { swap, recompute, .. } = request.allow;
     let allowed = match request.policy {
@@ -48,20 +48,22 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     };
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
-        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal | Policy::Plimsoll => {
+        Policy::Plimsoll if recompute || !swap => trace.fastest_seconds(),
+        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
-        _ => bound,
+        _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),
     };
     let task = Task { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
     let realised = match policy {
-        Policy::Keep => keep(&task)?,
+        Policy::Keep => keep(&task, task.exhaustive())?,
         Policy::Naive => naive::realise(&task)?,
         Policy::Accudnn => accudnn::realise(&task)?,
+        Policy::AccudnnAsPrinted => accudnn::as_printed(&task)?,
         Policy::VdnnAll => vdnn::realise(&task, vdnn::Layers::All)?,
         Policy::VdnnConv => vdnn::realise(&task, vdnn::Layers::Conv)?,
         Policy::VdnnDyn => vdnn::dynamic(&task)?,
-        Policy::LayrubIntra => keep(&task)?,
+        Policy::LayrubIntra => keep(&task, task.exhaustive())?,
         Policy::LayrubInter | Policy::LayrubHybrid => layrub::inter(&task)?,
         Policy::Greedy => greedy::realise(&task)?,
         Policy::DynProg => dynprog::realise(&task)?,
@@ -76,11 +78,11 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>, bound: Seconds) -
     Ok(task.outcome(realised, Status::Feasible))
 }
 
-/// Everything stays on the device.
-pub(crate) fn keep(task: &Task<'_>) -> Result<Realised, PlanError> {
+/// Everything stays on the device, at addresses that are looked for with so many looks: once at aligned ones, once at any.
+pub(crate) fn keep(task: &Task<'_>, looks: u64) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideAll, &|_| 1);
     // Everything stands on the addresses here, and there is nothing else to try.
-    let attempt = Attempt { work: task.thorough(), ..GIVEN[1] };
+    let attempt = Attempt { work: looks, ..GIVEN[1] };
     let attempts = [attempt, Attempt { alignment: 1, ..attempt }];
     task.realise(&gaps, &vec![false; gaps.gaps.len()], &attempts)
 }

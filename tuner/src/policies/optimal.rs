@@ -6,7 +6,7 @@
 //!
 //! - Tensors stay, are swapped whole, or are given up and made again; each version leaves for the host once at most while the
 //!   host's copy lives, and comes back as often as it likes.
-//! - Ops run again just before an op of the trace, each once at most in such a batch, in the trace's order, and only such as
+//! - Ops run again just before an op of the trace that asks for what they make, never earlier, each once at most in such a batch, in the trace's order, and only such as
 //!   make something, at first or second hand, that the op lacks. What was made again may stay for later. Once parameters
 //!   change, nothing runs again.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
@@ -150,7 +150,9 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let Task { trace, request, pool, bound, .. } = *task;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
-    let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, ..*request })?;
+    // Nothing runs again early in the space.
+    let without = request.without.with(Trick::Early);
+    let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {
         Outcome::Planned(plan) => Outcome::Planned(Plan { status, bound, ..plan }),

@@ -19,7 +19,7 @@ use plimsoll_ir::trace::Phase;
 const CHEAP_KINDS: [&str; 8] = ["pool", "relu", "gelu", "bn", "layernorm", "lrn", "softmax", "dropout"];
 
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let kept = keep(task)?;
+    let kept = keep(task, task.thorough())?;
     if matches!(kept, Realised::Fits { .. }) {
         return Ok(kept);
     }

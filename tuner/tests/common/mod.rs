@@ -62,7 +62,10 @@ fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what
     match witness.why {
         Shortage::Floor => assert_eq!(witness.needs, memory.touched[witness.op.index()], "{what}"),
         Shortage::Start => assert!(witness.op.index() == 0 && floor <= request.budget, "{what}"),
-        Shortage::Policy => {
+        Shortage::Policy | Shortage::Tried => {
+            let searched =
+                request.policy == Policy::Plimsoll && (request.allow.swap || request.allow.recompute);
+            assert_eq!(witness.why == Shortage::Tried, searched, "{what}: what is not proved is not claimed");
             assert!(
                 request.policy != Policy::Plimsoll || !request.allow.swap,
                 "{what}: it can swap everything"

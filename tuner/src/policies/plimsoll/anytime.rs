@@ -1,12 +1,12 @@
 //! Whole plans while the search goes on, for requests whose time may be up at any moment ([`PlanRequest::anytime`]).
 //!
-//! Nothing that the search finds has addresses before its first annealing is over, which is a third of its time. So some
-//! simple policies plan first; then the best of the seeds is given addresses, and what a stage of the search finds, where
-//! that is faster than every whole plan so far. These plans stand aside: they are candidates only if time is up before the
-//! search is done. A search that is not cut short gives the plan that it gives without them.
+//! The first is that of `first.rs`, made before anything else. Where it finds none, some simple policies plan. Nothing that
+//! the search finds has addresses before its first annealing is over, which is a third of its time; so the best of the seeds
+//! is given addresses, and what a stage of the search finds, where that is faster than every whole plan so far. These plans
+//! stand aside: they are candidates only if time is up before the search is done. A search that is not cut short gives the
+//! plan that it gives without them.
 //!
-//! What this file does not do: end the simple policies when time is up. They take some tenths of a second at thousands of
-//! ops, and a limit below that is exceeded by as much: what comes back is at worst the best of theirs.
+//! What this file does not do: end the simple policies when time is up, where they are needed.
 
 use super::search::Found;
 use super::{Realise, SAME, accudnn, baselines, greedy, memonger};
@@ -42,16 +42,17 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// With what the simple policies plan.
-    pub fn new(task: &Task<'_>) -> Result<Early, PlanError> {
+    /// With the first plan; where there is none, with what the simple policies plan.
+    pub fn new(task: &Task<'_>, first: Option<Fitting>) -> Result<Early, PlanError> {
         let request = unhurried(task);
         let allow = request.allow;
         let policies: &[Realise] = match () {
+            () if first.is_some() => &[],
             () if allow.swap => &SIMPLE,
             () if allow.recompute => &[memonger::realise],
             () => &[],
         };
-        let mut early = Early::default();
+        let mut early = Early { found: first.into_iter().collect(), ..Early::default() };
         for policy in policies {
             let within = Seconds(early.fastest() * (1.0 + SAME));
             if let Realised::Fits(fitting) = policy(&Task { within, request: &request, ..*task })? {
@@ -98,7 +99,7 @@ impl Early {
 }
 
 /// The same request without an end of time.
-fn unhurried<'a>(task: &Task<'a>) -> PlanRequest<'a> {
+pub(super) fn unhurried<'a>(task: &Task<'a>) -> PlanRequest<'a> {
     let limits = Limits { expired: None, ..task.request.limits };
     PlanRequest { limits, ..*task.request }
 }

@@ -1,7 +1,8 @@
 //! The planner of this house: what to keep, to swap and to make again so that the iteration takes least time within the
 //! budget; of the plans that take equally long the one that moves the fewest bytes.
 //!
-//! 1. *Seeds* (`seeds.rs`): the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
+//! 0. *The first plan* (`first.rs`): one pass, in milliseconds. It is the answer where time is up at once.
+//! 1. *Seeds* (`seeds.rs`): that pass, the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
 //!    networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
 //! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
 //!    falling probability (simulated annealing). Judged by [`crate::walk`] and [`crate::windows`]. It ends at the bound.
@@ -20,15 +21,17 @@
 mod anytime;
 mod blocks;
 mod copies;
+mod fewer;
+mod first;
 mod moves;
 mod search;
 mod seeds;
 
 use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
 use crate::both::{Expired, beside};
-use crate::bound::{least_moved, offload_bound};
+use crate::bound::{least_moved, lower_bound_within, quick_offload_bound};
 use crate::gaps::{Gaps, Ways};
-use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Status, Witness};
+use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Shortage, Status, Witness};
 use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
 use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
@@ -47,6 +50,15 @@ const ANEW: u64 = 2;
 
 /// Where still nothing as fast as that has addresses, such parts of the pool are left free at every op, one after the other.
 const SPARE: [u64; 5] = [50, 25, 16, 11, 8];
+
+/// After so many runs without anything that fits the search begins from what does.
+const MISSES: u32 = 4;
+
+/// So many times the usual looks at most are spent on the addresses of one plan.
+const MOST_EFFORT: u64 = 4;
+
+/// A plan this near the bound is not worth another search.
+const GOOD: f64 = 1.03;
 
 /// Pieces are looked at where a tensor is larger than this part of the pool: they leave holes, and gain little else.
 const COARSE: u64 = 12;
@@ -91,11 +103,33 @@ const LAST: Realise = superneurons::realise;
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
 
+/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let PlanRequest { budget, link, allow, limits, anytime, .. } = *task.request;
+    let mut first = None;
+    if anytime || limits.is_expired() {
+        first = first::plan(task, &Values::new(task.trace, Bytes(task.pool), allow))?;
+        if limits.is_expired()
+            && let Some(first) = first
+        {
+            return Ok(task.outcome(Realised::Fits(first), Status::OutOfTime));
+        }
+    }
+    let bound = lower_bound_within(task.trace, budget, &link, allow, &limits);
+    if limits.is_expired()
+        && let Some(first) = first
+    {
+        let task = Task { bound, ..*task };
+        return Ok(task.outcome(Realised::Fits(first), Status::OutOfTime));
+    }
+    decide_after(&Task { bound, ..*task }, first)
+}
+
+fn decide_after(task: &Task<'_>, first: Option<Fitting>) -> Result<Outcome, PlanError> {
     let allow = task.request.allow;
     let least = if allow.recompute { 0 } else { least_moved(task.trace, task.request.budget).0 };
     let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
-    candidates.offer(keep(task)?);
+    candidates.offer(keep(task, task.thorough())?);
     let (mut late, mut early, mut asked) = (false, Vec::new(), None);
     let others = task.request.uses(Trick::Policies);
     if !candidates.settled() {
@@ -108,7 +142,15 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
             LAST(&Task { trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) })
         };
         let search = || {
-            let searched = search_all(task, &mut candidates);
+            let mut searched = search_all(task, &mut candidates, first);
+            if let Ok((late @ false, _)) = &mut searched
+                && task.request.uses(Trick::Fewer)
+            {
+                match fewer::offer(task, &mut candidates) {
+                    Ok(end) => *late = end,
+                    Err(fault) => searched = Err(fault),
+                }
+            }
             let wanted = searched.as_ref().is_ok_and(|(late, _)| !late) && !candidates.settled();
             (searched, wanted)
         };
@@ -121,7 +163,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if late {
         candidates.found.append(&mut early);
     }
-    let offloading = offload_bound(task.trace, task.request.budget, &task.request.link).0;
+    let PlanRequest { budget, link, limits, .. } = task.request;
+    let offloading = quick_offload_bound(task.trace, *budget, link, limits).0;
     if others && allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
         candidates.offer_all(task, &OFFLOADING, &mut late)?;
     }
@@ -132,6 +175,10 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
             None if allow.swap => candidates.offer_all(task, &[LAST], &mut late)?,
             None => {}
         }
+    }
+    if candidates.found.is_empty() && late {
+        let values = Values::new(task.trace, Bytes(task.pool), allow);
+        candidates.found.extend(first::plan(task, &values)?);
     }
     if candidates.found.is_empty() && allow.swap {
         // Everything that can leave does.
@@ -215,6 +262,10 @@ impl Candidates {
     fn choose(mut self) -> Realised {
         match (self.best(), self.short) {
             (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
+            // That some decisions need more does not mean that all do.
+            (None, Some(short)) if short.why == Shortage::Policy => {
+                Realised::Short(Witness { why: Shortage::Tried, ..short })
+            }
             (None, Some(short)) => Realised::Short(short),
             (None, None) => unreachable!("keep was offered, and nothing is slow before anything fits"),
         }
@@ -222,8 +273,12 @@ impl Candidates {
 }
 
 /// Tells whether time was up before the search was done, and gives the whole plans that were made in case it would be.
-fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<(bool, Vec<Fitting>), PlanError> {
-    let early = if task.request.anytime { Some(Early::new(task)?) } else { None };
+fn search_all(
+    task: &Task<'_>,
+    candidates: &mut Candidates,
+    first: Option<Fitting>,
+) -> Result<(bool, Vec<Fitting>), PlanError> {
+    let early = if task.request.anytime { Some(Early::new(task, first)?) } else { None };
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
     let mut search = Search::new(task, &values, evaluations, usize::MAX);
@@ -239,8 +294,9 @@ fn search_all(task: &Task<'_>, candidates: &mut Candidates) -> Result<(bool, Vec
     let very = largest > pool / VERY_COARSE && ops <= FEW_OPS;
     let runs = (PIECE_OPS / ops).clamp(PIECE_RUNS, RUNS);
     // Where ops run again, what is made whole mostly does as well as pieces.
-    for (of_use, chunks) in [(very || (coarse && !recompute), 1), (very, CHUNKS)] {
-        if pieces && of_use && !search.late && !candidates.settled() {
+    let poor = |candidates: &Candidates| candidates.fastest() > candidates.bound * GOOD;
+    for (of_use, chunks) in [(very || coarse && !recompute, 1), (very, CHUNKS)] {
+        if pieces && (of_use || coarse && poor(candidates)) && !search.late && !candidates.settled() {
             search.allow_pieces(chunks);
             address(task, &values, &mut search, candidates, runs)?;
         }
@@ -257,12 +313,18 @@ fn address(
     candidates: &mut Candidates,
     runs: u64,
 ) -> Result<(), PlanError> {
-    let mut tries = Tries { task, values, packing: Packing::default(), lowest: f64::INFINITY };
+    let mut tries = Tries { task, values, packing: Packing::default(), effort: 1, lowest: f64::INFINITY };
     // What did not fit last, and how often the search came back with it.
     let mut missed: Option<Decisions> = None;
-    let (mut repeats, mut anew) = (0u32, 0);
+    let (mut repeats, mut anew, mut misses) = (0u32, 0, 0);
     for run in 0..runs {
         let (cost, tried) = tries.next(search, candidates)?;
+        if cost.overflow > 0 && tries.lowest.is_infinite() {
+            misses += 1;
+            if misses == MISSES {
+                search.begin_safely();
+            }
+        }
         if cost.seconds > tries.lowest * LOST && anew < ANEW && task.request.uses(Trick::Anew) {
             anew += 1;
             search.begin_anew();
@@ -284,7 +346,9 @@ fn address(
         return Ok(());
     }
     for part in SPARE {
-        if candidates.fastest() <= tries.lowest * LOST || search.late {
+        let fastest = candidates.fastest();
+        let missed = tries.lowest.is_infinite() || fastest > tries.lowest * LOST;
+        if search.late || !missed {
             break;
         }
         search.leave(task.pool / part);
@@ -298,6 +362,8 @@ struct Tries<'a> {
     task: &'a Task<'a>,
     values: &'a Values,
     packing: Packing,
+    /// How many times the usual looks an address may take.
+    effort: u64,
     /// The least seconds of what was found, addresses or not.
     lowest: f64,
 }
@@ -331,13 +397,17 @@ impl Tries<'_> {
         if !self.task.request.uses(Trick::Packing) {
             self.packing = Packing::default();
         }
-        let looks = 1_000_000 + 6_000 * self.task.trace.ops.len() as u64;
+        let ops = self.task.trace.ops.len() as u64;
+        let looks = self.effort * ((10_000 * ops).min(1_000_000) + 6_000 * ops);
         let margins = search.margins().to_vec();
         let decisions = found.decisions;
         let (realised, excess) =
             self.task.realise_decisions(self.values, &decisions, &margins, looks, &mut self.packing)?;
         let fits = matches!(realised, Realised::Fits(_));
         candidates.offer(realised);
+        // Where nothing else comes near, addresses are worth more work.
+        let wanting = candidates.fastest() > self.lowest * LOST;
+        self.effort = if fits || !wanting { 1 } else { (2 * self.effort).min(MOST_EFFORT) };
         Ok((cost, if fits { Tried::Done } else { Tried::Misses { decisions, excess } }))
     }
 }

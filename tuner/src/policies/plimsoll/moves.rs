@@ -12,7 +12,7 @@
 //! most 1.03. A budget wants a number of blocks decided one way and the others another way, and which number is what is
 //! searched for.
 
-use super::search::Search;
+use super::search::{Crowded, Search};
 use crate::tricks::Trick;
 use crate::values::{Choice, Decisions, NONE, PARTS};
 
@@ -22,6 +22,7 @@ pub(super) enum Change {
     Gap(u32, Choice),
     Part(u32, u8),
     Way(u32, u8),
+    Early(u32, u32),
 }
 
 impl Change {
@@ -30,6 +31,7 @@ impl Change {
             Change::Gap(g, choice) => state.choices[g as usize] = choice,
             Change::Part(v, parts) => state.parts[v as usize] = parts,
             Change::Way(op, way) => state.ways[op as usize] = way,
+            Change::Early(g, op) => drop(state.set_early(g, op)),
         }
     }
 }
@@ -49,16 +51,19 @@ pub(super) enum Move {
     Way,
     /// How much of a value is swapped.
     Part,
+    /// Before which op a value is made again.
+    Early,
 }
 
 /// The moves, how often each is made beside the others, and the trick that it is.
-const MOVES: [(Move, f64, Option<Trick>); 6] = [
+const MOVES: [(Move, f64, Option<Trick>); 7] = [
     (Move::One, 0.3, None),
     (Move::Trade, 0.2, Some(Trick::Trade)),
     (Move::Exchange, 0.2, Some(Trick::Exchange)),
     (Move::Block, 0.1, Some(Trick::Blocks)),
     (Move::Way, 0.04, None),
     (Move::Part, 0.1, None),
+    (Move::Early, 0.1, Some(Trick::Early)),
 ];
 
 impl Search<'_> {
@@ -66,7 +71,7 @@ impl Search<'_> {
     pub(super) fn moves(&self) -> Vec<(f64, Move)> {
         let request = self.task.request;
         let of_use = |kind: Move| match kind {
-            Move::Trade => request.allow.recompute,
+            Move::Trade | Move::Early => request.allow.recompute,
             Move::Way => !self.choosable.is_empty(),
             Move::Part => self.pieces,
             _ => true,
@@ -83,7 +88,12 @@ impl Search<'_> {
     }
 
     /// Changes some decisions, and says which.
-    pub(super) fn change(&mut self, state: &mut Decisions, crowded: Option<u32>, changes: &mut Vec<Change>) {
+    pub(super) fn change(
+        &mut self,
+        state: &mut Decisions,
+        crowded: Option<Crowded>,
+        changes: &mut Vec<Change>,
+    ) {
         changes.clear();
         let at = self.begin(state, crowded);
         let g = self.worthy[at];
@@ -96,15 +106,19 @@ impl Search<'_> {
             Move::Block => self.change_block(state, g, changes),
             Move::Way => self.change_way(state, changes),
             Move::Part => self.change_part(state, g, changes),
+            Move::Early => match crowded {
+                Some(Crowded { op, again: true }) => self.change_early(state, op, changes),
+                _ => self.change_one(state, g, changes),
+            },
         }
     }
 
     /// Where a move begins: a position among the worthy gaps.
-    fn begin(&mut self, state: &Decisions, crowded: Option<u32>) -> usize {
+    fn begin(&mut self, state: &Decisions, crowded: Option<Crowded>) -> usize {
         let count = self.worthy.len();
         let mut at = self.random.below(count);
         let crowded = crowded.filter(|_| self.task.request.uses(Trick::Crowded) && self.random.unit() < 0.6);
-        if let Some(op) = crowded {
+        if let Some(Crowded { op, .. }) = crowded {
             // Something that is there where there is too much.
             for _ in 0..12 {
                 let g = self.worthy[at];
@@ -215,6 +229,62 @@ impl Search<'_> {
         if old != new {
             changes.push(Change::Way(op, old));
         }
+    }
+
+    /// Moves what runs again for an op where there is too little room for it: earlier or later within its gap, by as likely one
+    /// op as many.
+    fn change_early(&mut self, state: &mut Decisions, op: u32, changes: &mut Vec<Change>) {
+        let Some(g) = self.made_again_for(state, op) else { return };
+        let gap = self.values.gaps[g as usize];
+        let (from, until) = (gap.after.wrapping_add(1), gap.before.min(self.values.update));
+        let now = state.early_of(g);
+        if from >= until {
+            return;
+        }
+        let distance = f64::from(until - from + 1).powf(self.random.unit()) as u32;
+        let later = now != NONE && self.random.unit() < 0.5;
+        let new = match now.min(until) {
+            at if later => at + distance,
+            at => at.saturating_sub(distance).max(from),
+        };
+        let new = if new >= until { NONE } else { new };
+        if new != now {
+            state.set_early(g, new);
+            changes.push(Change::Early(g, now));
+        }
+    }
+
+    /// A gap whose value is made again before this op, or for the sake of such a one.
+    fn made_again_for(&mut self, state: &Decisions, op: u32) -> Option<u32> {
+        let mut found = None;
+        let mut reader = op;
+        for _ in 0..8 {
+            let reads = self.values.reads.row(reader as usize);
+            let again = |v: u32| {
+                let gaps = self.values.first_gap[v as usize]..self.values.first_gap[v as usize + 1];
+                gaps.rev().find(|g| {
+                    let gap = &self.values.gaps[*g as usize];
+                    let within = (gap.after == NONE || gap.after < op) && gap.before >= op;
+                    within && matches!(state.choices[*g as usize], Choice::Remake | Choice::RemakeEach)
+                })
+            };
+            let inputs: Vec<u32> = reads.iter().filter_map(|z| again(z.value)).collect();
+            let early = state.early_at(reader).iter().map(|entry| entry.1);
+            let all: Vec<u32> = inputs.into_iter().chain(early).collect();
+            if all.is_empty() {
+                break;
+            }
+            let g = all[self.random.below(all.len())];
+            found = Some(g);
+            if self.random.unit() < 0.5 {
+                break;
+            }
+            reader = self.values.maker[self.values.gaps[g as usize].value as usize];
+            if reader == NONE {
+                break;
+            }
+        }
+        found
     }
 
     fn change_part(&mut self, state: &mut Decisions, g: u32, changes: &mut Vec<Change>) {

@@ -1,6 +1,7 @@
 //! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
 
 use super::anytime::{self, Early};
+use super::first;
 use super::moves::{Change, Move};
 use super::seeds::{seeds, solutions};
 use super::{HAIR, SAME};
@@ -19,6 +20,10 @@ const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 
 
 /// What a byte that does not fit costs at first, beside one that goes over the link.
 const LENIENT: f64 = 4.0;
+
+/// What does not fit counts at the slot where it is most, and at every other, too, so that one of several peaks can be lowered
+/// before the rest: at so many slots together as much as at that one.
+const PEAK: f64 = 16.0;
 
 /// A search that begins once more has such a part of the evaluations of the first.
 const ONCE_MORE: u64 = 3;
@@ -41,8 +46,17 @@ pub(super) struct Judged {
     pub cost: Cost,
     /// Seconds spent on running ops again.
     pub again: f64,
-    /// The op at which most is missing, if something is.
-    crowded: Option<u32>,
+    /// An op at which room is missing, if it is at some.
+    crowded: Option<Crowded>,
+}
+
+/// Where room is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crowded {
+    /// While this op runs,
+    pub op: u32,
+    /// or while others run again for it.
+    pub again: bool,
 }
 
 /// Decisions and what they cost.
@@ -90,6 +104,8 @@ pub(super) struct Search<'a> {
     fresh: bool,
     /// What a byte that does not fit costs, beside one that goes over the link.
     strictness: f64,
+    /// Whether a search that begins does so from what fits, however slow that is.
+    safely: bool,
     /// Whole plans on the way, where they are asked for.
     pub early: Option<Early>,
     pub late: bool,
@@ -151,6 +167,7 @@ impl<'a> Search<'a> {
             chunks: 1,
             fresh: true,
             strictness: LENIENT,
+            safely: false,
             early: None,
             late: false,
         };
@@ -169,12 +186,16 @@ impl<'a> Search<'a> {
             last => {
                 let share = if last.is_some() { share / ONCE_MORE } else { share };
                 let seeds = seeds(self.task, self.values, &self.solutions, self.pieces);
-                let seeds =
-                    seeds.into_iter().chain(self.copies.clone()).chain(last.map(|last| last.decisions));
+                let first = first::decisions(self.task, self.values);
+                let seeds = seeds.into_iter().chain([first]);
+                let seeds = seeds.chain(self.copies.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
                 let mut seeds: Vec<Found> =
                     seeds.map(|seed| self.found(Decisions { chunks, ..seed })).collect();
-                seeds.sort_by(|a, b| self.score(&a.judged).total_cmp(&self.score(&b.judged)));
+                let misses = |seed: &Found| self.safely && seed.judged.cost.overflow > 0;
+                seeds.sort_by(|a, b| {
+                    misses(a).cmp(&misses(b)).then(self.score(&a.judged).total_cmp(&self.score(&b.judged)))
+                });
                 self.add_early_seed(&seeds);
                 if self.task.request.uses(Trick::Restarts) {
                     self.restart(&seeds, share)
@@ -203,6 +224,14 @@ impl<'a> Search<'a> {
             return lighter;
         }
         found
+    }
+
+    /// A short search from these decisions, with so many bytes left free by op.
+    pub fn improve(&mut self, decisions: Decisions, evaluations: u64, margins: &[u64]) -> Found {
+        self.margins.copy_from_slice(margins);
+        self.strictness = 4.0 * LENIENT;
+        let from = self.found(decisions);
+        self.anneal(evaluations, COLD, from)
     }
 
     /// Gives addresses to what was found, where whole plans are asked for on the way and it is faster than those so far.
@@ -274,6 +303,12 @@ impl<'a> Search<'a> {
         self.fresh = true;
     }
 
+    /// So does it, from those that fit, however slow they are: what did not fit led to nothing that does.
+    pub fn begin_safely(&mut self) {
+        self.fresh = true;
+        self.safely = true;
+    }
+
     /// From now on parts of values are swapped, too, cut into so many chunks.
     pub fn allow_pieces(&mut self, chunks: u8) {
         self.chunks = chunks;
@@ -330,6 +365,8 @@ impl<'a> Search<'a> {
     /// those that stand only in what matters from op `first` on.
     fn judge(&mut self, decisions: &Decisions, first: u32, most: f64) -> Judged {
         let steps = 3 * self.values.ways.len() + 64;
+        // Drawn for what is cut off, too, so that this changes nothing of what follows.
+        let place = self.random.unit();
         let again = match self.aim {
             Aim::Time => most * (1.0 + HAIR) - self.fastest,
             Aim::Bytes { .. } => f64::INFINITY,
@@ -337,15 +374,21 @@ impl<'a> Search<'a> {
         let of = Iteration { values: self.values, decisions, margins: &self.margins, pool: self.task.pool };
         let ended = self.trail.go(of, first, Limit { steps, again });
         let walk = self.trail.walk();
-        let over = walk.course.need.iter().max().map_or(0, |need| need.saturating_sub(self.task.pool));
-        let least = Cost { seconds: self.fastest.max(walk.seconds), overflow: over, ..Cost::default() };
+        let over = |need: &u64| need.saturating_sub(self.task.pool);
+        let overflow = walk.course.need.iter().map(over).max().unwrap_or_default();
+        let excess = walk.course.need.iter().map(over).fold(0, u64::saturating_add);
+        let least = Cost { seconds: self.fastest.max(walk.seconds), overflow, excess, ..Cost::default() };
         let again = walk.again_seconds;
         if !ended || self.score(&Judged { cost: least, again, crowded: None }) > most {
             let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
             return Judged { cost, again: 0.0, crowded: None };
         }
         let cost = self.clock.evaluate(&walk.course, self.task.pool);
-        let crowded = (cost.overflow > 0 && cost.fullest > 0).then(|| walk.serves(cost.fullest));
+        let over = self.clock.over();
+        let crowded = (!over.is_empty()).then(|| {
+            let run = walk.run(over[(place * over.len() as f64) as usize]);
+            Crowded { op: run.serves, again: run.op != run.serves }
+        });
         Judged { cost, again, crowded }
     }
 
@@ -366,6 +409,7 @@ impl<'a> Search<'a> {
             Change::Gap(g, _) => self.trail.look(self.values, g),
             Change::Part(v, _) => self.trail.look_at_part(self.values, changed, v),
             Change::Way(op, _) => op,
+            Change::Early(g, old) => old.min(changed.early_of(g)),
         };
         changes.iter().map(look).min().unwrap_or(NONE)
     }
@@ -378,7 +422,8 @@ impl<'a> Search<'a> {
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
         let scale = self.task.bound.0.max(cost.seconds * 1e-3);
         let penalty = if cost.overflow > 0 {
-            self.strictness * (cost.overflow as f64 / slow + 1e-3 * scale)
+            let bytes = cost.overflow as f64 + cost.excess as f64 / PEAK;
+            self.strictness * (bytes / slow + 1e-3 * scale)
         } else {
             0.0
         };

@@ -7,7 +7,7 @@
 
 use crate::both::{Expired, each};
 use crate::bound::joint::{Relaxed, relax};
-use crate::plan::Limits;
+use crate::plan::{Allow, Limits};
 use crate::realise::Task;
 use crate::tricks::Trick;
 use crate::values::{Choice, Decisions, NONE, PARTS, Values};
@@ -43,12 +43,12 @@ pub(super) fn solutions(task: &Task<'_>, most: usize) -> Vec<Relaxed> {
         () => &SHARES,
     };
     let (trace, link) = (task.trace, request.link);
-    let (recompute, tilts) = (request.allow.recompute, request.uses(Trick::Tilts));
+    let (allow, tilts) = (Allow { swap: true, ..request.allow }, request.uses(Trick::Tilts));
     let solve = |at: usize, expired: Expired<'_>| {
         let room = budget.saturating_sub(floor).0 as f64 * shares[at];
         let tilt = if tilts { TILTS[at % TILTS.len()] } else { 0.0 };
         let limits = Limits { evaluations: None, expired };
-        relax(&tilted(trace, tilt), floor + Bytes(room as u64), &link, recompute, &limits)
+        relax(&tilted(trace, tilt), floor + Bytes(room as u64), &link, allow, &limits)
     };
     each(shares.len().min(most), trace.ops.len() > FEW, request.limits.expired, solve)
 }
@@ -148,7 +148,7 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
 
 /// Values that are made of each other, with none between them that is there, are made again all at once and then stay. Keeps
 /// some of them, so that such a chain takes no more than so many bytes.
-fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
+pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
     let count = values.tensor.len();
     let mut chains = Chains { next: (0..count as u32).collect(), bytes: vec![0; count] };
     let mut gone = vec![false; count];

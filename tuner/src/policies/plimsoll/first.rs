@@ -1,0 +1,634 @@
+//! The first whole plan, in some milliseconds: what costs the fewest seconds a byte leaves the device until all fits.
+//!
+//! 1. *Order.* With everything kept, some ops need more than the pool. Of the values that lie across them, the one that is
+//!    cheapest to recompute for its bytes is given up, then the next, until all fits: [`Pass::order`].
+//! 2. *Split.* The link is free as long as it is not full, so only the first so many of that order are recomputed, and the
+//!    rest is swapped, what is written first before what is written later: it has most time to leave and to return. How many
+//!    is best is read off the evaluator at some ten points: [`Pass::split`].
+//! 3. *Repair.* What recomputing itself needs is known once the decisions are walked through. Where it is too much, a short
+//!    search ([`Search::improve`]) mends it, or more is given up at the ops concerned: [`Pass::repair`].
+//! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. Where they miss the pool, more
+//!    are; last of all, everything is swapped that can be: [`plan`].
+//!
+//! This is the plan of a request whose time is up at once, and its decisions are one seed of the search of all others.
+//!
+//! What this file does not do: look at the clock. Its work is bounded by the size of the trace. It swaps whole values only,
+//! recomputes none that the trace itself does not read again, and promises no plan: where it finds none, the others may.
+
+use super::anytime::unhurried;
+use super::search::Search;
+use super::seeds::{cut_chains, swap_all};
+use crate::plan::PlanError;
+use crate::realise::{Fitting, Packing, Realised, Task};
+use crate::values::{Choice, Decisions, Gap, NONE, Values};
+use crate::walk::{Iteration, Limit, Walk};
+use crate::windows::{Clock, Cost};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::{Duplex, Stream};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// Into so many stretches the order is cut, whose ends are looked at as splits; and how often the stretch beside the best is
+/// halved.
+const STRETCHES: usize = 6;
+const HALVINGS: usize = 3;
+
+/// What is recomputed together may take such a part of the pool; none for as much as it takes.
+const CHAINS: [Option<u64>; 4] = [None, Some(1), Some(2), Some(6)];
+
+/// Splits beside the best are walked through, too: so many parts of the order away.
+const BESIDE: [usize; 2] = [16, 6];
+
+/// How often what recomputing needs is worked out and made up for.
+const REPAIRS: usize = 10;
+
+/// The evaluations of a short search: so many divided by the ops, at least and at most.
+const EVALUATIONS: u64 = 250_000;
+const FEWEST: u64 = 24;
+const MOST: u64 = 1500;
+
+/// What fits already, or was searched before, is given such a part of them.
+const SHORTER: u64 = 6;
+
+/// What a byte that does not fit costs, beside one that goes over the link.
+const STRICTNESS: f64 = 8.0;
+
+/// What is recomputed for a value is counted up to so many ops; where it takes more, it is not recomputed.
+const CLOSURE: usize = 64;
+
+/// Such parts of the pool are left free at every op for addresses, one after the other until there are some.
+const FREE: [u64; 4] = [100, 20, 8, 4];
+
+/// Looks for addresses: at least, and for each op.
+const LOOKS: u64 = 100_000;
+const LOOKS_PER_OP: u64 = 150;
+
+/// So many times as many for what is surest to fit.
+const SUREST: u64 = 10;
+
+/// The first whole plan; none where this pass finds none.
+///
+/// # Errors
+///
+/// Those of a schedule that is not valid, which are faults of this crate.
+pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
+    let request = unhurried(task);
+    let task = Task { request: &request, ..*task };
+    let looks = LOOKS + LOOKS_PER_OP * task.trace.ops.len() as u64;
+    let mut pass = Pass::new(&task, values);
+    let mut packing = Packing::default();
+    pass.leave(task.pool / FREE[0], &[]);
+    let mut decisions = pass.choose();
+    for free in FREE.iter().skip(1).map(Some).chain([None]) {
+        let Some(found) = pass.improve(decisions.clone()) else { break };
+        let (realised, excess) =
+            task.realise_decisions(values, &found, &pass.margins, looks, &mut packing)?;
+        if let Realised::Fits(fitting) = realised {
+            return Ok(Some(fitting));
+        }
+        decisions = found;
+        let Some(part) = free else { break };
+        pass.leave(task.pool / part, &excess);
+    }
+    // What is surest to fit, with more work.
+    let surest = if request.allow.swap { swap_all(values) } else { decisions };
+    pass.margins.fill(0);
+    if pass.needs(&surest).over() {
+        return Ok(None);
+    }
+    let looks = SUREST * looks;
+    let (realised, _) =
+        task.realise_decisions(values, &surest, &pass.margins, looks, &mut Packing::default())?;
+    Ok(if let Realised::Fits(fitting) = realised { Some(fitting) } else { None })
+}
+
+/// What the pass decides, as a seed for a search. It need not fit.
+pub(super) fn decisions(task: &Task<'_>, values: &Values) -> Decisions {
+    Pass::new(task, values).choose()
+}
+
+struct Pass<'a> {
+    task: &'a Task<'a>,
+    values: &'a Values,
+    clock: Clock,
+    walk: Walk,
+    /// By op: the bytes that are left free for addresses.
+    margins: Vec<u64>,
+    /// The gaps in which a value may leave the device, those that begin first first.
+    open: Vec<u32>,
+    /// Everything kept.
+    keep: Decisions,
+    /// The gaps whose values may be recomputed, the cheapest for their bytes first.
+    order: Vec<u32>,
+    /// So many of them are enough, what recomputing them needs apart.
+    enough: usize,
+    /// The best split that fits, and its seconds.
+    fits: Option<Decisions>,
+    fits_in: f64,
+    search: Option<Search<'a>>,
+}
+
+/// How much of the order is recomputed, and which part of the pool may be what is recomputed together.
+#[derive(Clone, Copy, Debug)]
+struct Split {
+    count: usize,
+    chains: Option<u64>,
+    /// Whether what is needless is kept after all.
+    exact: bool,
+}
+
+/// The best so far.
+struct Best {
+    score: f64,
+    split: Split,
+    decisions: Decisions,
+}
+
+impl<'a> Pass<'a> {
+    fn new(task: &'a Task<'a>, values: &'a Values) -> Pass<'a> {
+        let of = |g: &u32| &values.gaps[*g as usize];
+        let is_open = |g: &u32| of(g).before != NONE && (of(g).swap || of(g).remake);
+        let mut open: Vec<u32> = (0..values.gaps.len() as u32).filter(is_open).collect();
+        open.sort_by_key(|g| (of(g).after.wrapping_add(1), Reverse(of(g).before), *g));
+        let (clock, keep) = (Clock::new(&task.request.link), values.keep_all());
+        let (walk, margins, order) = (Walk::default(), vec![0; values.ways.len()], Vec::new());
+        Pass {
+            task,
+            values,
+            clock,
+            walk,
+            margins,
+            open,
+            keep,
+            order,
+            enough: 0,
+            fits: None,
+            fits_in: f64::INFINITY,
+            search: None,
+        }
+    }
+
+    /// What the split decides that takes least time: those that sums of seconds and bytes suggest are walked through.
+    fn choose(&mut self) -> Decisions {
+        let keep = self.keep.clone();
+        let over = self.needs(&keep);
+        if !over.over() {
+            return keep;
+        }
+        self.find_order(over.clone());
+        let count = self.balance(&over);
+        let mut best =
+            Best { score: f64::INFINITY, split: Split { count, chains: None, exact: true }, decisions: keep };
+        for chains in CHAINS {
+            self.try_split(&over, Split { count, chains, exact: true }, &mut best);
+        }
+        for part in BESIDE {
+            let (at, step) = (best.split, self.enough / part);
+            for count in [at.count.saturating_sub(step), (at.count + step).min(self.enough)] {
+                if count != at.count {
+                    self.try_split(&over, Split { count, ..at }, &mut best);
+                }
+            }
+        }
+        best.decisions
+    }
+
+    fn try_split(&mut self, over: &Profile, split: Split, best: &mut Best) {
+        let decisions = self.split(over.clone(), split);
+        self.needs(&decisions);
+        let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
+        let score = self.score(&cost);
+        if cost.overflow == 0 && score < self.fits_in {
+            (self.fits_in, self.fits) = (score, Some(decisions.clone()));
+        }
+        if score < best.score {
+            *best = Best { score, split, decisions };
+        }
+    }
+
+    /// A short search from decisions; where what it finds does not fit, more is given up. None where nothing fits, addresses
+    /// apart.
+    fn improve(&mut self, decisions: Decisions) -> Option<Decisions> {
+        let fits = !self.needs(&decisions).over();
+        let shorter = if fits || self.search.is_some() { SHORTER } else { 1 };
+        let evaluations = (EVALUATIONS / self.values.ways.len() as u64).clamp(FEWEST, MOST) / shorter;
+        let search = self.search.get_or_insert_with(|| Search::new(self.task, self.values, evaluations, 0));
+        let found = search.improve(decisions, evaluations, &self.margins);
+        if found.judged.cost.overflow == 0 {
+            return Some(found.decisions);
+        }
+        // Nothing need be left free where nothing can be.
+        let margins = std::mem::take(&mut self.margins);
+        let (decisions, cost) = self.repair(found.decisions);
+        self.margins = margins;
+        if cost.overflow == 0 { Some(decisions) } else { self.fits.clone() }
+    }
+
+    /// How much of the order is best recomputed, as far as sums of seconds and bytes tell.
+    fn balance(&self, over: &Profile) -> usize {
+        let link = &self.task.request.link;
+        let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
+        let fullest = over.fullest();
+        let seconds = |op: usize| self.values.ways[op][0].seconds;
+        let before: f64 = (0..=fullest).map(seconds).sum();
+        let after: f64 = (fullest + 1..self.values.ways.len()).map(seconds).sum();
+        let estimate = |count: usize| {
+            let decisions = self.split(over.clone(), Split { count, chains: None, exact: false });
+            let (mut again, mut moved) = (0.0, 0.0);
+            for (gap, choice) in self.values.gaps.iter().zip(&decisions.choices) {
+                match choice {
+                    Choice::Swap => moved += self.values.bytes[gap.value as usize] as f64,
+                    Choice::Remake => {
+                        again += self.values.ways[self.values.maker[gap.value as usize] as usize][0].seconds;
+                    }
+                    Choice::Keep | Choice::RemakeEach => {}
+                }
+            }
+            let (out, back) = (moved / out, moved / back);
+            let full = f64::max(before, out) + f64::max(after + again, back);
+            if link.duplex == Duplex::Half { full.max(out + back) } else { full }
+        };
+        let mut best = (f64::INFINITY, 0);
+        let mut try_one = |count: usize| {
+            let estimate = estimate(count);
+            if estimate < best.0 {
+                best = (estimate, count);
+            }
+            best.1
+        };
+        let (len, mut at) = (self.enough, 0);
+        for stretch in 0..=STRETCHES {
+            at = try_one(len * stretch / STRETCHES);
+        }
+        let mut step = len / STRETCHES;
+        for _ in 0..HALVINGS {
+            step = step.div_ceil(2);
+            try_one(at.saturating_sub(step));
+            at = try_one((at + step).min(len));
+        }
+        at
+    }
+
+    /// What a plan of this cost is worth: its seconds, with what does not fit as if it went over the link many times.
+    fn score(&self, cost: &Cost) -> f64 {
+        let link = &self.task.request.link;
+        let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
+        cost.seconds + STRICTNESS * cost.overflow as f64 / slow
+    }
+
+    /// Walks through the decisions: by op, how many bytes more than the pool it needs, what is recomputed for it included.
+    fn needs(&mut self, decisions: &Decisions) -> Profile {
+        let Pass { values, ref margins, .. } = *self;
+        let pool = self.task.pool;
+        if !self.walk.go(Iteration { values, decisions, margins, pool }, Limit::NONE) {
+            unreachable!("a walk ends only at its limit");
+        }
+        let mut needs = vec![i64::MIN; values.ways.len()];
+        for (slot, need) in self.walk.course.need.iter().enumerate().skip(1) {
+            let of = &mut needs[self.walk.serves(slot as u32) as usize];
+            *of = (*of).max(*need as i64 - pool as i64);
+        }
+        Profile::new(&needs)
+    }
+
+    /// Finds what is recomputed if nothing is swapped, the cheapest for its bytes first, until all fits or nothing more helps.
+    fn find_order(&mut self, mut over: Profile) {
+        let mut decisions = self.keep.clone();
+        let mut closure = Closure::new(self.values);
+        let mut heap: BinaryHeap<(Reverse<Dear>, Reverse<u32>)> = BinaryHeap::new();
+        for &g in &self.open {
+            let cost = closure.cost(&decisions, g);
+            heap.extend(cost.map(|cost| (Reverse(Dear(cost)), Reverse(g))));
+        }
+        let mut needless = Vec::new();
+        while let Some((Reverse(Dear(known)), Reverse(g))) = heap.pop() {
+            let gap = self.values.gaps[g as usize];
+            if over.over() && over.most(across(&gap)) <= 0 {
+                needless.push((Reverse(Dear(known)), Reverse(g)));
+                continue;
+            }
+            // What was given up since may have to be recomputed for it.
+            let Some(cost) = closure.cost(&decisions, g) else { continue };
+            if cost > known && heap.peek().is_some_and(|(Reverse(Dear(next)), _)| *next < cost) {
+                heap.push((Reverse(Dear(cost)), Reverse(g)));
+                continue;
+            }
+            decisions.choices[g as usize] = Choice::Remake;
+            self.order.push(g);
+            if over.over() {
+                over.add(across(&gap), -self.bytes(g));
+                self.enough = self.order.len();
+                if !over.over() {
+                    heap.extend(needless.drain(..));
+                }
+            }
+        }
+    }
+
+    fn bytes(&self, g: u32) -> i64 {
+        self.values.bytes[self.values.gaps[g as usize].value as usize] as i64
+    }
+
+    /// Recomputes the first of the order; of the rest, what begins first is swapped, until all fits.
+    fn split(&self, mut over: Profile, split: Split) -> Decisions {
+        let recomputed = &self.order[..split.count];
+        let mut decisions = self.keep.clone();
+        recomputed.iter().for_each(|g| decisions.choices[*g as usize] = Choice::Remake);
+        if let Some(part) = split.chains {
+            decisions = cut_chains(self.values, decisions, self.task.pool / part);
+        }
+        for g in recomputed.iter().filter(|g| decisions.choices[**g as usize] == Choice::Remake) {
+            over.add(across(&self.values.gaps[*g as usize]), -self.bytes(*g));
+        }
+        let mut taken = self.swap_more(&mut decisions, &mut over);
+        if !self.task.request.allow.swap {
+            taken = self.recompute_more(&mut decisions, &mut over);
+        }
+        if !split.exact {
+            return decisions;
+        }
+        // What was taken early may have become needless by what was taken later.
+        for &g in taken.iter().chain(recomputed).rev() {
+            let across = across(&self.values.gaps[g as usize]);
+            let choice = &mut decisions.choices[g as usize];
+            if *choice != Choice::Keep && over.most(across.clone()) + self.bytes(g) <= 0 {
+                *choice = Choice::Keep;
+                over.add(across, self.bytes(g));
+            }
+        }
+        decisions
+    }
+
+    /// Swaps what is kept across ops that need too much, what begins first before the rest. Gives the gaps.
+    fn swap_more(&self, decisions: &mut Decisions, over: &mut Profile) -> Vec<u32> {
+        self.give_up(&self.open, Choice::Swap, i64::MAX, decisions, over)
+    }
+
+    /// Recomputes what is kept across ops that need too much, the cheapest first. Gives the gaps.
+    fn recompute_more(&self, decisions: &mut Decisions, over: &mut Profile) -> Vec<u32> {
+        self.give_up(&self.order, Choice::Remake, i64::MAX, decisions, over)
+    }
+
+    /// Decides what is kept in these gaps otherwise where it helps, as many bytes as `most`. Gives the gaps.
+    fn give_up(
+        &self,
+        gaps: &[u32],
+        to: Choice,
+        mut most: i64,
+        decisions: &mut Decisions,
+        over: &mut Profile,
+    ) -> Vec<u32> {
+        let mut given_up = Vec::new();
+        for &g in gaps {
+            if !over.over() {
+                break;
+            }
+            let (gap, choice) = (&self.values.gaps[g as usize], &mut decisions.choices[g as usize]);
+            let of_use = to.is_open(gap) && *choice == Choice::Keep && self.bytes(g) <= most;
+            if of_use && over.most(across(gap)) > 0 {
+                most -= self.bytes(g);
+                *choice = to;
+                over.add(across(gap), -self.bytes(g));
+                given_up.push(g);
+            }
+        }
+        given_up
+    }
+
+    /// Gives up more where what is recomputed needs too much: by the link if it has time, else by recomputing. Where that
+    /// does not help, swaps what would be recomputed.
+    fn repair(&mut self, mut decisions: Decisions) -> (Decisions, Cost) {
+        let mut over = self.needs(&decisions);
+        for _ in 0..REPAIRS {
+            if !over.over() {
+                break;
+            }
+            let spare = self.spare_link();
+            let by_link = self.give_up(&self.open, Choice::Swap, spare, &mut decisions, &mut over);
+            let again = self.recompute_more(&mut decisions, &mut over);
+            let more = self.swap_more(&mut decisions, &mut over);
+            let mut changed = !(by_link.is_empty() && again.is_empty() && more.is_empty());
+            if over.over() {
+                changed |= self.recompute_less(&mut decisions, &over);
+            }
+            if !changed {
+                break;
+            }
+            over = self.needs(&decisions);
+        }
+        let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
+        (decisions, cost)
+    }
+
+    /// The bytes that the link could move each way beside the steps of the last walk, and does not.
+    fn spare_link(&self) -> i64 {
+        let link = &self.task.request.link;
+        let seconds = |stream, bytes| link.seconds(stream, Bytes(bytes)).0;
+        let (mut out, mut back) = (0.0, 0.0);
+        for piece in &self.walk.course.moves {
+            out += if piece.offload { seconds(Stream::Offload, piece.bytes) } else { 0.0 };
+            back += seconds(Stream::Prefetch, piece.bytes);
+        }
+        let (rates, half) = (
+            (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0),
+            link.duplex == Duplex::Half,
+        );
+        let rate = if half { 1.0 / (1.0 / rates.0 + 1.0 / rates.1) } else { rates.0.min(rates.1) };
+        let busy = if half { out + back } else { out.max(back) };
+        ((self.walk.seconds - busy).max(0.0) * rate) as i64
+    }
+
+    /// At ops that still need too much, swaps what would be recomputed for them, or else recomputes it each time anew; if
+    /// there is nothing, across them.
+    fn recompute_less(&self, decisions: &mut Decisions, over: &Profile) -> bool {
+        let mut changed = false;
+        for reach in [false, true] {
+            for &g in &self.open {
+                let (gap, choice) = (&self.values.gaps[g as usize], &mut decisions.choices[g as usize]);
+                let end = across(gap).end;
+                let ops = if reach { across(gap).start..end + 1 } else { end..end + 1 };
+                if *choice == Choice::Remake && over.most(ops) > 0 {
+                    *choice = if gap.swap { Choice::Swap } else { Choice::RemakeEach };
+                    changed = true;
+                }
+            }
+            if changed {
+                break;
+            }
+        }
+        changed
+    }
+
+    /// Leaves so many bytes free at every op that does not need them itself, and more where addresses stood out of the pool.
+    fn leave(&mut self, bytes: u64, excess: &[u64]) {
+        for op in 0..self.margins.len() {
+            let more = self.margins[op].saturating_add(excess.get(op).copied().unwrap_or_default());
+            self.margins[op] = bytes.max(more).min(self.spare(op));
+        }
+    }
+
+    /// What an op leaves of the pool beside what it touches.
+    fn spare(&self, op: usize) -> u64 {
+        let op = &self.task.trace.ops[op];
+        let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
+        self.task.pool.saturating_sub(own + op.least_workspace().0)
+    }
+}
+
+/// The ops during which nothing touches a gap's value.
+fn across(gap: &Gap) -> Range<usize> {
+    gap.after.wrapping_add(1) as usize..gap.before as usize
+}
+
+/// Seconds a byte, in order.
+#[derive(Clone, Copy, PartialEq)]
+struct Dear(f64);
+
+impl Eq for Dear {}
+
+impl PartialOrd for Dear {
+    fn partial_cmp(&self, other: &Dear) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Dear {
+    fn cmp(&self, other: &Dear) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// What it takes to recompute a value: its maker, and what that reads and is gone, and so on.
+struct Closure<'a> {
+    values: &'a Values,
+    /// By op: the last question of which it was part.
+    part_of: Vec<u32>,
+    question: u32,
+    open: Vec<u32>,
+}
+
+impl<'a> Closure<'a> {
+    fn new(values: &'a Values) -> Closure<'a> {
+        Closure { values, part_of: vec![0; values.ways.len()], question: 0, open: Vec::new() }
+    }
+
+    /// The seconds a byte of recomputing the value of a gap at its end; none where that may not be, or takes very much.
+    fn cost(&mut self, decisions: &Decisions, g: u32) -> Option<f64> {
+        let values = self.values;
+        let gap = &values.gaps[g as usize];
+        if !gap.remake {
+            return None;
+        }
+        self.question += 1;
+        self.open.clear();
+        self.open.push(gap.value);
+        let (mut seconds, mut ops) = (0.0, 0);
+        while let Some(v) = self.open.pop() {
+            let maker = values.maker[v as usize] as usize;
+            if std::mem::replace(&mut self.part_of[maker], self.question) == self.question {
+                continue;
+            }
+            seconds += values.ways[maker][0].seconds;
+            ops += 1;
+            if ops > CLOSURE {
+                return None;
+            }
+            for z in values.reads.row(maker) {
+                if is_gone(values, decisions, z.value, gap.before) {
+                    self.open.push(z.value);
+                }
+            }
+        }
+        Some(seconds / values.bytes[gap.value as usize] as f64)
+    }
+}
+
+/// Whether a value is nowhere when something is recomputed for an op, and that op does not read it itself.
+fn is_gone(values: &Values, decisions: &Decisions, v: u32, op: u32) -> bool {
+    let gaps = values.first_gap[v as usize] as usize..values.first_gap[v as usize + 1] as usize;
+    // The last that begins before the op.
+    let begun = values.gaps[gaps.clone()].partition_point(|gap| gap.after == NONE || gap.after < op);
+    let Some(g) = (gaps.start + begun).checked_sub(1).filter(|g| *g >= gaps.start) else { return true };
+    let gap = &values.gaps[g];
+    // Updated in place since, or read by the op.
+    let updated = gap.before < op;
+    let again = matches!(decisions.choices[g], Choice::Remake | Choice::RemakeEach);
+    updated || (again && gap.before != op)
+}
+
+/// A number for each op: a range may be added to, and asked for its largest.
+#[derive(Clone)]
+struct Profile {
+    /// Leaves from `count` on; each node the largest of its two, less what was added to the whole node above it.
+    most: Vec<i64>,
+    added: Vec<i64>,
+    count: usize,
+}
+
+impl Profile {
+    fn new(numbers: &[i64]) -> Profile {
+        let count = numbers.len().next_power_of_two();
+        let mut most = vec![i64::MIN / 4; 2 * count];
+        for (leaf, number) in most[count..].iter_mut().zip(numbers) {
+            *leaf = (*number).max(i64::MIN / 4);
+        }
+        for node in (1..count).rev() {
+            most[node] = most[2 * node].max(most[2 * node + 1]);
+        }
+        Profile { most, added: vec![0; count], count }
+    }
+
+    /// The first of the largest.
+    fn fullest(&self) -> usize {
+        let mut node = 1;
+        while node < self.count {
+            node *= 2;
+            node += usize::from(self.most[node + 1] > self.most[node]);
+        }
+        node - self.count
+    }
+
+    /// Whether any is above 0.
+    fn over(&self) -> bool {
+        self.most[1] > 0
+    }
+
+    fn add(&mut self, range: Range<usize>, change: i64) {
+        self.add_below(1, 0..self.count, &range, change);
+    }
+
+    fn add_below(&mut self, node: usize, of: Range<usize>, range: &Range<usize>, change: i64) {
+        if range.start >= of.end || range.end <= of.start {
+            return;
+        }
+        if range.start <= of.start && of.end <= range.end {
+            self.most[node] += change;
+            if node < self.count {
+                self.added[node] += change;
+            }
+            return;
+        }
+        let middle = of.start.midpoint(of.end);
+        self.add_below(2 * node, of.start..middle, range, change);
+        self.add_below(2 * node + 1, middle..of.end, range, change);
+        self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]) + self.added[node];
+    }
+
+    /// The largest of a range; very small for an empty one.
+    fn most(&self, range: Range<usize>) -> i64 {
+        self.most_below(1, 0..self.count, &range)
+    }
+
+    fn most_below(&self, node: usize, of: Range<usize>, range: &Range<usize>) -> i64 {
+        if range.start >= of.end || range.end <= of.start {
+            return i64::MIN / 2;
+        }
+        if range.start <= of.start && of.end <= range.end {
+            return self.most[node];
+        }
+        let middle = of.start.midpoint(of.end);
+        let below = self.most_below(2 * node, of.start..middle, range);
+        below.max(self.most_below(2 * node + 1, middle..of.end, range)).saturating_add(self.added[node])
+    }
+}

@@ -1,0 +1,122 @@
+//! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random
+//! traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces.
+//!
+//! Traces with updates in place are not compared with the optimum: it may send an older version of a tensor to the host and
+//! recompute from it once there is a newer one, which the planner does not, and may be up to 1.9 times faster for it.
+
+mod common;
+
+use common::{planned, request};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::testing::{Random, random_trace_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::policies::optimal::least;
+use plimsoll_tuner::{Allow, PlanRequest, Policy};
+
+/// Tensors are so many times larger than the random ones, so that aligning addresses costs nothing.
+const GRAIN: u64 = 4096;
+
+/// What counts as worse.
+const WORSE: f64 = 1.001;
+
+/// The seconds that the link takes for all tensors once, over those of all ops.
+const LINKS: [f64; 5] = [0.2, 0.7, 2.0, 6.0, 20.0];
+
+fn trace_of(seed: u64) -> Trace {
+    let mut trace = random_trace_of(4 + Random::new(seed).below(17) as usize, seed);
+    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
+    for op in &mut trace.ops {
+        op.workspace_bytes = op.workspace_bytes * GRAIN;
+        op.alternatives.iter_mut().for_each(|way| way.workspace_bytes = way.workspace_bytes * GRAIN);
+    }
+    trace
+}
+
+fn updates_in_place(trace: &Trace) -> bool {
+    trace.ops.iter().any(|op| op.writes.iter().any(|t| op.reads.contains(t)))
+}
+
+/// A request at so many eighths of the way from floor to peak.
+fn request_of(trace: &Trace, seed: u64, eighths: u64, allow: Allow) -> PlanRequest<'static> {
+    let memory = trace.memory();
+    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+    let budget = floor + Bytes((peak - floor).0 * eighths / 8);
+    let bytes: u64 = trace.tensors.iter().map(|tensor| tensor.bytes.0).sum();
+    let rate = bytes as f64 / (LINKS[seed as usize % LINKS.len()] * trace.fastest_seconds().0);
+    let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
+    let mut request = request(budget, rate, duplex, Policy::Plimsoll);
+    (request.allow, request.limits.evaluations) = (allow, None);
+    request
+}
+
+/// Ratios of makespans, and where each is worst.
+struct Ratios {
+    name: &'static str,
+    all: Vec<(f64, u64)>,
+}
+
+impl Ratios {
+    fn new(name: &'static str) -> Ratios {
+        Ratios { name, all: Vec::new() }
+    }
+
+    /// Mean, worst, and how many are worse.
+    fn sum_up(&self) -> (f64, f64, usize) {
+        let mean =
+            (self.all.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / self.all.len().max(1) as f64).exp();
+        let worst = self.all.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((1.0, 0));
+        let worse = self.all.iter().filter(|(ratio, _)| *ratio > WORSE).count();
+        let name = self.name;
+        println!(
+            "{name}: {} pairs, mean {mean:.4}, worst {:.4} (seed {}), worse {worse}",
+            self.all.len(),
+            worst.0,
+            worst.1
+        );
+        (mean, worst.0, worse)
+    }
+}
+
+#[test]
+fn more_means_are_no_worse_and_the_optimum_is_near() {
+    let count: u64 = std::env::var("CLIFFS").map_or(16, |count| count.parse().expect("a number"));
+    let mut fewer = Ratios::new("over fewer means");
+    let mut less = Ratios::new("over less memory");
+    let mut best = Ratios::new("over the optimum of whole tensors, without updates in place");
+    for seed in 0..count {
+        let trace = trace_of(seed);
+        let eighths = seed % 5;
+        let all = Allow::default();
+        let Ok(free) = planned(&trace, &request_of(&trace, seed, eighths, all)) else { continue };
+        for allow in
+            [Allow { recompute: false, ..all }, Allow { swap: false, ..all }, Allow { pieces: false, ..all }]
+        {
+            if let Ok(plan) = planned(&trace, &request_of(&trace, seed, eighths, allow)) {
+                fewer.all.push((free.makespan / plan.makespan, seed));
+                if free.makespan > plan.makespan * WORSE {
+                    println!(
+                        "seed {seed}: {} with all means, {} with {allow:?}",
+                        free.makespan, plan.makespan
+                    );
+                }
+            }
+        }
+        if let Ok(plan) = planned(&trace, &request_of(&trace, seed, eighths + 1, all)) {
+            less.all.push((plan.makespan / free.makespan, seed));
+        }
+        if updates_in_place(&trace) {
+            continue;
+        }
+        let found = least(&trace, &request_of(&trace, seed, eighths, all), free.makespan * (1.0 + 1e-6));
+        if let Some(least) = found.expect("it is small").filter(|least| least.reached) {
+            best.all.push((free.makespan / least.seconds, seed));
+        }
+    }
+    let (_, _, worse) = fewer.sum_up();
+    assert_eq!(worse, 0, "more means");
+    let (_, worst, _) = less.sum_up();
+    assert!(worst < 1.02, "more memory");
+    let (mean, worst, _) = best.sum_up();
+    assert!(mean < 1.005 && worst < 1.02, "the optimum: mean {mean}, worst {worst}");
+}

@@ -1,0 +1,75 @@
+//! The plan of a request whose time is up from the start: there is one wherever the whole search finds one.
+
+mod common;
+
+use common::{planned, request};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::testing::{random_trace, random_trace_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Status};
+
+/// Budgets from the floor on, most of them tight.
+fn budgets(trace: &Trace) -> Vec<Bytes> {
+    let memory = trace.memory();
+    let floor = memory.floor().expect("a trace has an op").1;
+    let peak = memory.peak().expect("a trace has an op").1;
+    let between = |share: u64| floor + Bytes((peak.0 - floor.0) * share / 100);
+    [0, 1, 5, 20, 50].map(between).into()
+}
+
+const MEANS: [Allow; 3] = [
+    Allow { recompute: true, swap: true, pieces: true },
+    Allow { recompute: false, swap: true, pieces: true },
+    Allow { recompute: true, swap: false, pieces: true },
+];
+
+#[test]
+fn with_no_time_at_all_there_is_a_plan_where_the_search_finds_one() {
+    let expired = || true;
+    let (mut asked, mut found, mut missed) = (0, 0, 0);
+    for seed in 0..150u64 {
+        let mut trace =
+            if seed % 3 == 0 { random_trace_of(20 + seed as usize, seed) } else { random_trace(seed) };
+        if seed % 2 == 1 {
+            // Sizes that are aligned.
+            trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 256);
+            trace.ops.iter_mut().for_each(|op| op.workspace_bytes = op.workspace_bytes * 256);
+        }
+        let duplex = if seed % 4 < 2 { Duplex::Full } else { Duplex::Half };
+        for budget in budgets(&trace) {
+            for allow in MEANS {
+                let whole = PlanRequest { allow, ..request(budget, 1e3, duplex, Policy::Plimsoll) };
+                {
+                    // Half of them are asked as a command with a time limit asks.
+                    let anytime = seed % 2 == 0;
+                    let limits = Limits { expired: Some(&expired), ..whole.limits };
+                    let at_once = PlanRequest { limits, anytime, ..whole };
+                    let plan = planned(&trace, &at_once);
+                    asked += 1;
+                    found += u32::from(plan.is_ok());
+                    if seed % 10 < 2 {
+                        assert_eq!(plan, planned(&trace, &at_once), "seed {seed}: it is deterministic");
+                    }
+                    match plan {
+                        Ok(plan) => assert_ne!(plan.status, Status::Feasible, "seed {seed}: time was up"),
+                        Err(witness) => {
+                            if planned(&trace, &whole).is_err() {
+                                continue;
+                            }
+                            assert!(
+                                !allow.swap,
+                                "seed {seed}, {budget}, {allow:?}: {witness}, but there is a plan"
+                            );
+                            missed += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    println!("{found} plans of {asked}, {missed} missed");
+    // Without the link, what fits at all may take a search.
+    assert!(missed * 100 < asked, "{missed} missed of {asked}");
+    assert!(found * 3 > asked * 2, "{found} plans of {asked}");
+}
