@@ -1,14 +1,15 @@
 //! Running a plan as training runs it, for as many iterations as tell what one takes.
 //!
-//! Iterations count once they are steady (`profiler::Settling`), and until their median is known to a third of a percent, or there are
-//! enough of them. What others took of the processors meanwhile is taken off each. A few more are timed command by command: they join the
+//! Iterations count once they are steady (`profiler::Settling`), and until their middle is known to a third of a percent, or there are
+//! enough of them. What others took of the processors meanwhile is taken off each, and the lower quartile is what is told
+//! (`undisturbed`), as of training. A few more are timed command by command: they join the
 //! profile where the model is refitted, and one of them is shown in reports.
 //!
 //! What this file does not do: judge what was measured.
 
 use crate::failure::{Exit, Failure};
 use plimsoll_ir::Seconds;
-use plimsoll_ir::profile::{BatchSamples, alone};
+use plimsoll_ir::profile::{BatchSamples, alone, undisturbed};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_profiler::{Centre, Settling, batch_samples, centre};
 use plimsoll_runtime::data::Dataset;
@@ -21,6 +22,9 @@ const STEADY: usize = 4;
 /// Iterations that count, at least and at most.
 const MEASURED: (usize, usize) = (15, 60);
 
+/// What they take together at least: others come and go in seconds.
+const LASTING: Seconds = Seconds(1.0);
+
 /// The relative standard error of their median that is good enough.
 const GOOD: f64 = 0.003;
 
@@ -29,8 +33,10 @@ const TIMED: usize = 7;
 
 /// What a plan was measured to take.
 pub struct Confirmed {
-    /// An iteration, without what others took of the processors.
-    pub iteration: Centre,
+    /// An iteration that nothing disturbs.
+    pub iteration: Seconds,
+    /// How far single iterations are off their median, typically, as a share of it.
+    pub scatter: f64,
     /// The median time between two.
     pub between: Seconds,
     /// What would mend the model.
@@ -68,7 +74,8 @@ impl Observed {
     fn is_enough(&self) -> bool {
         let (least, most) = MEASURED;
         let good = || centre(&self.alone()).is_some_and(|centre| centre.relative_error <= GOOD);
-        self.seconds.len() >= most || (self.seconds.len() >= least && good())
+        let lasted = || self.seconds.iter().copied().sum::<Seconds>() >= LASTING;
+        self.seconds.len() >= most || (self.seconds.len() >= least && lasted() && good())
     }
 }
 
@@ -96,8 +103,11 @@ pub fn run(trainer: &mut Trainer, data: &dyn Dataset, stop: &dyn Fn() -> bool) -
     let samples = batch_samples(loaded.trace(), loaded.schedule(), &timelines, Seconds::ZERO);
     timelines.sort_by(|a, b| a.makespan().0.total_cmp(&b.makespan().0));
     let sum = |seconds: &[Seconds]| seconds.iter().copied().sum::<Seconds>();
+    let alone = observed.alone();
+    let Centre { median, deviation, .. } = centre(&alone).expect("iterations were measured");
     Ok(Confirmed {
-        iteration: centre(&observed.alone()).expect("iterations were measured"),
+        iteration: undisturbed(alone).expect("iterations were measured"),
+        scatter: deviation / median,
         between: centre(&observed.between).map_or(Seconds::ZERO, |centre| centre.median),
         timeline: timelines.swap_remove(TIMED / 2),
         taken_by_others: sum(&observed.waited) / sum(&observed.seconds),

@@ -14,7 +14,7 @@ use crate::study::Study;
 use crate::task::{Task, median};
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
-use plimsoll_ir::profile::alone;
+use plimsoll_ir::profile::{alone, undisturbed};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
@@ -46,7 +46,7 @@ pub struct Trained {
     pub loss: f32,
     /// On the held-out samples.
     pub test: Evaluation,
-    /// The median iteration of this run, without what others took of the processors.
+    /// An iteration of this run that nothing disturbs: `undisturbed`.
     pub iteration: Seconds,
     /// The median time between two iterations.
     pub between: Seconds,
@@ -244,7 +244,7 @@ pub fn train(
         resumed_at,
         loss: seen.last().0,
         test,
-        iteration: median(&mut seen.seconds),
+        iteration: undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
         between: median(&mut seen.between),
         peak,
         timeline,
@@ -257,7 +257,7 @@ struct Seen {
     /// Loss and accuracy of the iterations of the last epoch.
     losses: Vec<(f32, f32)>,
     /// Of each iteration, without what others took of the processors.
-    seconds: Vec<f64>,
+    seconds: Vec<Seconds>,
     between: Vec<f64>,
     /// What others took, of all iterations, and what these took by the clock.
     waited: f64,
@@ -267,7 +267,7 @@ struct Seen {
 impl Seen {
     fn take(&mut self, observation: &Observation) {
         self.losses.push((observation.loss, observation.accuracy));
-        self.seconds.push(alone(observation.seconds, observation.waited).0);
+        self.seconds.push(alone(observation.seconds, observation.waited));
         self.waited += observation.waited.0;
         self.by_the_clock += observation.seconds.0;
         self.between.push(observation.between.0);

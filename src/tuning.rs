@@ -453,7 +453,7 @@ impl Tuner<'_> {
             weight_decay: 0.0,
         };
         let mut trainer = Trainer::new(executor, loaded, None, training)?;
-        let Confirmed { iteration, between, samples, timeline, taken_by_others } =
+        let Confirmed { iteration, scatter, between, samples, timeline, taken_by_others } =
             confirming::run(&mut trainer, &*task.data.train, &interrupt::pressed)?;
         if taken_by_others > TOLD {
             let share = taken_by_others * 100.0;
@@ -463,10 +463,10 @@ impl Tuner<'_> {
         }
         let per_epoch = task.samples() as f64 / batch as f64;
         let figures = Figures {
-            iteration_seconds: iteration.median,
-            relative_error: iteration.deviation / iteration.median,
+            iteration_seconds: iteration,
+            relative_error: scatter,
             between_seconds: between,
-            epoch_seconds: (iteration.median + between) * per_epoch,
+            epoch_seconds: (iteration + between) * per_epoch,
             peak_bytes: peak,
         };
         let epoch = (candidate.iteration + between) * per_epoch;

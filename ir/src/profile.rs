@@ -186,7 +186,7 @@ impl BatchSamples {
     }
 
     /// What whole iterations take, or would where nobody else had the processors: each less what it waited for them.
-    pub fn undisturbed_seconds(&self) -> impl Iterator<Item = Seconds> + '_ {
+    pub fn alone_seconds(&self) -> impl Iterator<Item = Seconds> + '_ {
         self.whole_seconds.iter().zip(&self.waited_seconds).map(|(whole, waited)| alone(*whole, *waited))
     }
 }
@@ -195,6 +195,19 @@ impl BatchSamples {
 /// compute were ready and did not run. At least a thousandth of the clock's: both are measured, and neither exactly.
 pub fn alone(seconds: Seconds, waited: Seconds) -> Seconds {
     Seconds((seconds.0 - waited.0).max(1e-3 * seconds.0))
+}
+
+/// What an iteration takes where nothing disturbs it, from times that [`alone`] gave: their lower quartile; none of none.
+///
+/// What others take of caches, of the memory's bandwidth and of the units of a shared core nobody counts. It only lengthens, and comes
+/// and goes in seconds: with builds on both processors the same schedule took 1.3 times as long for a while. So the middle depends on how
+/// often others came, and the lower quartile does not, as long as they leave one iteration in four alone.
+pub fn undisturbed(times: impl IntoIterator<Item = Seconds>) -> Option<Seconds> {
+    let mut times: Vec<f64> = times.into_iter().map(|s| s.0).collect();
+    times.sort_unstable_by(f64::total_cmp);
+    let place = (times.len().checked_sub(1)?) as f64 / 4.0;
+    let (below, above) = (times[place.floor() as usize], times[place.ceil() as usize]);
+    Some(Seconds(below + (above - below) * place.fract()))
 }
 
 impl OpSamples {
@@ -302,5 +315,23 @@ impl Document for Profile {
             return fault("link.beside".into(), "an op beside transfers takes more than 0 seconds");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iterations_that_others_disturb_do_not_move_what_one_takes_as_long_as_one_in_four_is_left_alone() {
+        let of = |times: &[f64]| undisturbed(times.iter().copied().map(Seconds));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[3.0]), Some(Seconds(3.0)));
+        assert_eq!(of(&[5.0, 1.0]), Some(Seconds(2.0)));
+        for disturbed in 0..=12 {
+            let times: Vec<f64> =
+                (0..17).map(|n| if n < disturbed { 1.3 + 0.1 * n as f64 } else { 1.0 }).collect();
+            assert_eq!(of(&times), Some(Seconds(1.0)), "{disturbed} of 17");
+        }
     }
 }

@@ -151,7 +151,7 @@ fn repetitions(round: &BatchSamples) -> usize {
 /// The relative standard error of the median over whole iterations, each without what others took of the processors: so a machine that
 /// is shared is measured, too. Ops only share out what an iteration takes, and an op's noise counts by its share.
 fn uncertainty(batch: &BatchSamples) -> f64 {
-    let whole: Vec<Seconds> = batch.undisturbed_seconds().collect();
+    let whole: Vec<Seconds> = batch.alone_seconds().collect();
     centre(&whole).map_or(f64::INFINITY, |c| c.relative_error)
 }
 

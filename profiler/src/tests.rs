@@ -491,7 +491,7 @@ fn a_shared_machine_is_measured_as_if_it_were_not() {
             batch.whole_seconds.iter().any(|s| s.0 > 2.0 * 11e-3 * batch.batch as f64),
             "raw samples are kept"
         );
-        for alone in batch.undisturbed_seconds() {
+        for alone in batch.alone_seconds() {
             assert!((alone.0 / (11e-3 * batch.batch as f64) - 1.0).abs() < 1e-9, "{alone}");
         }
     }

@@ -8,17 +8,17 @@ use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
 use crate::progress;
 use crate::study::Study;
-use crate::task::{Setup, Task, median};
+use crate::task::{Setup, Task};
 use crate::tuning::reaches;
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::Profile;
+use plimsoll_ir::profile::{Profile, undisturbed};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, rough_seconds,
@@ -215,7 +215,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
         &[
             ("batch", "batch"),
             ("iterations", "iterations"),
-            ("iteration_seconds", "median iteration"),
+            ("iteration_seconds", "iteration"),
             ("held_out_error", "off when held out"),
             ("op_error", "median op error"),
         ],
@@ -223,14 +223,14 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     // How well curves fit a model says nothing of a device.
     let tried = |share: f64| if profile.machine.modelled { Cell::None } else { Cell::Share(share) };
     for (samples, held_out) in profile.batches.iter().zip(model.held_out()) {
-        let mut seconds: Vec<f64> = samples.undisturbed_seconds().map(|s| s.0).collect();
+        let mut seconds: Vec<Seconds> = samples.alone_seconds().collect();
         if seconds.is_empty() {
-            seconds = samples.iteration_seconds.iter().map(|s| s.0).collect();
+            seconds.clone_from(&samples.iteration_seconds);
         }
         batches.rows.push(vec![
             samples.batch.into(),
             (seconds.len() as u64).into(),
-            median(&mut seconds).into(),
+            undisturbed(seconds).into(),
             tried(held_out.off()),
             tried(held_out.op_relative_error),
         ]);

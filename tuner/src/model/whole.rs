@@ -2,7 +2,8 @@
 //!
 //! **What training takes.** Ops are timed with events between them; training has none. So the sum that the model must reach comes from
 //! iterations as training runs them, less what the same schedule spent in stalls and repetitions, which `simulate` adds again for
-//! each plan. Of an iteration that others disturbed, what it waited for the processor is no part.
+//! each plan. Of an iteration that others disturbed, what it waited for the processor is no part, and the lower quartile of what is left
+//! counts (`undisturbed`).
 //! Nobody counts how much of a stall was a transfer that waited for a processor; others only lengthen stalls, so that the shortest
 //! of a batch size counts.
 //!
@@ -27,8 +28,9 @@
 //!
 //! What it deliberately does not do: know schedules. What stalls and repetitions took stands in the samples.
 
-use super::{median, middle_half};
-use plimsoll_ir::profile::BatchSamples;
+use super::{TICK, median};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::profile::{BatchSamples, undisturbed};
 use serde::Serialize;
 
 /// What the ops of an iteration of training take together, from all samples of a batch size; none where no whole iteration was run.
@@ -36,10 +38,10 @@ pub(super) fn of_training(parts: &[&BatchSamples]) -> Option<f64> {
     let mut compute = Vec::new();
     for part in parts {
         let other = part.other_seconds.iter().map(|s| s.0).reduce(f64::min).unwrap_or(0.0);
-        compute.extend(part.undisturbed_seconds().map(|whole| whole.0 - other));
+        compute.extend(part.alone_seconds().map(|whole| whole.0 - other));
     }
     compute.retain(|seconds| *seconds > 0.0);
-    middle_half(&mut compute)
+    undisturbed(compute.into_iter().map(Seconds)).map(|seconds| seconds.0.max(TICK))
 }
 
 /// The standard deviation of a normal distribution in median absolute deviations.
@@ -48,7 +50,7 @@ const DEVIATIONS_IN_MADS: f64 = 1.4826;
 /// How far single iterations scatter about their median, as a share of it: the median over the batch sizes; 0 where none was run.
 pub(super) fn scatter<'a>(batches: impl Iterator<Item = &'a BatchSamples>) -> f64 {
     let of_batch = |batch: &BatchSamples| {
-        let mut wholes: Vec<f64> = batch.undisturbed_seconds().map(|s| s.0).collect();
+        let mut wholes: Vec<f64> = batch.alone_seconds().map(|s| s.0).collect();
         if wholes.is_empty() {
             return None;
         }
@@ -97,7 +99,6 @@ impl LeftOver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_ir::Seconds;
 
     #[test]
     fn what_is_left_over_is_all_of_it_where_it_was_measured_and_straight_between() {
