@@ -23,7 +23,7 @@ const STEADY: usize = 4;
 const MEASURED: (usize, usize) = (15, 60);
 
 /// What they take together at least: others come and go in seconds.
-const LASTING: Seconds = Seconds(1.0);
+const LASTING: Seconds = Seconds(2.0);
 
 /// The relative standard error of their median that is good enough.
 const GOOD: f64 = 0.003;

@@ -256,16 +256,7 @@ pub fn tune(
         let refit = !off.is_empty() && rounds.len() < REFITS;
         rounds.push(record::round(&tuner, &model, &curve, &found.no_plan, &chosen.measured, refit));
         if refit {
-            let samples = off.iter().filter_map(|ran| ran.ran.as_ref()).map(|timed| timed.samples.clone());
-            samples.for_each(|samples| take_in(&mut profile.batches, samples));
-            let batches: Vec<String> = off.iter().map(|ran| ran.batch().to_string()).collect();
-            bar.suspend(|| {
-                tracing::info!(
-                    "the model is fitted again with batch {}, and searched again (refit {} of at most {REFITS})",
-                    batches.join(" and "),
-                    rounds.len()
-                );
-            });
+            bar.suspend(|| learn(profile, &off, rounds.len()));
             *tuner.tried.borrow_mut() = Tried::open(&study.tried(), profile, request.budget)?;
             continue;
         }
@@ -274,6 +265,17 @@ pub fn tune(
         tuner.tried.into_inner().forget()?;
         return Ok(tuned);
     }
+}
+
+/// Takes what plans were measured to take into the profile, for the n-th refit.
+fn learn(profile: &mut Profile, off: &[&Ran], refit: usize) {
+    let samples = off.iter().filter_map(|ran| ran.ran.as_ref()).map(|timed| timed.samples.clone());
+    samples.for_each(|samples| take_in(&mut profile.batches, samples));
+    let batches: Vec<String> = off.iter().map(|ran| ran.batch().to_string()).collect();
+    tracing::info!(
+        "the model is fitted again with batch {}, and searched again (refit {refit} of at most {REFITS})",
+        batches.join(" and ")
+    );
 }
 
 /// The answers of both searches, the one that was asked for first, and why it is that one.

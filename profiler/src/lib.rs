@@ -90,6 +90,9 @@ pub struct Effort {
     pub at_most: usize,
     /// No new round begins after this, once every batch size has `at_least`. As much again goes to the other ways to run ops.
     pub time: Seconds,
+    /// Rounds go on for this long, up to `at_most`, however well the median seems to be known: who else uses the machine comes and
+    /// goes in seconds, and what was measured within one visit agrees with itself.
+    pub lasting: Seconds,
     /// A batch size is done when the relative standard error of its median iteration is at most this.
     pub good: f64,
     /// Beyond this, nothing can be decided with it: [`ProfileError::Noisy`].
@@ -97,9 +100,16 @@ pub struct Effort {
 }
 
 impl Default for Effort {
-    /// 6 to 30 iterations, 60 s, done at 1 %, too noisy at 15 %.
+    /// 6 to 30 iterations, 15 to 60 s, done at 1 %, too noisy at 15 %.
     fn default() -> Effort {
-        Effort { at_least: 6, at_most: 30, time: Seconds(60.0), good: 0.01, bad: 0.15 }
+        Effort {
+            at_least: 6,
+            at_most: 30,
+            time: Seconds(60.0),
+            lasting: Seconds(15.0),
+            good: 0.01,
+            bad: 0.15,
+        }
     }
 }
 

@@ -171,12 +171,13 @@ pub(crate) fn measure(
     let counted = |batch: &BatchSamples| if given_up(batch) { batch.iteration_seconds.len() } else { 0 };
     let before: BTreeMap<u64, usize> = measured.batches.iter().map(|b| (b.batch, counted(b))).collect();
     loop {
-        let time_is_up = begun.elapsed().as_secs_f64() > effort.time.0;
+        let elapsed = begun.elapsed().as_secs_f64();
+        let (lasted, time_is_up) = (elapsed >= effort.lasting.0, elapsed > effort.time.0);
         let done = |batch: &BatchSamples| {
             let samples = batch.iteration_seconds.len();
             let enough = samples >= effort.at_least.max(1);
             let most = before[&batch.batch] + effort.at_most;
-            enough && (time_is_up || samples >= most || uncertainty(batch) <= effort.good)
+            enough && (time_is_up || samples >= most || lasted && uncertainty(batch) <= effort.good)
         };
         let mut open: Vec<usize> =
             (0..measured.batches.len()).filter(|i| !done(&measured.batches[*i])).collect();

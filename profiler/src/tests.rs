@@ -155,7 +155,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
         },
         budget: Bytes(1000),
         batches: vec![1, 2, 4],
-        effort: Effort { at_least: 6, at_most: 12, time: Seconds(60.0), good: 0.01, bad: 0.15 },
+        effort: Effort { at_least: 6, at_most: 12, lasting: Seconds::ZERO, ..Effort::default() },
         journal: folder.path().join("study/profile.journal.jsonl"),
         fresh: false,
     }
@@ -495,4 +495,18 @@ fn a_shared_machine_is_measured_as_if_it_were_not() {
             assert!((alone.0 / (11e-3 * batch.batch as f64) - 1.0).abs() < 1e-9, "{alone}");
         }
     }
+}
+
+#[test]
+fn rounds_go_on_for_a_while_however_well_the_median_seems_to_be_known() {
+    let of = |lasting: f64| {
+        let folder = folder();
+        let request = request(&folder);
+        let request =
+            ProfileRequest { effort: Effort { lasting: Seconds(lasting), ..request.effort }, ..request };
+        let profile = run(&request, &mut fake(), usize::MAX).expect("measured");
+        profile.batches.iter().map(|b| b.whole_seconds.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(0.0), [6; 3], "each iteration is like the others");
+    assert_eq!(of(1e6), [12; 3]);
 }
