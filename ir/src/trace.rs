@@ -191,6 +191,11 @@ impl Trace {
         self.ops.iter().map(|op| op.seconds).sum()
     }
 
+    /// The bytes of the tensors that an op reads or writes.
+    pub fn touched_bytes(&self, op: &Op) -> Bytes {
+        op.touches().map(|t| self.tensors[t.index()].bytes).sum()
+    }
+
     /// Before anything was measured all ways to run an op take 0 seconds, and a planner takes the leanest. From here on each takes a
     /// little longer than the one before it: the usual way is planned wherever it fits.
     pub fn order_ways(&mut self) {
@@ -231,8 +236,7 @@ impl Trace {
             alive = alive + born[i] - freed[i];
             let workspace = op.least_workspace();
             memory.in_use.push(alive + workspace);
-            let own: Bytes = op.touches().map(|t| self.tensors[t.index()].bytes).sum();
-            memory.touched.push(self.resident_bytes + own + workspace);
+            memory.touched.push(self.resident_bytes + self.touched_bytes(op) + workspace);
         }
         memory
     }

@@ -149,11 +149,16 @@ fn a_processor_is_measured_and_a_paced_link_keeps_its_pace() {
         ops.map(|op| op.seconds.iter().copied().fold(Seconds(1e9), Seconds::min)).sum::<Seconds>()
     };
     assert!(fastest(0).0 > 0.0 && fastest(1).0 > fastest(0).0, "{} {}", fastest(0), fastest(1));
+    // A transfer whose thread is held up ends late, and the next one, which begins where it should have ended, looks as much
+    // shorter. So the pace is asked of most of them, and of all together.
     for samples in [&profile.link.offload_alone, &profile.link.prefetch_together] {
-        let large = samples.iter().filter(|s| s.bytes >= Bytes(1 << 20));
-        // The next transfer of a busy link begins where the last should have ended, so one may look a little short.
-        let rates: Vec<f64> = large.map(|s| s.bytes.0 as f64 / s.seconds.0).collect();
-        assert!(!rates.is_empty() && rates.iter().all(|r| *r < 1.2 * 400e6), "{rates:?}");
+        let large: Vec<_> = samples.iter().filter(|s| s.bytes >= Bytes(1 << 20)).collect();
+        let mut rates: Vec<f64> = large.iter().map(|s| s.bytes.0 as f64 / s.seconds.0).collect();
+        rates.sort_by(f64::total_cmp);
+        let bytes: Bytes = large.iter().map(|s| s.bytes).sum();
+        let seconds: Seconds = large.iter().map(|s| s.seconds).sum();
+        assert!(!rates.is_empty() && bytes.0 as f64 / seconds.0 < 1.05 * 400e6, "{rates:?}");
+        assert!((0.5..1.05).contains(&(rates[rates.len() / 2] / 400e6)), "{rates:?}");
     }
     // The link is slow, so that what is measured beside it runs beside it, where no other program holds its thread up.
     let beside = profile.link.beside.as_ref().expect("there is room for four large tensors");

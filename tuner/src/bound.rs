@@ -67,15 +67,13 @@ pub fn lower_bound_within(
     allow: Allow,
     limits: &Limits<'_>,
 ) -> Seconds {
-    let recompute = allow.recompute && trace.ops.iter().any(|op| op.recomputable);
-    if recompute {
-        joint::bound(trace, budget, link, allow, limits)
-    } else if allow.swap {
-        let known = quick_offload_bound(trace, budget, link, limits);
-        joint::bound_above(known, trace, budget, link, Allow { recompute, ..allow }, limits)
-    } else {
-        trace.fastest_seconds()
-    }
+    let allow = Allow { recompute: allow.recompute && trace.ops.iter().any(|op| op.recomputable), ..allow };
+    let known = match allow {
+        Allow { swap: false, recompute: false, .. } => return trace.fastest_seconds(),
+        Allow { recompute: true, .. } => Seconds::ZERO,
+        _ => quick_offload_bound(trace, budget, link, limits),
+    };
+    joint::bound(known, trace, budget, link, allow, limits)
 }
 
 /// The bytes, both ways together, that every schedule moves which only offloads: D of the op with the largest, twice.

@@ -134,10 +134,9 @@ impl Gaps {
         }
         gaps.add_memory();
         for (i, op) in trace.ops.iter().enumerate() {
-            let own: u64 = op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum();
             let room = match ways {
                 Ways::BesideAll => pool.0.saturating_sub(gaps.base[i + 1]),
-                Ways::BesideOwn => pool.0.saturating_sub(own),
+                Ways::BesideOwn => pool.saturating_sub(trace.touched_bytes(op)).0,
                 Ways::Fastest => u64::MAX,
                 Ways::Leanest => 0,
             };

@@ -21,6 +21,7 @@ pub mod placement;
 pub mod plan;
 pub mod policies;
 mod random;
+mod range_max;
 pub mod rate;
 mod realise;
 pub mod search;

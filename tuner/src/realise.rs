@@ -18,7 +18,7 @@ use crate::values::{Decisions, NONE, Values};
 use crate::walk::{Iteration, Limit, Name, Walk};
 use crate::windows::{Clock, Course};
 use plimsoll_ir::schedule::{Duplex, Schedule, Stream};
-use plimsoll_ir::trace::Trace;
+use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, OpId, Seconds, check, simulate};
 use std::collections::HashMap;
 
@@ -32,6 +32,14 @@ pub(crate) struct Task<'a> {
     pub bound: Seconds,
     /// What is certainly slower than this need not be realised.
     pub within: Seconds,
+}
+
+impl Task<'_> {
+    /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest way.
+    pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
+        let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();
+        self.trace.ops.iter().map(move |op| self.pool.saturating_sub(beside(op).0))
+    }
 }
 
 /// A schedule that passed the check, or why there is none: too little memory, or no more time than the task allows.

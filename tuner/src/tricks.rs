@@ -79,6 +79,7 @@ tricks! {
     Plimsoll: Spare "spare" "leave bytes free everywhere where nothing else had addresses";
     Plimsoll: Packing "packing" "look for addresses from the order on that was best for the last plan";
     Plimsoll: Fewer "fewer" "search with fewer means, too, where their bound leaves room";
+    Plimsoll: Exact "exact" "search small traces completely, too";
     Plimsoll: Policies "policies" "take another policy's plan where that is better";
     Plimsoll: Settle "settle" "place the chosen plan once more, so that few holes are left";
     Addresses: Walks "walks" "walk over holes first, where sweeps look at much";

@@ -318,8 +318,7 @@ impl Choice {
 
 /// The ways of an op that fit beside what it touches; the leanest where none does.
 fn ways(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpWay> {
-    let own: u64 = op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum();
-    let room = pool.0.saturating_sub(own);
+    let room = pool.saturating_sub(trace.touched_bytes(op)).0;
     let mut all = vec![OpWay { seconds: op.seconds.0, workspace: op.workspace_bytes.0, alternative: None }];
     all.extend(op.alternatives.iter().enumerate().map(|(k, a)| OpWay {
         seconds: a.seconds.0,

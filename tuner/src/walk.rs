@@ -187,12 +187,9 @@ impl Walk {
     /// Goes on through some ops.
     fn advance(&mut self, of: Iteration<'_>, ops: Range<u32>, limit: Limit) -> bool {
         let Iteration { values, decisions, .. } = of;
-        let mut next = decisions.early.partition_point(|(op, _)| *op < ops.start);
         for op in ops {
             let (reads, writes) = (values.reads.row(op as usize), values.writes.row(op as usize));
-            let due = decisions.early[next..].iter().take_while(|(at, _)| *at == op).count();
-            let early = &decisions.early[next..next + due];
-            next += due;
+            let early = decisions.early_at(op);
             let mut gone = false;
             for z in reads {
                 gone |= self.place(decisions, z.value) == Place::Gone;

@@ -40,29 +40,27 @@ fn with_no_time_at_all_there_is_a_plan_where_the_search_finds_one() {
         for budget in budgets(&trace) {
             for allow in MEANS {
                 let whole = PlanRequest { allow, ..request(budget, 1e3, duplex, Policy::Plimsoll) };
-                {
-                    // Half of them are asked as a command with a time limit asks.
-                    let anytime = seed % 2 == 0;
-                    let limits = Limits { expired: Some(&expired), ..whole.limits };
-                    let at_once = PlanRequest { limits, anytime, ..whole };
-                    let plan = planned(&trace, &at_once);
-                    asked += 1;
-                    found += u32::from(plan.is_ok());
-                    if seed % 10 < 2 {
-                        assert_eq!(plan, planned(&trace, &at_once), "seed {seed}: it is deterministic");
-                    }
-                    match plan {
-                        Ok(plan) => assert_ne!(plan.status, Status::Feasible, "seed {seed}: time was up"),
-                        Err(witness) => {
-                            if planned(&trace, &whole).is_err() {
-                                continue;
-                            }
-                            assert!(
-                                !allow.swap,
-                                "seed {seed}, {budget}, {allow:?}: {witness}, but there is a plan"
-                            );
-                            missed += 1;
+                // Half of them are asked as a command with a time limit asks.
+                let anytime = seed % 2 == 0;
+                let limits = Limits { expired: Some(&expired), ..whole.limits };
+                let at_once = PlanRequest { limits, anytime, ..whole };
+                let plan = planned(&trace, &at_once);
+                asked += 1;
+                found += u32::from(plan.is_ok());
+                if seed % 10 < 2 {
+                    assert_eq!(plan, planned(&trace, &at_once), "seed {seed}: it is deterministic");
+                }
+                match plan {
+                    Ok(plan) => assert_ne!(plan.status, Status::Feasible, "seed {seed}: time was up"),
+                    Err(witness) => {
+                        if planned(&trace, &whole).is_err() {
+                            continue;
                         }
+                        assert!(
+                            !allow.swap,
+                            "seed {seed}, {budget}, {allow:?}: {witness}, but there is a plan"
+                        );
+                        missed += 1;
                     }
                 }
             }

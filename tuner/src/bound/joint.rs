@@ -351,15 +351,10 @@ impl<'a> Search<'a> {
 }
 
 /// The bound for a valid trace, a budget that is not below its floor, and a link, of every schedule that does only what is
-/// allowed: swaps, runs ops again, or both.
+/// allowed: swaps, recomputes, or both. It is never below one that is known, and what is below that is not looked for.
 ///
 /// When time is up it is the best that was proved until then.
-pub fn bound(trace: &Trace, budget: Bytes, link: &Link, allow: Allow, limits: &Limits<'_>) -> Seconds {
-    bound_above(Seconds::ZERO, trace, budget, link, allow, limits)
-}
-
-/// The same, where a bound is known: it is only looked for what is above, which is quicker.
-pub(super) fn bound_above(
+pub(super) fn bound(
     known: Seconds,
     trace: &Trace,
     budget: Bytes,

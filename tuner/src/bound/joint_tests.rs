@@ -131,7 +131,8 @@ fn nothing_leaves_before_it_is_made() {
     let mut trace = hand_made(false);
     trace.ops[1].workspace_bytes = Bytes(60);
     trace.ops[2].seconds = Seconds(40.0);
-    let found = bound(&trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), BOTH, &ENDLESS);
+    let found =
+        bound(Seconds::ZERO, &trace, Bytes(177), &Link::symmetric(BytesPerSecond(10.0)), BOTH, &ENDLESS);
     assert!((found.0 - 62.0).abs() < 0.1, "{found}");
 }
 
@@ -160,26 +161,28 @@ fn a_trace_worked_out_by_hand() {
     // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 come back in 3 s, then op 3 runs.
     // Several instants together know that some left before op 1, too; no schedule takes less than 20.6 s.
     let link = Link::symmetric(BytesPerSecond(10.0));
-    let swapping = bound(&hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
+    let swapping = bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
     assert!((18.0 - 1e-4..20.6 + 1e-4).contains(&swapping.0), "{swapping}");
     // Or 0.3 of op 0 runs again meanwhile, with 0.3 of its input kept in the place of 3 more bytes, beside 0.3 s of
     // prefetching.
-    let joint = bound(&hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
+    let joint = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
     assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
-    assert!((bound(&hand_made(true), Bytes(177), &link, SWAP, &ENDLESS).0 - 18.0).abs() < 1e-4);
-    assert_eq!(bound(&hand_made(true), Bytes(217), &link, BOTH, &ENDLESS), Seconds(15.0));
+    assert!(
+        (bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, SWAP, &ENDLESS).0 - 18.0).abs() < 1e-4
+    );
+    assert_eq!(bound(Seconds::ZERO, &hand_made(true), Bytes(217), &link, BOTH, &ENDLESS), Seconds(15.0));
     // Without swapping 0.4 of op 0 run again: at the end of op 1, which touches its input, 60 bytes have room.
-    let again = bound(&hand_made(true), Bytes(177), &link, AGAIN, &ENDLESS);
+    let again = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, AGAIN, &ENDLESS);
     assert!((again.0 - 15.4).abs() < 1e-4, "{again}");
     // And where nothing can run again there is no schedule.
-    assert_eq!(bound(&hand_made(false), Bytes(177), &link, AGAIN, &ENDLESS), Seconds(30.0));
+    assert_eq!(bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, AGAIN, &ENDLESS), Seconds(30.0));
 }
 
 #[test]
 fn the_relaxed_solution_costs_what_the_bound_says() {
     let link = Link::symmetric(BytesPerSecond(10.0));
     let relaxed = relax(&hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
-    assert_eq!(relaxed.bound, bound(&hand_made(true), Bytes(177), &link, BOTH, &ENDLESS));
+    assert_eq!(relaxed.bound, bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS));
     assert_eq!(relaxed.op, Some(OpId(2)));
     let [(again, share)] = relaxed.again[..] else { panic!("{relaxed:?}") };
     assert!(again == OpId(0) && (share - 0.3).abs() < 1e-4, "{relaxed:?}");

@@ -44,13 +44,13 @@ impl Values {
         let seconds: Vec<f64> = trace.ops.iter().map(|op| op.fastest_seconds().0).collect();
         let mut until = vec![0.0];
         seconds.iter().for_each(|s| until.push(until[until.len() - 1] + s));
-        let own = |op: &Op| op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum::<u64>();
+        let least = |op: &Op| (trace.touched_bytes(op) + op.least_workspace()).0;
         let mut all = Values {
             values: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
             recomputable: trace.ops.iter().map(|op| recompute && op.recomputable).collect(),
-            touched: trace.ops.iter().map(|op| own(op) + op.least_workspace().0).collect(),
+            touched: trace.ops.iter().map(least).collect(),
             until,
             seconds,
         };

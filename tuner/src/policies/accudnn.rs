@@ -33,17 +33,16 @@
 //! own clock tells.
 
 mod printed;
-mod room;
 
 use super::naive::feature_maps;
 use crate::gaps::{Gaps, Ways};
 use crate::placement::Opens;
 use crate::plan::{Limits, PlanError, PlanRequest, Shortage};
+use crate::range_max::RangeMax;
 use crate::realise::{CHEAP, GIVEN, Realised, Task};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
-use room::Room;
 
 /// Where pinned maps leave no addresses, so small a part of them is swapped first.
 const FEWER: usize = 64;
@@ -194,7 +193,7 @@ fn judge_gaps(
     if reading == Reading::AsPrinted {
         return printed::judge(gaps, swapped, pool, link, limits);
     }
-    let mut room = Room::new(&gaps.least(&swapped), pool);
+    let mut over = RangeMax::beyond(&gaps.least(&swapped), pool);
     let mut first_needed_first: Vec<usize> = (0..swapped.len()).filter(|g| swapped[*g]).collect();
     first_needed_first.sort_by_key(|g| (gaps.gaps[*g].before, *g));
     let mut pinned = Vec::new();
@@ -205,7 +204,9 @@ fn judge_gaps(
         for &g in &first_needed_first {
             let gap = &gaps.gaps[g];
             let waits = swapped[g] && stalled.binary_search(&(gap.before as usize - 1)).is_ok();
-            if waits && room.take(gap.after as usize + 1..gap.before as usize, gap.bytes) {
+            let (across, bytes) = (gap.after as usize + 1..gap.before as usize, gap.bytes as i64);
+            if waits && over.max(across.clone()) + bytes <= 0 {
+                over.add(across, bytes);
                 swapped[g] = false;
                 pinned.push(g);
             }

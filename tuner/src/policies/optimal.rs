@@ -93,7 +93,7 @@ pub struct Least {
 pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Result<Option<Least>, PlanError> {
     let pool = request.budget.saturating_sub(trace.resident_bytes).0;
     let space = space(trace, request, pool)?;
-    Ok(match search(&space, request, within.0, 1) {
+    Ok(match search(&space, request, within.0, states(request)) {
         Found::Fastest(commands) => Some(Least { seconds: Seconds(end(&commands)), reached: true }),
         Found::Late { bound } => Some(Least { seconds: Seconds(bound), reached: false }),
         Found::Nothing => None,
@@ -136,22 +136,39 @@ fn space(trace: &Trace, request: &PlanRequest<'_>, pool: u64) -> Result<Space, P
     Err(PlanError::TooLarge { policy: Policy::Optimal, ops, most_ops, most_values })
 }
 
-/// `share` says which part of the states that may be looked at.
-fn search(space: &Space, request: &PlanRequest<'_>, within: f64, share: usize) -> Found {
-    let most = request.limits.evaluations.map_or(MOST_STATES, |most| most as usize) / share;
-    fastest(space, within, most, &|| request.limits.is_expired(), request.without).0
+/// How many states may be looked at.
+fn states(request: &PlanRequest<'_>) -> usize {
+    request.limits.evaluations.map_or(MOST_STATES, |most| most as usize)
+}
+
+fn search(space: &Space, request: &PlanRequest<'_>, within: f64, states: usize) -> Found {
+    fastest(space, within, states, &|| request.limits.is_expired(), request.without).0
 }
 
 fn end(commands: &[Timed]) -> f64 {
     commands.iter().map(|command| command.end).fold(0.0, f64::max)
 }
 
+/// The fastest plan of the space, for the planner, if it is faster than the task's `within` and has addresses. None at all where
+/// so many states do not tell, or the trace is too large.
+pub(crate) fn faster(task: &Task<'_>, states: usize) -> Result<Option<Option<Fitting>>, PlanError> {
+    if !takes(task.trace) {
+        return Ok(None);
+    }
+    let (space, within) = (space(task.trace, task.request, task.pool)?, task.within.0 * (1.0 - SAME));
+    match search(&space, task.request, within, states) {
+        Found::Fastest(commands) => with_addresses(task, &space, &commands, within, states).map(Some),
+        Found::Nothing => Ok(Some(None)),
+        Found::Late { .. } => Ok(None),
+    }
+}
+
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let Task { trace, request, pool, bound, .. } = *task;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
-    // Nothing runs again early in the space.
-    let without = request.without.with(Trick::Early);
+    // Nothing runs again early in the space; and what the planner would ask of this search is asked below.
+    let without = request.without.with(Trick::Early).with(Trick::Exact);
     let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {
@@ -161,7 +178,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if so_far <= bound.0 * (1.0 + HAIR) {
         return Ok(judged(Status::Optimal, bound));
     }
-    let commands = match search(&space, request, so_far * (1.0 + SAME), 1) {
+    let commands = match search(&space, request, so_far * (1.0 + SAME), states(request)) {
         Found::Fastest(commands) => commands,
         Found::Late { bound: late } => {
             return Ok(judged(Status::OutOfTime, bound.max(Seconds(late.min(so_far)))));
@@ -173,7 +190,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if so_far <= least.0 * (1.0 + HAIR) {
         return Ok(judged(Status::Optimal, least));
     }
-    let Some(Fitting { schedule, makespan, moved, .. }) = with_addresses(task, &space, &commands, so_far)?
+    let Some(Fitting { schedule, makespan, moved, .. }) =
+        with_addresses(task, &space, &commands, so_far, states(request))?
     else {
         return Ok(judged(Status::Feasible, least));
     };
@@ -202,12 +220,13 @@ fn proved(space: &Space, request: &PlanRequest<'_>, found: f64) -> f64 {
 }
 
 /// The fastest schedule that has addresses: that of these commands, or of those for smaller pools, if it takes less than
-/// `within`.
+/// `within`. Of so many states, those for each smaller pool are a part.
 fn with_addresses(
     task: &Task<'_>,
     space: &Space,
     commands: &[Timed],
     within: f64,
+    states: usize,
 ) -> Result<Option<Fitting>, PlanError> {
     let (mut pool, mut step) = (task.pool, task.pool / 256);
     let (mut space, mut commands) = (space.clone(), commands.to_vec());
@@ -220,7 +239,7 @@ fn with_addresses(
         step = over.max(step + step / 2);
         pool = pool.saturating_sub(step);
         space = self::space(task.trace, task.request, pool)?;
-        commands = match search(&space, task.request, within * (1.0 - HAIR), 2 * POOLS as usize) {
+        commands = match search(&space, task.request, within * (1.0 - HAIR), states / (2 * POOLS as usize)) {
             Found::Fastest(commands) => commands,
             _ => break,
         };

@@ -182,13 +182,12 @@ impl Space {
     fn add_job(&mut self, trace: &Trace, op: &Op, link: &Link, allow: Allow, current: &mut [Option<usize>]) {
         let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
         let i = self.jobs.len();
-        let own: u64 = op.touches().map(|t| trace.tensors[t.index()].bytes.0).sum();
         let mut job = Job {
             reads: 0,
             writes: 0,
             consumed: 0,
             fresh: 0,
-            ways: ways(op, self.pool.saturating_sub(own)),
+            ways: ways(op, self.pool.saturating_sub(trace.touched_bytes(op).0)),
             again: allow.recompute && op.recomputable && op.phase != Phase::Update,
         };
         for t in op.reads.iter().filter(sized) {

@@ -163,7 +163,7 @@ impl Frame {
         let beside = |at: Option<(_, Bytes)>| at.map_or(0, |(_, bytes)| (bytes - trace.resident_bytes).0);
         let own = memory.peak().map_or(Bytes::ZERO, |(op, _)| {
             let op = &trace.ops[op.index()];
-            op.touches().map(|t| trace.tensors[t.index()].bytes).sum::<Bytes>() + op.least_workspace()
+            trace.touched_bytes(op) + op.least_workspace()
         });
         let (floor, peak) = (beside(memory.floor()), beside(memory.peak()));
         Frame { floor, peak, own: own.0.min(peak) }

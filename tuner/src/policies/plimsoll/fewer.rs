@@ -1,20 +1,23 @@
-//! Plans with fewer means, which the plan with all of them is never behind: without swapping, without recomputing, with less
-//! memory.
+//! What a search that is free to do less finds: without swapping, without recomputing, with less memory; and, on small traces,
+//! what a complete search finds.
 //!
-//! More means make the search harder: it may end in a plan that a search among fewer would have passed by. So where the lower
-//! bound of fewer means leaves room for a better plan than there is, these are searched, too, and what is found is a candidate.
-//! A glance at a part of the evaluations says whether the whole search is worth its time. Small traces cost little, and are
-//! searched with less memory, too.
+//! More means and more memory make the search harder: it may end in a plan that a search among fewer would have passed by. So
+//! where the lower bound of fewer leaves room for a better plan than there is, these are searched, too, and what is found is a
+//! candidate. A glance at a part of the evaluations says whether the whole search is worth its time. Small traces cost
+//! little: they are searched with less memory, too, and completely ([`optimal`]) as far as that goes.
 //!
-//! What this file does not do: search with every smaller budget, or with slower links, whose plans would be candidates as well.
+//! What this file does not do: search large traces with less memory, or with slower links, whose plans would be candidates
+//! as well. So there a plan may be slower than one with less memory.
 
+use super::super::optimal;
 use super::search::Search;
 use super::{Candidates, SAME, search_all, suggested};
 use crate::bound::lower_bound_within;
 use crate::plan::{Allow, PlanError, PlanRequest};
 use crate::realise::Task;
+use crate::tricks::Trick;
 use crate::values::Values;
-use plimsoll_ir::Bytes;
+use plimsoll_ir::{Bytes, Seconds};
 
 /// A glance has such a part of the evaluations, and solves so many linear programs for seeds.
 const GLANCE: u64 = 8;
@@ -26,47 +29,79 @@ const NEAR: f64 = 1.05;
 /// Traces of no more ops are searched with less memory.
 const SMALL: usize = 64;
 
-/// Such shares of the pool's room beyond the floor.
-const SHARES: [f64; 1] = [0.6];
+/// So many shares of the memory between floor and peak, of which those below the budget are searched.
+const SHARES: u64 = 8;
 
-/// Offers what is found with fewer means. Tells whether time is up.
+/// The states of a complete search: a second or two at most.
+const STATES: u64 = 200_000;
+
+/// What a search may do, and in how many bytes.
+struct Fewer {
+    allow: Allow,
+    pool: u64,
+}
+
+/// Swapping alone and recomputing alone, where both are allowed; and on small traces less memory, the most first.
+fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
+    let (allow, pool) = (task.request.allow, task.pool);
+    let alone = [Allow { recompute: false, ..allow }, Allow { swap: false, ..allow }];
+    let alone = alone.into_iter().filter(|_| allow.swap && allow.recompute);
+    let mut all: Vec<Fewer> = alone.map(|allow| Fewer { allow, pool }).collect();
+    let memory = task.trace.memory();
+    if let (Some((_, floor)), Some((_, peak))) = (memory.floor(), memory.peak())
+        && task.trace.ops.len() <= SMALL
+    {
+        let resident = task.trace.resident_bytes;
+        let share = |part: u64| (floor + Bytes((peak - floor).0 * part / SHARES) - resident).0;
+        all.extend(
+            (0..SHARES).rev().map(share).filter(|less| *less < pool).map(|pool| Fewer { allow, pool }),
+        );
+    }
+    all
+}
+
+/// Offers what is found so. Tells whether time is up.
 pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
-    let allow = task.request.allow;
-    let mut late = false;
-    for allow in [Allow { recompute: false, ..allow }, Allow { swap: false, ..allow }] {
-        if allow == task.request.allow || !(allow.swap || allow.recompute) || late || candidates.settled() {
-            continue;
-        }
-        let PlanRequest { budget, link, limits, .. } = *task.request;
-        let bound = lower_bound_within(task.trace, budget, &link, allow, &limits);
-        let request = PlanRequest { allow, anytime: false, ..*task.request };
-        let fewer = Task { request: &request, bound, ..*task };
-        let small = task.trace.ops.len() <= SMALL;
-        if bound.0 < candidates.fastest() * (1.0 - SAME) && (small || is_near(&fewer, candidates)) {
-            late |= search_alone(&fewer, candidates)?;
-        }
-    }
-    if task.trace.ops.len() > SMALL {
-        return Ok(late);
-    }
-    let floor = task.trace.memory().floor().map_or(0, |(_, floor)| floor.0 - task.trace.resident_bytes.0);
-    for share in SHARES {
-        if late || candidates.settled() {
+    let (trace, limits) = (task.trace, task.request.limits);
+    let PlanRequest { link, budget, .. } = *task.request;
+    let complete = task.request.uses(Trick::Exact) && search_completely(task, candidates)?;
+    let small = trace.ops.len() <= SMALL;
+    for Fewer { allow, pool } in all_fewer(task) {
+        if limits.is_expired() || candidates.settled() || !task.request.uses(Trick::Fewer) {
             break;
         }
-        let pool = floor + ((task.pool - floor) as f64 * share) as u64;
-        let request = PlanRequest { anytime: false, ..*task.request };
-        late |= search_alone(&Task { pool, request: &request, ..*task }, candidates)?;
+        let bound = lower_bound_within(trace, budget - Bytes(task.pool - pool), &link, allow, &limits);
+        let request = PlanRequest { allow, anytime: false, ..*task.request };
+        let fewer = Task { request: &request, bound, pool, ..*task };
+        if bound.0 >= candidates.fastest() * (1.0 - SAME) || !(small || is_near(&fewer, candidates)) {
+            continue;
+        }
+        search_alone(&fewer, candidates)?;
+        if task.request.uses(Trick::Exact) && !complete {
+            search_completely(&fewer, candidates)?;
+        }
     }
-    Ok(late)
+    Ok(limits.is_expired())
+}
+
+/// Tells whether nothing faster is left among the plans of whole tensors.
+fn search_completely(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
+    if task.request.limits.is_expired() || candidates.settled() {
+        return Ok(false);
+    }
+    let states = task.request.limits.evaluations.map_or(STATES, |most| most.min(STATES)) as usize;
+    let within = Seconds(candidates.fastest());
+    let Some(found) = optimal::faster(&Task { within, ..*task }, states)? else { return Ok(false) };
+    candidates.found.extend(found);
+    Ok(true)
 }
 
 /// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
-fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
-    let mut own = Candidates { bound: task.bound.0, least: 0, found: Vec::new(), short: None };
-    let (late, _) = search_all(task, &mut own, None)?;
+fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+    let mut own = Candidates::new(task);
+    search_all(task, &mut own, None)?;
     candidates.found.append(&mut own.found);
-    Ok(late)
+    Ok(())
 }
 
 /// Whether a glance ends near the best plan, or finds none that fits.

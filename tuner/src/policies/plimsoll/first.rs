@@ -19,6 +19,7 @@ use super::anytime::unhurried;
 use super::search::Search;
 use super::seeds::{cut_chains, swap_all};
 use crate::plan::PlanError;
+use crate::range_max::RangeMax;
 use crate::realise::{Fitting, Packing, Realised, Task};
 use crate::values::{Choice, Decisions, Gap, NONE, Values};
 use crate::walk::{Iteration, Limit, Walk};
@@ -94,7 +95,7 @@ pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, 
     // What is surest to fit, with more work.
     let surest = if request.allow.swap { swap_all(values) } else { decisions };
     pass.margins.fill(0);
-    if pass.needs(&surest).over() {
+    if pass.needs(&surest).is_over() {
         return Ok(None);
     }
     let looks = SUREST * looks;
@@ -173,7 +174,7 @@ impl<'a> Pass<'a> {
     fn choose(&mut self) -> Decisions {
         let keep = self.keep.clone();
         let over = self.needs(&keep);
-        if !over.over() {
+        if !over.is_over() {
             return keep;
         }
         self.find_order(over.clone());
@@ -194,7 +195,7 @@ impl<'a> Pass<'a> {
         best.decisions
     }
 
-    fn try_split(&mut self, over: &Profile, split: Split, best: &mut Best) {
+    fn try_split(&mut self, over: &RangeMax, split: Split, best: &mut Best) {
         let decisions = self.split(over.clone(), split);
         self.needs(&decisions);
         let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
@@ -210,7 +211,7 @@ impl<'a> Pass<'a> {
     /// A short search from decisions; where what it finds does not fit, more is given up. None where nothing fits, addresses
     /// apart.
     fn improve(&mut self, decisions: Decisions) -> Option<Decisions> {
-        let fits = !self.needs(&decisions).over();
+        let fits = !self.needs(&decisions).is_over();
         let shorter = if fits || self.search.is_some() { SHORTER } else { 1 };
         let evaluations = (EVALUATIONS / self.values.ways.len() as u64).clamp(FEWEST, MOST) / shorter;
         let search = self.search.get_or_insert_with(|| Search::new(self.task, self.values, evaluations, 0));
@@ -226,10 +227,10 @@ impl<'a> Pass<'a> {
     }
 
     /// How much of the order is best recomputed, as far as sums of seconds and bytes tell.
-    fn balance(&self, over: &Profile) -> usize {
+    fn balance(&self, over: &RangeMax) -> usize {
         let link = &self.task.request.link;
         let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
-        let fullest = over.fullest();
+        let fullest = over.argmax();
         let seconds = |op: usize| self.values.ways[op][0].seconds;
         let before: f64 = (0..=fullest).map(seconds).sum();
         let after: f64 = (fullest + 1..self.values.ways.len()).map(seconds).sum();
@@ -278,22 +279,22 @@ impl<'a> Pass<'a> {
     }
 
     /// Walks through the decisions: by op, how many bytes more than the pool it needs, what is recomputed for it included.
-    fn needs(&mut self, decisions: &Decisions) -> Profile {
+    fn needs(&mut self, decisions: &Decisions) -> RangeMax {
         let Pass { values, ref margins, .. } = *self;
         let pool = self.task.pool;
         if !self.walk.go(Iteration { values, decisions, margins, pool }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
-        let mut needs = vec![i64::MIN; values.ways.len()];
+        let mut needs = vec![0; values.ways.len()];
         for (slot, need) in self.walk.course.need.iter().enumerate().skip(1) {
             let of = &mut needs[self.walk.serves(slot as u32) as usize];
-            *of = (*of).max(*need as i64 - pool as i64);
+            *of = (*need).max(*of);
         }
-        Profile::new(&needs)
+        RangeMax::beyond(&needs, pool)
     }
 
     /// Finds what is recomputed if nothing is swapped, the cheapest for its bytes first, until all fits or nothing more helps.
-    fn find_order(&mut self, mut over: Profile) {
+    fn find_order(&mut self, mut over: RangeMax) {
         let mut decisions = self.keep.clone();
         let mut closure = Closure::new(self.values);
         let mut heap: BinaryHeap<(Reverse<Dear>, Reverse<u32>)> = BinaryHeap::new();
@@ -304,7 +305,7 @@ impl<'a> Pass<'a> {
         let mut needless = Vec::new();
         while let Some((Reverse(Dear(known)), Reverse(g))) = heap.pop() {
             let gap = self.values.gaps[g as usize];
-            if over.over() && over.most(across(&gap)) <= 0 {
+            if over.is_over() && over.max(across(&gap)) <= 0 {
                 needless.push((Reverse(Dear(known)), Reverse(g)));
                 continue;
             }
@@ -316,10 +317,10 @@ impl<'a> Pass<'a> {
             }
             decisions.choices[g as usize] = Choice::Remake;
             self.order.push(g);
-            if over.over() {
+            if over.is_over() {
                 over.add(across(&gap), -self.bytes(g));
                 self.enough = self.order.len();
-                if !over.over() {
+                if !over.is_over() {
                     heap.extend(needless.drain(..));
                 }
             }
@@ -331,7 +332,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Recomputes the first of the order; of the rest, what begins first is swapped, until all fits.
-    fn split(&self, mut over: Profile, split: Split) -> Decisions {
+    fn split(&self, mut over: RangeMax, split: Split) -> Decisions {
         let recomputed = &self.order[..split.count];
         let mut decisions = self.keep.clone();
         recomputed.iter().for_each(|g| decisions.choices[*g as usize] = Choice::Remake);
@@ -352,7 +353,7 @@ impl<'a> Pass<'a> {
         for &g in taken.iter().chain(recomputed).rev() {
             let across = across(&self.values.gaps[g as usize]);
             let choice = &mut decisions.choices[g as usize];
-            if *choice != Choice::Keep && over.most(across.clone()) + self.bytes(g) <= 0 {
+            if *choice != Choice::Keep && over.max(across.clone()) + self.bytes(g) <= 0 {
                 *choice = Choice::Keep;
                 over.add(across, self.bytes(g));
             }
@@ -361,12 +362,12 @@ impl<'a> Pass<'a> {
     }
 
     /// Swaps what is kept across ops that need too much, what begins first before the rest. Gives the gaps.
-    fn swap_more(&self, decisions: &mut Decisions, over: &mut Profile) -> Vec<u32> {
+    fn swap_more(&self, decisions: &mut Decisions, over: &mut RangeMax) -> Vec<u32> {
         self.give_up(&self.open, Choice::Swap, i64::MAX, decisions, over)
     }
 
     /// Recomputes what is kept across ops that need too much, the cheapest first. Gives the gaps.
-    fn recompute_more(&self, decisions: &mut Decisions, over: &mut Profile) -> Vec<u32> {
+    fn recompute_more(&self, decisions: &mut Decisions, over: &mut RangeMax) -> Vec<u32> {
         self.give_up(&self.order, Choice::Remake, i64::MAX, decisions, over)
     }
 
@@ -377,16 +378,16 @@ impl<'a> Pass<'a> {
         to: Choice,
         mut most: i64,
         decisions: &mut Decisions,
-        over: &mut Profile,
+        over: &mut RangeMax,
     ) -> Vec<u32> {
         let mut given_up = Vec::new();
         for &g in gaps {
-            if !over.over() {
+            if !over.is_over() {
                 break;
             }
             let (gap, choice) = (&self.values.gaps[g as usize], &mut decisions.choices[g as usize]);
             let of_use = to.is_open(gap) && *choice == Choice::Keep && self.bytes(g) <= most;
-            if of_use && over.most(across(gap)) > 0 {
+            if of_use && over.max(across(gap)) > 0 {
                 most -= self.bytes(g);
                 *choice = to;
                 over.add(across(gap), -self.bytes(g));
@@ -401,7 +402,7 @@ impl<'a> Pass<'a> {
     fn repair(&mut self, mut decisions: Decisions) -> (Decisions, Cost) {
         let mut over = self.needs(&decisions);
         for _ in 0..REPAIRS {
-            if !over.over() {
+            if !over.is_over() {
                 break;
             }
             let spare = self.spare_link();
@@ -409,7 +410,7 @@ impl<'a> Pass<'a> {
             let again = self.recompute_more(&mut decisions, &mut over);
             let more = self.swap_more(&mut decisions, &mut over);
             let mut changed = !(by_link.is_empty() && again.is_empty() && more.is_empty());
-            if over.over() {
+            if over.is_over() {
                 changed |= self.recompute_less(&mut decisions, &over);
             }
             if !changed {
@@ -441,14 +442,14 @@ impl<'a> Pass<'a> {
 
     /// At ops that still need too much, swaps what would be recomputed for them, or else recomputes it each time anew; if
     /// there is nothing, across them.
-    fn recompute_less(&self, decisions: &mut Decisions, over: &Profile) -> bool {
+    fn recompute_less(&self, decisions: &mut Decisions, over: &RangeMax) -> bool {
         let mut changed = false;
         for reach in [false, true] {
             for &g in &self.open {
                 let (gap, choice) = (&self.values.gaps[g as usize], &mut decisions.choices[g as usize]);
                 let end = across(gap).end;
                 let ops = if reach { across(gap).start..end + 1 } else { end..end + 1 };
-                if *choice == Choice::Remake && over.most(ops) > 0 {
+                if *choice == Choice::Remake && over.max(ops) > 0 {
                     *choice = if gap.swap { Choice::Swap } else { Choice::RemakeEach };
                     changed = true;
                 }
@@ -462,17 +463,10 @@ impl<'a> Pass<'a> {
 
     /// Leaves so many bytes free at every op that does not need them itself, and more where addresses stood out of the pool.
     fn leave(&mut self, bytes: u64, excess: &[u64]) {
-        for op in 0..self.margins.len() {
-            let more = self.margins[op].saturating_add(excess.get(op).copied().unwrap_or_default());
-            self.margins[op] = bytes.max(more).min(self.spare(op));
+        let excess = excess.iter().copied().chain(std::iter::repeat(0));
+        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.task.spare()) {
+            *margin = bytes.max(margin.saturating_add(excess)).min(spare);
         }
-    }
-
-    /// What an op leaves of the pool beside what it touches.
-    fn spare(&self, op: usize) -> u64 {
-        let op = &self.task.trace.ops[op];
-        let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
-        self.task.pool.saturating_sub(own + op.least_workspace().0)
     }
 }
 
@@ -555,80 +549,4 @@ fn is_gone(values: &Values, decisions: &Decisions, v: u32, op: u32) -> bool {
     let updated = gap.before < op;
     let again = matches!(decisions.choices[g], Choice::Remake | Choice::RemakeEach);
     updated || (again && gap.before != op)
-}
-
-/// A number for each op: a range may be added to, and asked for its largest.
-#[derive(Clone)]
-struct Profile {
-    /// Leaves from `count` on; each node the largest of its two, less what was added to the whole node above it.
-    most: Vec<i64>,
-    added: Vec<i64>,
-    count: usize,
-}
-
-impl Profile {
-    fn new(numbers: &[i64]) -> Profile {
-        let count = numbers.len().next_power_of_two();
-        let mut most = vec![i64::MIN / 4; 2 * count];
-        for (leaf, number) in most[count..].iter_mut().zip(numbers) {
-            *leaf = (*number).max(i64::MIN / 4);
-        }
-        for node in (1..count).rev() {
-            most[node] = most[2 * node].max(most[2 * node + 1]);
-        }
-        Profile { most, added: vec![0; count], count }
-    }
-
-    /// The first of the largest.
-    fn fullest(&self) -> usize {
-        let mut node = 1;
-        while node < self.count {
-            node *= 2;
-            node += usize::from(self.most[node + 1] > self.most[node]);
-        }
-        node - self.count
-    }
-
-    /// Whether any is above 0.
-    fn over(&self) -> bool {
-        self.most[1] > 0
-    }
-
-    fn add(&mut self, range: Range<usize>, change: i64) {
-        self.add_below(1, 0..self.count, &range, change);
-    }
-
-    fn add_below(&mut self, node: usize, of: Range<usize>, range: &Range<usize>, change: i64) {
-        if range.start >= of.end || range.end <= of.start {
-            return;
-        }
-        if range.start <= of.start && of.end <= range.end {
-            self.most[node] += change;
-            if node < self.count {
-                self.added[node] += change;
-            }
-            return;
-        }
-        let middle = of.start.midpoint(of.end);
-        self.add_below(2 * node, of.start..middle, range, change);
-        self.add_below(2 * node + 1, middle..of.end, range, change);
-        self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]) + self.added[node];
-    }
-
-    /// The largest of a range; very small for an empty one.
-    fn most(&self, range: Range<usize>) -> i64 {
-        self.most_below(1, 0..self.count, &range)
-    }
-
-    fn most_below(&self, node: usize, of: Range<usize>, range: &Range<usize>) -> i64 {
-        if range.start >= of.end || range.end <= of.start {
-            return i64::MIN / 2;
-        }
-        if range.start <= of.start && of.end <= range.end {
-            return self.most[node];
-        }
-        let middle = of.start.midpoint(of.end);
-        let below = self.most_below(2 * node, of.start..middle, range);
-        below.max(self.most_below(2 * node + 1, middle..of.end, range)).saturating_add(self.added[node])
-    }
 }

@@ -57,6 +57,9 @@ const MISSES: u32 = 4;
 /// So many times the usual looks at most are spent on the addresses of one plan.
 const MOST_EFFORT: u64 = 4;
 
+/// With few evaluations at least such a part of the looks.
+const LEAST_LOOKS: u64 = 8;
+
 /// A plan this near the bound is not worth another search.
 const GOOD: f64 = 1.03;
 
@@ -109,26 +112,22 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let mut first = None;
     if anytime || limits.is_expired() {
         first = first::plan(task, &Values::new(task.trace, Bytes(task.pool), allow))?;
-        if limits.is_expired()
-            && let Some(first) = first
-        {
-            return Ok(task.outcome(Realised::Fits(first), Status::OutOfTime));
-        }
     }
-    let bound = lower_bound_within(task.trace, budget, &link, allow, &limits);
-    if limits.is_expired()
-        && let Some(first) = first
-    {
-        let task = Task { bound, ..*task };
-        return Ok(task.outcome(Realised::Fits(first), Status::OutOfTime));
+    let mut bound = task.bound;
+    if first.is_none() || !limits.is_expired() {
+        bound = lower_bound_within(task.trace, budget, &link, allow, &limits);
     }
-    decide_after(&Task { bound, ..*task }, first)
+    let task = Task { bound, ..*task };
+    match first {
+        Some(first) if limits.is_expired() => Ok(task.outcome(Realised::Fits(first), Status::OutOfTime)),
+        first => decide_beyond(first, &task),
+    }
 }
 
-fn decide_after(task: &Task<'_>, first: Option<Fitting>) -> Result<Outcome, PlanError> {
+/// What is found with more time than the first plan takes.
+fn decide_beyond(first: Option<Fitting>, task: &Task<'_>) -> Result<Outcome, PlanError> {
     let allow = task.request.allow;
-    let least = if allow.recompute { 0 } else { least_moved(task.trace, task.request.budget).0 };
-    let mut candidates = Candidates { bound: task.bound.0, least, found: Vec::new(), short: None };
+    let mut candidates = Candidates::new(task);
     candidates.offer(keep(task, task.thorough())?);
     let (mut late, mut early, mut asked) = (false, Vec::new(), None);
     let others = task.request.uses(Trick::Policies);
@@ -143,9 +142,7 @@ fn decide_after(task: &Task<'_>, first: Option<Fitting>) -> Result<Outcome, Plan
         };
         let search = || {
             let mut searched = search_all(task, &mut candidates, first);
-            if let Ok((late @ false, _)) = &mut searched
-                && task.request.uses(Trick::Fewer)
-            {
+            if let Ok((late @ false, _)) = &mut searched {
                 match fewer::offer(task, &mut candidates) {
                     Ok(end) => *late = end,
                     Err(fault) => searched = Err(fault),
@@ -206,6 +203,12 @@ struct Candidates {
 }
 
 impl Candidates {
+    fn new(task: &Task<'_>) -> Candidates {
+        let PlanRequest { allow, budget, .. } = *task.request;
+        let least = if allow.recompute { 0 } else { least_moved(task.trace, budget).0 };
+        Candidates { bound: task.bound.0, least, found: Vec::new(), short: None }
+    }
+
     fn offer(&mut self, realised: Realised) {
         match realised {
             Realised::Fits(fitting) => self.found.push(fitting),
@@ -399,6 +402,10 @@ impl Tries<'_> {
         }
         let ops = self.task.trace.ops.len() as u64;
         let looks = self.effort * ((10_000 * ops).min(1_000_000) + 6_000 * ops);
+        // Who asks for fewer evaluations than usual asks for less work.
+        let usual = suggested(self.values);
+        let evaluations = self.task.request.limits.evaluations.unwrap_or(usual).min(usual);
+        let looks = looks / usual.div_ceil(evaluations.max(1)).min(LEAST_LOOKS);
         let margins = search.margins().to_vec();
         let decisions = found.decisions;
         let (realised, excess) =

@@ -73,6 +73,8 @@ pub(super) struct Search<'a> {
     pub(super) solutions: Vec<Relaxed>,
     /// What was planned for a few equal blocks, for all of them.
     pub(super) copies: Vec<Decisions>,
+    /// What the pass of `first.rs` decides, once it was asked.
+    first: Option<Decisions>,
     trail: Trail,
     /// By op: the bytes that are left free for addresses.
     margins: Vec<u64>,
@@ -150,6 +152,7 @@ impl<'a> Search<'a> {
             moves: Vec::new(),
             solutions: solutions(task, programs),
             copies: Vec::new(),
+            first: None,
             trail: Trail::default(),
             margins: vec![0; values.ways.len()],
             clock: Clock::new(&task.request.link),
@@ -186,7 +189,8 @@ impl<'a> Search<'a> {
             last => {
                 let share = if last.is_some() { share / ONCE_MORE } else { share };
                 let seeds = seeds(self.task, self.values, &self.solutions, self.pieces);
-                let first = first::decisions(self.task, self.values);
+                let first =
+                    self.first.get_or_insert_with(|| first::decisions(self.task, self.values)).clone();
                 let seeds = seeds.into_iter().chain([first]);
                 let seeds = seeds.chain(self.copies.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
@@ -339,11 +343,9 @@ impl<'a> Search<'a> {
     pub fn widen(&mut self, excess: &[u64], share: f64) {
         let everywhere = excess.iter().max().copied().unwrap_or_default();
         let narrow = self.task.request.uses(Trick::Margins);
-        for ((margin, excess), op) in self.margins.iter_mut().zip(excess).zip(&self.task.trace.ops) {
-            let own: u64 = op.touches().map(|t| self.task.trace.tensors[t.index()].bytes.0).sum();
+        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.task.spare()) {
             let excess = if narrow { *excess } else { everywhere };
-            let most = self.task.pool.saturating_sub(own + op.least_workspace().0);
-            *margin = margin.saturating_add((excess as f64 * share) as u64).min(most);
+            *margin = margin.saturating_add((excess as f64 * share) as u64).min(spare);
         }
     }
 
@@ -374,9 +376,9 @@ impl<'a> Search<'a> {
         let of = Iteration { values: self.values, decisions, margins: &self.margins, pool: self.task.pool };
         let ended = self.trail.go(of, first, Limit { steps, again });
         let walk = self.trail.walk();
-        let over = |need: &u64| need.saturating_sub(self.task.pool);
-        let overflow = walk.course.need.iter().map(over).max().unwrap_or_default();
-        let excess = walk.course.need.iter().map(over).fold(0, u64::saturating_add);
+        let over = walk.course.need.iter().map(|need| need.saturating_sub(self.task.pool));
+        let (overflow, excess) =
+            over.fold((0, 0u64), |(most, sum), over| (over.max(most), sum.saturating_add(over)));
         let least = Cost { seconds: self.fastest.max(walk.seconds), overflow, excess, ..Cost::default() };
         let again = walk.again_seconds;
         if !ended || self.score(&Judged { cost: least, again, crowded: None }) > most {
