@@ -490,7 +490,7 @@ impl Training {
             // Others have the processors for a while in every third iteration.
             batch.waited_seconds = (0..9).map(|n| Seconds(if n % 3 == 0 { 5e-3 } else { 0.0 })).collect();
             let pairs = batch.whole_seconds.iter_mut().zip(&batch.waited_seconds);
-            pairs.for_each(|(whole, waited)| *whole = *whole + *waited);
+            pairs.for_each(|(whole, waited)| *whole += *waited);
             batch.other_seconds = vec![Seconds(stall); batch.iteration_seconds.len()];
         }
         profile
