@@ -49,10 +49,13 @@ const LOST: f64 = 1.03;
 const ANEW: u64 = 2;
 
 /// Where still nothing as fast as that has addresses, such parts of the pool are left free at every op, one after the other.
-const SPARE: [u64; 5] = [50, 25, 16, 11, 8];
+const SPARE: [u64; 7] = [200, 100, 50, 33, 25, 16, 8];
 
 /// After so many runs without anything that fits the search begins from what does.
 const MISSES: u32 = 4;
+
+/// After so many that miss by no less than before it ends.
+const STUCK: u32 = 7;
 
 /// So many times the usual looks at most are spent on the addresses of one plan.
 const MOST_EFFORT: u64 = 4;
@@ -291,7 +294,7 @@ fn search_all(
     }
     address(task, &values, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
-    let Allow { pieces, recompute, .. } = task.request.allow;
+    let Allow { pieces, recompute, swap } = task.request.allow;
     let (ops, pool) = (task.trace.ops.len() as u64, task.pool);
     let coarse = largest > pool / COARSE;
     let very = largest > pool / VERY_COARSE && ops <= FEW_OPS;
@@ -299,7 +302,7 @@ fn search_all(
     // Where ops run again, what is made whole mostly does as well as pieces.
     let poor = |candidates: &Candidates| candidates.fastest() > candidates.bound * GOOD;
     for (of_use, chunks) in [(very || coarse && !recompute, 1), (very, CHUNKS)] {
-        if pieces && (of_use || coarse && poor(candidates)) && !search.late && !candidates.settled() {
+        if pieces && swap && (of_use || coarse && poor(candidates)) && !search.late && !candidates.settled() {
             search.allow_pieces(chunks);
             address(task, &values, &mut search, candidates, runs)?;
         }
@@ -320,12 +323,23 @@ fn address(
     // What did not fit last, and how often the search came back with it.
     let mut missed: Option<Decisions> = None;
     let (mut repeats, mut anew, mut misses) = (0u32, 0, 0);
+    // The least bytes that were too many, and how many runs found no fewer.
+    let (mut overflow, mut stuck) = (u64::MAX, 0);
     for run in 0..runs {
         let (cost, tried) = tries.next(search, candidates)?;
+        let poor = cost.overflow > 0 || cost.seconds > task.bound.0 * GOOD;
+        if run == 0 && poor && task.request.uses(Trick::Fewer) {
+            search.add_seeds(fewer::glances(task));
+        }
         if cost.overflow > 0 && tries.lowest.is_infinite() {
             misses += 1;
+            stuck = if cost.overflow < overflow { 0 } else { stuck + 1 };
+            overflow = overflow.min(cost.overflow);
             if misses == MISSES {
                 search.begin_safely();
+            }
+            if stuck == STUCK {
+                return Ok(());
             }
         }
         if cost.seconds > tries.lowest * LOST && anew < ANEW && task.request.uses(Trick::Anew) {
@@ -355,7 +369,10 @@ fn address(
             break;
         }
         search.leave(task.pool / part);
-        tries.next(search, candidates)?;
+        let (cost, _) = tries.next(search, candidates)?;
+        if cost.overflow > 0 {
+            break;
+        }
     }
     Ok(())
 }

@@ -21,6 +21,9 @@ const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 
 /// What a byte that does not fit costs at first, beside one that goes over the link.
 const LENIENT: f64 = 4.0;
 
+/// Until it costs so much, a search that found nothing that fits begins anew.
+const STRICT: f64 = 256.0;
+
 /// What does not fit counts at the slot where it is most, and at every other, too, so that one of several peaks can be lowered
 /// before the rest: at so many slots together as much as at that one.
 const PEAK: f64 = 16.0;
@@ -210,9 +213,11 @@ impl<'a> Search<'a> {
         };
         self.fresh = false;
         if found.judged.cost.overflow > 0 && self.task.request.uses(Trick::Strictness) {
-            // Once from the start; then from what is nearly there.
-            self.fresh = self.strictness == LENIENT;
+            // A few times from the start; then from what is nearly there.
+            self.fresh = self.strictness < STRICT;
             self.strictness *= 4.0;
+        } else {
+            self.strictness = LENIENT;
         }
         self.last = Some(found.clone());
         let cost = &found.judged.cost;
@@ -302,6 +307,12 @@ impl<'a> Search<'a> {
         found
     }
 
+    /// The next run begins from these, too.
+    pub fn add_seeds(&mut self, seeds: Vec<Decisions>) {
+        self.copies.extend(seeds);
+        self.begin_anew();
+    }
+
     /// The next run begins from the seeds, and from what the last one found.
     pub fn begin_anew(&mut self) {
         self.fresh = true;
@@ -349,11 +360,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Leaves so many bytes free at every op that does not need them itself, and begins anew.
+    /// Leaves so many bytes free at every op that does not need them itself.
     pub fn leave(&mut self, bytes: u64) {
         self.margins.fill(0);
         self.widen(&vec![bytes; self.task.trace.ops.len()], 1.0);
-        self.begin_anew();
     }
 
     /// Leaves fewer bytes free; tells whether that can be.
