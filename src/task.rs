@@ -26,7 +26,7 @@ use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
     Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, DeviceFacts, Executor,
-    HostMemory, Kernels, Loaded, MemoryLayout, Precision, RuntimeError, cpu, host_slab,
+    HostMemory, Kernels, Loaded, MemoryLayout, Precision, RuntimeError, cpu,
 };
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use plimsoll_tuner::search::largest;
@@ -248,6 +248,8 @@ pub struct Task {
     pub setup: Setup,
     /// The architecture as a file, where the network is from one.
     pub architecture: Option<Vec<u8>>,
+    /// What swapped tensors may take of the host's memory, where that was said.
+    pub host_memory: Option<Bytes>,
 }
 
 impl Task {
@@ -316,7 +318,7 @@ impl Task {
                 Failure::usage(message).help("choose --data synthetic, which has as many as are learned")
             );
         }
-        Ok(Task { network, data, setup, architecture: None })
+        Ok(Task { network, data, setup, architecture: None, host_memory: None })
     }
 
     /// The study's folder, which is made where it is missing.
@@ -421,17 +423,32 @@ impl Task {
     pub fn largest_trainable(&self, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
         // Where the host has less memory than the device, keeping may go further than swapping.
         let kept = self.largest_batch(Policy::Keep, budget, limit)?;
-        Ok(self.largest_batch(Policy::Naive, budget, limit)?.max(kept))
+        let swapped = self.largest_batch(Policy::Naive, budget, limit)?;
+        // Where the user says that the host has little, running ops again goes further than either.
+        let again =
+            self.host_memory.map(|_| self.largest_batch(Policy::Memonger, budget, limit)).transpose()?;
+        Ok(swapped.max(kept).max(again.flatten()))
     }
 
-    /// Whether the machine has the memory for what a schedule offloads. That of a modelled device has as much as it takes.
+    /// The same task where swapped tensors may take so much of the host's memory.
+    pub fn within(self, host_memory: Option<Bytes>) -> Task {
+        Task { host_memory, ..self }
+    }
+
+    /// What swapped tensors may take of the host's memory: what was said; else [`HOST_SHARE`] of the machine's, and of a modelled
+    /// device all of the machine's that it is modelled in. None for any number of bytes: in a file, or where nothing is known.
+    pub fn host_limit(&self) -> Option<Bytes> {
+        let known = || match &self.setup {
+            Setup::Modelled(device) => Some(device.sheet.host),
+            Setup::Cpu(CpuOptions { host: HostMemory::File(_), .. }) => None,
+            Setup::Cpu(_) | Setup::Cuda(_) => cpu::machine_bytes().map(|all| Size::Share(HOST_SHARE).of(all)),
+        };
+        self.host_memory.or_else(known)
+    }
+
+    /// Whether there is the memory on the host for what a schedule offloads.
     pub fn fits_host(&self, trace: &Trace, schedule: &Schedule) -> bool {
-        if self.setup.model().is_some() {
-            return true;
-        }
-        let on_disk = matches!(&self.setup, Setup::Cpu(CpuOptions { host: HostMemory::File(_), .. }));
-        let room = cpu::machine_bytes().map(|all| Size::Share(HOST_SHARE).of(all));
-        on_disk || room.is_none_or(|room| host_slab(trace, schedule).bytes() <= room)
+        self.host_limit().is_none_or(|room| schedule.host_bytes(trace) <= room)
     }
 
     /// The largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; none where it finds none
@@ -466,7 +483,8 @@ impl Task {
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let stop: &dyn Fn() -> bool = &interrupt::pressed;
         let limits = Limits { evaluations: None, expired: searches.then_some(stop) };
-        let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
+        let request =
+            PlanRequest { limits, host: self.host_limit(), ..PlanRequest::new(budget, link, policy) };
         Ok(plan(trace, &request)?)
     }
 

@@ -18,6 +18,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
+    let task = task.within(args.search.host_memory);
     let fresh = args.study.fresh;
     let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);

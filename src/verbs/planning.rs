@@ -40,7 +40,8 @@ impl PlanningArgs {
             duplex: self.duplex.into(),
             ..Link::symmetric(self.link)
         };
-        let allow = Allow { recompute: !self.no_recompute, swap: !self.no_swap, pieces: !self.no_pieces };
+        let (recompute, swap, pieces) = (!self.no_recompute, !self.no_swap, !self.no_pieces);
+        let allow = Allow { recompute, swap, pieces, host: self.host_memory };
         let without: Tricks = self.without.iter().copied().collect();
         let (limits, anytime) = (Limits::default(), self.time_limit.is_some());
         PlanRequest { budget, link, policy, allow, limits, seed: self.seed, without, anytime }

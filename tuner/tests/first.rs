@@ -19,9 +19,9 @@ fn budgets(trace: &Trace) -> Vec<Bytes> {
 }
 
 const MEANS: [Allow; 3] = [
-    Allow { recompute: true, swap: true, pieces: true },
-    Allow { recompute: false, swap: true, pieces: true },
-    Allow { recompute: true, swap: false, pieces: true },
+    Allow::ALL,
+    Allow { recompute: false, ..Allow::ALL },
+    Allow { swap: false, ..Allow::ALL },
 ];
 
 #[test]

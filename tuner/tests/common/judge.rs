@@ -22,7 +22,7 @@ use std::cell::Cell;
 pub fn judge_bytes(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let (recompute, swap) = (!choices.chance(60), !choices.chance(30));
-    let allow = Allow { recompute, swap, pieces: !choices.chance(60) };
+    let allow = Allow { recompute, swap, pieces: !choices.chance(60), host: None };
     // Time that is never up, up at once, or up after a while.
     let polls = choices.pick(&[None, None, None, Some(0), Some(1), Some(7), Some(60)]);
     let evaluations = Some(choices.pick(&[100, 1, 0, 300]));

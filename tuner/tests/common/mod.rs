@@ -74,6 +74,7 @@ fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what
             assert!(witness.needs <= memory.peak().expect("a trace has an op").1.max(floor) * 2, "{what}");
         }
         Shortage::Addresses => assert!(floor <= request.budget, "{what}"),
+        Shortage::Host => panic!("{what}: no test that asks this limits the host"),
     }
 }
 

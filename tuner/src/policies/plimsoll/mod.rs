@@ -23,6 +23,7 @@ mod blocks;
 mod copies;
 mod fewer;
 mod first;
+mod host;
 mod moves;
 mod search;
 mod seeds;
@@ -211,11 +212,16 @@ impl Candidates {
             Realised::Fits(fitting) => self.found.push(fitting),
             Realised::Slow => {}
             Realised::Short(short) => {
-                if self.short.as_ref().is_none_or(|s| short.needs < s.needs) {
+                if self.short.as_ref().is_none_or(|s| short.distance() < s.distance()) {
                     self.short = Some(short);
                 }
             }
         }
+    }
+
+    /// Notes that decisions which fit the device take so much of the host.
+    fn short_of_host(&mut self, task: &Task<'_>, needs: u64) {
+        task.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer(short));
     }
 
     /// Offers what these policies do, until nothing can be better or time is up.
@@ -282,6 +288,8 @@ fn search_all(
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
     let mut search = Search::new(task, &values, evaluations, usize::MAX);
+    // Where time may be up at any moment, nothing that does not fit the host is looked for.
+    search.host.iter_mut().for_each(|host| host.heeded = task.request.anytime);
     search.early = early;
     if task.request.uses(Trick::Copies) {
         search.copy_blocks();
@@ -383,8 +391,11 @@ impl Tries<'_> {
         candidates: &mut Candidates,
     ) -> Result<(Cost, Tried), PlanError> {
         let found = search.run();
-        let Judged { cost, again, .. } = found.judged;
-        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, "searched");
+        let Judged { cost, again, over_host, .. } = found.judged;
+        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, over_host, "searched");
+        if let Some(host) = search.host.as_ref().filter(|_| over_host > 0 && cost.overflow == over_host) {
+            candidates.short_of_host(self.task, host.needs(over_host));
+        }
         if cost.overflow == 0 {
             self.lowest = self.lowest.min(cost.seconds);
         }

@@ -2,6 +2,7 @@
 
 use super::anytime::{self, Early};
 use super::first;
+use super::host::Host;
 use super::moves::{Change, Move};
 use super::seeds::{seeds, solutions};
 use super::{HAIR, SAME};
@@ -46,6 +47,8 @@ pub(super) struct Judged {
     pub cost: Cost,
     /// Seconds spent on running ops again.
     pub again: f64,
+    /// Bytes swapped that the host has no memory for.
+    pub over_host: u64,
     /// An op at which room is missing, if it is at some.
     crowded: Option<Crowded>,
 }
@@ -77,6 +80,8 @@ pub(super) struct Search<'a> {
     /// By op: the bytes that are left free for addresses.
     margins: Vec<u64>,
     clock: Clock,
+    /// The host, where not everything fits it.
+    pub host: Option<Host>,
     pub(super) random: Random,
     /// What may be changed, each move with the sum of the weights up to it.
     pub(super) moves: Vec<(f64, Move)>,
@@ -153,6 +158,7 @@ impl<'a> Search<'a> {
             trail: Trail::default(),
             margins: vec![0; values.ways.len()],
             clock: Clock::new(&task.request.link),
+            host: Host::new(task, values),
             random: Random::new(task.request.seed),
             worthy,
             kinds,
@@ -175,8 +181,21 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// The best decisions found: by a run from the seeds, or by a short one that goes on from what was found last.
+    /// The best decisions found: by a run from the seeds, or by a short one that goes on from what was found last. Where that
+    /// does not fit a host that was not heeded so far, it is from here on.
     pub fn run(&mut self) -> Found {
+        let found = self.run_once();
+        match &mut self.host {
+            Some(host) if !host.heeded && found.judged.over_host > 0 => {
+                host.heeded = true;
+                self.begin_anew();
+                self.run_once()
+            }
+            _ => found,
+        }
+    }
+
+    fn run_once(&mut self) -> Found {
         let share = self.evaluations / 10;
         let found = match self.last.take() {
             Some(last) if !self.fresh => {
@@ -186,12 +205,16 @@ impl<'a> Search<'a> {
             last => {
                 let share = if last.is_some() { share / ONCE_MORE } else { share };
                 let seeds = seeds(self.task, self.values, &self.solutions, self.pieces);
-                let first = first::decisions(self.task, self.values);
+                let heeds = self.host.as_ref().is_some_and(|host| host.heeded);
+                let first = first::decisions(self.task, self.values, heeds);
                 let seeds = seeds.into_iter().chain([first]);
                 let seeds = seeds.chain(self.copies.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
+                let host = self.host.as_ref().filter(|host| host.heeded);
+                let mended = |seed: &Decisions| host?.mended(self.values, seed, &self.dearness);
+                let seeds: Vec<Decisions> = seeds.flat_map(|seed| [mended(&seed), Some(seed)]).flatten().collect();
                 let mut seeds: Vec<Found> =
-                    seeds.map(|seed| self.found(Decisions { chunks, ..seed })).collect();
+                    seeds.into_iter().map(|seed| self.found(Decisions { chunks, ..seed })).collect();
                 let misses = |seed: &Found| self.safely && seed.judged.cost.overflow > 0;
                 seeds.sort_by(|a, b| {
                     misses(a).cmp(&misses(b)).then(self.score(&a.judged).total_cmp(&self.score(&b.judged)))
@@ -377,19 +400,23 @@ impl<'a> Search<'a> {
         let over = |need: &u64| need.saturating_sub(self.task.pool);
         let overflow = walk.course.need.iter().map(over).max().unwrap_or_default();
         let excess = walk.course.need.iter().map(over).fold(0, u64::saturating_add);
+        let over_host = self.host.as_mut().map_or(0, |host| host.over(self.values, walk));
+        let heeded = self.host.as_ref().map_or(0, |host| if host.heeded { over_host } else { 0 });
+        let overflow = overflow.saturating_add(heeded);
         let least = Cost { seconds: self.fastest.max(walk.seconds), overflow, excess, ..Cost::default() };
         let again = walk.again_seconds;
-        if !ended || self.score(&Judged { cost: least, again, crowded: None }) > most {
+        if !ended || self.score(&Judged { cost: least, again, over_host, crowded: None }) > most {
             let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
-            return Judged { cost, again: 0.0, crowded: None };
+            return Judged { cost, again: 0.0, over_host, crowded: None };
         }
-        let cost = self.clock.evaluate(&walk.course, self.task.pool);
+        let mut cost = self.clock.evaluate(&walk.course, self.task.pool);
+        cost.overflow = cost.overflow.saturating_add(heeded);
         let over = self.clock.over();
         let crowded = (!over.is_empty()).then(|| {
             let run = walk.run(over[(place * over.len() as f64) as usize]);
             Crowded { op: run.serves, again: run.op != run.serves }
         });
-        Judged { cost, again, crowded }
+        Judged { cost, again, over_host, crowded }
     }
 
     fn found(&mut self, decisions: Decisions) -> Found {
