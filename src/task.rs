@@ -19,7 +19,7 @@ use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, CommandId, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Seconds};
 use plimsoll_networks::onnx::{OnnxNetwork, name_in_file};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
 use plimsoll_runtime::cuda::countable_batch;
@@ -30,10 +30,14 @@ use plimsoll_runtime::{
 };
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Once;
+
+/// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
+/// swapping's commands is the same for every rate.
+pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
@@ -419,31 +423,55 @@ impl Task {
         self.budget_of(UNBUDGETED_BATCH)
     }
 
-    /// The largest batch, up to `limit`, that can be trained with everything kept or everything swapped.
+    /// The largest batch, up to `limit`, that can be trained with everything kept or everything swapped; where that ends at the
+    /// host's memory, or by recomputing.
     pub fn largest_trainable(&self, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
         // Where the host has less memory than the device, keeping may go further than swapping.
         let kept = self.largest_batch(Policy::Keep, budget, limit)?;
-        let swapped = self.largest_batch(Policy::Naive, budget, limit)?;
-        // Where the user says that the host has little, running ops again goes further than either.
-        let again =
-            self.host_memory.map(|_| self.largest_batch(Policy::Memonger, budget, limit)).transpose()?;
-        Ok(swapped.max(kept).max(again.flatten()))
+        let most = self.largest_batch(Policy::Naive, budget, limit)?.max(kept);
+        let next = most.map_or(self.smallest_batch(), |most| most + 1);
+        if next > limit || !self.is_short_of_host(next, budget)? {
+            return Ok(most);
+        }
+        Ok(self.largest_batch(Policy::Memonger, budget, limit)?.max(most))
     }
 
-    /// The same task where swapped tensors may take so much of the host's memory.
-    pub fn within(self, host_memory: Option<Bytes>) -> Task {
-        Task { host_memory, ..self }
+    /// Whether it is the host that has no memory for swapping everything at a batch.
+    fn is_short_of_host(&self, batch: u64, budget: Bytes) -> Result<bool, Failure> {
+        let outcome =
+            self.outcome(&self.trace(batch)?, Policy::Naive, budget, Link::symmetric(UNMEASURED))?;
+        Ok(matches!(outcome, Outcome::Infeasible(witness) if witness.why.is_of_host()))
     }
 
-    /// What swapped tensors may take of the host's memory: what was said; else [`HOST_SHARE`] of the machine's, and of a modelled
-    /// device all of the machine's that it is modelled in. None for any number of bytes: in a file, or where nothing is known.
-    pub fn host_limit(&self) -> Option<Bytes> {
-        let known = || match &self.setup {
+    /// The same task where swapped tensors may take so much of the host's memory: no more than the machine has, where it is
+    /// this one.
+    pub fn within(self, host_memory: Option<Bytes>) -> Result<Task, Failure> {
+        let machine = self.machine_memory();
+        if let (Some(asked), Some(machine), None) = (host_memory, machine, self.setup.model())
+            && asked > machine
+        {
+            let message =
+                format!("{asked} of host memory is more than the {machine} that this process may have");
+            return Err(Failure::usage(message).help(
+                "lower --host-memory; to plan for another machine, model a device of it with --device",
+            ));
+        }
+        Ok(Task { host_memory, ..self })
+    }
+
+    /// The memory of the machine that the device is in, for what is swapped; none for a file, or where nothing is known.
+    fn machine_memory(&self) -> Option<Bytes> {
+        match &self.setup {
             Setup::Modelled(device) => Some(device.sheet.host),
             Setup::Cpu(CpuOptions { host: HostMemory::File(_), .. }) => None,
-            Setup::Cpu(_) | Setup::Cuda(_) => cpu::machine_bytes().map(|all| Size::Share(HOST_SHARE).of(all)),
-        };
-        self.host_memory.or_else(known)
+            Setup::Cpu(_) | Setup::Cuda(_) => cpu::machine_bytes(),
+        }
+    }
+
+    /// What swapped tensors may take of the host's memory: what was said, else [`HOST_SHARE`] of the machine's. None for any
+    /// number of bytes: in a file, or where nothing is known.
+    pub fn host_limit(&self) -> Option<Bytes> {
+        self.host_memory.or_else(|| Some(Size::Share(HOST_SHARE).of(self.machine_memory()?)))
     }
 
     /// Whether there is the memory on the host for what a schedule offloads.
@@ -454,7 +482,7 @@ impl Task {
     /// The largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; none where it finds none
     /// for one sample.
     pub fn largest_batch(&self, policy: Policy, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
-        let link = self.setup.link().unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
+        let link = self.setup.link().unwrap_or(Link::symmetric(UNMEASURED));
         let least = self.smallest_batch();
         let found = largest(limit, &mut |batch: u64| {
             // One position of one sample has no variance; a batch of two tells whether the network can be trained.
@@ -483,8 +511,8 @@ impl Task {
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let stop: &dyn Fn() -> bool = &interrupt::pressed;
         let limits = Limits { evaluations: None, expired: searches.then_some(stop) };
-        let request =
-            PlanRequest { limits, host: self.host_limit(), ..PlanRequest::new(budget, link, policy) };
+        let allow = Allow { host: self.host_limit(), ..Allow::ALL };
+        let request = PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) };
         Ok(plan(trace, &request)?)
     }
 
@@ -494,9 +522,13 @@ impl Task {
             Outcome::Planned(plan) => Ok(plan),
             Outcome::Infeasible(witness) => {
                 let failure = no_plan(trace, budget, &witness);
+                let raise = match (witness.why.is_of_host(), self.host_memory) {
+                    (true, Some(_)) => "raise --budget or --host-memory",
+                    _ => "raise --budget",
+                };
                 Err(failure.help(match self.largest_batch(policy, budget, trace.batch)? {
-                    Some(batch) => format!("the largest batch that fits is {batch}; or raise --budget"),
-                    None => "no batch fits; raise --budget".to_owned(),
+                    Some(batch) => format!("the largest batch that fits is {batch}; or {raise}"),
+                    None => format!("no batch fits; {raise}"),
                 }))
             }
         }
@@ -504,7 +536,7 @@ impl Task {
 
     /// The program and schedule of evaluation: at most `batch` samples at once, fewer where the pool has no room for more.
     pub fn evaluation(&self, batch: u64, budget: Bytes) -> Result<(Program, Schedule), Failure> {
-        let link = Link::symmetric(plimsoll_ir::BytesPerSecond(1e10));
+        let link = Link::symmetric(UNMEASURED);
         let mut batch = batch;
         loop {
             let mut program = self.program(batch, Mode::Evaluate)?;

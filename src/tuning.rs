@@ -215,14 +215,18 @@ pub(crate) struct Cost {
 }
 
 /// Makes sure that the least batch that is asked for can be trained.
-pub fn reaches(largest: u64, least: u64, budget: Bytes) -> Result<(), Failure> {
+pub fn reaches(task: &Task, largest: u64, least: u64, budget: Bytes) -> Result<(), Failure> {
     if largest >= least {
         return Ok(());
     }
+    let (host, raise) = match task.host_memory {
+        Some(host) => (format!(" and {host} of host memory"), "--budget or --host-memory"),
+        None => (String::new(), "--budget"),
+    };
     let message = format!(
-        "within {budget} the largest batch that can be trained is {largest}; asked for is at least {least}"
+        "within {budget}{host} the largest batch that can be trained is {largest}; asked for is at least {least}"
     );
-    Err(Failure::new(Exit::NoPlan, message).help("raise --budget, or lower --min-batch"))
+    Err(Failure::new(Exit::NoPlan, message).help(format_args!("raise {raise}, or lower --min-batch")))
 }
 
 /// Tunes. The profile grows where the model had to be refitted; plans are noted in the study while the search lasts, so
@@ -236,7 +240,7 @@ pub fn tune(
 ) -> Result<Tuned, Failure> {
     let limit = request.limit(task)?;
     let largest = task.largest_trainable(request.budget, limit)?.unwrap_or(0);
-    reaches(largest, request.min_batch, request.budget)?;
+    reaches(task, largest, request.min_batch, request.budget)?;
     let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
     let tried = |profile: &Profile| Tried::open(&study.tried(), profile, (request.budget, task.host_limit()));
     let (costs, tried) = (RefCell::default(), RefCell::new(tried(profile)?));

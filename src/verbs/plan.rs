@@ -100,7 +100,9 @@ pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
 pub fn raise_host_memory(witness: &Witness) -> String {
     let about = if witness.why.is_proved() { "at least" } else { "about" };
     let needs = witness.needs;
-    format!("raise --host-memory to {about} {needs}, or raise --budget or lower the batch, so that less is swapped")
+    format!(
+        "raise --host-memory to {about} {needs}, or raise --budget or lower the batch, so that less is swapped"
+    )
 }
 
 /// What a plan is, one thing a line.

@@ -38,7 +38,7 @@ pub struct PlanRequest<'a> {
     pub without: Tricks,
     /// Time may be up at any moment ([`Limits::expired`]): [`Policy::Plimsoll`] makes simple plans first, whatever the time,
     /// and whole ones on its way, and gives the best of them then. A search that comes to its end takes a little longer, and
-    /// gives the same plan.
+    /// gives the same plan, unless the host's memory is short ([`Allow::host`]).
     pub anytime: bool,
 }
 

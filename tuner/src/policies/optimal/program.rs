@@ -375,8 +375,12 @@ impl Program<'_> {
         let Some(host) = space.host else { return };
         let mut taken = Expression::from(0.0);
         for v in 0..space.values.len() {
-            let of: Vec<Variable> =
-                self.offloads.iter().filter(|o| space.versions[v] >> o.value & 1 == 1).map(|o| o.takes).collect();
+            let of: Vec<Variable> = self
+                .offloads
+                .iter()
+                .filter(|o| space.versions[v] >> o.value & 1 == 1)
+                .map(|o| o.takes)
+                .collect();
             if space.versions[v].trailing_zeros() as usize != v || of.is_empty() {
                 continue;
             }

@@ -104,11 +104,9 @@ pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, 
     Ok(if let Realised::Fits(fitting) = realised { Some(fitting) } else { None })
 }
 
-/// What the pass decides, as a seed for a search. It need not fit, nor is a limit of the host heeded unless that is asked for.
-pub(super) fn decisions(task: &Task<'_>, values: &Values, heed_host: bool) -> Decisions {
-    let mut pass = Pass::new(task, values);
-    pass.host = pass.host.filter(|_| heed_host);
-    pass.choose()
+/// What the pass decides, as a seed for a search. It need not fit.
+pub(super) fn decisions(task: &Task<'_>, values: &Values) -> Decisions {
+    Pass::new(task, values).choose()
 }
 
 struct Pass<'a> {

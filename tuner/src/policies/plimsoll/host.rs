@@ -5,8 +5,8 @@
 //! ([`plimsoll_ir::schedule::Schedule::host_bytes`]). What is swapped of a value is its leading part, so that the largest
 //! part counts.
 //!
-//! A search looks without the limit first. Where what it finds fits the host, that is the plan, the same as without a limit; else
-//! it goes on within the limit, from its seeds and from what it found, with less of each swapped ([`Host::mended`]).
+//! The planner plans without the limit first ([`super::decide`]): where that plan fits the host, a limit changes nothing. Else it
+//! plans within the limit, from all of its seeds, and from these with less swapped ([`Host::mended`]).
 //!
 //! What this file does not do: weigh what a byte of the host is worth; whatever fits is as good as anything else that does.
 
@@ -19,8 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The limit, and room to count in.
 pub(super) struct Host {
     limit: u64,
-    /// Whether what exceeds it counts as what does not fit.
-    pub heeded: bool,
     /// By tensor: the end of what leaves of it; 0 for what is not among `leaving`.
     ends: Vec<u64>,
     leaving: Vec<u32>,
@@ -35,7 +33,7 @@ impl Host {
         let open: BTreeSet<usize> = open.map(|gap| values.tensor[gap.value as usize].index()).collect();
         let all = open.iter().map(|t| u128::from(place_on_host(tensors[*t].bytes.0))).sum::<u128>();
         let (ends, leaving) = (vec![0; tensors.len()], Vec::new());
-        (all > u128::from(limit)).then_some(Host { limit, heeded: true, ends, leaving })
+        (all > u128::from(limit)).then_some(Host { limit, ends, leaving })
     }
 
     /// What leaves in a walk, in bytes of the host, beyond its limit.
@@ -60,7 +58,8 @@ impl Host {
 
     /// What decisions leave of the limit, in bytes.
     pub fn room(&self, values: &Values, decisions: &Decisions) -> u64 {
-        let taken = places(values, decisions).values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        let taken =
+            places(values, decisions).values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
         self.limit.saturating_sub(taken)
     }
 
@@ -73,7 +72,8 @@ impl Host {
             return None;
         }
         let fixed = |gaps: &[usize]| gaps.iter().any(|g| !values.gaps[*g].remake);
-        let dear = |gaps: &[usize]| gaps.iter().map(|g| dearness[values.gaps[*g].value as usize]).sum::<f64>();
+        let dear =
+            |gaps: &[usize]| gaps.iter().map(|g| dearness[values.gaps[*g].value as usize]).sum::<f64>();
         let with_price = |(place, gaps): (u64, Vec<usize>)| (fixed(&gaps), dear(&gaps), place, gaps);
         let mut places: Vec<(bool, f64, u64, Vec<usize>)> = places.into_values().map(with_price).collect();
         places.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));

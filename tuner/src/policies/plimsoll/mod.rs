@@ -104,8 +104,23 @@ const LAST: Realise = superneurons::realise;
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
 
-/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at any
+/// moment, only that.
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let PlanRequest { allow, anytime, .. } = *task.request;
+    let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(task) };
+    if !anytime {
+        let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*task.request };
+        let free = decide_within(&Task { request: &request, ..*task })?;
+        if free.plan().is_none_or(|plan| plan.schedule.host_bytes(task.trace) <= limit) {
+            return Ok(free);
+        }
+    }
+    decide_within(task)
+}
+
+/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+fn decide_within(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let PlanRequest { budget, link, allow, limits, anytime, .. } = *task.request;
     let mut first = None;
     if anytime || limits.is_expired() {
@@ -288,8 +303,6 @@ fn search_all(
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
     let mut search = Search::new(task, &values, evaluations, usize::MAX);
-    // Where time may be up at any moment, nothing that does not fit the host is looked for.
-    search.host.iter_mut().for_each(|host| host.heeded = task.request.anytime);
     search.early = early;
     if task.request.uses(Trick::Copies) {
         search.copy_blocks();

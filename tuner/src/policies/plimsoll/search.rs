@@ -181,21 +181,8 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// The best decisions found: by a run from the seeds, or by a short one that goes on from what was found last. Where that
-    /// does not fit a host that was not heeded so far, it is from here on.
+    /// The best decisions found: by a run from the seeds, or by a short one that goes on from what was found last.
     pub fn run(&mut self) -> Found {
-        let found = self.run_once();
-        match &mut self.host {
-            Some(host) if !host.heeded && found.judged.over_host > 0 => {
-                host.heeded = true;
-                self.begin_anew();
-                self.run_once()
-            }
-            _ => found,
-        }
-    }
-
-    fn run_once(&mut self) -> Found {
         let share = self.evaluations / 10;
         let found = match self.last.take() {
             Some(last) if !self.fresh => {
@@ -205,14 +192,14 @@ impl<'a> Search<'a> {
             last => {
                 let share = if last.is_some() { share / ONCE_MORE } else { share };
                 let seeds = seeds(self.task, self.values, &self.solutions, self.pieces);
-                let heeds = self.host.as_ref().is_some_and(|host| host.heeded);
-                let first = first::decisions(self.task, self.values, heeds);
+                let first = first::decisions(self.task, self.values);
                 let seeds = seeds.into_iter().chain([first]);
                 let seeds = seeds.chain(self.copies.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
-                let host = self.host.as_ref().filter(|host| host.heeded);
+                let host = self.host.as_ref();
                 let mended = |seed: &Decisions| host?.mended(self.values, seed, &self.dearness);
-                let seeds: Vec<Decisions> = seeds.flat_map(|seed| [mended(&seed), Some(seed)]).flatten().collect();
+                let with_mended = |seed| [mended(&seed), Some(seed)].into_iter().flatten();
+                let seeds: Vec<Decisions> = seeds.flat_map(with_mended).collect();
                 let mut seeds: Vec<Found> =
                     seeds.into_iter().map(|seed| self.found(Decisions { chunks, ..seed })).collect();
                 let misses = |seed: &Found| self.safely && seed.judged.cost.overflow > 0;
@@ -401,8 +388,7 @@ impl<'a> Search<'a> {
         let overflow = walk.course.need.iter().map(over).max().unwrap_or_default();
         let excess = walk.course.need.iter().map(over).fold(0, u64::saturating_add);
         let over_host = self.host.as_mut().map_or(0, |host| host.over(self.values, walk));
-        let heeded = self.host.as_ref().map_or(0, |host| if host.heeded { over_host } else { 0 });
-        let overflow = overflow.saturating_add(heeded);
+        let overflow = overflow.saturating_add(over_host);
         let least = Cost { seconds: self.fastest.max(walk.seconds), overflow, excess, ..Cost::default() };
         let again = walk.again_seconds;
         if !ended || self.score(&Judged { cost: least, again, over_host, crowded: None }) > most {
@@ -410,7 +396,7 @@ impl<'a> Search<'a> {
             return Judged { cost, again: 0.0, over_host, crowded: None };
         }
         let mut cost = self.clock.evaluate(&walk.course, self.task.pool);
-        cost.overflow = cost.overflow.saturating_add(heeded);
+        cost.overflow = cost.overflow.saturating_add(over_host);
         let over = self.clock.over();
         let crowded = (!over.is_empty()).then(|| {
             let run = walk.run(over[(place * over.len() as f64) as usize]);
