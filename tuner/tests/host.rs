@@ -10,6 +10,7 @@ use plimsoll_ir::schedule::{Duplex, place_on_host};
 use plimsoll_ir::testing::{chain_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_tuner::bound::lower_bound;
 use plimsoll_tuner::policies::optimal::{least, least_by_program};
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Witness, plan};
 
@@ -164,7 +165,7 @@ fn the_planner_recomputes_where_the_host_is_too_small() {
 #[test]
 fn a_plan_in_no_time_keeps_the_limit() {
     let mut found = 0;
-    for (seed, trace, budget) in cases(16, 30) {
+    for (_, trace, budget) in cases(16, 30) {
         let free = request(budget, RATE, Duplex::Full, Policy::Plimsoll);
         let Ok(plain) = within(&trace, &free, None) else { continue };
         let host = Some(Bytes(plain.schedule.host_bytes(&trace).0 / 2));
@@ -225,6 +226,28 @@ fn the_optimum_keeps_the_limit() {
         }
     }
     assert!(agree > 20 && slower > 5, "{agree} agree, {slower} are slower for it");
+}
+
+/// The bound knows the limit: it rises as the host shrinks, to no more than what holds without swapping.
+#[test]
+fn the_bound_rises_as_the_host_shrinks() {
+    let mut sharper = 0;
+    for (seed, mut trace, budget) in cases(20, 16) {
+        trace.ops.iter_mut().for_each(|op| op.recomputable = true);
+        let link = request(budget, RATE, Duplex::Full, Policy::Plimsoll).link;
+        let bound = |allow: Allow| lower_bound(&trace, budget, &link, allow).0;
+        let all: u64 = trace.tensors.iter().map(|tensor| tensor.bytes.0).sum();
+        let hosts = [all, all / 4, all / 8, all / 16, 0];
+        let free = bound(Allow::ALL);
+        let bounds = hosts.map(|host| bound(Allow { host: Some(Bytes(host)), ..Allow::ALL }));
+        let what = format!("{seed}: {free} without a limit, {bounds:?}");
+        assert!((bounds[0] / free - 1.0).abs() < 1e-4, "{what}");
+        assert!(bounds.is_sorted_by(|a, b| a <= &(b * (1.0 + 1e-4))), "{what}");
+        let none = bound(Allow { swap: false, ..Allow::ALL });
+        assert!(bounds[4] <= none * (1.0 + 1e-4), "{what}, {none} without swapping");
+        sharper += usize::from(bounds[4] > free * 1.01);
+    }
+    assert!(sharper > 5, "{sharper} of 20");
 }
 
 /// A place on the host is as large as what is ever there of a tensor, in whole units.

@@ -42,7 +42,8 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome
     let searches = matches!(request.policy, Policy::Plimsoll | Policy::Optimal);
     let Allow { swap, recompute, .. } = request.allow;
     let swap = swap && (!searches || request.allow.hosts(1));
-    let request = &PlanRequest { allow: Allow { swap, ..request.allow }, ..*request };
+    let host = request.allow.host.filter(|_| swap);
+    let request = &PlanRequest { allow: Allow { swap, host, ..request.allow }, ..*request };
     let allowed = match request.policy {
         Policy::Memonger => recompute,
         Policy::SuperNeurons => recompute && swap,
