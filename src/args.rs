@@ -13,7 +13,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_tuner::{Policy, Trick};
 use std::path::PathBuf;
 

@@ -242,8 +242,8 @@ pub fn tune(
     let largest = task.largest_trainable(request.budget, limit)?.unwrap_or(0);
     reaches(task, largest, request.min_batch, request.budget)?;
     let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
-    let tried = |profile: &Profile| Tried::open(&study.tried(), profile, (request.budget, task.host_limit()));
-    let (costs, tried) = (RefCell::default(), RefCell::new(tried(profile)?));
+    let noted = |profile: &Profile| Tried::open(&study.tried(), profile, (request.budget, task.host_limit()));
+    let (costs, tried) = (RefCell::default(), RefCell::new(noted(profile)?));
     let tuner = Tuner { task, request, largest, keeps_all, costs, tried };
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let bar = progress::spinner("tune", quiet);
@@ -261,7 +261,7 @@ pub fn tune(
         rounds.push(record::round(&tuner, &model, &curve, &found.no_plan, &chosen.measured, refit));
         if let Some(ran) = chosen.ran.as_ref().filter(|_| refit) {
             take_in(profile, ran.samples.clone());
-            *tuner.tried.borrow_mut() = tried(profile)?;
+            *tuner.tried.borrow_mut() = noted(profile)?;
             continue;
         }
         bar.finish_and_clear();

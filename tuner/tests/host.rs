@@ -244,7 +244,9 @@ fn the_bound_rises_as_the_host_shrinks() {
         assert!((bounds[0] / free - 1.0).abs() < 1e-4, "{what}");
         assert!(bounds.is_sorted_by(|a, b| a <= &(b * (1.0 + 1e-4))), "{what}");
         let none = bound(Allow { swap: false, ..Allow::ALL });
-        assert!(bounds[4] <= none * (1.0 + 1e-4), "{what}, {none} without swapping");
+        // Twice what all ops take says that nothing fits without swapping.
+        let fits = none < 1.99 * trace.fastest_seconds().0;
+        assert!(!fits || bounds[4] <= none * (1.0 + 1e-4), "{what}, {none} without swapping");
         sharper += usize::from(bounds[4] > free * 1.01);
     }
     assert!(sharper > 5, "{sharper} of 20");
