@@ -283,8 +283,8 @@ pub struct SearchArgs {
     /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// What swapped tensors may take of the host's memory, such as 64GiB; by default 70 % of the machine's, with a modelled device
-    /// that of a machine in which it is common, and with --host file:PATH any number of bytes
+    /// What swapped tensors may take of the host's memory, such as 64GiB; by default 70 % of the machine's (with a modelled device,
+    /// of one in which it is common), and with --host file:PATH any number of bytes
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it

@@ -239,6 +239,7 @@ impl Kind {
             Kind::Number
         } else if is(&[
             TypeId::of::<Size>(),
+            TypeId::of::<Bytes>(),
             TypeId::of::<Seconds>(),
             TypeId::of::<BytesPerSecond>(),
             TypeId::of::<Image>(),

@@ -81,7 +81,9 @@ impl PlanningArgs {
         let outcome = plan(trace, &request)?;
         // A policy of the papers may do less than what is allowed, and its plan's bound is one for that.
         let own = outcome.plan().filter(|_| policy == Policy::Plimsoll).map(|made| made.bound);
-        let bound = known.or(own).or_else(|| self.bound(trace, budget, &limits));
+        let hopeless = matches!(&outcome, Outcome::Infeasible(witness) if witness.why.is_proved());
+        let bound = known.or(own);
+        let bound = if hopeless { bound } else { bound.or_else(|| self.bound(trace, budget, &limits)) };
         Ok(Tried { policy, budget, outcome, bound, planning: Seconds(start.elapsed().as_secs_f64()) })
     }
 }

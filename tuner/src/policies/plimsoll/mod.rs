@@ -109,14 +109,21 @@ const FEW: usize = 100;
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let PlanRequest { allow, anytime, .. } = *task.request;
     let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(task) };
-    if !anytime {
-        let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*task.request };
-        let free = decide_within(&Task { request: &request, ..*task })?;
-        if free.plan().is_none_or(|plan| plan.schedule.host_bytes(task.trace) <= limit) {
-            return Ok(free);
-        }
+    if anytime {
+        return decide_within(task);
     }
-    decide_within(task)
+    let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*task.request };
+    let free = decide_within(&Task { request: &request, ..*task })?;
+    let Some(takes) = free.plan().map(|plan| plan.schedule.host_bytes(task.trace)) else { return Ok(free) };
+    if takes <= limit {
+        return Ok(free);
+    }
+    Ok(match (decide_within(task)?, task.short_of_host(takes)) {
+        (Outcome::Infeasible(short), Some(Realised::Short(free))) if free.distance() < short.distance() => {
+            Outcome::Infeasible(free)
+        }
+        (within, _) => within,
+    })
 }
 
 /// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
