@@ -13,7 +13,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::fmt;
