@@ -13,7 +13,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_tuner::{Policy, Trick};
 use std::path::PathBuf;
 
@@ -283,6 +283,10 @@ pub struct SearchArgs {
     /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
+    /// What swapped tensors may take of the host's memory, such as 64GiB; by default 70 % of the machine's (with a modelled device,
+    /// of one in which it is common), and with --host file:PATH any number of bytes
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it
     #[arg(long, value_enum, value_name = "WHOSE", default_value_t)]
     pub search: SearchArg,
@@ -434,6 +438,9 @@ pub struct PlanningArgs {
     /// So many budgets in equal steps, from just above what the largest op touches to the peak
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub sweep: Option<u32>,
+    /// What swapped tensors may take of the host's memory, such as 64GiB; by default any number of bytes
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
     /// The rate of the link each way, such as 12.2GB/s
     #[arg(long, value_name = "RATE")]
     pub link: BytesPerSecond,

@@ -8,15 +8,15 @@ use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
 use crate::progress;
 use crate::study::Study;
-use crate::task::{Setup, Task, median};
+use crate::task::{Setup, Task, UNMEASURED, median};
 use crate::tuning::reaches;
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
+use plimsoll_ir::Bytes;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, schedule_in_way,
@@ -25,10 +25,6 @@ use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-
-/// Naive swapping is planned for a link of this rate before the link was measured; the order of its commands is the same
-/// for every rate.
-pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
 /// The least batch that `tune` and `auto` consider where nobody says another: a budget without a number trains it here, too, so
 /// that they go on from what was measured.
@@ -66,7 +62,7 @@ pub fn measure(
             "no batch fits the budget with what the machine's own memory can hold of what is swapped";
         return Err(Failure::new(Exit::NoPlan, message).help("raise --budget"));
     };
-    reaches(largest, *batches.start(), budget)?;
+    reaches(task, largest, *batches.start(), budget)?;
     let mut batches: Vec<u64> =
         fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
     batches.dedup();
@@ -81,7 +77,8 @@ pub fn measure(
     task.keep_architecture(study, fresh)?;
     study.forget(forgotten)?;
     if let Some(device) = task.setup.model() {
-        tracing::warn!("{} is not here: all times are those of a model of it", device.sheet.product);
+        let host = task.host_limit().map_or_else(String::new, |host| format!(", with {host} of host memory"));
+        tracing::warn!("{} is not here: all times are those of a model of it{host}", device.sheet.product);
         let profile = task.modelled_profile(&device, budget, &batches)?;
         files::write(&study.profile(), &profile)?;
         return Ok(profile);
@@ -111,8 +108,8 @@ pub fn measure(
     // On a processor transfers take from the caches and cores of ops, so all batch sizes are measured under the same conditions, those
     // of naive swapping. A GPU's ops do not notice them much, and page-locked memory is dear: what fits is kept.
     let policies: &[Policy] = match task.setup {
-        Setup::Cpu(_) => &[Policy::Naive, Policy::Keep],
-        Setup::Cuda(_) | Setup::Modelled(_) => &[Policy::Keep, Policy::Naive],
+        Setup::Cpu(_) => &[Policy::Naive, Policy::Keep, Policy::Memonger],
+        Setup::Cuda(_) | Setup::Modelled(_) => &[Policy::Keep, Policy::Naive, Policy::Memonger],
     };
     let mut subject = |batch, way| {
         let program = task.program(batch, Mode::Train)?;

@@ -10,6 +10,7 @@
 //!   make something, at first or second hand, that the op lacks. What was made again may stay for later. Once parameters
 //!   change, nothing runs again.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
+//! - What is offloaded fits the host, where that is limited.
 //! - At any time, what is on the device fits the pool: a value from the start of the command that brings it to the end of
 //!   the last that uses it there, and the workspace of what runs.
 //!

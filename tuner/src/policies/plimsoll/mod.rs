@@ -23,6 +23,7 @@ mod blocks;
 mod copies;
 mod fewer;
 mod first;
+mod host;
 mod moves;
 mod search;
 mod seeds;
@@ -109,8 +110,30 @@ const LAST: Realise = superneurons::realise;
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
 
-/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at any
+/// moment, only that.
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let PlanRequest { allow, anytime, .. } = *task.request;
+    let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(task) };
+    if anytime {
+        return decide_within(task);
+    }
+    let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*task.request };
+    let free = decide_within(&Task { request: &request, ..*task })?;
+    let Some(takes) = free.plan().map(|plan| plan.schedule.host_bytes(task.trace)) else { return Ok(free) };
+    if takes <= limit {
+        return Ok(free);
+    }
+    Ok(match (decide_within(task)?, task.short_of_host(takes)) {
+        (Outcome::Infeasible(short), Some(Realised::Short(free))) if free.distance() < short.distance() => {
+            Outcome::Infeasible(free)
+        }
+        (within, _) => within,
+    })
+}
+
+/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+fn decide_within(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let PlanRequest { budget, link, allow, limits, anytime, .. } = *task.request;
     let mut first = None;
     if anytime || limits.is_expired() {
@@ -217,11 +240,16 @@ impl Candidates {
             Realised::Fits(fitting) => self.found.push(fitting),
             Realised::Slow => {}
             Realised::Short(short) => {
-                if self.short.as_ref().is_none_or(|s| short.needs < s.needs) {
+                if self.short.as_ref().is_none_or(|s| short.distance() < s.distance()) {
                     self.short = Some(short);
                 }
             }
         }
+    }
+
+    /// Notes that decisions which fit the device take so much of the host.
+    fn short_of_host(&mut self, task: &Task<'_>, needs: u64) {
+        task.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer(short));
     }
 
     /// Offers what these policies do, until nothing can be better or time is up.
@@ -294,7 +322,7 @@ fn search_all(
     }
     address(task, &values, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
-    let Allow { pieces, recompute, swap } = task.request.allow;
+    let Allow { pieces, recompute, swap, .. } = task.request.allow;
     let (ops, pool) = (task.trace.ops.len() as u64, task.pool);
     let coarse = largest > pool / COARSE;
     let very = largest > pool / VERY_COARSE && ops <= FEW_OPS;
@@ -403,8 +431,11 @@ impl Tries<'_> {
         candidates: &mut Candidates,
     ) -> Result<(Cost, Tried), PlanError> {
         let found = search.run();
-        let Judged { cost, again, .. } = found.judged;
-        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, "searched");
+        let Judged { cost, again, over_host, .. } = found.judged;
+        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, over_host, "searched");
+        if let Some(host) = search.host.as_ref().filter(|_| over_host > 0 && cost.overflow == over_host) {
+            candidates.short_of_host(self.task, host.needs(over_host));
+        }
         if cost.overflow == 0 {
             self.lowest = self.lowest.min(cost.seconds);
         }
