@@ -168,8 +168,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let Task { trace, request, pool, bound, .. } = *task;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
-    // Nothing runs again early in the space; and what the planner would ask of this search is asked below.
-    let without = request.without.with(Trick::Early).with(Trick::Exact);
+    // Nothing runs again early in the space.
+    let without = request.without.with(Trick::Early);
     let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {
