@@ -29,9 +29,8 @@ pub fn judge_bytes(bytes: &[u8]) {
     let seed = choices.below(4);
     let Hostile { trace, budget, link } = hostile(&mut choices);
     let all: u128 = trace.tensors.iter().map(|tensor| u128::from(tensor.bytes.0)).sum();
-    let part_of = choices.pick(&[None, None, Some(0), Some(4), Some(1)]);
-    let part = |part| if part == 0 { 0 } else { all / part };
-    let host = part_of.map(|of| Bytes(u64::try_from(part(of)).unwrap_or(u64::MAX)));
+    let quarters = choices.pick(&[None, None, Some(0), Some(1), Some(4)]);
+    let host = quarters.map(|quarters| Bytes(u64::try_from(all / 4 * quarters).unwrap_or(u64::MAX)));
     let allow = Allow { host, ..allow };
     for policy in Policy::ALL {
         let polled = Cell::new(0);
