@@ -3,7 +3,7 @@
 
 mod values;
 
-pub use values::{DataSource, DeviceChoice, HostPlace, Image, SearchArg};
+pub use values::{DataSource, DeviceChoice, DuplexArg, HostPlace, Image, SearchArg};
 
 use crate::export::Tool;
 use crate::failure::Failure;
@@ -251,16 +251,6 @@ impl KernelArgs {
         }
         Ok(GpuKernels { libraries, tf32: self.tf32, deterministic: self.deterministic })
     }
-}
-
-/// Whether the two ways of the link can be busy at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum DuplexArg {
-    /// Each way has the link to itself
-    #[default]
-    Full,
-    /// Both ways share it
-    Half,
 }
 
 /// What was done is kept in this folder.

@@ -1,7 +1,8 @@
-//! The planner of this house: what to keep, to swap and to make again so that the iteration takes least time within the
+//! The planner of this house: what to keep, to swap and to recompute so that the iteration takes least time within the
 //! budget; of the plans that take equally long the one that moves the fewest bytes.
 //!
-//! 0. *The first plan* (`first.rs`): one pass, in milliseconds. It is the answer where time is up at once.
+//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer where time is up at once. Else:
+//!
 //! 1. *Seeds* (`seeds.rs`): that pass, the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
 //!    networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
 //! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
@@ -10,13 +11,15 @@
 //! 3. *Addresses.* The result is realised. Where it ends above the pool, the search goes on with some bytes left free at the
 //!    ops that are too high, from the seeds again where that led astray, and in the end with bytes left free at every op;
 //!    whole tensors first, then parts of them, and these chunk by chunk, where they are large beside the pool.
-//! 4. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
-//! 5. *Whole plans on the way* (`anytime.rs`), where time may be up at any moment.
+//! 4. *Fewer means* (`fewer.rs`). Where the result is far above the bound, short searches that only swap, or only recompute, give
+//!    seeds. In the end such searches are candidates; small traces are also searched with less memory, and completely.
+//! 5. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
+//! 6. *Whole plans on the way* (`anytime.rs`), where time may be up at any moment.
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
 //!
-//! What it does not do: run ops again earlier than just before the op that needs them; order transfers otherwise than by
-//! use.
+//! What it does not do: order transfers otherwise than by use; choose decisions by what addresses leave room for, other than by
+//! bytes that it leaves free.
 
 mod anytime;
 mod blocks;
