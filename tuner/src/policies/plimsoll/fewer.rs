@@ -35,8 +35,9 @@ const SMALL: usize = 64;
 /// So many shares of the memory between floor and peak, of which those below the budget are searched.
 const SHARES: u64 = 8;
 
-/// The states of a complete search: a second or two at most.
+/// The states of a complete search: a second or two at most; and of one among fewer.
 const STATES: u64 = 200_000;
+const STATES_OF_FEWER: u64 = 20_000;
 
 /// What a search may do, and in how many bytes.
 struct Fewer {
@@ -59,7 +60,7 @@ fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
         && task.trace.ops.len() <= SMALL
     {
         let resident = task.trace.resident_bytes;
-        let share = |part: u64| (floor + Bytes((peak - floor).0 * part / SHARES) - resident).0;
+        let share = |part: u64| (floor + Bytes((peak - floor).0 / SHARES * part) - resident).0;
         all.extend(
             (0..SHARES).rev().map(share).filter(|less| *less < pool).map(|pool| Fewer { allow, pool }),
         );
@@ -71,7 +72,7 @@ fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
 pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
     let (trace, limits) = (task.trace, task.request.limits);
     let PlanRequest { link, budget, .. } = *task.request;
-    let complete = task.request.uses(Trick::Exact) && search_completely(task, candidates)?;
+    let complete = task.request.uses(Trick::Exact) && search_completely(task, STATES, candidates)?;
     let small = trace.ops.len() <= SMALL;
     for Fewer { allow, pool } in all_fewer(task) {
         if limits.is_expired() || candidates.settled() || !task.request.uses(Trick::Fewer) {
@@ -85,18 +86,18 @@ pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool
         }
         search_alone(&fewer, candidates)?;
         if task.request.uses(Trick::Exact) && !complete {
-            search_completely(&fewer, candidates)?;
+            search_completely(&fewer, STATES_OF_FEWER, candidates)?;
         }
     }
     Ok(limits.is_expired())
 }
 
-/// Tells whether nothing faster is left among the plans of whole tensors.
-fn search_completely(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
+/// Looks at so many states at most. Tells whether nothing faster is left among the plans of whole tensors.
+fn search_completely(task: &Task<'_>, states: u64, candidates: &mut Candidates) -> Result<bool, PlanError> {
     if task.request.limits.is_expired() || candidates.settled() {
         return Ok(false);
     }
-    let states = task.request.limits.evaluations.map_or(STATES, |most| most.min(STATES)) as usize;
+    let states = task.request.limits.evaluations.map_or(states, |most| most.min(states)) as usize;
     let within = Seconds(candidates.fastest());
     let Some(found) = optimal::faster(&Task { within, ..*task }, states)? else { return Ok(false) };
     candidates.found.extend(found);
