@@ -3,7 +3,7 @@
 
 mod values;
 
-pub use values::{DataSource, DeviceChoice, HostPlace, Image, SearchArg};
+pub use values::{DataSource, DeviceChoice, DuplexArg, HostPlace, Image, SearchArg};
 
 use crate::export::Tool;
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_tuner::{Policy, Trick};
 use std::path::PathBuf;
 
@@ -253,16 +253,6 @@ impl KernelArgs {
     }
 }
 
-/// Whether the two ways of the link can be busy at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum DuplexArg {
-    /// Each way has the link to itself
-    #[default]
-    Full,
-    /// Both ways share it
-    Half,
-}
-
 /// What was done is kept in this folder.
 #[derive(Clone, Debug, Args)]
 pub struct StudyArgs {
@@ -283,6 +273,10 @@ pub struct SearchArgs {
     /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
+    /// What swapped tensors may take of the host's memory, such as 64GiB; by default 70 % of the machine's (with a modelled device,
+    /// of one in which it is common), and with --host file:PATH any number of bytes
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it
     #[arg(long, value_enum, value_name = "WHOSE", default_value_t)]
     pub search: SearchArg,
@@ -434,6 +428,9 @@ pub struct PlanningArgs {
     /// So many budgets in equal steps, from just above what the largest op touches to the peak
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub sweep: Option<u32>,
+    /// What swapped tensors may take of the host's memory, such as 64GiB; by default any number of bytes
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
     /// The rate of the link each way, such as 12.2GB/s
     #[arg(long, value_name = "RATE")]
     pub link: BytesPerSecond,

@@ -13,7 +13,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::fmt;
@@ -239,6 +239,7 @@ impl Kind {
             Kind::Number
         } else if is(&[
             TypeId::of::<Size>(),
+            TypeId::of::<Bytes>(),
             TypeId::of::<Seconds>(),
             TypeId::of::<BytesPerSecond>(),
             TypeId::of::<Image>(),

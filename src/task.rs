@@ -3,6 +3,8 @@
 //! Lowering, planning and loading are one call each here, with failures turned into the command line's. What is measured
 //! or chosen lives in the verbs.
 
+mod host;
+
 use crate::args::{
     DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs, StudyArgs,
 };
@@ -19,21 +21,25 @@ use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, CommandId, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Seconds};
 use plimsoll_networks::onnx::{OnnxNetwork, name_in_file};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
     Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, DeviceFacts, Executor,
-    HostMemory, Kernels, Loaded, MemoryLayout, Precision, RuntimeError, cpu, host_slab,
+    HostMemory, Kernels, Loaded, MemoryLayout, Precision, RuntimeError, cpu,
 };
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, plan};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Once;
+
+/// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
+/// swapping's commands is the same for every rate.
+pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
@@ -50,10 +56,6 @@ const USUAL_LENGTH: u32 = 128;
 
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
-
-/// The share of the machine's memory that what is offloaded may take. Of all of it and not of what is free now, so that a second
-/// run plans the same; where too little is free, allocating it says so.
-const HOST_SHARE: f64 = 0.7;
 
 /// Which device, and how it is set up.
 #[derive(Clone)]
@@ -248,6 +250,8 @@ pub struct Task {
     pub setup: Setup,
     /// The architecture as a file, where the network is from one.
     pub architecture: Option<Vec<u8>>,
+    /// What swapped tensors may take of the host's memory, where that was said.
+    pub host_memory: Option<Bytes>,
 }
 
 impl Task {
@@ -316,7 +320,7 @@ impl Task {
                 Failure::usage(message).help("choose --data synthetic, which has as many as are learned")
             );
         }
-        Ok(Task { network, data, setup, architecture: None })
+        Ok(Task { network, data, setup, architecture: None, host_memory: None })
     }
 
     /// The study's folder, which is made where it is missing.
@@ -417,27 +421,10 @@ impl Task {
         self.budget_of(UNBUDGETED_BATCH)
     }
 
-    /// The largest batch, up to `limit`, that can be trained with everything kept or everything swapped.
-    pub fn largest_trainable(&self, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
-        // Where the host has less memory than the device, keeping may go further than swapping.
-        let kept = self.largest_batch(Policy::Keep, budget, limit)?;
-        Ok(self.largest_batch(Policy::Naive, budget, limit)?.max(kept))
-    }
-
-    /// Whether the machine has the memory for what a schedule offloads. That of a modelled device has as much as it takes.
-    pub fn fits_host(&self, trace: &Trace, schedule: &Schedule) -> bool {
-        if self.setup.model().is_some() {
-            return true;
-        }
-        let on_disk = matches!(&self.setup, Setup::Cpu(CpuOptions { host: HostMemory::File(_), .. }));
-        let room = cpu::machine_bytes().map(|all| Size::Share(HOST_SHARE).of(all));
-        on_disk || room.is_none_or(|room| host_slab(trace, schedule).bytes() <= room)
-    }
-
     /// The largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; none where it finds none
     /// for one sample.
     pub fn largest_batch(&self, policy: Policy, budget: Bytes, limit: u64) -> Result<Option<u64>, Failure> {
-        let link = self.setup.link().unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
+        let link = self.setup.link().unwrap_or(Link::symmetric(UNMEASURED));
         let least = self.smallest_batch();
         let found = largest(limit, &mut |batch: u64| {
             // One position of one sample has no variance; a batch of two tells whether the network can be trained.
@@ -466,7 +453,8 @@ impl Task {
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let stop: &dyn Fn() -> bool = &interrupt::pressed;
         let limits = Limits { evaluations: None, expired: searches.then_some(stop) };
-        let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
+        let allow = Allow { host: self.host_limit(), ..Allow::ALL };
+        let request = PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) };
         Ok(plan(trace, &request)?)
     }
 
@@ -476,9 +464,13 @@ impl Task {
             Outcome::Planned(plan) => Ok(plan),
             Outcome::Infeasible(witness) => {
                 let failure = no_plan(trace, budget, &witness);
+                let raise = match (witness.why.is_of_host(), self.host_memory) {
+                    (true, Some(_)) => "raise --budget or --host-memory",
+                    _ => "raise --budget",
+                };
                 Err(failure.help(match self.largest_batch(policy, budget, trace.batch)? {
-                    Some(batch) => format!("the largest batch that fits is {batch}; or raise --budget"),
-                    None => "no batch fits; raise --budget".to_owned(),
+                    Some(batch) => format!("the largest batch that fits is {batch}; or {raise}"),
+                    None => format!("no batch fits; {raise}"),
                 }))
             }
         }
@@ -486,7 +478,7 @@ impl Task {
 
     /// The program and schedule of evaluation: at most `batch` samples at once, fewer where the pool has no room for more.
     pub fn evaluation(&self, batch: u64, budget: Bytes) -> Result<(Program, Schedule), Failure> {
-        let link = Link::symmetric(plimsoll_ir::BytesPerSecond(1e10));
+        let link = Link::symmetric(UNMEASURED);
         let mut batch = batch;
         loop {
             let mut program = self.program(batch, Mode::Evaluate)?;

@@ -1,6 +1,6 @@
 //! The plans of a search for the batch size, noted as they are made: a search that is interrupted goes on from them.
 //!
-//! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budget, the version
+//! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budgets, the version
 //! of the planner. A line that was written for anything else, that was cut off, or whose schedule does not pass the check counts
 //! for nothing. When the search is over, its results are in the study and the file goes.
 
@@ -37,10 +37,10 @@ struct Line {
 }
 
 impl Tried {
-    /// Takes up what an earlier search left for the same measurements and budget.
-    pub fn open(path: &Path, profile: &Profile, budget: Bytes) -> Result<Tried, Failure> {
+    /// Takes up what an earlier search left for the same measurements and budgets: the device's, and the host's where it has one.
+    pub fn open(path: &Path, profile: &Profile, budgets: (Bytes, Option<Bytes>)) -> Result<Tried, Failure> {
         let mut hasher = DefaultHasher::new();
-        (profile.to_json(), budget, version()).hash(&mut hasher);
+        (profile.to_json(), budgets, version()).hash(&mut hasher);
         let made_for = format!("{:016x}", hasher.finish());
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -146,7 +146,7 @@ mod tests {
         let path = folder.path().join("tried.jsonl");
         let (trace, profile) = (chain_trace(4), profile());
         let made = schedule(&trace);
-        let open = |budget| Tried::open(&path, &profile, Bytes(budget)).expect("it can be read");
+        let open = |budget| Tried::open(&path, &profile, (Bytes(budget), None)).expect("it can be read");
         let mut tried = open(10);
         assert_eq!(tried.known(&trace), None);
         tried.note(1, Seconds(2.0), Some(&made)).expect("it can be written");

@@ -209,14 +209,18 @@ pub(crate) struct Cost {
 }
 
 /// Makes sure that the least batch that is asked for can be trained.
-pub fn reaches(largest: u64, least: u64, budget: Bytes) -> Result<(), Failure> {
+pub fn reaches(task: &Task, largest: u64, least: u64, budget: Bytes) -> Result<(), Failure> {
     if largest >= least {
         return Ok(());
     }
+    let (host, raise) = match task.host_memory {
+        Some(host) => (format!(" and {host} of host memory"), "--budget or --host-memory"),
+        None => (String::new(), "--budget"),
+    };
     let message = format!(
-        "within {budget} the largest batch that can be trained is {largest}; asked for is at least {least}"
+        "within {budget}{host} the largest batch that can be trained is {largest}; asked for is at least {least}"
     );
-    Err(Failure::new(Exit::NoPlan, message).help("raise --budget, or lower --min-batch"))
+    Err(Failure::new(Exit::NoPlan, message).help(format_args!("raise {raise}, or lower --min-batch")))
 }
 
 /// Tunes. The profile grows where the model had to be refitted; plans are noted in the study while the search lasts, so
@@ -230,10 +234,10 @@ pub fn tune(
 ) -> Result<Tuned, Failure> {
     let limit = request.limit(task)?;
     let largest = task.largest_trainable(request.budget, limit)?.unwrap_or(0);
-    reaches(largest, request.min_batch, request.budget)?;
+    reaches(task, largest, request.min_batch, request.budget)?;
     let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit)?;
-    let tried = || Tried::open(&study.tried(), profile, request.budget);
-    let (costs, tried) = (RefCell::default(), RefCell::new(tried()?));
+    let noted = |profile: &Profile| Tried::open(&study.tried(), profile, (request.budget, task.host_limit()));
+    let (costs, tried) = (RefCell::default(), RefCell::new(noted(profile)?));
     let tuner = Tuner { task, request, largest, keeps_all, costs, tried };
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let bar = progress::spinner("tune", quiet);
@@ -257,7 +261,7 @@ pub fn tune(
         rounds.push(record::round(&tuner, &model, &curve, &found.no_plan, &chosen.measured, refit));
         if refit {
             bar.suspend(|| learn(profile, &off, rounds.len()));
-            *tuner.tried.borrow_mut() = Tried::open(&study.tried(), profile, request.budget)?;
+            *tuner.tried.borrow_mut() = noted(profile)?;
             continue;
         }
         bar.finish_and_clear();

@@ -184,6 +184,65 @@ fn every_outcome_of_a_plan_has_its_word_and_its_bound() {
     assert!(slow["makespan_seconds"].as_f64() > even["makespan_seconds"].as_f64(), "{even} {slow}");
 }
 
+/// What is swapped fits what the host has: less is swapped, or it is said how much there would have to be.
+#[test]
+fn host_memory_limits_what_is_swapped() {
+    let folder = timed();
+    let folder = folder.path();
+    let plan = |arguments: &str, code: i32| {
+        let line = format!("plan t.json --budget 70% --link 100MB/s -o x.json --format json {arguments}");
+        let output = plimsoll(folder, &line);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{line}\n{stderr}");
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
+        (value["plan"].clone(), stderr)
+    };
+    let host = |arguments: &str| plan(arguments, 0).0["host_bytes"].as_u64().expect("bytes");
+    let takes = host("--no-recompute");
+    assert!(takes > 0);
+    assert_eq!(
+        host(&format!("--no-recompute --host-memory {takes}")),
+        takes,
+        "as much as it takes is enough"
+    );
+    assert_eq!(host("--host-memory 0"), 0, "it recomputes");
+    check(folder, "check t.json x.json", 0, &[]);
+    // Swapping alone, some bytes have to be on the host.
+    let (short, says) = plan("--no-recompute --host-memory 100kB", 3);
+    assert_eq!(
+        short["short_by_bytes"].as_u64().zip(short["needs_bytes"].as_u64()).map(|(s, n)| n - s),
+        Some(100_000)
+    );
+    assert!(short["shortage"].as_str().is_some_and(|words| words.starts_with("host memory")), "{short}");
+    for words in [
+        "only the host could hold",
+        "more than its memory",
+        "raise --host-memory to at least",
+        "lower the batch",
+    ] {
+        assert!(says.contains(words), "{words}: {says}");
+    }
+    // A policy that decides by itself is refused for what it decides.
+    let (_, says) = plan("--policy naive --host-memory 100kB", 3);
+    assert!(
+        says.contains("was found within a budget") && says.contains("raise --host-memory to about"),
+        "{says}"
+    );
+    let compared =
+        plimsoll(folder, "compare t.json --budget 70% --link 100MB/s --host-memory 100kB --format json");
+    let value: serde_json::Value = serde_json::from_slice(&compared.stdout).expect("JSON on stdout");
+    for row in value["policies"].as_array().expect("rows") {
+        assert!(row["host_bytes"].as_u64().is_none_or(|bytes| bytes <= 100_000), "{row}");
+    }
+    let compare = "compare t.json --budget 70% --link 100MB/s --policies keep,naive --host-memory 100kB";
+    check(folder, compare, 3, &["`naive` comes closest", "host's memory", "raise --host-memory to about"]);
+    for bad in ["lots", "50%", "1e99GiB"] {
+        let line = format!("plan t.json --budget 70% --link 1GB/s -o x.json --host-memory {bad}");
+        check(folder, &line, 2, &["--host-memory", "a size such as 22GiB"]);
+    }
+    check(folder, "tune --study s --host-memory 8000TiB", 2, &["more than the", "lower --host-memory"]);
+}
+
 #[test]
 fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     let folder = planned();

@@ -154,6 +154,26 @@ fn a_study_of_one_device_is_not_taken_over_by_another() {
     );
 }
 
+/// A modelled device's host has the memory that its sheet states, or what is said; what is chosen fits it.
+#[test]
+fn the_host_of_a_modelled_device_has_so_much_memory() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = folder.path();
+    let [_, said] = told(at, "profile --network mlp --device m40 --max-batch 64 --study m", 0);
+    assert!(said.contains("with 89.6 GiB of host memory"), "70 % of 128 GiB: {said}");
+    let tune = "tune --network resnet20 --device k40 --budget 8MiB --max-batch 64";
+    let on_host = |study: &str| {
+        let report: Value =
+            serde_json::from_str(&told(at, &format!("report {study} --format json"), 0)[0]).expect("JSON");
+        report["memory"]["host_bytes"].as_u64().expect("bytes on the host")
+    };
+    told(at, &format!("{tune} --min-batch 48 --study free"), 0);
+    assert!(on_host("free") > 300_000, "something is swapped");
+    let [_, said] = told(at, &format!("{tune} --min-batch 48 --study short --host-memory 300kB"), 0);
+    assert!(said.contains("with 293 KiB of host memory"), "{said}");
+    assert!(on_host("short") <= 300_000);
+}
+
 #[test]
 fn what_a_modelled_device_cannot_do_is_said() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -201,6 +201,8 @@ const PLANNED: [(&str, &[&str]); 2] = [
             "plan t.json --budget 95% --link 50MB/s -o p.json --policy keep",
             "plan t.json --budget 1KiB --link 50MB/s -o p.json",
             "plan t.json --sweep 3 --link 50MB/s",
+            "plan t.json --budget 95% --link 50MB/s -o p.json --host-memory 100KiB",
+            "plan t.json --budget 95% --link 50MB/s -o p.json --host-memory 1KiB --no-recompute",
         ],
     ),
     (
@@ -210,6 +212,8 @@ const PLANNED: [(&str, &[&str]); 2] = [
             "compare t.json --budget 2.2MiB --link 50MB/s --policies keep,vdnn-conv",
             "compare t.json --budget 1KiB --link 50MB/s --policies keep,naive,plimsoll",
             "compare t.json --sweep 2 --link 1GB/s --policies keep,plimsoll",
+            "compare t.json --budget 95% --link 50MB/s --policies keep,naive,plimsoll --host-memory 100KiB",
+            "compare t.json --budget 95% --link 50MB/s --policies keep,naive,greedy --host-memory 300KiB",
         ],
     ),
 ];
@@ -285,6 +289,7 @@ const BAD: [(&str, &[&str]); 17] = [
         &[
             "tune --study a --min-batch 40 --max-batch 39",
             "tune --study a --image 9",
+            "tune --study a --host-memory 12XB",
             "tune --study a --network resnet19",
         ],
     ),
@@ -303,6 +308,8 @@ const BAD: [(&str, &[&str]); 17] = [
             "plan t.json --budget 70% -o x.json",
             "plan t.json --link 1GB/s -o x.json",
             "plan t.json --budget 12XB --link 1GB/s -o x.json",
+            "plan t.json --budget 70% --link 1GB/s -o x.json --host-memory 50%",
+            "plan t.json --budget 70% --link 1GB/s -o x.json --host-memory -1",
             "plan t.json --budget 70% --sweep 3 --link 1GB/s",
             "plan t.json --sweep 0 --link 1GB/s",
             "plan t.json --budget 70% --link 0 -o x.json",

@@ -154,7 +154,7 @@ pub fn peak(trace: &Trace) -> Bytes {
 }
 
 /// Only moving, no running again: what the papers on offloading allow themselves.
-pub const MOVING: Allow = Allow { recompute: false, swap: true, pieces: true };
+pub const MOVING: Allow = Allow { recompute: false, ..Allow::ALL };
 
 /// Memory without end.
 pub const ALL: Bytes = Bytes(1 << 50);

@@ -25,9 +25,9 @@ const OPS: usize = 1500;
 const RATIO: f64 = 1.2;
 
 const MEANS: [(&str, Allow); 3] = [
-    ("both", Allow { swap: true, recompute: true, pieces: true }),
-    ("--no-recompute", Allow { swap: true, recompute: false, pieces: true }),
-    ("--no-swap", Allow { swap: false, recompute: true, pieces: true }),
+    ("both", Allow::ALL),
+    ("--no-recompute", Allow { recompute: false, ..Allow::ALL }),
+    ("--no-swap", Allow { swap: false, ..Allow::ALL }),
 ];
 
 pub fn table(runs: &mut Runs) {

@@ -7,9 +7,8 @@
 
 use crate::ground::Ground;
 use plimsoll::failure::{Exit, Failure};
-use plimsoll::task::{Gpu, Setup, Task};
+use plimsoll::task::{Gpu, Setup, Task, UNMEASURED};
 use plimsoll::verbs::doctor::version;
-use plimsoll::verbs::profile::UNMEASURED;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::profile::{LinkSamples, Profile};
 use plimsoll_ir::program::Program;

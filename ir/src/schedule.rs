@@ -6,6 +6,7 @@
 
 use crate::document::{Document, Fault, define_kind};
 use crate::ids::{BufferId, CommandId, OpId, TensorId};
+use crate::program::STORAGE_ALIGNMENT;
 use crate::trace::{BYTES_MAX, Op, Tensor, Trace};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
@@ -307,7 +308,32 @@ impl From<Buffer> for BufferText {
     }
 }
 
+/// What so many bytes of one tensor take of the host's memory: a multiple of [`STORAGE_ALIGNMENT`].
+pub fn place_on_host(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(STORAGE_ALIGNMENT).unwrap_or(u64::MAX)
+}
+
 impl Schedule {
+    /// By tensor: the bytes of it that are ever offloaded, from the first to the last. A piece that leaves its tensor (no valid
+    /// schedule has one) counts for nothing.
+    pub fn host_spans(&self, trace: &Trace) -> Vec<Option<Range<u64>>> {
+        let mut spans: Vec<Option<Range<u64>>> = vec![None; trace.tensors.len()];
+        for command in self.commands.iter().filter(|command| command.stream() == Stream::Offload) {
+            if let Some((tensor, piece)) = moved(trace, command) {
+                let span = spans[tensor.index()].get_or_insert(piece.clone());
+                *span = span.start.min(piece.start)..span.end.max(piece.end);
+            }
+        }
+        spans
+    }
+
+    /// What a schedule takes of the host's memory: each tensor that is offloaded has a place of its own, for the bytes of it that
+    /// ever are ([`place_on_host`]).
+    pub fn host_bytes(&self, trace: &Trace) -> Bytes {
+        let spans = self.host_spans(trace).into_iter().flatten();
+        Bytes(spans.map(|span| place_on_host(span.end - span.start)).fold(0, u64::saturating_add))
+    }
+
     /// Every buffer with its id.
     pub fn numbered_buffers(&self) -> impl Iterator<Item = (BufferId, &Buffer)> {
         self.buffers.iter().enumerate().map(|(i, b)| (BufferId::new(i), b))

@@ -53,7 +53,8 @@ fn program(batch: u64) -> Program {
 fn request(budget: Bytes, policy: Policy) -> PlanRequest<'static> {
     let limits = Limits { evaluations: Some(300), ..Limits::default() };
     let (allow, without) = (Allow::default(), Tricks::NONE);
-    PlanRequest { budget, link: link(), policy, allow, limits, seed: 1, without, anytime: false }
+    let request = PlanRequest::new(budget, link(), policy);
+    PlanRequest { allow, limits, without, ..request }
 }
 
 fn measured() -> Profile {

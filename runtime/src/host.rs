@@ -3,8 +3,7 @@
 //! A pure function of the schedule, so that the slab's size is known, and can be refused, before anything is
 //! allocated.
 
-use plimsoll_ir::program::STORAGE_ALIGNMENT;
-use plimsoll_ir::schedule::{Schedule, Stream, moved};
+use plimsoll_ir::schedule::{Schedule, place_on_host};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, TensorId};
 use std::ops::Range;
@@ -20,21 +19,15 @@ pub struct HostSlab {
 /// Lays out the host slab: one place after the other in the order of the tensors, each a multiple of 256 bytes. A
 /// piece that leaves its tensor (no valid schedule has one) takes no place.
 pub fn host_slab(trace: &Trace, schedule: &Schedule) -> HostSlab {
-    let mut spans: Vec<Option<Range<u64>>> = vec![None; trace.tensors.len()];
-    for command in schedule.commands.iter().filter(|c| c.stream() == Stream::Offload) {
-        if let Some((tensor, piece)) = moved(trace, command) {
-            let span = spans[tensor.index()].get_or_insert(piece.clone());
-            *span = span.start.min(piece.start)..span.end.max(piece.end);
-        }
-    }
     let mut end = 0;
-    let places = spans.into_iter().map(|span| {
+    let places = schedule.host_spans(trace).into_iter().map(|span| {
         let span = span?;
         let start = end;
-        end += (span.end - span.start).next_multiple_of(STORAGE_ALIGNMENT);
+        end += place_on_host(span.end - span.start);
         Some((span, start))
     });
     let places = places.collect();
+    debug_assert_eq!(Bytes(end), schedule.host_bytes(trace), "planned as it is allocated");
     HostSlab { places, bytes: Bytes(end) }
 }
 

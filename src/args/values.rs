@@ -33,6 +33,16 @@ pub enum SearchArg {
     Accudnn,
 }
 
+/// Whether the two ways of the link can be busy at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DuplexArg {
+    /// Each way has the link to itself
+    #[default]
+    Full,
+    /// Both ways share it
+    Half,
+}
+
 /// What to train on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataSource {

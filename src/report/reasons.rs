@@ -555,7 +555,7 @@ mod tests {
 
     fn planned(trace: &Trace, mib: u64, rate: f64, swap: bool, policy: Policy) -> Schedule {
         let link = Link { latency_seconds: Seconds(1e-5), ..Link::symmetric(BytesPerSecond(rate)) };
-        let allow = Allow { swap, recompute: !swap, pieces: false };
+        let allow = Allow { swap, recompute: !swap, pieces: false, host: None };
         let request = PlanRequest { allow, ..PlanRequest::new(Bytes(mib * MIB), link, policy) };
         match plan(trace, &request) {
             Ok(Outcome::Planned(plan)) => plan.schedule,

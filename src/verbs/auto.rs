@@ -18,6 +18,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
+    let task = task.within(args.search.host_memory)?;
     let fresh = args.study.fresh;
     let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
@@ -91,6 +92,10 @@ fn earlier(
             format!("libraries {libraries}, TF32 {tf32}, deterministic {deterministic}")
         })
     };
+    // A choice holds for a host as large as it needs.
+    let swapped = schedule.host_bytes(&task.trace(config.batch)?);
+    let fits = task.host_limit().is_none_or(|limit| swapped <= limit);
+    let host = task.host_limit().filter(|_| !fits).unwrap_or(swapped);
     let limit = request.limit(task)?;
     let (least, batch) = (request.min_batch, config.batch);
     let batches =
@@ -104,6 +109,7 @@ fn earlier(
         ),
         // Without a number it follows from the network and the device.
         ("budget", exact(config.budget_bytes), exact(request.budget)),
+        ("host memory", exact(swapped), exact(host)),
         ("pace of the link", pace(config.paced), pace(task.setup.link())),
         ("choice of kernels", kernels(config.kernels), kernels(task.setup.kernels())),
         ("search", config.policy.clone(), request.policy().to_string()),

@@ -7,13 +7,13 @@
 use crate::args::CompareArgs;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Table, print};
-use crate::verbs::plan::parse_policy;
+use crate::verbs::plan::{parse_policy, raise_host_memory};
 use crate::verbs::planning::{Tried, carry, recomputed, timeless};
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_tuner::{Limits, Outcome, Policy, Shortage, Witness};
 
-const COLUMNS: [(&str, &str); 11] = [
+const COLUMNS: [(&str, &str); 12] = [
     ("budget_bytes", "budget"),
     ("policy", "policy"),
     ("makespan_seconds", "makespan"),
@@ -21,6 +21,7 @@ const COLUMNS: [(&str, &str); 11] = [
     ("ratio_to_compute", "/ compute"),
     ("moved_bytes", "moved"),
     ("recomputed_seconds", "recomputed"),
+    ("host_bytes", "host"),
     ("pool_bytes", "pool"),
     ("bound_seconds", "bound"),
     ("planning_seconds", "planning"),
@@ -77,6 +78,13 @@ fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Failure {
     match witness.why {
         Shortage::Floor | Shortage::Start => Failure::new(Exit::NoPlan, format_args!("{message}: {witness}"))
             .help(format_args!("raise --budget: no plan of any kind takes less than {needs}")),
+        Shortage::Host => {
+            Failure::new(Exit::NoPlan, format_args!("{message}: {witness}")).help(raise_host_memory(witness))
+        }
+        Shortage::HostTried => {
+            Failure::new(Exit::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}"))
+                .help(raise_host_memory(witness))
+        }
         Shortage::Policy | Shortage::Tried | Shortage::Addresses => {
             Failure::new(Exit::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}")).help(
                 format_args!("raise --budget to about {needs}, or let more policies try with --policies"),
@@ -91,7 +99,7 @@ fn closest(tried: &[Tried]) -> Option<(Policy, &Witness)> {
         Outcome::Planned(_) => None,
         Outcome::Infeasible(witness) => Some((one.policy, witness)),
     });
-    short.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(_, witness)| witness.needs)
+    short.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(_, witness)| witness.distance())
 }
 
 fn row(trace: &Trace, one: &Tried) -> Vec<crate::output::Cell> {
@@ -103,6 +111,7 @@ fn row(trace: &Trace, one: &Tried) -> Vec<crate::output::Cell> {
         one.ratio(Some(trace.compute_seconds())),
         one.of_plan(|made| made.moved),
         one.of_plan(|made| recomputed(trace, made)),
+        one.of_plan(|made| made.schedule.host_bytes(trace)),
         one.of_plan(|made| made.schedule.pool_bytes),
         one.bound.into(),
         one.planning.into(),

@@ -79,6 +79,9 @@ pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
     } else {
         format!("no plan for {name} at batch {batch} was found within a budget of {budget}: {witness}")
     };
+    if witness.why.is_of_host() {
+        return Failure::new(Exit::NoPlan, message).help(raise_host_memory(witness));
+    }
     let room = budget.saturating_sub(*resident_bytes).0 as f64;
     let needs = witness.needs.saturating_sub(*resident_bytes).0 as f64;
     let fits = (*batch as f64 * room / needs) as u64;
@@ -91,6 +94,15 @@ pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
     } else {
         format!("raise --budget, or lower the batch to about {fits}")
     })
+}
+
+/// What to do where the host has too little memory.
+pub fn raise_host_memory(witness: &Witness) -> String {
+    let about = if witness.why.is_proved() { "at least" } else { "about" };
+    let needs = witness.needs;
+    format!(
+        "raise --host-memory to {about} {needs}, or raise --budget or lower the batch, so that less is swapped"
+    )
 }
 
 /// What a plan is, one thing a line.
@@ -112,6 +124,7 @@ fn planned(trace: &Trace, made: &Plan, tried: &Tried) -> Table {
             ("offloaded_bytes", "offloaded", moves.offloaded.into()),
             ("recomputed_seconds", "recomputed", recomputed(trace, made).into()),
             ("kept_bytes", "feature maps kept", moves.kept.into()),
+            ("host_bytes", "host memory", schedule.host_bytes(trace).into()),
             ("pool_bytes", "pool", schedule.pool_bytes.into()),
             ("peak_bytes", "resident + pool", (trace.resident_bytes + schedule.pool_bytes).into()),
             ("budget_bytes", "budget", schedule.budget_bytes.into()),
@@ -128,6 +141,8 @@ fn infeasible(trace: &Trace, witness: &Witness, tried: &Tried) -> Table {
         Shortage::Policy => "what the policy leaves on the device",
         Shortage::Tried => "what the leanest plan that was tried leaves on the device",
         Shortage::Addresses => "addresses",
+        Shortage::Host => "host memory for what the op leaves no room for",
+        Shortage::HostTried => "host memory for the nearest plan that was found",
     };
     Table::facts(
         "plan",
@@ -148,7 +163,7 @@ fn infeasible(trace: &Trace, witness: &Witness, tried: &Tried) -> Table {
     )
 }
 
-const COLUMNS: [(&str, &str); 11] = [
+const COLUMNS: [(&str, &str); 12] = [
     ("budget_bytes", "budget"),
     ("status", "status"),
     ("makespan_seconds", "makespan"),
@@ -157,6 +172,7 @@ const COLUMNS: [(&str, &str); 11] = [
     ("ratio_to_compute", "/ compute"),
     ("moved_bytes", "moved"),
     ("recomputed_seconds", "recomputed"),
+    ("host_bytes", "host"),
     ("pool_bytes", "pool"),
     ("planning_seconds", "planning"),
     ("why_not", "why not"),
@@ -208,6 +224,7 @@ fn frontier(trace: &Trace, tried: &[Tried]) -> Table {
             one.ratio(Some(compute)),
             one.of_plan(|made| made.moved),
             one.of_plan(|made| recomputed(trace, made)),
+            one.of_plan(|made| made.schedule.host_bytes(trace)),
             one.of_plan(|made| made.schedule.pool_bytes),
             one.planning.into(),
             one.why_not(),

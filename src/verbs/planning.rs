@@ -40,7 +40,8 @@ impl PlanningArgs {
             duplex: self.duplex.into(),
             ..Link::symmetric(self.link)
         };
-        let allow = Allow { recompute: !self.no_recompute, swap: !self.no_swap, pieces: !self.no_pieces };
+        let (recompute, swap, pieces) = (!self.no_recompute, !self.no_swap, !self.no_pieces);
+        let allow = Allow { recompute, swap, pieces, host: self.host_memory };
         let without: Tricks = self.without.iter().copied().collect();
         let (limits, anytime) = (Limits::default(), self.time_limit.is_some());
         PlanRequest { budget, link, policy, allow, limits, seed: self.seed, without, anytime }
@@ -80,7 +81,9 @@ impl PlanningArgs {
         let outcome = plan(trace, &request)?;
         // A policy of the papers may do less than what is allowed, and its plan's bound is one for that.
         let own = outcome.plan().filter(|_| policy == Policy::Plimsoll).map(|made| made.bound);
-        let bound = known.or(own).or_else(|| self.bound(trace, budget, &limits));
+        let hopeless = matches!(&outcome, Outcome::Infeasible(witness) if witness.why.is_proved());
+        let bound = known.or(own);
+        let bound = if hopeless { bound } else { bound.or_else(|| self.bound(trace, budget, &limits)) };
         Ok(Tried { policy, budget, outcome, bound, planning: Seconds(start.elapsed().as_secs_f64()) })
     }
 }

@@ -8,17 +8,17 @@ use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
 use crate::progress;
 use crate::study::Study;
-use crate::task::{Setup, Task};
+use crate::task::{Setup, Task, UNMEASURED};
 use crate::tuning::reaches;
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
+use plimsoll_ir::Bytes;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{Profile, undisturbed};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, rough_seconds,
@@ -29,10 +29,6 @@ use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-
-/// Naive swapping is planned for a link of this rate before the link was measured; the order of its commands is the same
-/// for every rate.
-pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
 /// The least batch that `tune` and `auto` consider where nobody says another: a budget without a number trains it here, too, so
 /// that they go on from what was measured.
@@ -70,7 +66,7 @@ pub fn measure(
             "no batch fits the budget with what the machine's own memory can hold of what is swapped";
         return Err(Failure::new(Exit::NoPlan, message).help("raise --budget"));
     };
-    reaches(largest, *batches.start(), budget)?;
+    reaches(task, largest, *batches.start(), budget)?;
     let keeps_all = match task.setup.model() {
         None => task.largest_batch(Policy::Keep, budget, largest)?,
         // A data sheet knows no caches.
@@ -88,7 +84,8 @@ pub fn measure(
     task.keep_architecture(study, fresh)?;
     study.forget(forgotten)?;
     if let Some(device) = task.setup.model() {
-        tracing::warn!("{} is not here: all times are those of a model of it", device.sheet.product);
+        let host = task.host_limit().map_or_else(String::new, |host| format!(", with {host} of host memory"));
+        tracing::warn!("{} is not here: all times are those of a model of it{host}", device.sheet.product);
         let profile = task.modelled_profile(&device, budget, &batches)?;
         files::write(&study.profile(), &profile)?;
         return Ok(profile);
@@ -171,9 +168,9 @@ fn as_trained(task: &Task, program: &Program, budget: Bytes) -> Result<Schedule,
     Ok(planned.map_or(first, |plan| plan.schedule.clone()))
 }
 
-/// A schedule that keeps everything, or else one that swaps naively; none where neither fits.
+/// A schedule that keeps everything, or else one that swaps naively, or where the host is short recomputes; none where none fits.
 fn kept_or_swapped(task: &Task, trace: &Trace, budget: Bytes) -> Result<Option<Schedule>, Failure> {
-    for policy in [Policy::Keep, Policy::Naive] {
+    for policy in [Policy::Keep, Policy::Naive, Policy::Memonger] {
         let outcome = task.outcome(trace, policy, budget, Link::symmetric(UNMEASURED))?;
         if let Some(plan) = outcome.plan().filter(|plan| task.fits_host(trace, &plan.schedule)) {
             return Ok(Some(plan.schedule.clone()));

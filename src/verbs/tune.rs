@@ -17,6 +17,7 @@ use plimsoll_tuner::model::Model;
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
+    let task = task.within(args.search.host_memory)?;
     let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let batches = request.min_batch..=request.limit(&task)?;

@@ -42,7 +42,8 @@ use crate::gaps::{Gaps, Ways};
 use crate::plan::{Allow, Limits, PlanRequest};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, OpId, Seconds};
+use std::cmp::Reverse;
 
 /// A time below which no schedule of any kind can be, recomputing ones too: the bound of a request's plans (which is handed
 /// in), if it was found with recomputing allowed or no op can be recomputed; else the sum of all ops' fastest seconds.
@@ -81,6 +82,21 @@ pub fn least_moved(trace: &Trace, budget: Bytes) -> Bytes {
     let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);
     let most = Bytes(gaps.base.iter().copied().max().unwrap_or_default());
     (most + trace.resident_bytes).saturating_sub(budget) * 2
+}
+
+/// The op at whose end most bytes are on the host, and how many, in every schedule that does only what is allowed: so much of the
+/// host's memory it takes at least. None for a trace without ops.
+///
+/// Why: at the end of an op p's first run the pool holds what p touches and its workspace. Take a value that was written by
+/// then, that p does not touch, that a later op reads, and whose writer runs once. A byte of it that lies in no open buffer
+/// then, and that no prefetch under way is filling one with, has to be prefetched later, from a copy on the host: its writer is over, and nothing else
+/// writes it. An offload of it under way reads an open buffer. So that copy is complete at the end of p. Of a tensor this is one version, since the
+/// later ops read the newest that there is; so no two of these bytes share one on the host.
+pub(crate) fn least_hosted(trace: &Trace, budget: Bytes, allow: Allow) -> Option<(OpId, Bytes)> {
+    let all = values::Values::of(trace, allow.recompute);
+    let in_use = all.in_use_of(&|value| all.is_fixed(value)).into_iter().enumerate();
+    let (op, most) = in_use.max_by_key(|(op, bytes)| (*bytes, Reverse(*op)))?;
+    Some((OpId::new(op), (Bytes(most) + trace.resident_bytes).saturating_sub(budget)))
 }
 
 /// The lower bound of the makespan of every schedule that only offloads, but for the linear program, which seldom adds much

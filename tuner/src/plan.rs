@@ -9,10 +9,11 @@
 //!
 //! The same request gives the same plan, unless a deadline cut the search short.
 
+use crate::bound::least_hosted;
 use crate::lower::LowerError;
 use crate::policies;
 use crate::tricks::Tricks;
-use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::schedule::{Link, Schedule, place_on_host};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Fault, OpId, Seconds};
 use std::fmt;
@@ -37,7 +38,7 @@ pub struct PlanRequest<'a> {
     pub without: Tricks,
     /// Time may be up at any moment ([`Limits::expired`]): [`Policy::Plimsoll`] makes simple plans first, whatever the time,
     /// and whole ones on its way, and gives the best of them then. A search that comes to its end takes a little longer, and
-    /// gives the same plan.
+    /// gives the same plan, unless the host's memory is short ([`Allow::host`]).
     pub anytime: bool,
 }
 
@@ -71,11 +72,24 @@ pub struct Allow {
     pub swap: bool,
     /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
     pub pieces: bool,
+    /// What is swapped may take so much of the host's memory ([`Schedule::host_bytes`]); none for any number of bytes. A policy
+    /// that decides without looking at this has no plan where what it decides takes more.
+    pub host: Option<Bytes>,
+}
+
+impl Allow {
+    /// Whatever there is, within any number of bytes of the host.
+    pub const ALL: Allow = Allow { recompute: true, swap: true, pieces: true, host: None };
+
+    /// Whether the host has room for this much of one tensor.
+    pub(crate) fn hosts(self, bytes: u64) -> bool {
+        self.host.is_none_or(|host| place_on_host(bytes) <= host.0)
+    }
 }
 
 impl Default for Allow {
     fn default() -> Allow {
-        Allow { recompute: true, swap: true, pieces: true }
+        Allow::ALL
     }
 }
 
@@ -181,6 +195,11 @@ impl Policy {
     pub fn names() -> String {
         let names: Vec<&str> = Policy::every().map(Policy::name).collect();
         names.join(", ")
+    }
+
+    /// Whether it ever moves anything to the host.
+    fn swaps(self) -> bool {
+        !matches!(self, Policy::Keep | Policy::LayrubIntra | Policy::Memonger)
     }
 
     /// The name on the command line and in documents.
@@ -294,16 +313,16 @@ impl Status {
     }
 }
 
-/// Why there is no plan: what needs more memory than the budget.
+/// Why there is no plan: what needs more memory than the budget, or than the host has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Witness {
     /// The op that needs most.
     pub op: OpId,
     /// Its name.
     pub name: String,
-    /// What it needs, resident bytes included.
+    /// What it needs, resident bytes included; where the host is short, what is needed of its memory.
     pub needs: Bytes,
-    /// By how much that exceeds the budget.
+    /// By how much that exceeds the budget, or the host's memory.
     pub short_by: Bytes,
     /// What the need is.
     pub why: Shortage,
@@ -324,12 +343,29 @@ pub enum Shortage {
     /// The bytes fit, but no addresses were found that do: `needs` is the smallest pool that was found, with the resident
     /// bytes. It is not proved that there is no smaller one.
     Addresses,
+    /// What the op leaves no room for on the device, and cannot be recomputed, is more than the host has memory for: no plan of
+    /// any kind fits.
+    Host,
+    /// What was decided fits the device, and swaps more than the host has memory for. It is not proved that others need as much.
+    HostTried,
 }
 
 impl Shortage {
     /// Whether no plan of any kind fits.
     pub fn is_proved(self) -> bool {
-        matches!(self, Shortage::Floor | Shortage::Start)
+        matches!(self, Shortage::Floor | Shortage::Start | Shortage::Host)
+    }
+
+    /// Whether it is the host's memory that is short.
+    pub fn is_of_host(self) -> bool {
+        matches!(self, Shortage::Host | Shortage::HostTried)
+    }
+}
+
+impl Witness {
+    /// In the order of this the nearest to a plan is first: what only the host has no memory for, then what needs least.
+    pub fn distance(&self) -> (bool, Bytes) {
+        (self.why != Shortage::HostTried, self.needs)
     }
 }
 
@@ -347,6 +383,14 @@ impl fmt::Display for Witness {
             Shortage::Addresses => {
                 write!(f, "the tensors fit, but the tightest addresses that were found for them take {over}")
             }
+            Shortage::Host => write!(
+                f,
+                "`{name}` ({op}) leaves no room for {needs} that only the host could hold, {short_by} more than its memory"
+            ),
+            Shortage::HostTried => write!(
+                f,
+                "the nearest plan that was found swaps {needs}, {short_by} more than the host's memory"
+            ),
         }
     }
 }
@@ -430,22 +474,24 @@ fn check_request(trace: &Trace, request: &PlanRequest<'_>) -> Result<(), PlanErr
 }
 
 /// Why no plan of any kind can fit, if so.
-fn hopeless(trace: &Trace, budget: Bytes) -> Option<Witness> {
+fn hopeless(trace: &Trace, request: &PlanRequest<'_>) -> Option<Witness> {
+    let PlanRequest { budget, policy, allow, .. } = *request;
     let (op, floor) = trace.memory().floor()?;
     let lives = trace.lives();
     let at_start = trace.tensors.iter().zip(lives).filter(|(_, life)| life.is_some_and(|l| l.born.is_none()));
     let start: Bytes = trace.resident_bytes + at_start.map(|(t, _)| t.bytes).sum();
-    let witness = |op: OpId, needs: Bytes, why| {
+    let witness = |op: OpId, needs: Bytes, most: Bytes, why| {
         let name = trace.ops[op.index()].name.clone();
-        Some(Witness { op, name, needs, short_by: needs - budget, why })
+        Some(Witness { op, name, needs, short_by: needs - most, why })
     };
     if floor > budget {
-        witness(op, floor, Shortage::Floor)
+        return witness(op, floor, budget, Shortage::Floor);
     } else if start > budget {
-        witness(OpId(0), start, Shortage::Start)
-    } else {
-        None
+        return witness(OpId(0), start, budget, Shortage::Start);
     }
+    let host = allow.host.filter(|_| allow.swap && policy.swaps())?;
+    let (op, needs) = least_hosted(trace, budget, allow)?;
+    if needs > host { witness(op, needs, host, Shortage::Host) } else { None }
 }
 
 /// Plans one iteration of a trace.
@@ -456,7 +502,7 @@ fn hopeless(trace: &Trace, budget: Bytes) -> Option<Witness> {
 /// error but [`Outcome::Infeasible`].
 pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
     check_request(trace, request)?;
-    if let Some(witness) = hopeless(trace, request.budget) {
+    if let Some(witness) = hopeless(trace, request) {
         return Ok(Outcome::Infeasible(witness));
     }
     let mut outcome = policies::decide(trace, request)?;

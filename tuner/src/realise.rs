@@ -377,6 +377,14 @@ impl Task<'_> {
         Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
     }
 
+    /// What swaps so much has no plan, where the host has no memory for it.
+    pub fn short_of_host(&self, needs: Bytes) -> Option<Realised> {
+        let limit = self.request.allow.host.filter(|limit| needs > *limit)?;
+        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+        let witness = self.witness(op, needs, Shortage::HostTried);
+        Some(Realised::Short(Witness { short_by: needs - limit, ..witness }))
+    }
+
     /// Lowers, checks and times.
     pub fn finish(
         &self,
@@ -389,6 +397,9 @@ impl Task<'_> {
             .map_err(|fault| PlanError::Lowering { policy, fault })?;
         check::check(self.trace, &schedule)
             .map_err(|violation| PlanError::Invalid { policy, violation: violation.to_string() })?;
+        if let Some(short) = self.short_of_host(schedule.host_bytes(self.trace)) {
+            return Ok(short);
+        }
         let makespan = simulate::simulate(self.trace, &schedule).makespan();
         let transfers =
             placement.transfers.iter().map(|t| &placement.residencies[t.residency as usize].bytes);

@@ -199,9 +199,11 @@ impl Values {
         for v in 0..self.tensor.len() {
             self.first_gap.push(self.gaps.len() as u32);
             let mut after = self.maker[v];
+            let least = self.part(v as u32, if allow.pieces { 1 } else { PARTS });
+            let hosted = allow.swap && allow.hosts(least);
             for &before in &readers[v] {
                 let apart = before > after.wrapping_add(1);
-                let (swap, remake) = (apart && allow.swap, apart && can[v] && before <= update);
+                let (swap, remake) = (apart && hosted, apart && can[v] && before <= update);
                 self.gaps.push(Gap { value: v as u32, after, before, swap, remake });
                 after = before;
             }
@@ -210,7 +212,7 @@ impl Values {
                     readers[v].iter().any(|w| allow.recompute && trace.ops[*w as usize].recomputable);
                 // The host holds one version: an older one does not go there when a newer one may.
                 let last = newest[self.tensor[v].index()] == v as u32;
-                let (swap, remake) = (wanted && last && allow.swap, wanted && can[v]);
+                let (swap, remake) = (wanted && last && hosted, wanted && can[v]);
                 self.gaps.push(Gap { value: v as u32, after, before: NONE, swap, remake });
             }
         }

@@ -357,6 +357,13 @@ impl Walk {
         }
     }
 
+    /// What leaves for the host: of which value, and the end of the bytes that leave.
+    pub fn offloads(&self) -> impl Iterator<Item = (u32, u64)> {
+        let moves = self.course.moves.iter().zip(&self.of_move).filter(|(piece, _)| piece.offload);
+        moves
+            .map(|(piece, (instance, first))| (self.instances[*instance as usize].value, first + piece.bytes))
+    }
+
     /// Adds up the memory: instances, less what is away, beside the workspaces.
     fn finish(&mut self, of: Iteration<'_>) -> bool {
         let Iteration { values, decisions, pool, .. } = of;

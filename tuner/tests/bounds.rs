@@ -15,7 +15,7 @@ use plimsoll_tuner::bound::{lower_bound, lower_bound_within, offload_bound};
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};
 use std::path::Path;
 
-const ONLY_OFFLOADS: Allow = Allow { recompute: false, swap: true, pieces: true };
+const ONLY_OFFLOADS: Allow = Allow { recompute: false, ..Allow::ALL };
 
 /// A random link on which a tensor of a random trace takes from a hundredth of an op's time to some ten times as long.
 fn slow_link(random: &mut Random) -> Link {
@@ -28,9 +28,9 @@ fn slow_link(random: &mut Random) -> Link {
 
 /// What a schedule may do, and how it may be bounded.
 const MEANS: [(&str, Allow); 3] = [
-    ("swapping and running again", Allow { recompute: true, swap: true, pieces: true }),
+    ("swapping and running again", Allow::ALL),
     ("swapping", ONLY_OFFLOADS),
-    ("running again", Allow { recompute: true, swap: false, pieces: true }),
+    ("running again", Allow { swap: false, ..Allow::ALL }),
 ];
 
 /// A valid schedule, at a budget of just what it has on the device at once, is no faster than any bound for what it does.
@@ -219,7 +219,7 @@ fn what_is_proved_when_time_is_up_is_a_bound() {
 
 #[test]
 fn several_instants_say_more_than_one() {
-    let again = Allow { recompute: true, swap: false, pieces: true };
+    let again = Allow { swap: false, ..Allow::ALL };
     let link = Link::symmetric(BytesPerSecond(1e9));
     let (mut more, mut most) = (0, 1.0f64);
     for seed in 0..40 {

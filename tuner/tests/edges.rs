@@ -10,7 +10,7 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::frontier::{Point, carry};
 use plimsoll_tuner::policies::accudnn::{Reading, Verdict, judge, satisfies};
 use plimsoll_tuner::values::Values;
-use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, Trick, plan};
 use std::cell::Cell;
 
 /// A trace of tensors of these sizes and ops that read and write these, a second each. What is read before it is
@@ -216,6 +216,24 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
         let plan = planned(&trace, &request).expect("it fits");
         assert_eq!((plan.status, plan.gap()), (status, gap), "{recomputable} {budget}");
     }
+}
+
+/// Op 0 needs 200 bytes of workspace beside what it makes. Just before op 3, which reads that, 150 bytes of op 2 are alive, and it has no room to
+/// run again; before op 2 it has, and what it makes can be held from there. Between them op 1 leaves no room for it.
+#[test]
+fn an_op_runs_again_where_there_is_room_for_it() {
+    let mut trace = trace(&[100, 150], &[(&[], &[0]), (&[], &[]), (&[], &[1]), (&[0, 1], &[])]);
+    (trace.ops[0].workspace_bytes, trace.ops[1].workspace_bytes) = (Bytes(200), Bytes(350));
+    trace.ops[0].recomputable = true;
+    let mut alone = request(Bytes(10 + 400), 1e-3, Duplex::Full, Policy::Plimsoll);
+    alone.allow.swap = false;
+    let plan = planned(&trace, &alone).expect("it fits where the op runs again early");
+    assert_eq!(plan.makespan, Seconds(5.0));
+    let without = [Trick::Early].into_iter().collect();
+    assert!(planned(&trace, &PlanRequest { without, ..alone }).is_err(), "nothing else fits");
+    // Over so slow a link it is what takes least, too.
+    alone.allow.swap = true;
+    assert_eq!(planned(&trace, &alone).expect("it fits").makespan, Seconds(5.0));
 }
 
 #[test]

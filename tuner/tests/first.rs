@@ -18,11 +18,8 @@ fn budgets(trace: &Trace) -> Vec<Bytes> {
     [0, 1, 5, 20, 50].map(between).into()
 }
 
-const MEANS: [Allow; 3] = [
-    Allow { recompute: true, swap: true, pieces: true },
-    Allow { recompute: false, swap: true, pieces: true },
-    Allow { recompute: true, swap: false, pieces: true },
-];
+const MEANS: [Allow; 3] =
+    [Allow::ALL, Allow { recompute: false, ..Allow::ALL }, Allow { swap: false, ..Allow::ALL }];
 
 #[test]
 fn with_no_time_at_all_there_is_a_plan_where_the_search_finds_one() {

@@ -17,7 +17,7 @@ use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Sta
 const GRAIN: u64 = 4096;
 
 /// Whole tensors are swapped, and ops run again.
-const HYBRID: Allow = Allow { recompute: true, swap: true, pieces: false };
+const HYBRID: Allow = Allow { pieces: false, ..Allow::ALL };
 
 /// Whole tensors are swapped.
 const SWAP: Allow = Allow { recompute: false, ..HYBRID };

@@ -16,6 +16,7 @@
 //! (5) T1 >= seconds of the ops through w + sum of out_x s_x over x written at or after w      every w; and from the start
 //! (6) T2 >= seconds of the ops after p + sum of seconds_w r(w)
 //! (7) T2 >= seconds of the ops from j on + sum of back_x s_x over x with a deadline at or before j    every j after p
+//! (8) sum of bytes_x s_x <= the host's memory, where that is limited
 //! ```
 //!
 //! out_x = latency + bytes / offload rate, back_x alike; seconds are those of the fastest, workspace that of the leanest
@@ -61,12 +62,16 @@
 //! - (6) After p the compute stream runs the later ops and, of those with r = 1, one run at least.
 //! - (7) The transfers of s_x start after the end of p, follow each other, and end before x's deadline starts, after which
 //!   the compute stream has all ops from there on to run.
+//! - (8) A byte in s_x is on the host at the end of p, by (5), in the place of its tensor, which holds one version of it.
 //!
 //! # Without swapping
 //!
 //! Then every s is 0, whatever it would cost: rows (5) go, and back_x is a price per byte that is far above what running
 //! ops again costs. The program has a solution for it even where no schedule fits. Since r <= 1, a minimum of more than
 //! twice the seconds of all ops says that none does, and no more than that is given.
+//!
+//! Likewise where the host is limited: a byte that exceeds it has such a price, and a minimum above what all ops take twice and
+//! all transfers once says that no schedule fits.
 //!
 //! Pieces are fractions; whole tensors are fractions 0 and 1. In-place updates are ops like others: running one again
 //! reads the earlier version and makes the later one. On a half-duplex link all rows hold as they are.
@@ -129,7 +134,7 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     fn new(search: &Search<'a>, instant: &'a Instant) -> Program<'a> {
-        let Search { all, link, swap, room, scale, limits } = search;
+        let Search { all, link, swap, room, host, scale, limits } = search;
         let p = instant.op;
         let sum: f64 = instant.wanted.iter().map(|v| v.bytes).sum::<f64>().max(1.0);
         let latency = link.latency_seconds.0;
@@ -146,6 +151,8 @@ impl<'a> Program<'a> {
             released: all.until[..=p + 1].iter().map(|s| s / scale).collect(),
             rest: all.until[p + 1..all.until.len() - 1].iter().map(|s| (total - s) / scale).collect(),
             room: room.saturating_sub(instant.touched) as f64 / sum,
+            host: host.filter(|_| *swap).map(|host| host as f64 / sum),
+            lack: LACK,
         };
         Program {
             instant,
@@ -170,6 +177,7 @@ impl<'a> Program<'a> {
         let mut bound =
             prices.before() * frame.released[frame.released.len() - 1] - prices.memory * frame.room;
         bound += prices.after() * frame.rest.first().copied().unwrap_or_default();
+        bound -= prices.host * frame.host.unwrap_or_default();
         for &(w, price) in &prices.out {
             bound += price * frame.released[w];
             by_slot[w] += price;
@@ -182,7 +190,9 @@ impl<'a> Program<'a> {
         (1..by_deadline.len()).rev().for_each(|j| by_deadline[j - 1] += by_deadline[j]);
         let keep = |v: usize| prices.memory * self.bytes[v];
         let swap = |v: usize| {
-            by_slot[wanted[v].slot] * self.out[v] + by_deadline[wanted[v].deadline - p - 1] * self.back[v]
+            let moved = by_slot[wanted[v].slot] * self.out[v]
+                + by_deadline[wanted[v].deadline - p - 1] * self.back[v];
+            moved + prices.host * self.bytes[v]
         };
         let each: Vec<f64> = (0..wanted.len()).map(|v| keep(v).min(swap(v))).collect();
         let makers: Vec<f64> = self.again.iter().map(|s| s * prices.after()).collect();
@@ -207,11 +217,12 @@ impl<'a> Program<'a> {
         let wanted = &self.instant.wanted;
         let mut out = vec![0.0; self.frame.released.len()];
         let mut back = vec![0.0; self.frame.rest.len()];
-        let mut bytes = 0.0;
+        let (mut bytes, mut hosted) = (0.0, 0.0);
         for (v, kept) in choice.kept.iter().enumerate() {
             match kept {
                 Some(true) => bytes += self.bytes[v],
                 Some(false) => {
+                    hosted += self.bytes[v];
                     out[wanted[v].slot] += self.out[v];
                     back[wanted[v].deadline - self.instant.op - 1] += self.back[v];
                 }
@@ -221,7 +232,7 @@ impl<'a> Program<'a> {
         (1..out.len()).rev().for_each(|w| out[w - 1] += out[w]);
         (1..back.len()).for_each(|j| back[j] += back[j - 1]);
         let again = self.again.iter().zip(&choice.again).filter(|(_, again)| **again).map(|(s, _)| s).sum();
-        Column { kept: bytes, out, back, again, choice }
+        Column { kept: bytes, hosted, out, back, again, choice }
     }
 
     /// Looks for the best prices, as long as they may give more than `enough`, from columns like those that are known. Gives
@@ -296,6 +307,8 @@ struct Search<'a> {
     swap: bool,
     /// The bytes of the budget that are not resident.
     room: u64,
+    /// What may be swapped, in bytes; none for any number of them.
+    host: Option<u64>,
     /// What seconds are divided by.
     scale: f64,
     limits: &'a Limits<'a>,
@@ -307,7 +320,17 @@ impl<'a> Search<'a> {
         let total = all.until[all.until.len() - 1];
         let room = budget.saturating_sub(trace.resident_bytes).0;
         // Of less than this nothing can be divided, and nothing need be.
-        Search { all, link, swap: allow.swap, room, scale: if total > 1e-200 { total } else { 1.0 }, limits }
+        let (host, scale) = (allow.host.map(|host| host.0), if total > 1e-200 { total } else { 1.0 });
+        Search { all, link, swap: allow.swap, room, host, scale, limits }
+    }
+
+    /// No program that has a solution has a larger minimum: all ops twice and, where something is swapped, everything each way.
+    fn most(&self) -> f64 {
+        let bytes: f64 = self.all.values.iter().map(|value| value.bytes as f64).sum();
+        let rates = [self.link.offload_bytes_per_second, self.link.prefetch_bytes_per_second];
+        let latency = 2.0 * self.link.latency_seconds.0 * self.all.values.len() as f64;
+        let moved = rates.iter().map(|rate| bytes / rate.0).sum::<f64>() + latency;
+        2.0 * self.all.until[self.all.seconds.len()] + if self.swap { moved } else { 0.0 }
     }
 
     /// Whether much of what is wanted after an op can only be swapped, as weights: then several instants say more than one.
@@ -364,9 +387,9 @@ pub(super) fn bound(
 ) -> Seconds {
     let search = Search::new(trace, budget, link, allow, limits);
     let (bound, op) = search.sharpest(known);
-    let twice = 2.0 * search.all.until[search.all.seconds.len()];
-    // Beyond that no schedule that swaps nothing fits.
-    let one = known.0.max(if allow.swap { bound * search.scale } else { (bound * search.scale).min(twice) });
+    let short = !allow.swap || allow.host.is_some();
+    // Beyond that no schedule fits.
+    let one = known.0.max((bound * search.scale).min(if short { search.most() } else { f64::INFINITY }));
     let Search { all, room, .. } = &search;
     let question = Question { all, link, swap: allow.swap, room: *room, known: one };
     let worth = allow.recompute && one > 0.0 && one.is_finite() && (!allow.swap || search.is_fixed(op));

@@ -5,7 +5,7 @@ use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, con
 use plimsoll_ir::testing::{Random, random_trace};
 use plimsoll_ir::{BytesPerSecond, OpId};
 
-const BOTH: Allow = Allow { recompute: true, swap: true, pieces: true };
+const BOTH: Allow = Allow::ALL;
 const SWAP: Allow = Allow { recompute: false, ..BOTH };
 const AGAIN: Allow = Allow { swap: false, ..BOTH };
 const ENDLESS: Limits<'_> = Limits { evaluations: None, expired: None };

@@ -13,6 +13,8 @@ use super::simplex::Tableau;
 pub(super) struct Column {
     /// Bytes on the device at the end of p.
     pub kept: f64,
+    /// Bytes that are swapped.
+    pub hosted: f64,
     /// By slot: the seconds that the offload stream needs for what is written at or after it.
     pub out: Vec<f64>,
     /// By op after p: the seconds that the prefetch stream needs for what is wanted at or before it.
@@ -39,6 +41,9 @@ pub(super) struct Frame {
     pub rest: Vec<f64>,
     /// Bytes that may be kept.
     pub room: f64,
+    /// Bytes that may be swapped, where that is limited, and what each above that costs.
+    pub host: Option<f64>,
+    pub lack: f64,
 }
 
 /// What a unit of everything that is short costs, in seconds.
@@ -49,6 +54,8 @@ pub(super) struct Prices {
     pub back: Vec<(usize, f64)>,
     /// Of a byte kept.
     pub memory: f64,
+    /// Of a byte swapped, where these are limited.
+    pub host: f64,
 }
 
 impl Prices {
@@ -80,11 +87,12 @@ pub(super) struct Mixture {
     pub prices: Prices,
 }
 
-/// With the rows so far: by column its fraction, T1, T2, the prices.
+/// With the rows so far: by column its fraction, T1, T2, what is paid for what the host lacks, the prices.
 struct Solution {
     parts: Vec<f64>,
     before: f64,
     after: f64,
+    lack: f64,
     prices: Prices,
 }
 
@@ -122,14 +130,14 @@ impl Master {
     /// where numbers are too far apart to tell.
     pub fn mixture(&mut self, frame: &Frame) -> Option<Mixture> {
         loop {
-            let Solution { parts, before, after, prices } = self.solve(frame)?;
+            let Solution { parts, before, after, lack, prices } = self.solve(frame)?;
             let used: Vec<(&Column, f64)> =
                 self.columns.iter().zip(parts.iter().copied()).filter(|(_, part)| *part > 0.0).collect();
             let mix = |of: &dyn Fn(&Column) -> f64| used.iter().map(|(c, part)| part * of(c)).sum::<f64>();
             let out = frame.released.iter().enumerate().map(|(w, end)| end + mix(&|c| c.out[w]));
             let back = frame.rest.iter().enumerate().map(|(j, rest)| rest + mix(&|c| c.back[j]));
             let (out, back) = (largest(out), largest(back));
-            let cost = before.max(out.1) + after.max(back.1);
+            let cost = before.max(out.1) + after.max(back.1) + lack;
             if !(add(&mut self.out, out, before) | add(&mut self.back, back, after)) {
                 return Some(Mixture { cost, parts, prices });
             }
@@ -137,14 +145,17 @@ impl Master {
     }
 
     /// The program with the rows so far. Its variables: the columns' fractions, by how much T1 and T2 are above computing,
-    /// and the slacks of the rows but the first.
+    /// the slacks of the rows but the first, and, where the host is limited, the slack of its row and what it lacks.
     fn solve(&self, frame: &Frame) -> Option<Solution> {
         let count = self.columns.len();
         let (before, after) = (count, count + 1);
         let (memory, again, out) = (count + 2, count + 3, count + 4);
         let back = out + self.out.len();
-        let mut costs = vec![0.0; back + self.back.len()];
+        let host = back + self.back.len();
+        let lack = host + 1;
+        let mut costs = vec![0.0; host + if frame.host.is_some() { 2 } else { 0 }];
         (costs[before], costs[after]) = (1.0, 1.0);
+        costs.iter_mut().skip(lack).for_each(|cost| *cost = frame.lack);
         let mut table = Tableau::new(&costs);
         let columns = |of: &dyn Fn(&Column) -> f64| -> Vec<(usize, f64)> {
             self.columns.iter().map(of).enumerate().collect()
@@ -161,8 +172,16 @@ impl Master {
         for (i, &j) in self.back.iter().enumerate() {
             late(&|c| c.back[j], after, frame.after() - frame.rest[j], back + i);
         }
+        let host_row = frame.host.map(|room| {
+            let row = columns(&|c| c.hosted).into_iter().chain([(host, 1.0), (lack, -1.0)]);
+            table.row(row, room, host);
+            3 + self.out.len() + self.back.len()
+        });
         // Swapping everything fits, and takes as long as the row says that is broken most.
         table.pivot(0, 0);
+        if let Some(row) = host_row.filter(|row| table.right(*row) < 0.0) {
+            table.pivot(row, lack);
+        }
         let first_out = 3 + self.out.len();
         for (rows, time) in [(3..first_out, before), (first_out..first_out + self.back.len(), after)] {
             let worst = rows.min_by(|a, b| table.right(*a).total_cmp(&table.right(*b)));
@@ -174,17 +193,23 @@ impl Master {
             return None;
         }
         let price = |slack: usize| table.reduced_cost(slack).max(0.0);
+        let price_of_host = frame.host.map_or(0.0, |_| price(host));
         let rows = |rows: &[usize], first: usize| -> Vec<(usize, f64)> {
             let prices: Vec<f64> = (0..rows.len()).map(|i| price(first + i)).collect();
             let sum = prices.iter().sum::<f64>().max(1.0);
             rows.iter().copied().zip(prices).map(|(row, price)| (row, price / sum)).collect()
         };
-        let prices =
-            Prices { out: rows(&self.out, out), back: rows(&self.back, back), memory: price(memory) };
+        let prices = Prices {
+            out: rows(&self.out, out),
+            back: rows(&self.back, back),
+            memory: price(memory),
+            host: price_of_host,
+        };
         let mut parts = table.values();
+        let lack = parts.get(lack).map_or(0.0, |lacks| lacks * frame.lack);
         let (before, after) = (frame.through() + parts[before], frame.after() + parts[after]);
         parts.truncate(count);
         parts.iter_mut().for_each(|part| *part = part.clamp(0.0, 1.0));
-        Some(Solution { parts, before, after, prices })
+        Some(Solution { parts, before, after, lack, prices })
     }
 }

@@ -102,9 +102,19 @@ impl Values {
 
     /// By op: the bytes that are in use while it runs when nothing is swapped or made again, without the resident ones.
     pub fn in_use(&self) -> Vec<u64> {
+        self.in_use_of(&|_| true)
+    }
+
+    /// Whether a value can never be recomputed.
+    pub fn is_fixed(&self, value: &Value) -> bool {
+        value.slot == 0 || !self.recomputable[value.slot - 1]
+    }
+
+    /// The same; of what an op does not touch only these values count.
+    pub fn in_use_of(&self, counts: &dyn Fn(&Value) -> bool) -> Vec<u64> {
         let count = self.touched.len();
         let mut change = vec![0i128; count + 1];
-        for value in &self.values {
+        for value in self.values.iter().filter(|value| counts(value)) {
             let Some(&last) = value.readers.last() else { continue };
             let bytes = i128::from(value.bytes);
             // It is beside what the ops strictly between its writer and its last reader touch, but for its readers.

@@ -47,6 +47,9 @@ pub struct Sheet {
     pub product: &'static str,
     /// Its memory.
     pub memory: Bytes,
+    /// The host's memory, of a machine in which it is common: what there is for one such device, all of it. Where that is from
+    /// stands beside the number.
+    pub host: Bytes,
     /// Peak f32 FLOP/s, without tensor cores.
     pub f32_peak: f64,
     /// Peak TF32 FLOP/s of its tensor cores, without sparsity; none where they have no TF32.
@@ -73,6 +76,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "k40",
         product: "NVIDIA Tesla K40",
         memory: Bytes(12 * GIB),
+        // Layrub §5.1: the machine of its K40M has 256 GB.
+        host: Bytes(256 * GIB),
         f32_peak: 4.29 * TERA,
         tf32_peak: None,
         bandwidth: 288.0 * GB,
@@ -85,6 +90,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "m40",
         product: "NVIDIA Tesla M40 24 GB",
         memory: Bytes(24 * GIB),
+        // AccUDNN §6.1: 128 GB beside each M40.
+        host: Bytes(128 * GIB),
         f32_peak: 6.84 * TERA,
         tf32_peak: None,
         bandwidth: 288.0 * GB,
@@ -97,6 +104,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "gtx1080ti",
         product: "NVIDIA GeForce GTX 1080 Ti",
         memory: Bytes(11 * GIB),
+        // assumed: a workstation of its time.
+        host: Bytes(64 * GIB),
         f32_peak: 11.34 * TERA,
         tf32_peak: None,
         bandwidth: 484.0 * GB,
@@ -109,6 +118,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "v100",
         product: "NVIDIA Tesla V100 PCIe 16 GB",
         memory: Bytes(16 * GIB),
+        // AWS p3.2xlarge: 61 GiB beside one V100.
+        host: Bytes(61 * GIB),
         f32_peak: 14.0 * TERA,
         tf32_peak: None,
         bandwidth: 900.0 * GB,
@@ -121,6 +132,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "a100-40gb",
         product: "NVIDIA A100 40 GB PCIe",
         memory: Bytes(40 * GIB),
+        // AWS p4d.24xlarge: 1,152 GiB beside eight A100.
+        host: Bytes(144 * GIB),
         f32_peak: 19.5 * TERA,
         tf32_peak: Some(156.0 * TERA),
         bandwidth: 1555.0 * GB,
@@ -133,6 +146,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "rtx4090",
         product: "NVIDIA GeForce RTX 4090",
         memory: Bytes(24 * GIB),
+        // assumed: a workstation of its time.
+        host: Bytes(64 * GIB),
         f32_peak: 82.6 * TERA,
         tf32_peak: Some(82.6 * TERA),
         bandwidth: 1008.0 * GB,
@@ -145,6 +160,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "h100",
         product: "NVIDIA H100 SXM5 80 GB",
         memory: Bytes(80 * GIB),
+        // AWS p5.48xlarge: 2 TiB beside eight H100.
+        host: Bytes(256 * GIB),
         f32_peak: 67.0 * TERA,
         tf32_peak: Some(494.5 * TERA),
         bandwidth: 3350.0 * GB,
@@ -157,6 +174,8 @@ pub const SHEETS: [Sheet; 8] = [
         name: "h200",
         product: "NVIDIA H200 SXM 141 GB",
         memory: Bytes(141_000_000_000),
+        // AWS p5e.48xlarge: 2 TiB beside eight H200.
+        host: Bytes(256 * GIB),
         f32_peak: 67.0 * TERA,
         tf32_peak: Some(494.5 * TERA),
         bandwidth: 4800.0 * GB,

@@ -38,7 +38,12 @@ use plimsoll_ir::{Bytes, Seconds};
 /// Runs a request's policy. The request was checked, and its budget is not below the floor.
 pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
     let pool = request.budget.0 - trace.resident_bytes.0;
+    // Those that search swap nothing where the host has no room for a byte; the others decide without a look at it.
+    let searches = matches!(request.policy, Policy::Plimsoll | Policy::Optimal);
     let Allow { swap, recompute, .. } = request.allow;
+    let swap = swap && (!searches || request.allow.hosts(1));
+    let host = request.allow.host.filter(|_| swap);
+    let request = &PlanRequest { allow: Allow { swap, host, ..request.allow }, ..*request };
     let allowed = match request.policy {
         Policy::Memonger => recompute,
         Policy::SuperNeurons => recompute && swap,

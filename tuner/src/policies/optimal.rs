@@ -10,6 +10,7 @@
 //!   make something, at first or second hand, that the op lacks. What was made again may stay for later. Once parameters
 //!   change, nothing runs again.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
+//! - What is offloaded fits the host, where that is limited.
 //! - At any time, what is on the device fits the pool: a value from the start of the command that brings it to the end of
 //!   the last that uses it there, and the workspace of what runs.
 //!
@@ -167,8 +168,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let Task { trace, request, pool, bound, .. } = *task;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
-    // Nothing runs again early in the space; and what the planner would ask of this search is asked below.
-    let without = request.without.with(Trick::Early).with(Trick::Exact);
+    // Nothing runs again early in the space.
+    let without = request.without.with(Trick::Early);
     let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {

@@ -22,12 +22,16 @@ use std::cell::Cell;
 pub fn judge_bytes(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
     let (recompute, swap) = (!choices.chance(60), !choices.chance(30));
-    let allow = Allow { recompute, swap, pieces: !choices.chance(60) };
+    let allow = Allow { recompute, swap, pieces: !choices.chance(60), host: None };
     // Time that is never up, up at once, or up after a while.
     let polls = choices.pick(&[None, None, None, Some(0), Some(1), Some(7), Some(60)]);
     let evaluations = Some(choices.pick(&[100, 1, 0, 300]));
     let seed = choices.below(4);
     let Hostile { trace, budget, link } = hostile(&mut choices);
+    let all: u128 = trace.tensors.iter().map(|tensor| u128::from(tensor.bytes.0)).sum();
+    let quarters = choices.pick(&[None, None, Some(0), Some(1), Some(4)]);
+    let host = quarters.map(|quarters| Bytes(u64::try_from(all / 4 * quarters).unwrap_or(u64::MAX)));
+    let allow = Allow { host, ..allow };
     for policy in Policy::ALL {
         let polled = Cell::new(0);
         let expired = || {
@@ -68,6 +72,8 @@ fn judge_plan(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &str)
     check(trace, schedule).unwrap_or_else(|violation| panic!("{what}: {violation}"));
     assert_eq!(schedule.budget_bytes, request.budget, "{what}");
     assert!(schedule.pool_bytes + trace.resident_bytes <= request.budget, "{what}");
+    let (host, limit) = (schedule.host_bytes(trace), request.allow.host);
+    assert!(limit.is_none_or(|limit| host <= limit), "{what}: {host} of {limit:?} on the host");
     let timeline = simulate(trace, schedule);
     assert_eq!(timeline.makespan(), *makespan, "{what}");
     assert!(timeline.peak(trace, schedule) <= schedule.pool_bytes, "{what}");
@@ -94,14 +100,16 @@ fn judge_witness(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, wh
     let at_start = trace.tensors.iter().zip(lives).filter(|(_, life)| life.is_some_and(|l| l.born.is_none()));
     let start = trace.resident_bytes + at_start.map(|(tensor, _)| tensor.bytes).sum();
     assert_eq!(witness.name, trace.ops[witness.op.index()].name, "{what}");
-    assert!(witness.needs > request.budget, "{what}: {witness}");
-    assert_eq!(witness.short_by, witness.needs - request.budget, "{what}");
+    let most = if witness.why.is_of_host() { request.allow.host } else { Some(request.budget) };
+    let most = most.unwrap_or_else(|| panic!("{what}: {witness}, and the host is not limited"));
+    assert!(witness.needs > most, "{what}: {witness}");
+    assert_eq!(witness.short_by, witness.needs - most, "{what}");
     assert!(!witness.to_string().is_empty(), "{what}");
     let hopeless = floor > request.budget || start > request.budget;
     match witness.why {
         Shortage::Floor => assert_eq!(witness.needs, memory.touched[witness.op.index()], "{what}"),
         Shortage::Start => assert_eq!(witness.needs, start, "{what}"),
-        Shortage::Policy | Shortage::Tried | Shortage::Addresses => {
+        Shortage::Policy | Shortage::Tried | Shortage::Addresses | Shortage::Host | Shortage::HostTried => {
             assert!(!hopeless, "{what}: {witness}, and no plan would");
         }
     }

@@ -1,12 +1,12 @@
 //! What every test of a plan asks of it.
 
 use plimsoll_ir::check::check;
-use plimsoll_ir::schedule::{Command, Duplex, Link, piece_of};
+use plimsoll_ir::schedule::{Command, Duplex, Link, piece_of, place_on_host};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_tuner::bound::{least_moved, unbeatable};
-use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Status, Witness, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Status, Witness, plan};
 
 /// A request with few evaluations, so that tests are quick.
 pub fn request(budget: Bytes, rate: f64, duplex: Duplex, policy: Policy) -> PlanRequest<'static> {
@@ -35,6 +35,8 @@ fn assert_valid(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &st
     check(trace, schedule).unwrap_or_else(|violation| panic!("{what}: {violation}"));
     assert_eq!(schedule.budget_bytes, request.budget, "{what}");
     assert!(schedule.pool_bytes + trace.resident_bytes <= request.budget, "{what}");
+    let (host, limit) = (schedule.host_bytes(trace), request.allow.host);
+    assert!(limit.is_none_or(|limit| host <= limit), "{what}: {host} of {limit:?} on the host");
     assert_eq!(simulate(trace, schedule).makespan(), plan.makespan, "{what}");
     assert!(plan.makespan.0 >= plan.bound.0 * (1.0 - 1e-9), "{what}: {} beats {}", plan.makespan, plan.bound);
     let transfers = schedule.commands.iter().filter_map(Command::transfer);
@@ -56,6 +58,12 @@ fn assert_valid(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &st
 fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what: &str) {
     let memory = trace.memory();
     assert_eq!(witness.name, trace.ops[witness.op.index()].name, "{what}");
+    if witness.why.is_of_host() {
+        let limit = request.allow.host.unwrap_or_else(|| panic!("{what}: the host is not limited"));
+        assert!(witness.needs > limit && request.allow.swap, "{what}: {witness}");
+        assert_eq!(witness.short_by, witness.needs - limit, "{what}");
+        return;
+    }
     assert!(witness.needs > request.budget, "{what}: {witness}");
     assert_eq!(witness.short_by, witness.needs - request.budget, "{what}");
     let floor = memory.floor().expect("a trace has an op").1;
@@ -63,17 +71,19 @@ fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what
         Shortage::Floor => assert_eq!(witness.needs, memory.touched[witness.op.index()], "{what}"),
         Shortage::Start => assert!(witness.op.index() == 0 && floor <= request.budget, "{what}"),
         Shortage::Policy | Shortage::Tried => {
-            let searched =
-                request.policy == Policy::Plimsoll && (request.allow.swap || request.allow.recompute);
+            let Allow { swap, recompute, host, .. } = request.allow;
+            let swap = swap && host.is_none_or(|host| place_on_host(1) <= host.0);
+            let searched = request.policy == Policy::Plimsoll && (swap || recompute);
             assert_eq!(witness.why == Shortage::Tried, searched, "{what}: what is not proved is not claimed");
             assert!(
-                request.policy != Policy::Plimsoll || !request.allow.swap,
+                request.policy != Policy::Plimsoll || !swap || host.is_some(),
                 "{what}: it can swap everything"
             );
             assert!(floor <= request.budget, "{what}");
             assert!(witness.needs <= memory.peak().expect("a trace has an op").1.max(floor) * 2, "{what}");
         }
         Shortage::Addresses => assert!(floor <= request.budget, "{what}"),
+        Shortage::Host | Shortage::HostTried => unreachable!("it has returned"),
     }
 }
 

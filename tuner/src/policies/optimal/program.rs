@@ -366,6 +366,29 @@ impl Program<'_> {
             self.row(constraint!(sum(&from) == takes));
             self.offloads.push(Offload { value: v, takes, end });
         }
+        self.fit_host();
+    }
+
+    /// What is offloaded fits the host: a tensor has one place there for all of its versions.
+    fn fit_host(&mut self) {
+        let space = self.space;
+        let Some(host) = space.host else { return };
+        let mut taken = Expression::from(0.0);
+        for v in 0..space.values.len() {
+            let of: Vec<Variable> = self
+                .offloads
+                .iter()
+                .filter(|o| space.versions[v] >> o.value & 1 == 1)
+                .map(|o| o.takes)
+                .collect();
+            if space.versions[v].trailing_zeros() as usize != v || of.is_empty() {
+                continue;
+            }
+            let placed = self.share();
+            of.into_iter().for_each(|takes| self.row(constraint!(takes <= placed)));
+            taken += space.on_host(1 << v) as f64 / host.max(1) as f64 * placed;
+        }
+        self.row(constraint!(taken <= 1.0));
     }
 
     /// One transfer at a time on a link; and the host keeps one version of a tensor.

@@ -11,8 +11,8 @@
 //!
 //! # What is left out, and why nothing is lost
 //!
-//! - A state for which another stands ([`Trick::Dominance`]): with the same values on the device and no less on the host,
-//!   all streams are free no later. Whatever follows the one can follow the other.
+//! - A state for which another stands ([`Trick::Dominance`]): with the same values on the device, no less on the host, and,
+//!   where the host is short, nothing offloaded that the other did not, all streams are free no later. Whatever follows the one can follow the other.
 //! - An offload that could have started before the command before it ([`Trick::Prompt`]): it needs no room, so that the
 //!   list in which it does start earlier is as good and is looked at as well. So it starts just when its stream becomes free
 //!   or its value is made. (Prefetches take room, and are tried at all times.)
@@ -89,6 +89,8 @@ struct State {
     next: u32,
     device: Set,
     host: Set,
+    /// What was ever offloaded, where the host is short.
+    placed: Set,
     /// Fetched and not read yet.
     unread: Set,
     /// The start of the last command.
@@ -158,6 +160,7 @@ impl State {
         self.now <= now
             && (0..3).all(stream)
             && other.host & !self.host == 0
+            && self.placed & !other.placed == 0
             && self.unread & !other.unread == 0
             && self.idle & !other.idle == 0
     }
@@ -253,6 +256,7 @@ impl Search<'_> {
             next: NONE,
             device: self.space.start,
             host: 0,
+            placed: 0,
             unread: 0,
             now: 0.0,
             free: [0.0; 3],
@@ -492,9 +496,14 @@ impl Search<'_> {
             if newer != 0 || late && !self.without.contains(Trick::Prompt) {
                 continue;
             }
+            let placed = if space.host.is_some() { state.placed | 1 << v } else { 0 };
+            if space.host.is_some_and(|host| space.on_host(placed) > host) {
+                continue;
+            }
             let mut next = self.begin(at, action, start.max(state.now), 0);
             // The host keeps one version.
             next.host = next.host & !space.versions[v] | 1 << v;
+            next.placed = placed;
             next.free[OFFLOAD] = next.now + space.values[v].out;
             next.busy[OFFLOAD] = v as u8;
             next.leaving[OFFLOAD] = 0;

@@ -7,7 +7,7 @@
 //! This is worked out from the trace alone, and not from what the planner uses, so that a fault there shows as a difference.
 
 use crate::plan::Allow;
-use plimsoll_ir::schedule::{Duplex, Link, Stream};
+use plimsoll_ir::schedule::{Duplex, Link, Stream, place_on_host};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, TensorId};
 
@@ -67,6 +67,8 @@ pub(super) struct Space {
     pub values: Vec<Value>,
     pub jobs: Vec<Job>,
     pub pool: u64,
+    /// What swapped tensors may take of the host's memory; none where all of them fit it.
+    pub host: Option<u64>,
     pub swap: bool,
     pub half: bool,
     /// What is on the device at the start.
@@ -131,6 +133,7 @@ impl Space {
             values: Vec::new(),
             jobs: Vec::new(),
             pool,
+            host: allow.host.map(|host| host.0),
             swap: allow.swap,
             half: link.duplex == Duplex::Half,
             start: 0,
@@ -153,6 +156,8 @@ impl Space {
             let versions = (0..space.values.len()).filter(same).fold(0, |set, u| set | 1 << u);
             space.versions.push(versions);
         }
+        let all = space.on_host(Set::MAX);
+        space.host = space.host.filter(|host| all > *host);
         space.add_stages();
         space.press = (0..space.jobs.len()).map(|q| space.press_at(q)).collect();
         space.add_worthy();
@@ -239,6 +244,13 @@ impl Space {
     /// The op that makes a value, if it may run again.
     pub fn maker_again(&self, value: usize) -> Option<usize> {
         self.values[value].maker.filter(|k| self.jobs[*k].again)
+    }
+
+    /// What the tensors of these values take of the host: of all versions of one the place is the same.
+    pub fn on_host(&self, set: Set) -> u64 {
+        let first = |v: &usize| self.versions[*v].trailing_zeros() as usize == *v;
+        let firsts = (0..self.values.len()).filter(|v| first(v) && set & self.versions[*v] != 0);
+        firsts.map(|v| place_on_host(self.values[v].bytes)).fold(0, u64::saturating_add)
     }
 
     pub fn bytes(&self, set: Set) -> u64 {

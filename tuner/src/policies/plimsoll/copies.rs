@@ -27,7 +27,7 @@
 use super::blocks::{Blocks, Folded};
 use super::search::Search;
 use super::seeds::seeds;
-use crate::plan::PlanRequest;
+use crate::plan::{Allow, PlanRequest};
 use crate::realise::Task;
 use crate::values::{Decisions, NONE, Touch, Values};
 use plimsoll_ir::Bytes;
@@ -129,7 +129,9 @@ impl Search<'_> {
     /// Plans a trace of few blocks within a pool.
     fn plan_few(&mut self, trace: &Trace, pool: u64) -> Planned {
         let budget = Bytes(pool) + trace.resident_bytes;
-        let request = PlanRequest { budget, ..*self.task.request };
+        // The host's memory is for all blocks: copies that take too much are mended.
+        let allow = Allow { host: None, ..self.task.request.allow };
+        let request = PlanRequest { budget, allow, ..*self.task.request };
         let bound = trace.ops.iter().map(|op| op.seconds).sum();
         let task = Task { trace, request: &request, pool, bound, ..*self.task };
         let values = Values::new(trace, Bytes(pool), request.allow);

@@ -10,18 +10,21 @@
 //! as well. So there a plan may be slower than one with less memory.
 
 use super::super::optimal;
-use super::search::Search;
+use super::search::{Found, Search};
 use super::{Candidates, SAME, search_all, suggested};
 use crate::bound::lower_bound_within;
 use crate::plan::{Allow, PlanError, PlanRequest};
 use crate::realise::Task;
 use crate::tricks::Trick;
-use crate::values::Values;
+use crate::values::{Decisions, Values};
 use plimsoll_ir::{Bytes, Seconds};
 
 /// A glance has such a part of the evaluations, and solves so many linear programs for seeds.
 const GLANCE: u64 = 8;
 const PROGRAMS: usize = 2;
+
+/// Where it finds nothing that fits, it looks so often.
+const GLANCES: usize = 4;
 
 /// A search whose glance ends above so many times the best plan is not worth its time.
 const NEAR: f64 = 1.05;
@@ -32,8 +35,9 @@ const SMALL: usize = 64;
 /// So many shares of the memory between floor and peak, of which those below the budget are searched.
 const SHARES: u64 = 8;
 
-/// The states of a complete search: a second or two at most.
+/// The states of a complete search: a second or two at most; and of one among fewer.
 const STATES: u64 = 200_000;
+const STATES_OF_FEWER: u64 = 20_000;
 
 /// What a search may do, and in how many bytes.
 struct Fewer {
@@ -41,18 +45,22 @@ struct Fewer {
     pool: u64,
 }
 
-/// Swapping alone and recomputing alone, where both are allowed; and on small traces less memory, the most first.
+/// Swapping alone and recomputing alone, where both are allowed.
+fn alone(allow: Allow) -> impl Iterator<Item = Allow> {
+    let alone = [Allow { recompute: false, ..allow }, Allow { swap: false, ..allow }];
+    alone.into_iter().filter(move |_| allow.swap && allow.recompute)
+}
+
+/// Those, and on small traces less memory, the most first.
 fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
     let (allow, pool) = (task.request.allow, task.pool);
-    let alone = [Allow { recompute: false, ..allow }, Allow { swap: false, ..allow }];
-    let alone = alone.into_iter().filter(|_| allow.swap && allow.recompute);
-    let mut all: Vec<Fewer> = alone.map(|allow| Fewer { allow, pool }).collect();
+    let mut all: Vec<Fewer> = alone(allow).map(|allow| Fewer { allow, pool }).collect();
     let memory = task.trace.memory();
     if let (Some((_, floor)), Some((_, peak))) = (memory.floor(), memory.peak())
         && task.trace.ops.len() <= SMALL
     {
         let resident = task.trace.resident_bytes;
-        let share = |part: u64| (floor + Bytes((peak - floor).0 * part / SHARES) - resident).0;
+        let share = |part: u64| (floor + Bytes((peak - floor).0 / SHARES * part) - resident).0;
         all.extend(
             (0..SHARES).rev().map(share).filter(|less| *less < pool).map(|pool| Fewer { allow, pool }),
         );
@@ -64,7 +72,7 @@ fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
 pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
     let (trace, limits) = (task.trace, task.request.limits);
     let PlanRequest { link, budget, .. } = *task.request;
-    let complete = task.request.uses(Trick::Exact) && search_completely(task, candidates)?;
+    let complete = task.request.uses(Trick::Exact) && search_completely(task, STATES, candidates)?;
     let small = trace.ops.len() <= SMALL;
     for Fewer { allow, pool } in all_fewer(task) {
         if limits.is_expired() || candidates.settled() || !task.request.uses(Trick::Fewer) {
@@ -78,18 +86,18 @@ pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool
         }
         search_alone(&fewer, candidates)?;
         if task.request.uses(Trick::Exact) && !complete {
-            search_completely(&fewer, candidates)?;
+            search_completely(&fewer, STATES_OF_FEWER, candidates)?;
         }
     }
     Ok(limits.is_expired())
 }
 
-/// Tells whether nothing faster is left among the plans of whole tensors.
-fn search_completely(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
+/// Looks at so many states at most. Tells whether nothing faster is left among the plans of whole tensors.
+fn search_completely(task: &Task<'_>, states: u64, candidates: &mut Candidates) -> Result<bool, PlanError> {
     if task.request.limits.is_expired() || candidates.settled() {
         return Ok(false);
     }
-    let states = task.request.limits.evaluations.map_or(STATES, |most| most.min(STATES)) as usize;
+    let states = task.request.limits.evaluations.map_or(states, |most| most.min(states)) as usize;
     let within = Seconds(candidates.fastest());
     let Some(found) = optimal::faster(&Task { within, ..*task }, states)? else { return Ok(false) };
     candidates.found.extend(found);
@@ -104,11 +112,30 @@ fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), Plan
     Ok(())
 }
 
-/// Whether a glance ends near the best plan, or finds none that fits.
-fn is_near(task: &Task<'_>, candidates: &Candidates) -> bool {
+/// What a glance at each of fewer means finds: seeds for a search among all.
+pub(super) fn glances(task: &Task<'_>) -> Vec<Decisions> {
+    let found = alone(task.request.allow).map(|allow| {
+        let request = PlanRequest { allow, ..*task.request };
+        glance(&Task { request: &request, ..*task }).decisions
+    });
+    found.collect()
+}
+
+fn glance(task: &Task<'_>) -> Found {
     let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
     let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
-    let found = Search::new(task, &values, evaluations.div_ceil(GLANCE), PROGRAMS).run();
-    let cost = &found.judged.cost;
+    let mut search = Search::new(task, &values, evaluations.div_ceil(GLANCE), PROGRAMS);
+    let mut found = search.run();
+    for _ in 1..GLANCES {
+        if found.judged.cost.overflow > 0 {
+            found = search.run();
+        }
+    }
+    found
+}
+
+/// Whether a glance ends near the best plan, or finds none that fits.
+fn is_near(task: &Task<'_>, candidates: &Candidates) -> bool {
+    let cost = glance(task).judged.cost;
     cost.overflow > 0 || cost.seconds < candidates.fastest() * NEAR
 }

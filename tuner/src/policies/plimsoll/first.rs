@@ -16,6 +16,7 @@
 //! recomputes none that the trace itself does not read again, and promises no plan: where it finds none, the others may.
 
 use super::anytime::unhurried;
+use super::host::Host;
 use super::search::Search;
 use super::seeds::{cut_chains, swap_all};
 use crate::plan::PlanError;
@@ -93,7 +94,7 @@ pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, 
         pass.leave(task.pool / part, &excess);
     }
     // What is surest to fit, with more work.
-    let surest = if request.allow.swap { swap_all(values) } else { decisions };
+    let surest = if request.allow.swap && pass.host.is_none() { swap_all(values) } else { decisions };
     pass.margins.fill(0);
     if pass.needs(&surest).is_over() {
         return Ok(None);
@@ -114,6 +115,8 @@ struct Pass<'a> {
     values: &'a Values,
     clock: Clock,
     walk: Walk,
+    /// The host, where not everything fits it.
+    host: Option<Host>,
     /// By op: the bytes that are left free for addresses.
     margins: Vec<u64>,
     /// The gaps in which a value may leave the device, those that begin first first.
@@ -159,6 +162,7 @@ impl<'a> Pass<'a> {
             values,
             clock,
             walk,
+            host: Host::new(task, values),
             margins,
             open,
             keep,
@@ -343,8 +347,8 @@ impl<'a> Pass<'a> {
             over.add(across(&self.values.gaps[*g as usize]), -self.bytes(*g));
         }
         let mut taken = self.swap_more(&mut decisions, &mut over);
-        if !self.task.request.allow.swap {
-            taken = self.recompute_more(&mut decisions, &mut over);
+        if !self.task.request.allow.swap || self.host.is_some() {
+            taken.extend(self.recompute_more(&mut decisions, &mut over));
         }
         if !split.exact {
             return decisions;
@@ -381,6 +385,9 @@ impl<'a> Pass<'a> {
         over: &mut RangeMax,
     ) -> Vec<u32> {
         let mut given_up = Vec::new();
+        if to == Choice::Swap {
+            most = most.min(self.room_on_host(decisions));
+        }
         for &g in gaps {
             if !over.is_over() {
                 break;
@@ -395,6 +402,12 @@ impl<'a> Pass<'a> {
             }
         }
         given_up
+    }
+
+    /// The bytes that the host has room for beside what is swapped.
+    fn room_on_host(&self, decisions: &Decisions) -> i64 {
+        let room = self.host.as_ref().map(|host| host.room(self.values, decisions));
+        room.and_then(|room| i64::try_from(room).ok()).unwrap_or(i64::MAX)
     }
 
     /// Gives up more where what is recomputed needs too much: by the link if it has time, else by recomputing. Where that
@@ -443,14 +456,16 @@ impl<'a> Pass<'a> {
     /// At ops that still need too much, swaps what would be recomputed for them, or else recomputes it each time anew; if
     /// there is nothing, across them.
     fn recompute_less(&self, decisions: &mut Decisions, over: &RangeMax) -> bool {
-        let mut changed = false;
+        let (mut changed, mut room) = (false, self.room_on_host(decisions));
         for reach in [false, true] {
             for &g in &self.open {
                 let (gap, choice) = (&self.values.gaps[g as usize], &mut decisions.choices[g as usize]);
                 let end = across(gap).end;
                 let ops = if reach { across(gap).start..end + 1 } else { end..end + 1 };
                 if *choice == Choice::Remake && over.max(ops) > 0 {
-                    *choice = if gap.swap { Choice::Swap } else { Choice::RemakeEach };
+                    let swap = gap.swap && self.bytes(g) <= room;
+                    room -= if swap { self.bytes(g) } else { 0 };
+                    *choice = if swap { Choice::Swap } else { Choice::RemakeEach };
                     changed = true;
                 }
             }

@@ -1,7 +1,8 @@
-//! The planner of this house: what to keep, to swap and to make again so that the iteration takes least time within the
+//! The planner of this house: what to keep, to swap and to recompute so that the iteration takes least time within the
 //! budget; of the plans that take equally long the one that moves the fewest bytes.
 //!
-//! 0. *The first plan* (`first.rs`): one pass, in milliseconds. It is the answer where time is up at once.
+//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer where time is up at once. Else:
+//!
 //! 1. *Seeds* (`seeds.rs`): that pass, the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
 //!    networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
 //! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
@@ -10,19 +11,22 @@
 //! 3. *Addresses.* The result is realised. Where it ends above the pool, the search goes on with some bytes left free at the
 //!    ops that are too high, from the seeds again where that led astray, and in the end with bytes left free at every op;
 //!    whole tensors first, then parts of them, and these chunk by chunk, where they are large beside the pool.
-//! 4. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
-//! 5. *Whole plans on the way* (`anytime.rs`), where time may be up at any moment.
+//! 4. *Fewer means* (`fewer.rs`). Where the result is far above the bound, short searches that only swap, or only recompute, give
+//!    seeds. In the end such searches are candidates; small traces are also searched with less memory, and completely.
+//! 5. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
+//! 6. *Whole plans on the way* (`anytime.rs`), where time may be up at any moment.
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
 //!
-//! What it does not do: run ops again earlier than just before the op that needs them; order transfers otherwise than by
-//! use.
+//! What it does not do: order transfers otherwise than by use; choose decisions by what addresses leave room for, other than by
+//! bytes that it leaves free.
 
 mod anytime;
 mod blocks;
 mod copies;
 mod fewer;
 mod first;
+mod host;
 mod moves;
 mod search;
 mod seeds;
@@ -49,10 +53,13 @@ const LOST: f64 = 1.03;
 const ANEW: u64 = 2;
 
 /// Where still nothing as fast as that has addresses, such parts of the pool are left free at every op, one after the other.
-const SPARE: [u64; 5] = [50, 25, 16, 11, 8];
+const SPARE: [u64; 7] = [200, 100, 50, 33, 25, 16, 8];
 
 /// After so many runs without anything that fits the search begins from what does.
 const MISSES: u32 = 4;
+
+/// After so many that miss by no less than before it ends.
+const STUCK: u32 = 7;
 
 /// So many times the usual looks at most are spent on the addresses of one plan.
 const MOST_EFFORT: u64 = 4;
@@ -106,8 +113,30 @@ const LAST: Realise = superneurons::realise;
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
 
-/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at any
+/// moment, only that.
 pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let PlanRequest { allow, anytime, .. } = *task.request;
+    let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(task) };
+    if anytime {
+        return decide_within(task);
+    }
+    let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*task.request };
+    let free = decide_within(&Task { request: &request, ..*task })?;
+    let Some(takes) = free.plan().map(|plan| plan.schedule.host_bytes(task.trace)) else { return Ok(free) };
+    if takes <= limit {
+        return Ok(free);
+    }
+    Ok(match (decide_within(task)?, task.short_of_host(takes)) {
+        (Outcome::Infeasible(short), Some(Realised::Short(free))) if free.distance() < short.distance() => {
+            Outcome::Infeasible(free)
+        }
+        (within, _) => within,
+    })
+}
+
+/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+fn decide_within(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let PlanRequest { budget, link, allow, limits, anytime, .. } = *task.request;
     let mut first = None;
     if anytime || limits.is_expired() {
@@ -214,11 +243,16 @@ impl Candidates {
             Realised::Fits(fitting) => self.found.push(fitting),
             Realised::Slow => {}
             Realised::Short(short) => {
-                if self.short.as_ref().is_none_or(|s| short.needs < s.needs) {
+                if self.short.as_ref().is_none_or(|s| short.distance() < s.distance()) {
                     self.short = Some(short);
                 }
             }
         }
+    }
+
+    /// Notes that decisions which fit the device take so much of the host.
+    fn short_of_host(&mut self, task: &Task<'_>, needs: u64) {
+        task.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer(short));
     }
 
     /// Offers what these policies do, until nothing can be better or time is up.
@@ -291,7 +325,7 @@ fn search_all(
     }
     address(task, &values, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
-    let Allow { pieces, recompute, .. } = task.request.allow;
+    let Allow { pieces, recompute, swap, .. } = task.request.allow;
     let (ops, pool) = (task.trace.ops.len() as u64, task.pool);
     let coarse = largest > pool / COARSE;
     let very = largest > pool / VERY_COARSE && ops <= FEW_OPS;
@@ -299,7 +333,7 @@ fn search_all(
     // Where ops run again, what is made whole mostly does as well as pieces.
     let poor = |candidates: &Candidates| candidates.fastest() > candidates.bound * GOOD;
     for (of_use, chunks) in [(very || coarse && !recompute, 1), (very, CHUNKS)] {
-        if pieces && (of_use || coarse && poor(candidates)) && !search.late && !candidates.settled() {
+        if pieces && swap && (of_use || coarse && poor(candidates)) && !search.late && !candidates.settled() {
             search.allow_pieces(chunks);
             address(task, &values, &mut search, candidates, runs)?;
         }
@@ -320,12 +354,23 @@ fn address(
     // What did not fit last, and how often the search came back with it.
     let mut missed: Option<Decisions> = None;
     let (mut repeats, mut anew, mut misses) = (0u32, 0, 0);
+    // The least bytes that were too many, and how many runs found no fewer.
+    let (mut overflow, mut stuck) = (u64::MAX, 0);
     for run in 0..runs {
         let (cost, tried) = tries.next(search, candidates)?;
+        let poor = cost.overflow > 0 || cost.seconds > task.bound.0 * GOOD;
+        if run == 0 && poor && task.request.uses(Trick::Fewer) {
+            search.add_seeds(fewer::glances(task));
+        }
         if cost.overflow > 0 && tries.lowest.is_infinite() {
             misses += 1;
+            stuck = if cost.overflow < overflow { 0 } else { stuck + 1 };
+            overflow = overflow.min(cost.overflow);
             if misses == MISSES {
                 search.begin_safely();
+            }
+            if stuck == STUCK {
+                return Ok(());
             }
         }
         if cost.seconds > tries.lowest * LOST && anew < ANEW && task.request.uses(Trick::Anew) {
@@ -355,7 +400,10 @@ fn address(
             break;
         }
         search.leave(task.pool / part);
-        tries.next(search, candidates)?;
+        let (cost, _) = tries.next(search, candidates)?;
+        if cost.overflow > 0 {
+            break;
+        }
     }
     Ok(())
 }
@@ -386,8 +434,11 @@ impl Tries<'_> {
         candidates: &mut Candidates,
     ) -> Result<(Cost, Tried), PlanError> {
         let found = search.run();
-        let Judged { cost, again, .. } = found.judged;
-        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, "searched");
+        let Judged { cost, again, over_host, .. } = found.judged;
+        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, over_host, "searched");
+        if let Some(host) = search.host.as_ref().filter(|_| over_host > 0 && cost.overflow == over_host) {
+            candidates.short_of_host(self.task, host.needs(over_host));
+        }
         if cost.overflow == 0 {
             self.lowest = self.lowest.min(cost.seconds);
         }

@@ -2,6 +2,7 @@
 
 use super::anytime::{self, Early};
 use super::first;
+use super::host::Host;
 use super::moves::{Change, Move};
 use super::seeds::{seeds, solutions};
 use super::{HAIR, SAME};
@@ -20,6 +21,9 @@ const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 
 
 /// What a byte that does not fit costs at first, beside one that goes over the link.
 const LENIENT: f64 = 4.0;
+
+/// Until it costs so much, a search that found nothing that fits begins anew.
+const STRICT: f64 = 256.0;
 
 /// What does not fit counts at the slot where it is most, and at every other, too, so that one of several peaks can be lowered
 /// before the rest: at so many slots together as much as at that one.
@@ -46,6 +50,8 @@ pub(super) struct Judged {
     pub cost: Cost,
     /// Seconds spent on running ops again.
     pub again: f64,
+    /// Bytes swapped that the host has no memory for.
+    pub over_host: u64,
     /// An op at which room is missing, if it is at some.
     crowded: Option<Crowded>,
 }
@@ -79,6 +85,8 @@ pub(super) struct Search<'a> {
     /// By op: the bytes that are left free for addresses.
     margins: Vec<u64>,
     clock: Clock,
+    /// The host, where not everything fits it.
+    pub host: Option<Host>,
     pub(super) random: Random,
     /// What may be changed, each move with the sum of the weights up to it.
     pub(super) moves: Vec<(f64, Move)>,
@@ -156,6 +164,7 @@ impl<'a> Search<'a> {
             trail: Trail::default(),
             margins: vec![0; values.ways.len()],
             clock: Clock::new(&task.request.link),
+            host: Host::new(task, values),
             random: Random::new(task.request.seed),
             worthy,
             kinds,
@@ -194,8 +203,12 @@ impl<'a> Search<'a> {
                 let seeds = seeds.into_iter().chain([first]);
                 let seeds = seeds.chain(self.copies.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
+                let host = self.host.as_ref();
+                let mended = |seed: &Decisions| host?.mended(self.values, seed, &self.dearness);
+                let with_mended = |seed| [mended(&seed), Some(seed)].into_iter().flatten();
+                let seeds: Vec<Decisions> = seeds.flat_map(with_mended).collect();
                 let mut seeds: Vec<Found> =
-                    seeds.map(|seed| self.found(Decisions { chunks, ..seed })).collect();
+                    seeds.into_iter().map(|seed| self.found(Decisions { chunks, ..seed })).collect();
                 let misses = |seed: &Found| self.safely && seed.judged.cost.overflow > 0;
                 seeds.sort_by(|a, b| {
                     misses(a).cmp(&misses(b)).then(self.score(&a.judged).total_cmp(&self.score(&b.judged)))
@@ -210,9 +223,11 @@ impl<'a> Search<'a> {
         };
         self.fresh = false;
         if found.judged.cost.overflow > 0 && self.task.request.uses(Trick::Strictness) {
-            // Once from the start; then from what is nearly there.
-            self.fresh = self.strictness == LENIENT;
+            // A few times from the start; then from what is nearly there.
+            self.fresh = self.strictness < STRICT;
             self.strictness *= 4.0;
+        } else {
+            self.strictness = LENIENT;
         }
         self.last = Some(found.clone());
         let cost = &found.judged.cost;
@@ -302,6 +317,12 @@ impl<'a> Search<'a> {
         found
     }
 
+    /// The next run begins from these, too.
+    pub fn add_seeds(&mut self, seeds: Vec<Decisions>) {
+        self.copies.extend(seeds);
+        self.begin_anew();
+    }
+
     /// The next run begins from the seeds, and from what the last one found.
     pub fn begin_anew(&mut self) {
         self.fresh = true;
@@ -349,11 +370,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Leaves so many bytes free at every op that does not need them itself, and begins anew.
+    /// Leaves so many bytes free at every op that does not need them itself.
     pub fn leave(&mut self, bytes: u64) {
         self.margins.fill(0);
         self.widen(&vec![bytes; self.task.trace.ops.len()], 1.0);
-        self.begin_anew();
     }
 
     /// Leaves fewer bytes free; tells whether that can be.
@@ -379,19 +399,22 @@ impl<'a> Search<'a> {
         let over = walk.course.need.iter().map(|need| need.saturating_sub(self.task.pool));
         let (overflow, excess) =
             over.fold((0, 0u64), |(most, sum), over| (over.max(most), sum.saturating_add(over)));
+        let over_host = self.host.as_mut().map_or(0, |host| host.over(self.values, walk));
+        let overflow = overflow.saturating_add(over_host);
         let least = Cost { seconds: self.fastest.max(walk.seconds), overflow, excess, ..Cost::default() };
         let again = walk.again_seconds;
-        if !ended || self.score(&Judged { cost: least, again, crowded: None }) > most {
+        if !ended || self.score(&Judged { cost: least, again, over_host, crowded: None }) > most {
             let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
-            return Judged { cost, again: 0.0, crowded: None };
+            return Judged { cost, again: 0.0, over_host, crowded: None };
         }
-        let cost = self.clock.evaluate(&walk.course, self.task.pool);
+        let mut cost = self.clock.evaluate(&walk.course, self.task.pool);
+        cost.overflow = cost.overflow.saturating_add(over_host);
         let over = self.clock.over();
         let crowded = (!over.is_empty()).then(|| {
             let run = walk.run(over[(place * over.len() as f64) as usize]);
             Crowded { op: run.serves, again: run.op != run.serves }
         });
-        Judged { cost, again, crowded }
+        Judged { cost, again, over_host, crowded }
     }
 
     fn found(&mut self, decisions: Decisions) -> Found {

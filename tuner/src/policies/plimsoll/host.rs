@@ -1,0 +1,103 @@
+//! What decisions take of the host's memory, where not everything fits it: more than there is counts as what does not fit the
+//! device does, so that the search recomputes in stead of swapping.
+//!
+//! Every tensor of which anything leaves has a place of its own on the host, for as much of it as ever leaves
+//! ([`plimsoll_ir::schedule::Schedule::host_bytes`]). What is swapped of a value is its leading part, so that the largest
+//! part counts.
+//!
+//! The planner plans without the limit first ([`super::decide`]): where that plan fits the host, a limit changes nothing. Else it
+//! plans within the limit, from all of its seeds, and from these with less swapped ([`Host::mended`]).
+//!
+//! What this file does not do: weigh what a byte of the host is worth; whatever fits is as good as anything else that does.
+
+use crate::realise::Task;
+use crate::values::{Choice, Decisions, Values};
+use crate::walk::Walk;
+use plimsoll_ir::schedule::place_on_host;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The limit, and room to count in.
+pub(super) struct Host {
+    limit: u64,
+    /// By tensor: the end of what leaves of it; 0 for what is not among `leaving`.
+    ends: Vec<u64>,
+    leaving: Vec<u32>,
+}
+
+impl Host {
+    /// None where everything that may leave fits the host, or nothing may.
+    pub fn new(task: &Task<'_>, values: &Values) -> Option<Host> {
+        let limit = task.request.allow.host?.0;
+        let tensors = &task.trace.tensors;
+        let open = values.gaps.iter().filter(|gap| gap.swap);
+        let open: BTreeSet<usize> = open.map(|gap| values.tensor[gap.value as usize].index()).collect();
+        let all = open.iter().map(|t| u128::from(place_on_host(tensors[*t].bytes.0))).sum::<u128>();
+        let (ends, leaving) = (vec![0; tensors.len()], Vec::new());
+        (all > u128::from(limit)).then_some(Host { limit, ends, leaving })
+    }
+
+    /// What leaves in a walk, in bytes of the host, beyond its limit.
+    pub fn over(&mut self, values: &Values, walk: &Walk) -> u64 {
+        for (value, end) in walk.offloads() {
+            let tensor = values.tensor[value as usize];
+            let known = &mut self.ends[tensor.index()];
+            if *known == 0 {
+                self.leaving.push(tensor.0);
+            }
+            *known = end.max(*known);
+        }
+        let ends = &mut self.ends;
+        let places = self.leaving.drain(..).map(|t| place_on_host(std::mem::take(&mut ends[t as usize])));
+        places.fold(0, u64::saturating_add).saturating_sub(self.limit)
+    }
+
+    /// What takes this much more than the limit takes of the host.
+    pub fn needs(&self, over: u64) -> u64 {
+        self.limit.saturating_add(over)
+    }
+
+    /// What decisions leave of the limit, in bytes.
+    pub fn room(&self, values: &Values, decisions: &Decisions) -> u64 {
+        let taken =
+            places(values, decisions).values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        self.limit.saturating_sub(taken)
+    }
+
+    /// Decisions that swap no more than fits the host. What costs the fewest seconds a byte to recompute is recomputed in stead,
+    /// then, as far as that is not enough, what cannot be is kept. None where they fit as they are.
+    pub fn mended(&self, values: &Values, decisions: &Decisions, dearness: &[f64]) -> Option<Decisions> {
+        let places = places(values, decisions);
+        let mut bytes = places.values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
+        if bytes <= self.limit {
+            return None;
+        }
+        let fixed = |gaps: &[usize]| gaps.iter().any(|g| !values.gaps[*g].remake);
+        let dear =
+            |gaps: &[usize]| gaps.iter().map(|g| dearness[values.gaps[*g].value as usize]).sum::<f64>();
+        let with_price = |(place, gaps): (u64, Vec<usize>)| (fixed(&gaps), dear(&gaps), place, gaps);
+        let mut places: Vec<(bool, f64, u64, Vec<usize>)> = places.into_values().map(with_price).collect();
+        places.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let mut mended = decisions.clone();
+        for (fixed, _, place, gaps) in places {
+            if bytes <= self.limit {
+                break;
+            }
+            bytes -= place;
+            let choice = if fixed { Choice::Keep } else { Choice::Remake };
+            gaps.into_iter().for_each(|g| mended.choices[g] = choice);
+        }
+        Some(mended)
+    }
+}
+
+/// By tensor: what it takes on the host, and the gaps in which it is swapped; of those that ever are.
+fn places(values: &Values, decisions: &Decisions) -> BTreeMap<u32, (u64, Vec<usize>)> {
+    let mut places: BTreeMap<u32, (u64, Vec<usize>)> = BTreeMap::new();
+    for (g, gap) in values.gaps.iter().enumerate().filter(|(g, _)| decisions.choices[*g] == Choice::Swap) {
+        let (place, gaps) = places.entry(values.tensor[gap.value as usize].0).or_default();
+        let part = values.part(gap.value, decisions.parts[gap.value as usize]);
+        *place = place_on_host(part).max(*place);
+        gaps.push(g);
+    }
+    places
+}

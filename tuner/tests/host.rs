@@ -1,0 +1,271 @@
+//! Plans within a limit of the host's memory: none takes more, what is found without a limit that it keeps is found with it, what is refused
+//! names the bytes, and what is said to be needed is.
+//!
+//! What this file does not do: ask how near the optimum such plans are, but on traces small enough for `optimal`.
+
+mod common;
+
+use common::{planned, request};
+use plimsoll_ir::schedule::{Duplex, place_on_host};
+use plimsoll_ir::testing::{chain_trace, random_trace_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_tuner::bound::lower_bound;
+use plimsoll_tuner::policies::optimal::{least, least_by_program};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Trick, Witness, plan};
+
+/// Tensors are so many times larger than the random ones, so that neither addresses nor places on the host cost much.
+const GRAIN: u64 = 4096;
+
+/// Bytes a second, each way.
+const RATE: f64 = 1e3 * GRAIN as f64;
+
+fn trace_of(ops: u64, seed: u64) -> Trace {
+    let mut trace = random_trace_of(ops as usize, seed);
+    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
+    for op in &mut trace.ops {
+        op.workspace_bytes = op.workspace_bytes * GRAIN;
+        op.alternatives.iter_mut().for_each(|way| way.workspace_bytes = way.workspace_bytes * GRAIN);
+    }
+    trace
+}
+
+/// A budget so many quarters of the way from floor to peak.
+fn budget(trace: &Trace, quarters: u64) -> Bytes {
+    let memory = trace.memory();
+    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+    floor + Bytes((peak - floor).0 * quarters / 4)
+}
+
+/// Traces, each at a budget where something has to leave.
+fn cases(count: u64, ops: u64) -> impl Iterator<Item = (u64, Trace, Bytes)> {
+    (0..count).map(move |seed| {
+        let trace = trace_of(ops + 4 * seed, seed);
+        let budget = budget(&trace, 1 + seed % 3);
+        (seed, trace, budget)
+    })
+}
+
+/// Plans within so much of the host.
+fn within(trace: &Trace, free: &PlanRequest<'_>, host: Option<Bytes>) -> Result<Plan, Witness> {
+    planned(trace, &PlanRequest { allow: Allow { host, ..free.allow }, ..*free })
+}
+
+#[test]
+fn no_plan_takes_more_of_the_host_than_there_is() {
+    let (mut kept, mut refused) = (0, 0);
+    for (seed, trace, budget) in cases(10, 24) {
+        for policy in Policy::ALL {
+            let free = request(budget, RATE, Duplex::Full, policy);
+            let Ok(plain) = within(&trace, &free, None) else { continue };
+            let takes = plain.schedule.host_bytes(&trace);
+            let what = format!("{policy} of {seed}");
+            // A limit that it keeps changes nothing.
+            assert_eq!(within(&trace, &free, Some(takes)), Ok(plain), "{what} within {takes}");
+            for limit in [Bytes(0), Bytes(takes.0 / 2), Bytes(takes.0.saturating_sub(1))] {
+                match within(&trace, &free, Some(limit)) {
+                    Ok(_) => kept += usize::from(takes > Bytes::ZERO),
+                    // What decides without a look at the host is refused for what it decided.
+                    Err(short) if policy != Policy::Plimsoll && short.why == Shortage::HostTried => {
+                        assert_eq!(short.needs, takes, "{what} within {limit}: {short}");
+                        refused += 1;
+                    }
+                    Err(short) => assert!(
+                        short.why == Shortage::Host || policy == Policy::Plimsoll,
+                        "{what} within {limit}: {short}"
+                    ),
+                }
+            }
+        }
+    }
+    assert!(kept > 10 && refused > 50, "{kept} plans, {refused} refusals");
+}
+
+/// A host without memory is no swapping.
+#[test]
+fn without_host_memory_nothing_is_swapped() {
+    for (seed, trace, budget) in cases(12, 30) {
+        let free = request(budget, RATE, Duplex::Full, Policy::Plimsoll);
+        let none = within(&trace, &free, Some(Bytes::ZERO));
+        let allow = Allow { swap: false, ..Allow::ALL };
+        let no_swap = planned(&trace, &PlanRequest { allow, ..free });
+        match (none, no_swap) {
+            (Ok(none), no_swap) => assert_eq!(Ok(none), no_swap, "{seed}"),
+            (Err(_), no_swap) => assert!(no_swap.is_err(), "{seed}"),
+        }
+    }
+}
+
+/// What is proved to be needed is in every plan, of whatever policy, and less is refused before anything is searched.
+#[test]
+fn what_is_proved_to_be_needed_is_taken_by_every_plan() {
+    let (mut proved, mut tight) = (0, 0);
+    for (seed, trace, budget) in cases(16, 16) {
+        for recompute in [false, true] {
+            let mut free = request(budget, RATE, Duplex::Full, Policy::Plimsoll);
+            free.allow.recompute = recompute;
+            let Err(short) = within(&trace, &free, Some(Bytes::ZERO)) else { continue };
+            if short.why != Shortage::Host {
+                continue;
+            }
+            proved += 1;
+            let needs = short.needs;
+            let one_less = within(&trace, &free, Some(needs - Bytes(1))).expect_err("it is proved");
+            assert_eq!((one_less.why, one_less.short_by), (Shortage::Host, Bytes(1)), "{seed}");
+            for policy in Policy::ALL {
+                if let Ok(plan) = within(&trace, &PlanRequest { policy, ..free }, None) {
+                    let takes = plan.schedule.host_bytes(&trace);
+                    assert!(takes >= needs, "{policy} of {seed}: {takes}, and {needs} are said to be needed");
+                }
+            }
+            let most = within(&trace, &free, None).map(|plan| plan.schedule.host_bytes(&trace));
+            let half = most.map_or(needs, |most| Bytes(needs.0.midpoint(most.0)));
+            tight += usize::from(within(&trace, &free, Some(half)).is_ok());
+        }
+    }
+    assert!(proved > 10 && tight > 5, "{proved} proofs, {tight} plans between them and what is free");
+}
+
+/// A chain by hand: swapping alone, at the peak's end what does not fit has to be on the host.
+#[test]
+fn a_chain_needs_what_it_cannot_keep() {
+    let trace = chain_trace(6);
+    let (budget, peak) = (budget(&trace, 2), trace.memory().peak().expect("an op"));
+    let mut free = request(budget, RATE, Duplex::Full, Policy::Plimsoll);
+    free.allow.recompute = false;
+    let short = within(&trace, &free, Some(Bytes::ZERO)).expect_err("it does not fit");
+    assert_eq!((short.why, short.needs), (Shortage::Host, peak.1 - budget));
+    let says = short.to_string();
+    assert!(says.contains(&format!("{}", short.needs)) && says.contains("host"), "{says}");
+    let enough = within(&trace, &free, None).expect("all of it may leave").schedule.host_bytes(&trace);
+    let plan = within(&trace, &free, Some(enough)).expect("a limit of what it takes is enough");
+    assert!(plan.schedule.host_bytes(&trace) >= short.needs);
+}
+
+/// Where the host is short the planner recomputes: no memory of the host is a plan without swapping, and a little of it is no worse.
+#[test]
+fn the_planner_recomputes_where_the_host_is_too_small() {
+    let (mut found, mut faster) = (0, 0);
+    for (seed, mut trace, budget) in cases(12, 30) {
+        trace.ops.iter_mut().for_each(|op| op.recomputable = true);
+        let free = request(budget, RATE, Duplex::Full, Policy::Plimsoll);
+        let allow = Allow { swap: false, ..Allow::ALL };
+        let Ok(without) = planned(&trace, &PlanRequest { allow, ..free }) else { continue };
+        let plain = within(&trace, &free, None).unwrap_or_else(|short| panic!("{seed}: {short}"));
+        let some = Bytes(plain.schedule.host_bytes(&trace).0 / 2);
+        let ours = within(&trace, &free, Some(some)).unwrap_or_else(|short| panic!("{seed}: {short}"));
+        assert!(ours.makespan.0 <= without.makespan.0 * 1.001, "{seed} within {some}");
+        found += 1;
+        faster += usize::from(ours.makespan.0 < without.makespan.0 * 0.999);
+    }
+    assert!(found > 5 && faster > 1, "{found} of 12, {faster} are faster with some of the host's memory");
+}
+
+/// When time is up at once, or on the way, the limit holds as well.
+#[test]
+fn a_plan_in_no_time_keeps_the_limit() {
+    let mut found = 0;
+    for (_, trace, budget) in cases(16, 30) {
+        let free = request(budget, RATE, Duplex::Full, Policy::Plimsoll);
+        let Ok(plain) = within(&trace, &free, None) else { continue };
+        let host = Some(Bytes(plain.schedule.host_bytes(&trace).0 / 2));
+        for polls in [0, 3, 40, 400] {
+            let polled = std::cell::Cell::new(0);
+            let expired = || {
+                polled.set(polled.get() + 1);
+                polled.get() > polls
+            };
+            let limits = Limits { expired: Some(&expired), ..free.limits };
+            let made = within(&trace, &PlanRequest { limits, anytime: true, ..free }, host);
+            found += usize::from(made.is_ok());
+        }
+    }
+    assert!(found > 20, "{found} of 64 at most");
+}
+
+/// The optimum within a limit: found in two ways, no faster than that without one, and the planner's plan is none that is faster.
+#[test]
+fn the_optimum_keeps_the_limit() {
+    let (mut agree, mut slower) = (0, 0);
+    for seed in 0..60 {
+        let trace = trace_of(4 + seed % 5, seed);
+        let mut free = request(budget(&trace, 1), 0.6 * RATE, Duplex::Full, Policy::Optimal);
+        free.limits.evaluations = None;
+        (free.allow.pieces, free.allow.recompute) = (false, seed % 2 == 0);
+        let Ok(plain) = within(&trace, &free, None) else { continue };
+        let takes = plain.schedule.host_bytes(&trace);
+        if takes == Bytes::ZERO {
+            continue;
+        }
+        for host in [takes, Bytes(takes.0 - 1), Bytes(takes.0 / 2)] {
+            let asked = PlanRequest { allow: Allow { host: Some(host), ..free.allow }, ..free };
+            // Nothing runs again early in the optimal policy's space.
+            let without = [Trick::Early].into_iter().collect();
+            let ours = planned(&trace, &PlanRequest { policy: Policy::Plimsoll, without, ..asked });
+            let best = planned(&trace, &asked);
+            if let Ok(best) = &best {
+                assert!(best.makespan.0 >= plain.makespan.0 * (1.0 - 1e-9), "{seed}");
+                assert!(host < takes || best.makespan <= plain.makespan, "{seed}");
+                slower += usize::from(best.makespan > plain.makespan);
+                assert!(ours.is_err() || ours.is_ok_and(|ours| best.makespan <= ours.makespan), "{seed}");
+            }
+            let found = least(&trace, &asked, Seconds(f64::INFINITY)).expect("it is small");
+            let latest = found.map_or(f64::INFINITY, |found| found.seconds.0 * 1.1);
+            let solved = least_by_program(&trace, &asked, Seconds(latest), 60).expect("it is small");
+            let what = format!("{seed} within {host} of {takes}: {found:?}, {solved:?}");
+            match (found, solved) {
+                (_, Some(solved)) if !solved.reached => {}
+                (None, None) => {
+                    assert!(best.is_err(), "{what}");
+                    agree += 1;
+                }
+                (Some(found), Some(solved)) => {
+                    assert!((found.seconds / solved.seconds - 1.0).abs() < 1e-5, "{what}");
+                    agree += 1;
+                }
+                _ => panic!("{what}"),
+            }
+        }
+    }
+    assert!(agree > 20 && slower > 5, "{agree} agree, {slower} are slower for it");
+}
+
+/// The bound knows the limit: it rises as the host shrinks, to no more than what holds without swapping.
+#[test]
+fn the_bound_rises_as_the_host_shrinks() {
+    let mut sharper = 0;
+    for (seed, mut trace, budget) in cases(20, 16) {
+        trace.ops.iter_mut().for_each(|op| op.recomputable = true);
+        let link = request(budget, RATE, Duplex::Full, Policy::Plimsoll).link;
+        let bound = |allow: Allow| lower_bound(&trace, budget, &link, allow).0;
+        let all: u64 = trace.tensors.iter().map(|tensor| tensor.bytes.0).sum();
+        let hosts = [all, all / 4, all / 8, all / 16, 0];
+        let free = bound(Allow::ALL);
+        let bounds = hosts.map(|host| bound(Allow { host: Some(Bytes(host)), ..Allow::ALL }));
+        let what = format!("{seed}: {free} without a limit, {bounds:?}");
+        assert!((bounds[0] / free - 1.0).abs() < 1e-4, "{what}");
+        assert!(bounds.is_sorted_by(|a, b| a <= &(b * (1.0 + 1e-4))), "{what}");
+        let none = bound(Allow { swap: false, ..Allow::ALL });
+        // Twice what all ops take says that nothing fits without swapping.
+        let fits = none < 1.99 * trace.fastest_seconds().0;
+        assert!(!fits || bounds[4] <= none * (1.0 + 1e-4), "{what}, {none} without swapping");
+        sharper += usize::from(bounds[4] > free * 1.01);
+    }
+    assert!(sharper > 5, "{sharper} of 20");
+}
+
+/// A place on the host is as large as what is ever there of a tensor, in whole units.
+#[test]
+fn places_are_whole_units() {
+    assert_eq!([0, 1, 256, 257].map(place_on_host), [0, 256, 256, 512]);
+    assert_eq!(place_on_host(u64::MAX), u64::MAX);
+    let trace = chain_trace(4);
+    let free = request(budget(&trace, 2), RATE, Duplex::Full, Policy::Naive);
+    let Ok(Outcome::Planned(made)) = plan(&trace, &free) else { panic!("naive has a plan") };
+    let host = made.schedule.host_bytes(&trace);
+    assert!(
+        host > Bytes::ZERO && host.0.is_multiple_of(256) && host.0 * 2 >= made.moved.0,
+        "{host} of {}",
+        made.moved
+    );
+}
