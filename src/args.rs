@@ -1,4 +1,5 @@
 //! The command line's words: one struct a verb, and the groups of options that verbs share.
+//!
 //! Help texts are these doc comments. What is not built yet is not here.
 
 mod values;

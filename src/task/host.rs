@@ -61,7 +61,7 @@ impl Task {
         }
     }
 
-    /// What swapped tensors may take of the host's memory: what was said, else [`HOST_SHARE`] of the machine's. None for any
+    /// What swapped tensors may take of the host's memory: what was said, else 70 % of the machine's. None for any
     /// number of bytes: in a file, or where nothing is known.
     pub fn host_limit(&self) -> Option<Bytes> {
         self.host_memory.or_else(|| Some(Size::Share(HOST_SHARE).of(self.machine_memory()?)))

@@ -1,33 +1,23 @@
 //! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random
 //! traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces.
 
+#[path = "common/coarse.rs"]
+mod coarse;
 mod common;
 
+use coarse::coarse_trace_of;
 use common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::testing::{Random, random_trace_of};
+use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::Trace;
 use plimsoll_tuner::{Allow, PlanRequest, Policy};
-
-/// Tensors are so many times larger than the random ones, so that aligning addresses costs nothing.
-const GRAIN: u64 = 4096;
 
 /// What counts as worse.
 const WORSE: f64 = 1.001;
 
 /// The seconds that the link takes for all tensors once, over those of all ops.
 const LINKS: [f64; 5] = [0.2, 0.7, 2.0, 6.0, 20.0];
-
-fn trace_of(seed: u64) -> Trace {
-    let mut trace = random_trace_of(4 + Random::new(seed).below(17) as usize, seed);
-    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
-    for op in &mut trace.ops {
-        op.workspace_bytes = op.workspace_bytes * GRAIN;
-        op.alternatives.iter_mut().for_each(|way| way.workspace_bytes = way.workspace_bytes * GRAIN);
-    }
-    trace
-}
 
 /// A request at so many eighths of the way from floor to peak.
 fn request_of(trace: &Trace, seed: u64, eighths: u64, allow: Allow) -> PlanRequest<'static> {
@@ -81,7 +71,7 @@ fn more_means_are_no_worse_and_the_optimum_is_near() {
     let mut less = Ratios::new("over less memory");
     let mut best = Ratios::new("over the optimal policy");
     for seed in 0..count {
-        let trace = trace_of(seed);
+        let trace = coarse_trace_of(4 + Random::new(seed).below(17), seed);
         let eighths = seed % 5;
         let all = Allow::default();
         let Ok(free) = planned(&trace, &request_of(&trace, seed, eighths, all)) else { continue };

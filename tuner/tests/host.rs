@@ -3,32 +3,22 @@
 //!
 //! What this file does not do: ask how near the optimum such plans are, but on traces small enough for `optimal`.
 
+#[path = "common/coarse.rs"]
+mod coarse;
 mod common;
 
+use coarse::{GRAIN, coarse_trace_of};
 use common::{planned, request};
 use plimsoll_ir::schedule::{Duplex, place_on_host};
-use plimsoll_ir::testing::{chain_trace, random_trace_of};
+use plimsoll_ir::testing::chain_trace;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound;
 use plimsoll_tuner::policies::optimal::{least, least_by_program};
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Trick, Witness, plan};
 
-/// Tensors are so many times larger than the random ones, so that neither addresses nor places on the host cost much.
-const GRAIN: u64 = 4096;
-
 /// Bytes a second, each way.
 const RATE: f64 = 1e3 * GRAIN as f64;
-
-fn trace_of(ops: u64, seed: u64) -> Trace {
-    let mut trace = random_trace_of(ops as usize, seed);
-    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
-    for op in &mut trace.ops {
-        op.workspace_bytes = op.workspace_bytes * GRAIN;
-        op.alternatives.iter_mut().for_each(|way| way.workspace_bytes = way.workspace_bytes * GRAIN);
-    }
-    trace
-}
 
 /// A budget so many quarters of the way from floor to peak.
 fn budget(trace: &Trace, quarters: u64) -> Bytes {
@@ -40,7 +30,7 @@ fn budget(trace: &Trace, quarters: u64) -> Bytes {
 /// Traces, each at a budget where something has to leave.
 fn cases(count: u64, ops: u64) -> impl Iterator<Item = (u64, Trace, Bytes)> {
     (0..count).map(move |seed| {
-        let trace = trace_of(ops + 4 * seed, seed);
+        let trace = coarse_trace_of(ops + 4 * seed, seed);
         let budget = budget(&trace, 1 + seed % 3);
         (seed, trace, budget)
     })
@@ -188,7 +178,7 @@ fn a_plan_in_no_time_keeps_the_limit() {
 fn the_optimum_keeps_the_limit() {
     let (mut agree, mut slower) = (0, 0);
     for seed in 0..60 {
-        let trace = trace_of(4 + seed % 5, seed);
+        let trace = coarse_trace_of(4 + seed % 5, seed);
         let mut free = request(budget(&trace, 1), 0.6 * RATE, Duplex::Full, Policy::Optimal);
         free.limits.evaluations = None;
         (free.allow.pieces, free.allow.recompute) = (false, seed % 2 == 0);

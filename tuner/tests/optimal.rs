@@ -3,35 +3,24 @@
 //! `optimal` looks for the fastest iteration of whole tensors by going through the orders of commands; a mixed-integer
 //! program says the same space in rows. They share what a trace is made of and nothing else, and must agree.
 
+#[path = "common/coarse.rs"]
+mod coarse;
 mod common;
 
+use coarse::{GRAIN, coarse_trace_of};
 use common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::testing::{Random, random_trace_of};
+use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::policies::optimal::{Least, MOST_OPS, least, least_by_program};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick, plan};
-
-/// Tensors are so many times larger than the random ones, and the link faster, so that aligning addresses costs nothing.
-const GRAIN: u64 = 4096;
 
 /// Whole tensors are swapped, and ops run again.
 const HYBRID: Allow = Allow { pieces: false, ..Allow::ALL };
 
 /// Whole tensors are swapped.
 const SWAP: Allow = Allow { recompute: false, ..HYBRID };
-
-/// A trace of so many ops.
-fn small_trace(ops: u64, seed: u64) -> Trace {
-    let mut trace = random_trace_of(ops as usize, seed);
-    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
-    for op in &mut trace.ops {
-        op.workspace_bytes = op.workspace_bytes * GRAIN;
-        op.alternatives.iter_mut().for_each(|way| way.workspace_bytes = way.workspace_bytes * GRAIN);
-    }
-    trace
-}
 
 /// A request at a budget between floor and the middle between floor and peak.
 fn small_request(trace: &Trace, seed: u64, allow: Allow) -> PlanRequest<'static> {
@@ -57,7 +46,7 @@ fn mean_ratio(name: &str, allow: Allow, most_ops: u64, count: usize) -> f64 {
         if ratios.len() == count {
             break;
         }
-        let trace = small_trace(4 + Random::new(seed).below(most_ops - 3), seed);
+        let trace = coarse_trace_of(4 + Random::new(seed).below(most_ops - 3), seed);
         let request = small_request(&trace, seed, allow);
         let Ok(plan) = planned(&trace, &request) else {
             without += 1;
@@ -102,7 +91,7 @@ fn plimsoll_is_never_better_than_the_optimum_and_seldom_worse() {
 fn agree(allow: Allow, ops: std::ops::Range<u64>, seeds: u64, most_choices: usize) -> usize {
     let mut same = 0;
     for seed in 0..seeds {
-        let trace = small_trace(ops.start + seed % (ops.end - ops.start), seed);
+        let trace = coarse_trace_of(ops.start + seed % (ops.end - ops.start), seed);
         let request = small_request(&trace, seed, allow);
         let searched = least(&trace, &request, Seconds(f64::INFINITY)).expect("it is small");
         let within = searched.map_or(f64::INFINITY, |least| least.seconds.0 * 1.1);
@@ -136,7 +125,7 @@ fn search_and_program_agree_on_running_again() {
 fn plans_are_valid_and_no_slower_than_the_planners() {
     let mut proved = 0;
     for seed in 0..80 {
-        let trace = small_trace(4 + seed % 6, seed);
+        let trace = coarse_trace_of(4 + seed % 6, seed);
         let allow = [SWAP, HYBRID][(seed % 2) as usize];
         let mut request = small_request(&trace, seed, allow);
         let ours = planned(&trace, &request);
@@ -157,11 +146,11 @@ fn plans_are_valid_and_no_slower_than_the_planners() {
 
 #[test]
 fn large_traces_are_refused_and_time_is_kept() {
-    let trace = small_trace(MOST_OPS as u64 + 1, 3);
+    let trace = coarse_trace_of(MOST_OPS as u64 + 1, 3);
     let mut request = small_request(&trace, 1, HYBRID);
     request.policy = Policy::Optimal;
     assert!(matches!(plan(&trace, &request), Err(PlanError::TooLarge { ops: 33, most_ops: MOST_OPS, .. })));
-    let trace = small_trace(MOST_OPS as u64, 5);
+    let trace = coarse_trace_of(MOST_OPS as u64, 5);
     let mut request = small_request(&trace, 1, HYBRID);
     (request.policy, request.limits) =
         (Policy::Optimal, Limits { evaluations: Some(100), expired: Some(&|| true) });

@@ -401,7 +401,7 @@ pub(super) fn bound(
 /// What the program does about the values that an op leaves: a seed for a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relaxed {
-    /// The [`bound`].
+    /// Its time, a bound for every schedule.
     pub bound: Seconds,
     /// The op whose end gives it; none where that is the sum of all seconds and nothing need be done.
     pub op: Option<OpId>,
@@ -424,7 +424,7 @@ pub struct Fate {
     pub swapped: f64,
 }
 
-/// The solution that belongs to the [`bound`].
+/// The solution of the program that gives the bound.
 pub fn relax(trace: &Trace, budget: Bytes, link: &Link, allow: Allow, limits: &Limits<'_>) -> Relaxed {
     let search = Search::new(trace, budget, link, allow, limits);
     let (bound, op) = search.sharpest(Seconds::ZERO);

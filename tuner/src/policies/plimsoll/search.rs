@@ -77,7 +77,8 @@ pub(super) struct Search<'a> {
     pub(super) values: &'a Values,
     /// The linear program's, from which seeds are rounded.
     pub(super) solutions: Vec<Relaxed>,
-    /// What was planned for a few equal blocks, for all of them.
+    /// Seeds beside those of the linear program: what was planned for a few equal blocks, for all of them, and what fewer means
+    /// find.
     pub(super) copies: Vec<Decisions>,
     /// What the pass of `first.rs` decides, once it was asked.
     first: Option<Decisions>,

@@ -1,0 +1,18 @@
+//! Random traces whose tensors are so large that aligning addresses costs nothing.
+
+use plimsoll_ir::testing::random_trace_of;
+use plimsoll_ir::trace::Trace;
+
+/// So many times larger than the random ones.
+pub const GRAIN: u64 = 4096;
+
+/// A random trace of so many ops.
+pub fn coarse_trace_of(ops: u64, seed: u64) -> Trace {
+    let mut trace = random_trace_of(ops as usize, seed);
+    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
+    for op in &mut trace.ops {
+        op.workspace_bytes = op.workspace_bytes * GRAIN;
+        op.alternatives.iter_mut().for_each(|way| way.workspace_bytes = way.workspace_bytes * GRAIN);
+    }
+    trace
+}
