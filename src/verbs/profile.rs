@@ -12,13 +12,13 @@ use crate::task::{Setup, Task, UNMEASURED};
 use crate::tuning::reaches;
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{Profile, undisturbed};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, rough_seconds,
