@@ -1,42 +1,74 @@
-//! How good is the prediction? Iteration time at batch sizes that were not profiled, predicted beside measured, and pool
-//! bytes predicted beside allocated.
+//! How good is the prediction? Iteration time at batch sizes that were not profiled: predicted beside the confirming run of `tune`,
+//! and that beside training; how many runs are within the stated error; and pool bytes predicted beside allocated.
 //!
-//! A network is profiled at the five fractions of a largest batch, as `tune` does. At three batch sizes between them the
-//! planner plans within a budget that keeping everything does not fit, and the plan is run. `cargo bench --bench predict [-- NETWORK]`.
+//! A network is profiled as `tune` does, within a budget that keeping everything does not fit at the largest batch. At two batch
+//! sizes the planner's plan is run, and at one everything is kept. Beside each, the largest batch that keeps everything, which was
+//! profiled, is run once more: `drift` is how many times as long as when it was profiled the machine now takes for it, and no
+//! model can know that. `cargo bench --bench predict [-- NETWORK...]`.
 
 mod support;
 
-use plimsoll::args::HostPlace;
+use plimsoll::args::{DataArgs, HostPlace, NetworkArgs};
+use plimsoll::confirming;
+use plimsoll::ir::profile::{Profile, undisturbed};
+use plimsoll::ir::schedule::Schedule;
+use plimsoll::ir::{Bytes, Seconds};
+use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll::study::Study;
-use plimsoll::task::Setup;
-use plimsoll::tuner::Policy;
+use plimsoll::task::{Setup, Task};
 use plimsoll::tuner::model::Model;
+use plimsoll::tuner::{Plan, Policy};
 use plimsoll::verbs::profile::measure;
 use support::{budget, in_full, in_turn, machine, middle, task, trainer, wanted};
 
-/// Network, image side, largest batch.
-const CASES: [(&str, u32, u64); 4] =
-    [("resnet18", 64, 24), ("vgg16", 32, 48), ("alexnet", 64, 48), ("resnet20", 32, 96)];
+/// Network, image side (0 for a text), largest batch.
+const CASES: [(&str, u32, u64); 10] = [
+    ("lstm", 0, 12),
+    ("gpt-tiny", 0, 12),
+    ("mobilenet_v2", 64, 12),
+    ("densenet121", 32, 12),
+    ("resnet18", 64, 24),
+    ("vgg16", 32, 12),
+    ("alexnet", 64, 48),
+    ("resnet20", 32, 48),
+    ("resnet34", 32, 12),
+    ("googlenet", 64, 12),
+];
 
-/// Batch sizes that are not profiled, as shares of the largest in 24ths; the fractions are 3, 6, 12, 16 and 24.
-const BETWEEN: [u64; 3] = [9, 14, 20];
+/// Batch sizes of plans, as shares of the largest in 24ths; the fractions that are profiled are 3, 6, 12, 16 and 24.
+const BETWEEN: [u64; 2] = [14, 20];
 
 /// How far the budget lies from the floor, below which no plan fits, towards what keeping everything takes, at the largest
 /// batch.
 const BUDGET: f64 = 0.6;
 
+/// What a training takes at least: others who use the machine come and go in seconds.
+const LASTING: Seconds = Seconds(3.0);
+
+/// What the runs of all cases came to.
+#[derive(Default)]
+struct Tally {
+    off: Vec<f64>,
+    /// Off what the model would have said of the machine as it is now.
+    off_less_drift: Vec<f64>,
+    against_training: Vec<f64>,
+    /// Off the median iteration of training.
+    against_middle: Vec<f64>,
+    within: usize,
+}
+
 fn main() {
     let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 15) } else { (&[("resnet20", 8, 24)], 3) };
-    let mut offs = Vec::new();
+    let mut tally = Tally::default();
     for (number, (network, side, largest)) in cases.iter().filter(|case| wanted(case.0)).enumerate() {
         let setup = Setup::cpu(Some(1), None, &HostPlace::Memory);
-        let task = task(network, *side, setup);
+        let task = if *side == 0 { text_task(network, setup) } else { task(network, *side, setup) };
         if number == 0 {
             println!("{}\n", machine(&task));
             println!(
-                "| network | image | batch | predicted | measured | spread | off | pool predicted | allocated |"
+                "| network | batch | what | predicted | stated | confirmed | off | drift | training | confirmed / training | pool |"
             );
-            println!("|---|---|---|---|---|---|---|---|---|");
+            println!("|---|---|---|---|---|---|---|---|---|---|---|");
         }
         let budget = budget(&task, *largest, BUDGET);
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -44,35 +76,114 @@ fn main() {
         let profile = measure(&task, budget, 1..=*largest, &study, Some(&[]), true)
             .expect("the network can be measured");
         let model = Model::fit(&profile).expect("the profile is whole");
+        let case = Case { task: &task, model: &model, budget, largest: *largest, rounds };
         for share in BETWEEN {
-            let batch = largest * share / 24;
-            let mut trace = task.trace(batch).expect("the network lowers");
-            model.fill(&mut trace).expect("every op was measured");
-            let plan =
-                task.plan(&trace, Policy::Plimsoll, budget, model.link()).expect("a smaller batch fits");
-            let mut trainers = [trainer(&task, batch, &plan.schedule)];
-            let measured = &in_turn(&task, &mut trainers, rounds)[0];
-            let (median, spread) = middle(measured);
-            let off = plan.makespan / median - 1.0;
-            let allocated = trainers[0].layout().pool;
-            println!(
-                "| {network} | {side} | {batch} | {} | {median} | {:.1} % | {:+.1} % | {} | {} |",
-                plan.makespan,
-                spread * 100.0,
-                off * 100.0,
-                plan.schedule.pool_bytes.0,
-                allocated.0
-            );
-            assert_eq!(plan.schedule.pool_bytes, allocated, "pool bytes are predicted exactly");
-            offs.push(off.abs());
+            case.row(largest * share / 24, Policy::Plimsoll, &mut tally);
+        }
+        if let Some(batch) = case.kept_and_not_profiled(&profile) {
+            case.row(batch, Policy::Keep, &mut tally);
         }
     }
-    offs.sort_by(f64::total_cmp);
-    let worst = offs.last().copied().unwrap_or_default();
-    println!(
-        "\nmedian off {:.1} %, worst {:.1} %, {} cases",
-        offs[offs.len() / 2] * 100.0,
-        worst * 100.0,
-        offs.len()
-    );
+    let count = tally.off.len();
+    let said = |what: &str, mut offs: Vec<f64>| {
+        offs.sort_by(f64::total_cmp);
+        let worst = offs.last().copied().unwrap_or_default();
+        println!("{what}: median {:.1} %, worst {:.1} %", offs[offs.len() / 2] * 100.0, worst * 100.0);
+    };
+    println!();
+    said("confirming run off its prediction", tally.off);
+    said("confirming run off its prediction, less drift", tally.off_less_drift);
+    said("confirming run off training", tally.against_training);
+    said("confirming run off the median iteration of training", tally.against_middle);
+    println!("within the stated error: {} of {count}", tally.within);
+}
+
+/// One network, and what was found of it.
+struct Case<'a> {
+    task: &'a Task,
+    model: &'a Model,
+    budget: Bytes,
+    largest: u64,
+    /// Iterations of a training.
+    rounds: u64,
+}
+
+impl Case<'_> {
+    /// The largest batch that keeps everything.
+    fn keeps_all(&self) -> Option<u64> {
+        self.task.largest_batch(Policy::Keep, self.budget, self.largest).expect("the network lowers")
+    }
+
+    /// The largest batch that keeps everything and was not profiled.
+    fn kept_and_not_profiled(&self, profile: &Profile) -> Option<u64> {
+        let profiled = |batch: &u64| profile.batches.iter().any(|samples| samples.batch == *batch);
+        (self.task.smallest_batch()..=self.keeps_all()?).rev().find(|batch| !profiled(batch))
+    }
+
+    /// A plan of a batch size, and what the model says it takes.
+    fn plan(&self, batch: u64, policy: Policy) -> Plan {
+        let mut trace = self.task.trace(batch).expect("the network lowers");
+        self.model.fill(&mut trace).expect("every op was measured");
+        self.task.plan(&trace, policy, self.budget, self.model.link()).expect("a larger batch fits")
+    }
+
+    /// Plans a batch size, runs the plan as `tune` does to confirm it and then as training does, and prints what came of it.
+    fn row(&self, batch: u64, policy: Policy, tally: &mut Tally) {
+        let plan = self.plan(batch, policy);
+        let stated = self.model.iteration_error(batch);
+        let mut confirming = trainer(self.task, batch, &plan.schedule);
+        let allocated = confirming.layout().pool;
+        assert_eq!(plan.schedule.pool_bytes, allocated, "pool bytes are predicted exactly");
+        let data = &*self.task.data.train;
+        let confirmed = confirming::run(&mut confirming, data, &|| false).expect("the plan runs").iteration;
+        drop(confirming);
+        let drift = self.drift();
+        let [training, middle] = self.trained(batch, &plan.schedule, confirmed);
+        let (off, against) = (confirmed / plan.makespan - 1.0, confirmed / training - 1.0);
+        println!(
+            "| {} | {batch} | {} | {} | {:.1} % | {confirmed} | {:+.1} % | {drift:.3} | {training} | {:.3} | {} |",
+            self.task.network.spec.name,
+            if policy == Policy::Keep { "everything kept" } else { "plan" },
+            plan.makespan,
+            stated * 100.0,
+            off * 100.0,
+            confirmed / training,
+            allocated.0
+        );
+        tally.within += usize::from(off.abs() <= stated);
+        tally.off.push(off.abs());
+        tally.off_less_drift.push((confirmed / plan.makespan / drift - 1.0).abs());
+        tally.against_training.push(against.abs());
+        tally.against_middle.push((confirmed / middle - 1.0).abs());
+    }
+
+    /// How many times as long as when it was profiled the largest batch that keeps everything now takes; 1 where none does.
+    fn drift(&self) -> f64 {
+        let Some(batch) = self.keeps_all() else { return 1.0 };
+        let plan = self.plan(batch, Policy::Keep);
+        let mut again = [trainer(self.task, batch, &plan.schedule)];
+        let iterations = in_turn(self.task, &mut again, self.rounds).remove(0);
+        undisturbed(iterations).expect("it ran") / plan.makespan
+    }
+
+    /// What an iteration takes in a training that learns, as `train` tells it, and the median.
+    fn trained(&self, batch: u64, schedule: &Schedule, iteration: Seconds) -> [Seconds; 2] {
+        let (executor, loaded) = trainer(self.task, batch, schedule).into_parts();
+        let rate = LearningRateSchedule::constant(0.01);
+        let network = self.task.network.spec.clone();
+        let plan = TrainingPlan { network, batch, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
+        let learns = Trainer::new(executor, loaded, None, plan).expect("the plan has the program's batch");
+        let rounds = if in_full() { self.rounds.max((LASTING / iteration) as u64) } else { self.rounds };
+        let iterations = in_turn(self.task, &mut [learns], rounds).remove(0);
+        let median = middle(&iterations).0;
+        [undisturbed(iterations).expect("training ran"), median]
+    }
+}
+
+/// A network for texts, on the text that comes with Plimsoll.
+fn text_task(network: &str, setup: Setup) -> Task {
+    let args =
+        NetworkArgs { network: network.to_owned(), onnx: None, image: None, channels: None, classes: None };
+    let data = DataArgs { data: "text".parse().expect("a data source") };
+    Task::new(&args, &data, setup).expect("a network of the zoo for texts")
 }

@@ -7,7 +7,7 @@ use crate::interrupt;
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::task::Task;
 use crate::training::Trained;
-use crate::tuning::{Measured, NO_ALGORITHM_2, Ran, SEED, Tuner, stated_error};
+use crate::tuning::{Measured, NO_ALGORITHM_2, Ran, SEED, Tuner};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{
@@ -42,7 +42,7 @@ pub(crate) fn round(
     let planned = |candidate: &Candidate| Planned {
         batch: candidate.batch,
         iteration_seconds: candidate.iteration,
-        relative_error: stated_error(model, candidate),
+        relative_error: model.iteration_error(candidate.batch),
         compute_seconds: costs.get(&candidate.batch).map_or(candidate.iteration, |cost| cost.compute),
         peak_bytes: candidate.peak,
         kept_bytes: candidate.kept,

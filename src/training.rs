@@ -14,6 +14,7 @@ use crate::study::Study;
 use crate::task::{Task, median};
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
+use plimsoll_ir::profile::{alone, undisturbed};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
@@ -31,6 +32,9 @@ use std::time::{Duration, Instant};
 /// How often the device is asked how it is, at most: its driver takes milliseconds to tell.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// A larger share of training for which others had the processors is told.
+const TOLD: f64 = 0.05;
+
 /// What came of training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
@@ -42,7 +46,7 @@ pub struct Trained {
     pub loss: f32,
     /// On the held-out samples.
     pub test: Evaluation,
-    /// The median iteration of this run.
+    /// An iteration of this run that nothing disturbs: `undisturbed`.
     pub iteration: Seconds,
     /// The median time between two iterations.
     pub between: Seconds,
@@ -229,12 +233,18 @@ pub fn train(
         timeline = Some(timed.map_err(|error| kept.failure(error, &mut trainer))?);
     }
     written?;
+    if seen.waited > TOLD * seen.by_the_clock {
+        let share = seen.waited / seen.by_the_clock * 100.0;
+        tracing::warn!(
+            "others had the processors for {share:.0} % of training; its iteration is told without that"
+        );
+    }
     Ok(Trained {
         iterations,
         resumed_at,
         loss: seen.last().0,
         test,
-        iteration: median(&mut seen.seconds),
+        iteration: undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
         between: median(&mut seen.between),
         peak,
         timeline,
@@ -246,14 +256,20 @@ pub fn train(
 struct Seen {
     /// Loss and accuracy of the iterations of the last epoch.
     losses: Vec<(f32, f32)>,
-    seconds: Vec<f64>,
+    /// Of each iteration, without what others took of the processors.
+    seconds: Vec<Seconds>,
     between: Vec<f64>,
+    /// What others took, of all iterations, and what these took by the clock.
+    waited: f64,
+    by_the_clock: f64,
 }
 
 impl Seen {
     fn take(&mut self, observation: &Observation) {
         self.losses.push((observation.loss, observation.accuracy));
-        self.seconds.push(observation.seconds.0);
+        self.seconds.push(alone(observation.seconds, observation.waited));
+        self.waited += observation.waited.0;
+        self.by_the_clock += observation.seconds.0;
         self.between.push(observation.between.0);
     }
 

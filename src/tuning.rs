@@ -1,14 +1,15 @@
 //! Tuning: from a profile to a config that was measured (AccUDNN §4, made better).
 //!
 //! The model is fitted, the planner is asked at batch sizes over the whole range, and the batch with the shortest epoch is
-//! run for some iterations, beside the largest batch that keeps everything. Where measurement and prediction differ by
-//! more than their errors, the new samples join the profile and the search is made again. What is returned has been
+//! run for some iterations, beside the largest batch that keeps everything. Where one of the two takes another time than predicted, by
+//! more than the stated error, its samples join the profile and the search is made again. What is returned has been
 //! measured; where keeping everything is measured to be no slower, that is what is returned.
 //!
 //! AccUDNN's own search, Algorithm 2, is made beside it, and its answer is run, too. Asked for by name, its answer is what is
 //! returned, whatever else is faster, and the other search's is run beside it.
 
 use crate::args::{RateArgs, RuleArg, SearchArg, SearchArgs};
+use crate::confirming::{self, Confirmed};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::progress;
@@ -18,14 +19,13 @@ use crate::task::Task;
 use crate::tried::Tried;
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate, LearningRateRule};
 use plimsoll_ir::profile::{BatchSamples, Profile};
-use plimsoll_ir::schedule::{Schedule, Stream};
+use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
-use plimsoll_profiler::{batch_samples, centre};
-use plimsoll_runtime::{LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
+use plimsoll_runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::accudnn::satisfies;
 use plimsoll_tuner::rate::{default_convexity, learning_rate, warmup_iterations};
@@ -174,22 +174,16 @@ impl Tuned {
 }
 
 /// Refits at most; then what was measured is told beside what was predicted.
-const REFITS: u32 = 2;
+const REFITS: usize = 3;
 
 /// Batch sizes that a search plans at most.
 const EVALUATIONS: usize = 40;
 
-/// Iterations before those that count.
-const WARM_UP: u64 = 3;
-
-/// Iterations that count, at least.
-const MEASURED: u64 = 15;
+/// A larger share of the time that others had the processors is told.
+const TOLD: f64 = 0.05;
 
 /// Of the parameters and of the order of the data while a choice is measured.
 pub(crate) const SEED: u64 = 1;
-
-/// Timed iterations that join the profile when the model is refitted.
-const TIMED: usize = 7;
 
 /// What one tuning stands on, besides the profile.
 pub(crate) struct Tuner<'a> {
@@ -248,6 +242,8 @@ pub fn tune(
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let bar = progress::spinner("tune", quiet);
     let mut rounds: Vec<Round> = Vec::new();
+    // Keeping everything is the same schedule in every round, and is run once.
+    let mut kept: Option<Ran> = None;
     loop {
         let model = Model::fit(profile).map_err(Failure::usage)?;
         bar.reset();
@@ -257,18 +253,33 @@ pub fn tune(
         let curve = with(found.curve, candidate);
         bar.set_message(format!("running batch {}", candidate.batch));
         let chosen = tuner.measure(&model, candidate, plan)?;
-        let refit = bar.suspend(|| wants_refit(&model, &chosen.measured)) && rounds.len() < REFITS as usize;
+        kept = tuner.keeping_everything(&model, &chosen, kept)?;
+        let all = [Some(&chosen), kept.as_ref()];
+        let off: Vec<&Ran> =
+            all.into_iter().flatten().filter(|ran| bar.suspend(|| wants_refit(ran))).collect();
+        let refit = !off.is_empty() && rounds.len() < REFITS;
         rounds.push(record::round(&tuner, &model, &curve, &found.no_plan, &chosen.measured, refit));
-        if let Some(ran) = chosen.ran.as_ref().filter(|_| refit) {
-            take_in(profile, ran.samples.clone());
+        if refit {
+            bar.suspend(|| learn(profile, &off, rounds.len()));
             *tuner.tried.borrow_mut() = noted(profile)?;
             continue;
         }
         bar.finish_and_clear();
-        let tuned = tuner.finish(&model, profile, Searched { curve, why, chosen, other, rounds })?;
+        let tuned = tuner.finish(&model, profile, Searched { curve, why, chosen, kept, other, rounds })?;
         tuner.tried.into_inner().forget()?;
         return Ok(tuned);
     }
+}
+
+/// Takes what plans were measured to take into the profile, for the n-th refit.
+fn learn(profile: &mut Profile, off: &[&Ran], refit: usize) {
+    let samples = off.iter().filter_map(|ran| ran.ran.as_ref()).map(|timed| timed.samples.clone());
+    samples.for_each(|samples| take_in(&mut profile.batches, samples));
+    let batches: Vec<String> = off.iter().map(|ran| ran.batch().to_string()).collect();
+    tracing::info!(
+        "the model is fitted again with batch {}, and searched again (refit {refit} of at most {REFITS})",
+        batches.join(" and ")
+    );
 }
 
 /// The answers of both searches, the one that was asked for first, and why it is that one.
@@ -283,6 +294,8 @@ struct Searched {
     curve: Vec<Candidate>,
     why: String,
     chosen: Ran,
+    /// The largest batch that keeps everything, where the choice is another plan.
+    kept: Option<Ran>,
     /// The answer of the search that was not asked for.
     other: Option<(Candidate, Planned)>,
     rounds: Vec<Round>,
@@ -296,12 +309,18 @@ fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
     curve
 }
 
-/// Whether a choice took another time than the model's error allows; never where it was not run.
-fn wants_refit(model: &Model, chosen: &Measured) -> bool {
-    let Some(figures) = &chosen.figures else { return false };
-    let (batch, said) = (chosen.candidate.batch, chosen.candidate.iteration);
-    tracing::info!("batch {batch}: predicted {said}, measured {}", figures.iteration_seconds);
-    matches!(confirm(&predicted(model, chosen), &observed(figures)), Verdict::Refit { .. })
+/// Whether a plan took another time than the model's stated error allows; never where it was not run.
+fn wants_refit(ran: &Ran) -> bool {
+    let Some(figures) = &ran.measured.figures else { return false };
+    let (said, error) = (predicted(&ran.measured), ran.measured.predicted_error * 100.0);
+    let off = (figures.iteration_seconds / said.iteration - 1.0) * 100.0;
+    tracing::info!(
+        "batch {}: predicted {} within {error:.1} %, measured {}, {off:+.1} % off",
+        ran.batch(),
+        said.iteration,
+        figures.iteration_seconds
+    );
+    matches!(confirm(&said, &observed(figures)), Verdict::Refit { .. })
 }
 
 impl Tuner<'_> {
@@ -419,7 +438,7 @@ impl Tuner<'_> {
     fn measure(&self, model: &Model, candidate: Candidate, plan: Planned) -> Result<Ran, Failure> {
         let (task, schedule) = (self.task, &plan.schedule);
         if task.setup.model().is_some() {
-            let predicted_error = stated_error(model, &candidate);
+            let predicted_error = model.iteration_error(candidate.batch);
             return Ok(Ran {
                 measured: Measured { candidate, figures: None, predicted_error },
                 plan,
@@ -439,51 +458,62 @@ impl Tuner<'_> {
             momentum: 0.0,
             weight_decay: 0.0,
         };
-        let mut trainer = Trainer::new(executor, loaded.clone(), None, training)?;
-        let (mut iterations, mut between) = (Vec::new(), Vec::new());
-        let mut observe = |observation: &Observation| {
-            if observation.step >= WARM_UP {
-                iterations.push(observation.seconds);
-                between.push(observation.between);
-            }
-        };
-        let data = &*task.data.train;
-        let outcome = trainer.train(data, WARM_UP + MEASURED, &mut observe, &interrupt::pressed)?;
-        if outcome == Outcome::Paused {
-            return Err(Failure::new(
-                Exit::Interrupted,
-                "stopped while confirming the choice; the profile is kept",
-            ));
+        let mut trainer = Trainer::new(executor, loaded, None, training)?;
+        let Confirmed { iteration, scatter, between, samples, timeline, taken_by_others } =
+            confirming::run(&mut trainer, &*task.data.train, &interrupt::pressed)?;
+        if taken_by_others > TOLD {
+            let share = taken_by_others * 100.0;
+            tracing::warn!(
+                "while batch {batch} ran others had the processors for {share:.0} % of the time; times are without that"
+            );
         }
-        let mut timelines = Vec::new();
-        for _ in 0..TIMED {
-            timelines.push(trainer.train_timed(data)?);
-        }
-        let samples = batch_samples(loaded.trace(), schedule, &timelines, Seconds::ZERO);
-        let iteration = centre(&iterations).expect("iterations were measured");
-        let between = centre(&between).map_or(Seconds::ZERO, |c| c.median);
         let per_epoch = task.samples() as f64 / batch as f64;
         let figures = Figures {
-            iteration_seconds: iteration.median,
-            relative_error: iteration.deviation / iteration.median,
+            iteration_seconds: iteration,
+            relative_error: scatter,
             between_seconds: between,
-            epoch_seconds: (iteration.median + between) * per_epoch,
+            epoch_seconds: (iteration + between) * per_epoch,
             peak_bytes: peak,
         };
         let epoch = (candidate.iteration + between) * per_epoch;
         let candidate = Candidate { between, epoch, ..candidate };
-        timelines.sort_by(|a, b| a.makespan().0.total_cmp(&b.makespan().0));
-        let timeline = timelines.swap_remove(TIMED / 2);
-        let predicted_error = stated_error(model, &candidate);
+        let predicted_error = model.iteration_error(batch);
         let measured = Measured { candidate, figures: Some(figures), predicted_error };
         Ok(Ran { measured, plan, ran: Some(Timed { samples, timeline }) })
     }
 
-    /// Plans a batch size at which everything is kept, and runs it.
-    fn run_keeping(&self, model: &Model, batch: u64) -> Result<Rc<Ran>, Failure> {
+    /// The largest batch that keeps everything, where the choice is another plan: run now or in an earlier round, and what this round's
+    /// model says of it.
+    fn keeping_everything(
+        &self,
+        model: &Model,
+        chosen: &Ran,
+        known: Option<Ran>,
+    ) -> Result<Option<Ran>, Failure> {
+        let is_chosen = |batch: &u64| *batch == chosen.batch() && chosen.keeps_everything();
+        let Some(batch) = self.keeps_all.filter(|batch| !is_chosen(batch)) else { return Ok(None) };
+        let (candidate, plan) = self.kept(model, batch)?;
+        let Some(Ran { measured: Measured { figures: Some(figures), .. }, ran, .. }) = known else {
+            return self.measure(model, candidate, plan).map(Some);
+        };
+        let between = figures.between_seconds;
+        let epoch = (candidate.iteration + between) * (self.task.samples() as f64 / batch as f64);
+        let candidate = Candidate { between, epoch, ..candidate };
+        let predicted_error = model.iteration_error(batch);
+        let measured = Measured { candidate, figures: Some(figures), predicted_error };
+        Ok(Some(Ran { measured, plan, ran }))
+    }
+
+    /// The plan of a batch size at which everything is kept.
+    fn kept(&self, model: &Model, batch: u64) -> Result<(Candidate, Planned), Failure> {
         let plan = self.planned(model, batch)?;
         let plan = plan.ok_or_else(|| Failure::new(Exit::Internal, "what keeps everything has no plan"))?;
-        let candidate = self.search_request(&|_| 0.0).candidate(batch, &plan);
+        Ok((self.search_request(&|_| 0.0).candidate(batch, &plan), plan))
+    }
+
+    /// Plans a batch size at which everything is kept, and runs it.
+    fn run_keeping(&self, model: &Model, batch: u64) -> Result<Rc<Ran>, Failure> {
+        let (candidate, plan) = self.kept(model, batch)?;
         Ok(Rc::new(self.measure(model, candidate, plan)?))
     }
 
@@ -501,17 +531,18 @@ impl Tuner<'_> {
         Ok(Rc::new(self.measure(model, candidate, plan)?))
     }
 
-    /// Measures keeping everything and the user's own setting beside the choice, takes the best, and writes it up.
+    /// Measures the user's own setting and the other search's answer beside the choice and keeping everything, takes the best, and
+    /// writes it up.
     fn finish(&self, model: &Model, profile: &Profile, searched: Searched) -> Result<Tuned, Failure> {
-        let Searched { curve, mut why, chosen, other, rounds } = searched;
+        let Searched { curve, mut why, chosen, kept, other, rounds } = searched;
         let mut best = Rc::new(chosen);
         let other = other.map(|(candidate, plan)| self.beside(model, &best, candidate, plan)).transpose()?;
         // AccUDNN's answer was asked for as it is.
         let may_change = self.request.search == SearchArg::Plimsoll;
         let mut keeper = None;
         if let Some(batch) = self.keeps_all {
-            let same = batch == best.batch() && best.keeps_everything();
-            let ran = if same { best.clone() } else { self.run_keeping(model, batch)? };
+            let same = kept.is_none();
+            let ran = kept.map_or(best.clone(), Rc::new);
             if may_change && !same && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
                 let known = ran.how_known();
                 why = format!("keeping everything at batch {batch} is {known} to be no slower");
@@ -674,19 +705,10 @@ fn in_words(reason: &Reason) -> String {
     }
 }
 
-/// What the model says, with the error that refitting can mend: what transfers do to ops is in the times that refit it.
-fn predicted(model: &Model, measured: &Measured) -> Observed {
-    let candidate = measured.candidate;
-    let relative_error = model.iteration_error(candidate.batch);
-    Observed { iteration: candidate.iteration, peak: candidate.peak, relative_error }
-}
-
-/// The error that is stated for a candidate: the model's, and what its transfers may do to its ops.
-pub(crate) fn stated_error(model: &Model, candidate: &Candidate) -> f64 {
-    let link = model.link();
-    let moving = [Stream::Offload, Stream::Prefetch].map(|way| link.seconds(way, candidate.offloaded));
-    let transfers = if candidate.offloaded == Bytes::ZERO { Seconds::ZERO } else { moving[0] + moving[1] };
-    model.iteration_error(candidate.batch) + model.beside_error(transfers / candidate.iteration)
+/// What the model says.
+fn predicted(measured: &Measured) -> Observed {
+    let Candidate { iteration, peak, .. } = measured.candidate;
+    Observed { iteration, peak, relative_error: measured.predicted_error }
 }
 
 fn observed(figures: &Figures) -> Observed {
@@ -694,16 +716,45 @@ fn observed(figures: &Figures) -> Observed {
     Observed { iteration, peak, relative_error }
 }
 
-/// Adds samples to the profile's of the same batch size, or as a new batch size.
-fn take_in(profile: &mut Profile, samples: BatchSamples) {
-    match profile.batches.iter_mut().find(|b| b.batch == samples.batch) {
+/// Puts samples in the place of the profile's of the same batch size, or adds them as a new one. Older ones were measured under another
+/// plan or at another time, and would outvote them. Ways to run an op that did not run this time stay.
+fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
+    match batches.iter_mut().find(|b| b.batch == new.batch) {
         Some(known) => {
-            known.iteration_seconds.extend(samples.iteration_seconds);
-            known.ops.iter_mut().zip(samples.ops).for_each(|(known, new)| known.take_in(new));
+            let ops = std::mem::take(&mut known.ops).into_iter().zip(new.ops);
+            let ops = ops.map(|(known, new)| known.replaced_by(new)).collect();
+            *known = BatchSamples { ops, ..new };
         }
         None => {
-            profile.batches.push(samples);
-            profile.batches.sort_by_key(|b| b.batch);
+            batches.push(new);
+            batches.sort_by_key(|b| b.batch);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::profile::{OpSamples, WaySamples};
+    use plimsoll_ir::trace::Phase;
+
+    fn samples(batch: u64, usual: &[f64], way: &[f64]) -> BatchSamples {
+        let seconds = |all: &[f64]| all.iter().copied().map(Seconds).collect::<Vec<_>>();
+        let way = WaySamples { name: "lean".into(), workspace_bytes: Bytes::ZERO, seconds: seconds(way) };
+        let ways = if way.seconds.is_empty() { vec![] } else { vec![way] };
+        let (name, kind) = ("a.forward".into(), "conv".into());
+        let op = OpSamples { name, kind, phase: Phase::Forward, flops: 1, seconds: seconds(usual), ways };
+        BatchSamples { whole_seconds: seconds(usual), ops: vec![op], ..BatchSamples::none(batch) }
+    }
+
+    #[test]
+    fn samples_of_a_refit_stand_in_the_place_of_older_ones() {
+        let mut batches = vec![samples(2, &[1.0, 1.0], &[3.0]), samples(8, &[4.0], &[])];
+        take_in(&mut batches, samples(4, &[2.0], &[]));
+        take_in(&mut batches, samples(2, &[1.5], &[]));
+        assert_eq!(batches.iter().map(|b| b.batch).collect::<Vec<_>>(), [2, 4, 8]);
+        assert_eq!(batches[0].whole_seconds, [Seconds(1.5)]);
+        assert_eq!(batches[0].ops[0].seconds, [Seconds(1.5)], "older ones do not outvote it");
+        assert_eq!(batches[0].ops[0].ways[0].seconds, [Seconds(3.0)], "what did not run stays");
     }
 }

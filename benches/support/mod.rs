@@ -3,6 +3,7 @@
 mod subject;
 pub use subject::{task, trainer};
 
+use plimsoll::ir::profile::alone;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::profiler::centre;
 use plimsoll::runtime::Trainer;
@@ -19,7 +20,8 @@ pub fn wanted(network: &str) -> bool {
     named.peek().is_none() || named.any(|name| name == network)
 }
 
-/// Iterations of several trainers in turn, `rounds` of each after a warm-up: the seconds of each. Taking turns lets a
+/// Iterations of several trainers in turn, `rounds` of each after a warm-up: the seconds of each, without what others took of the
+/// processors. Taking turns lets a
 /// drift of the machine fall on all of them alike.
 pub fn in_turn(task: &Task, trainers: &mut [Trainer], rounds: u64) -> Vec<Vec<Seconds>> {
     let mut seconds = vec![Vec::new(); trainers.len()];
@@ -27,7 +29,7 @@ pub fn in_turn(task: &Task, trainers: &mut [Trainer], rounds: u64) -> Vec<Vec<Se
         for (trainer, seconds) in trainers.iter_mut().zip(&mut seconds) {
             let mut observe = |seen: &plimsoll::runtime::Observation| {
                 if round > 2 {
-                    seconds.push(seen.seconds);
+                    seconds.push(alone(seen.seconds, seen.waited));
                 }
             };
             trainer.train(&*task.data.train, round, &mut observe, &|| false).expect("training runs");

@@ -164,7 +164,8 @@ pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -
         if kept <= spare { (Policy::Keep, kept.max(budget)) } else { (Policy::Naive, budget) };
     // Two rounds at least; a GPU that is alone repeats itself.
     let (at_least, time) = ground.pick((6, Seconds(6.0)), (3, Seconds::ZERO));
-    let effort = Effort { at_least, at_most: 12, time, bad: f64::INFINITY, ..Effort::default() };
+    let lasting = Seconds::ZERO;
+    let effort = Effort { at_least, at_most: 12, time, lasting, bad: f64::INFINITY, ..Effort::default() };
     let middle = batches.get(batches.len() / 2).copied();
     let request = ProfileRequest {
         network: task.network.spec.clone(),

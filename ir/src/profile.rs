@@ -120,8 +120,22 @@ pub struct TransferSample {
 pub struct BatchSamples {
     /// Samples in the iteration.
     pub batch: u64,
-    /// The seconds of whole measured iterations, stalls included.
+    /// The seconds of whole measured iterations whose ops were timed, stalls included.
     pub iteration_seconds: Vec<Seconds>,
+    /// For each of those, what passed on the compute stream in waits for transfers and in ops that ran again. Empty where it is not
+    /// known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_seconds: Vec<Seconds>,
+    /// The seconds of whole iterations in which nothing was timed, as training runs them, from the same rounds. Empty where none
+    /// was run, as in profiles made before 2026-11-22.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub whole_seconds: Vec<Seconds>,
+    /// For each of those, how long the threads that compute were ready to run while others had their processors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waited_seconds: Vec<Seconds>,
+    /// What the schedule copied to the host in each iteration; none where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offloaded_bytes: Option<Bytes>,
     /// In the order of the trace.
     pub ops: Vec<OpSamples>,
 }
@@ -157,6 +171,45 @@ pub struct WaySamples {
     pub seconds: Vec<Seconds>,
 }
 
+impl BatchSamples {
+    /// Nothing of a batch size.
+    pub fn none(batch: u64) -> BatchSamples {
+        BatchSamples {
+            batch,
+            iteration_seconds: Vec::new(),
+            other_seconds: Vec::new(),
+            whole_seconds: Vec::new(),
+            waited_seconds: Vec::new(),
+            offloaded_bytes: None,
+            ops: Vec::new(),
+        }
+    }
+
+    /// What whole iterations take, or would where nobody else had the processors: each less what it waited for them.
+    pub fn alone_seconds(&self) -> impl Iterator<Item = Seconds> + '_ {
+        self.whole_seconds.iter().zip(&self.waited_seconds).map(|(whole, waited)| alone(*whole, *waited))
+    }
+}
+
+/// What an iteration takes where nobody else has the processors: its seconds by the clock, less those for which the threads that
+/// compute were ready and did not run. At least a thousandth of the clock's: both are measured, and neither exactly.
+pub fn alone(seconds: Seconds, waited: Seconds) -> Seconds {
+    Seconds((seconds.0 - waited.0).max(1e-3 * seconds.0))
+}
+
+/// What an iteration takes where nothing disturbs it, from times that [`alone`] gave: their lower quartile; none of none.
+///
+/// What others take of caches, of the memory's bandwidth and of the units of a shared core nobody counts. It only lengthens, and comes
+/// and goes in seconds: with builds on both processors the same schedule took 1.3 times as long for a while. So the middle depends on how
+/// often others came, and the lower quartile does not, as long as they leave one iteration in four alone.
+pub fn undisturbed(times: impl IntoIterator<Item = Seconds>) -> Option<Seconds> {
+    let mut times: Vec<f64> = times.into_iter().map(|s| s.0).collect();
+    times.sort_unstable_by(f64::total_cmp);
+    let place = (times.len().checked_sub(1)?) as f64 / 4.0;
+    let (below, above) = (times[place.floor() as usize], times[place.ceil() as usize]);
+    Some(Seconds(below + (above - below) * place.fract()))
+}
+
 impl OpSamples {
     /// Adds the times of the same op at the same batch size.
     pub fn take_in(&mut self, more: OpSamples) {
@@ -167,6 +220,20 @@ impl OpSamples {
                 None => self.ways.push(way),
             }
         }
+    }
+
+    /// Newer times of the same op at the same batch size, and older ones only of the ways that have no newer.
+    pub fn replaced_by(self, new: OpSamples) -> OpSamples {
+        let mut all = new;
+        if all.seconds.is_empty() {
+            all.seconds = self.seconds;
+        }
+        for way in self.ways {
+            if all.ways.iter().all(|newer| newer.name != way.name) {
+                all.ways.push(way);
+            }
+        }
+        all
     }
 
     /// The times of the way that it mostly ran in: the usual one, or where it never ran in that, the one that it ran in most.
@@ -208,6 +275,17 @@ impl Document for Profile {
             if batch.batch == 0 {
                 return fault(format!("batches[{i}].batch"), "a batch has at least 1 sample");
             }
+            let positive = |s: &Seconds| s.0.is_finite() && s.0 > 0.0;
+            let paired = batch.waited_seconds.len() == batch.whole_seconds.len();
+            let waits = batch
+                .waited_seconds
+                .iter()
+                .chain(&batch.other_seconds)
+                .all(|s| s.0.is_finite() && s.0 >= 0.0);
+            if !(batch.whole_seconds.iter().all(positive) && paired && waits) {
+                let why = "a whole iteration takes more than 0 seconds, and what it waited is told of each";
+                return fault(format!("batches[{i}].whole_seconds"), why);
+            }
             for (j, op) in batch.ops.iter().enumerate() {
                 let place = format!("batches[{i}].ops[{j}]");
                 if self.batches[0].ops.get(j).is_none_or(|first| first.name != op.name) {
@@ -237,5 +315,23 @@ impl Document for Profile {
             return fault("link.beside".into(), "an op beside transfers takes more than 0 seconds");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iterations_that_others_disturb_do_not_move_what_one_takes_as_long_as_one_in_four_is_left_alone() {
+        let of = |times: &[f64]| undisturbed(times.iter().copied().map(Seconds));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[3.0]), Some(Seconds(3.0)));
+        assert_eq!(of(&[5.0, 1.0]), Some(Seconds(2.0)));
+        for disturbed in 0..=12 {
+            let times: Vec<f64> =
+                (0..17).map(|n| if n < disturbed { 1.3 + 0.1 * n as f64 } else { 1.0 }).collect();
+            assert_eq!(of(&times), Some(Seconds(1.0)), "{disturbed} of 17");
+        }
     }
 }

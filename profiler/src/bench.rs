@@ -5,6 +5,7 @@ use crate::error::ProfileError;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
+use plimsoll_runtime::Whole;
 
 /// Something whose iterations and link can be timed. The order of calls is: `calibrate` or not, `prepare`, then the others.
 pub(crate) trait Bench {
@@ -22,6 +23,9 @@ pub(crate) trait Bench {
 
     /// The alternatives that can be measured at the batch size of this position, by number.
     fn ways(&self, position: usize) -> Vec<u32>;
+
+    /// Runs one iteration of the batch size at this position as training does, with nothing timed inside.
+    fn whole(&mut self, position: usize) -> Result<Whole, ProfileError>;
 
     /// Runs one iteration of the batch size at this position of those prepared: one sample of the iteration and of each op. With
     /// a number, ops run in their alternatives of this number, where they have one.

@@ -17,11 +17,11 @@ use plimsoll_ir::profile::{
     BatchSamples, BesideSamples, LinkSamples, OpSamples, PageableSamples, TransferSample, WaySamples,
 };
 use plimsoll_ir::program::{Hyper, Init, Program, Role};
-use plimsoll_ir::schedule::{Command, Link, Schedule, Stream};
+use plimsoll_ir::schedule::{Command, Link, Schedule, Stream, moved};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_runtime::{Begun, Device, EventId, Executor, IterationId, Loaded, MemoryLayout, Room};
+use plimsoll_runtime::{Begun, Device, EventId, Executor, IterationId, Loaded, MemoryLayout, Room, Whole};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -44,12 +44,25 @@ pub(crate) struct DeviceBench<'s, 'c> {
 }
 
 /// One batch size.
-struct Prepared {
-    loaded: Loaded,
+pub(crate) struct Prepared {
+    pub loaded: Loaded,
     /// The same with ops in their alternatives of a number.
     ways: Vec<(u32, Loaded)>,
     images: Vec<u8>,
     labels: Vec<u8>,
+}
+
+impl Prepared {
+    /// A program that is loaded, with input of no meaning.
+    pub fn new(program: &Program, loaded: Loaded) -> Prepared {
+        Prepared { loaded, ways: Vec::new(), images: noise(program), labels: labels(program) }
+    }
+
+    /// Writes the input of an iteration of this batch size.
+    pub fn write_input(&self, executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
+        executor.write_images(loaded, &self.images)?;
+        Ok(executor.write_labels(loaded, &self.labels)?)
+    }
 }
 
 impl<'s, 'c> DeviceBench<'s, 'c> {
@@ -120,8 +133,7 @@ impl Bench for DeviceBench<'_, '_> {
                 Ok((*number, executor.load(program, schedule)?))
             };
             let ways = ways.iter().map(load).collect::<Result<Vec<_>, ProfileError>>()?;
-            let (images, labels) = (noise(program), labels(program));
-            self.batches.push(Prepared { loaded, ways, images, labels });
+            self.batches.push(Prepared { ways, ..Prepared::new(program, loaded) });
         }
         if let Some(first) = self.batches.first() {
             initialise(&mut executor, &first.loaded)?;
@@ -192,6 +204,11 @@ impl Bench for DeviceBench<'_, '_> {
         self.batches[position].ways.iter().map(|(number, _)| *number).collect()
     }
 
+    fn whole(&mut self, position: usize) -> Result<Whole, ProfileError> {
+        let (executor, loaded) = self.ready(position, None)?;
+        Ok(executor.run_whole(loaded)?)
+    }
+
     fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError> {
         let overhead = self.overhead;
         let (executor, loaded) = self.ready(position, way)?;
@@ -208,15 +225,19 @@ impl DeviceBench<'_, '_> {
     /// The inputs of an iteration are written; what runs it, and what is run.
     fn ready(&mut self, position: usize, way: Option<u32>) -> Result<(&mut Executor, &Loaded), ProfileError> {
         let executor = self.executor.as_mut().expect(PREPARED);
-        let Prepared { loaded, ways, images, labels } = &self.batches[position];
+        let prepared = &self.batches[position];
         let loaded = match way {
-            None => loaded,
+            None => &prepared.loaded,
             Some(number) => {
-                &ways.iter().find(|(n, _)| *n == number).expect("one of those that can be measured").1
+                &prepared
+                    .ways
+                    .iter()
+                    .find(|(n, _)| *n == number)
+                    .expect("one of those that can be measured")
+                    .1
             }
         };
-        executor.write_images(loaded, images)?;
-        executor.write_labels(loaded, labels)?;
+        prepared.write_input(executor, loaded)?;
         Ok((executor, loaded))
     }
 }
@@ -224,6 +245,8 @@ impl DeviceBench<'_, '_> {
 /// Leaves only what was measured of alternatives of a number: the rest was there to make an iteration of it.
 fn keep_way(samples: &mut BatchSamples, trace: &Trace, number: u32) {
     samples.iteration_seconds.clear();
+    samples.other_seconds.clear();
+    samples.offloaded_bytes = None;
     for (samples, op) in samples.ops.iter_mut().zip(&trace.ops) {
         let name = op.alternatives.get(number as usize).map(|way| &way.name);
         samples.seconds.clear();
@@ -351,7 +374,33 @@ pub fn batch_samples(
         }
         iteration_seconds.push(timeline.spans.iter().map(|span| span.end).fold(Seconds::ZERO, Seconds::max));
     }
-    BatchSamples { batch: trace.batch, iteration_seconds, ops }
+    let leaves = |command: &Command| match command {
+        Command::Offload { .. } => moved(trace, command).map(|(_, piece)| Bytes(piece.end - piece.start)),
+        _ => None,
+    };
+    let offloaded_bytes = Some(schedule.commands.iter().filter_map(leaves).sum());
+    let other_seconds =
+        timelines.iter().map(|timeline| other_seconds(schedule, timeline, overhead)).collect();
+    BatchSamples { iteration_seconds, other_seconds, offloaded_bytes, ops, ..BatchSamples::none(trace.batch) }
+}
+
+/// What passes on the compute stream of one iteration in waits for transfers, and in ops that run again.
+fn other_seconds(schedule: &Schedule, timeline: &Timeline, overhead: Seconds) -> Seconds {
+    let mut other = 0.0f64;
+    let mut last_end: Option<f64> = None;
+    for (id, command) in schedule.numbered_commands() {
+        let Command::Compute { again, ref waits, .. } = *command else { continue };
+        let span = timeline.spans[id.index()];
+        if again {
+            other += (span.end.0 - span.start.0 - overhead.0).max(0.0);
+        }
+        // Between two commands that wait for nothing lies what recording their events costs, which no iteration of training has.
+        if let Some(end) = last_end.filter(|_| !waits.is_empty()) {
+            other += (span.start.0 - end - overhead.0).max(0.0);
+        }
+        last_end = Some(span.end.0);
+    }
+    Seconds(other)
 }
 
 /// Events in one calibration.
@@ -409,7 +458,7 @@ fn uniform(stream: u32) -> impl Iterator<Item = f32> {
 }
 
 /// Draws parameters of the right size, sets statistics to their start, and the learning rate to 0.
-fn initialise(executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
+pub(crate) fn initialise(executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
     let hyper =
         Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 0.0, seed_low: 1, seed_high: 0, step: 0 };
     for (number, region) in (0..).zip(loaded.resident()) {

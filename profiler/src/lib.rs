@@ -1,13 +1,18 @@
 //! What measures: per-op seconds at fractions of the largest trainable batch, and the rates of the link.
 //!
-//! The network runs under a schedule that the caller hands in with the program at a batch size: naive swapping (AccUDNN §3.2), so
-//! that one that does not fit the budget can be measured too, or keeping everything where that fits. Every op is timed by an event before and after it, on
-//! the device that will train, and what that costs is measured on its own and taken off.
+//! The network runs under a schedule that the caller hands in with the program at a batch size: the one under which it would be trained,
+//! keeping everything or a plan, since swapping empties caches and takes memory's bandwidth from ops. What such a plan is made
+//! from, before anything is known, is measured roughly (`rough.rs`) under naive swapping (AccUDNN §3.2).
+//!
+//! Every op is timed by an event before and after it, on the device that will train, and what that costs is measured on its own and
+//! taken off. Beside each such iteration one runs as training does, with nothing timed inside; both once iterations have become
+//! steady (`steady.rs`). Where the system counts for how long threads wait while others have the processors, that is noted, too:
+//! a machine that is shared is measured as if it were not.
 //!
 //! Machines drift: another process comes, a clock falls. Batch sizes are therefore measured in rounds, a few
 //! repetitions of each in turn and the order reversed every other round, so that a drift falls on all of them alike
 //! instead of looking like the effect of one batch size. Rounds go on until the median iteration of each is known well enough,
-//! or time is up. Raw samples are kept, warm-ups are not.
+//! or time is up. Raw samples are kept; what ran before iterations were steady is not.
 //!
 //! Ops that can be run in several ways are measured in each (`ways.rs`), after the rounds and with fewer repetitions.
 //!
@@ -21,15 +26,19 @@ mod device;
 mod error;
 mod journal;
 mod link;
+mod rough;
 mod rounds;
 mod statistics;
+mod steady;
 mod ways;
 
 pub use device::batch_samples;
 pub use error::ProfileError;
 pub use journal::Header;
+pub use rough::{Rough, rough_seconds};
 pub use rounds::{Progress, Stage};
 pub use statistics::{Centre, centre};
+pub use steady::Settling;
 pub use ways::schedule_in_way;
 
 use bench::Bench;
@@ -81,6 +90,9 @@ pub struct Effort {
     pub at_most: usize,
     /// No new round begins after this, once every batch size has `at_least`. As much again goes to the other ways to run ops.
     pub time: Seconds,
+    /// Rounds go on for this long, up to `at_most`, however well the median seems to be known: who else uses the machine comes and
+    /// goes in seconds, and what was measured within one visit agrees with itself.
+    pub lasting: Seconds,
     /// A batch size is done when the relative standard error of its median iteration is at most this.
     pub good: f64,
     /// Beyond this, nothing can be decided with it: [`ProfileError::Noisy`].
@@ -88,9 +100,16 @@ pub struct Effort {
 }
 
 impl Default for Effort {
-    /// 6 to 30 iterations, 60 s, done at 1 %, too noisy at 15 %.
+    /// 6 to 30 iterations, 15 to 60 s, done at 1 %, too noisy at 15 %.
     fn default() -> Effort {
-        Effort { at_least: 6, at_most: 30, time: Seconds(60.0), good: 0.01, bad: 0.15 }
+        Effort {
+            at_least: 6,
+            at_most: 30,
+            time: Seconds(60.0),
+            lasting: Seconds(15.0),
+            good: 0.01,
+            bad: 0.15,
+        }
     }
 }
 

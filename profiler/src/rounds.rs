@@ -1,22 +1,28 @@
 //! The measuring rounds: which batch size runs next, and when enough is known.
 //!
-//! A turn is one warm-up (it brings back what the turn of another batch size pushed out of the caches) and [`TURN`] timed
-//! iterations of one batch size. A round gives a turn to each batch size that is not done; every other round goes from the largest
+//! A turn begins with iterations that do not count, until they are steady: they bring back what the turn of another batch size pushed
+//! out of the caches, and in the first turn all that first iterations do once. Then come [`TURN`] pairs of one batch size: an iteration as
+//! training runs it, and one whose ops are timed. A round gives a turn to each batch size that is not done; every other round goes from the largest
 //! to the smallest.
 
 use crate::bench::Bench;
 use crate::error::ProfileError;
 use crate::journal::{Entry, Journal};
 use crate::statistics::{Centre, centre};
+use crate::steady::Settling;
 use crate::{Effort, Watch};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
-use plimsoll_ir::profile::{BatchSamples, LinkSamples};
+use plimsoll_ir::profile::{BatchSamples, LinkSamples, alone};
+use plimsoll_runtime::Whole;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Timed iterations in a turn.
+/// Pairs in a turn.
 const TURN: usize = 3;
+
+/// Iterations in a row that are no faster than those before them, for steadiness: in the first turn of a batch size, and in others.
+const STEADY: [usize; 2] = [3, 1];
 
 /// Timed iterations of each batch size in each alternative: what matters of it is how it compares.
 const IN_A_WAY: usize = 3;
@@ -65,13 +71,11 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub fn new(batches: &[u64]) -> Measured {
-        let empty =
-            |batch: &u64| BatchSamples { batch: *batch, iteration_seconds: Vec::new(), ops: Vec::new() };
         Measured {
             overhead: None,
             link: None,
             health: None,
-            batches: batches.iter().map(empty).collect(),
+            batches: batches.iter().copied().map(BatchSamples::none).collect(),
             ways: BTreeMap::new(),
             done: false,
         }
@@ -131,6 +135,10 @@ fn extend(all: &mut BatchSamples, round: BatchSamples) -> Result<(), String> {
         return Err(format!("the ops at batch {} are others there than now", all.batch));
     }
     all.iteration_seconds.extend(round.iteration_seconds);
+    all.other_seconds.extend(round.other_seconds);
+    all.whole_seconds.extend(round.whole_seconds);
+    all.waited_seconds.extend(round.waited_seconds);
+    all.offloaded_bytes = round.offloaded_bytes.or(all.offloaded_bytes);
     all.ops.iter_mut().zip(round.ops).for_each(|(op, more)| op.take_in(more));
     Ok(())
 }
@@ -140,13 +148,11 @@ fn repetitions(round: &BatchSamples) -> usize {
     round.ops.iter().map(|op| op.usual_or_most().len()).max().unwrap_or(0)
 }
 
-/// The relative standard error of the median over the repetitions of the sum over all ops. The sum, because it
-/// is what is planned with: an op's noise counts by its share. Stalls, which the schedule makes, are not in it.
+/// The relative standard error of the median over whole iterations, each without what others took of the processors: so a machine that
+/// is shared is measured, too. Ops only share out what an iteration takes, and an op's noise counts by its share.
 fn uncertainty(batch: &BatchSamples) -> f64 {
-    let repetitions = batch.ops.iter().map(|op| op.usual_or_most().len()).min().unwrap_or(0);
-    let total = |r: usize| batch.ops.iter().map(|op| op.usual_or_most()[r]).sum::<Seconds>();
-    let totals: Vec<Seconds> = (0..repetitions).map(total).collect();
-    centre(&totals).map_or(f64::INFINITY, |c| c.relative_error)
+    let whole: Vec<Seconds> = batch.alone_seconds().collect();
+    centre(&whole).map_or(f64::INFINITY, |c| c.relative_error)
 }
 
 /// Measures until every batch size is done. Every turn is in the journal before the next begins, and what there is of one that
@@ -165,12 +171,13 @@ pub(crate) fn measure(
     let counted = |batch: &BatchSamples| if given_up(batch) { batch.iteration_seconds.len() } else { 0 };
     let before: BTreeMap<u64, usize> = measured.batches.iter().map(|b| (b.batch, counted(b))).collect();
     loop {
-        let time_is_up = begun.elapsed().as_secs_f64() > effort.time.0;
+        let elapsed = begun.elapsed().as_secs_f64();
+        let (lasted, time_is_up) = (elapsed >= effort.lasting.0, elapsed > effort.time.0);
         let done = |batch: &BatchSamples| {
             let samples = batch.iteration_seconds.len();
             let enough = samples >= effort.at_least.max(1);
             let most = before[&batch.batch] + effort.at_most;
-            enough && (time_is_up || samples >= most || uncertainty(batch) <= effort.good)
+            enough && (time_is_up || samples >= most || lasted && uncertainty(batch) <= effort.good)
         };
         let mut open: Vec<usize> =
             (0..measured.batches.len()).filter(|i| !done(&measured.batches[*i])).collect();
@@ -211,7 +218,33 @@ fn note(
     journal.append(&entry)
 }
 
-/// One warm-up and [`TURN`] timed iterations of one batch size: what was measured, and how it ended.
+/// Iterations that do not count, until they are steady.
+fn settle(
+    bench: &mut dyn Bench,
+    position: usize,
+    in_a_row: usize,
+    watch: &mut Watch<'_>,
+) -> Result<(), ProfileError> {
+    let mut settling = Settling::after(in_a_row);
+    loop {
+        if (watch.stop)() {
+            return Err(ProfileError::Interrupted);
+        }
+        let Whole { seconds, waited } = bench.whole(position)?;
+        if settling.is_steady_with(alone(seconds, waited)) {
+            return Ok(());
+        }
+    }
+}
+
+/// An iteration as training runs it, and one whose ops are timed.
+fn pair(bench: &mut dyn Bench, position: usize) -> Result<BatchSamples, ProfileError> {
+    let Whole { seconds, waited } = bench.whole(position)?;
+    let timed = bench.iterate(position, None)?;
+    Ok(BatchSamples { whole_seconds: vec![seconds], waited_seconds: vec![waited], ..timed })
+}
+
+/// What does not count, and [`TURN`] pairs of one batch size: what was measured, and how it ended.
 fn turn(
     effort: &Effort,
     bench: &mut dyn Bench,
@@ -230,21 +263,19 @@ fn turn(
             return (samples, Err(ProfileError::Interrupted));
         }
         if repetition == 0 {
-            match bench.warm_up(position, None) {
+            let health = bench.warm_up(position, None);
+            let in_a_row = STEADY[usize::from(!before.iteration_seconds.is_empty())];
+            match health.and_then(|health| settle(bench, position, in_a_row, watch).map(|()| health)) {
                 Ok(health) => *seen = health,
                 Err(error) => return (samples, Err(error)),
             }
             continue;
         }
-        let sample = match bench.iterate(position, None) {
+        let sample = match pair(bench, position) {
             Ok(sample) => sample,
             Err(error) => return (samples, Err(error)),
         };
-        let all = samples.get_or_insert_with(|| BatchSamples {
-            batch: before.batch,
-            iteration_seconds: vec![],
-            ops: vec![],
-        });
+        let all = samples.get_or_insert_with(|| BatchSamples::none(before.batch));
         extend(all, sample).expect("one loaded program has the same ops in every iteration");
         let stage = Stage::Iterations { batch: before.batch };
         (watch.progress)(Progress { stage, done: in_all + repetition.min(left), of });

@@ -4,6 +4,7 @@ use super::*;
 use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples, TransferSample, WaySamples};
 use plimsoll_ir::trace::Phase;
+use plimsoll_runtime::Whole;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -23,6 +24,12 @@ struct Fake {
     ways: u32,
     /// Every iteration in a way that ran, by batch size and way.
     ran_in_ways: Vec<(u64, u32)>,
+    /// Every iteration that ran as training runs it, by batch size.
+    wholes: Vec<u64>,
+    /// How much longer such an iteration takes: by how many of this batch size ran before it in all, and in a row.
+    slow: fn(usize, usize) -> f64,
+    /// For how long of it others have the processors, as a share of what it takes alone: at the n-th.
+    others: fn(usize) -> f64,
 }
 
 impl Fake {
@@ -39,7 +46,7 @@ impl Fake {
         };
         let ops =
             vec![op(self.names[0], Phase::Forward, vec![]), op(self.names[1], Phase::Backward, vec![way])];
-        BatchSamples { batch, iteration_seconds: vec![], ops }
+        BatchSamples { ops, ..BatchSamples::none(batch) }
     }
 }
 
@@ -58,6 +65,9 @@ fn fake() -> Fake {
         health: |_| None,
         ways: 0,
         ran_in_ways: vec![],
+        wholes: vec![],
+        slow: |_, _| 1.0,
+        others: |_| 0.0,
     }
 }
 
@@ -95,6 +105,17 @@ impl Bench for Fake {
         (0..self.ways).filter(|number| u64::from(*number) < self.batches[position]).collect()
     }
 
+    fn whole(&mut self, position: usize) -> Result<Whole, ProfileError> {
+        let batch = self.batches[position];
+        let factor = (self.factor)(self.wholes.len());
+        let in_all = self.wholes.iter().filter(|ran| **ran == batch).count();
+        let in_a_row = self.wholes.iter().rev().take_while(|ran| **ran == batch).count();
+        let waited = (self.others)(self.wholes.len());
+        self.wholes.push(batch);
+        let alone = factor * (self.slow)(in_all, in_a_row) * 11e-3 * batch as f64;
+        Ok(Whole { seconds: Seconds(alone * (1.0 + waited)), waited: Seconds(alone * waited) })
+    }
+
     fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError> {
         let batch = self.batches[position];
         if let Some(number) = way {
@@ -114,7 +135,8 @@ impl Bench for Fake {
             op(self.names[0], Phase::Forward, 1e-3 * batch as f64),
             op(self.names[1], Phase::Backward, factor * 1e-2 * batch as f64),
         ];
-        Ok(BatchSamples { batch, iteration_seconds: vec![Seconds(batch as f64)], ops })
+        let iteration_seconds = vec![Seconds(batch as f64)];
+        Ok(BatchSamples { iteration_seconds, ops, ..BatchSamples::none(batch) })
     }
 }
 
@@ -133,7 +155,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
         },
         budget: Bytes(1000),
         batches: vec![1, 2, 4],
-        effort: Effort { at_least: 6, at_most: 12, time: Seconds(60.0), good: 0.01, bad: 0.15 },
+        effort: Effort { at_least: 6, at_most: 12, lasting: Seconds::ZERO, ..Effort::default() },
         journal: folder.path().join("study/profile.journal.jsonl"),
         fresh: false,
     }
@@ -182,7 +204,8 @@ fn batch_sizes_take_turns_and_every_other_round_goes_backwards() {
 #[test]
 fn an_interrupted_measurement_goes_on_and_loses_nothing() {
     let whole = run(&request(&folder()), &mut fake(), usize::MAX).expect("measured");
-    for stop_after in 0..23 {
+    // Two rounds: what is asked before a warm-up, before each iteration until they are steady, and before each pair.
+    for stop_after in 0..3 * (1 + 4 + 3) + 3 * (1 + 2 + 3) - 1 {
         let folder = folder();
         let request = request(&folder);
         let (mut first, mut second) = (fake(), fake());
@@ -190,7 +213,7 @@ fn an_interrupted_measurement_goes_on_and_loses_nothing() {
             matches!(run(&request, &mut first, stop_after), Err(ProfileError::Interrupted)),
             "{stop_after}"
         );
-        assert_eq!(first.ran.len(), stop_after);
+        assert!(first.ran.len() <= stop_after);
         let profile = run(&request, &mut second, usize::MAX).expect("measured");
         assert_eq!((second.calibrated, second.linked), (0, 0));
         assert!(profile.batches.iter().all(|b| b.iteration_seconds.len() >= 6));
@@ -264,7 +287,7 @@ fn a_journal_of_another_measurement_is_refused_with_what_differs() {
 fn ops_that_changed_since_are_refused() {
     let folder = folder();
     let request = request(&folder);
-    assert!(run(&request, &mut fake(), 5).is_err());
+    assert!(run(&request, &mut fake(), 7).is_err());
     let mut other = Fake { names: ["fc.forward", "fc.backward_data"], ..fake() };
     let refused = run(&request, &mut other, usize::MAX);
     assert!(
@@ -389,7 +412,7 @@ fn shared(ran: usize) -> Option<Health> {
 fn who_else_is_on_the_device_is_said_once_and_stands_in_the_profile() {
     let folder = folder();
     let request = request(&folder);
-    for stop_after in [23, usize::MAX] {
+    for stop_after in [41, usize::MAX] {
         let mut said = Vec::new();
         let asked = std::cell::Cell::new(0);
         let stop = || {
@@ -414,7 +437,7 @@ fn who_else_is_on_the_device_is_said_once_and_stands_in_the_profile() {
 
 #[test]
 fn other_ways_are_measured_where_they_fit_and_an_interruption_loses_none() {
-    for stop_after in [usize::MAX, 23, 24, 26, 27, 28, 31, 38] {
+    for stop_after in [usize::MAX, 41, 42, 44, 45, 46, 49, 56] {
         let folder = folder();
         let request = request(&folder);
         let mut benches = [0, 1].map(|_| Fake { ways: 2, ..fake() });
@@ -438,4 +461,52 @@ fn other_ways_are_measured_where_they_fit_and_an_interruption_loses_none() {
         let mut idle = Fake { ways: 2, ..fake() };
         assert_eq!(run(&request, &mut idle, 0).expect("complete"), profile);
     }
+}
+
+#[test]
+fn slow_first_iterations_and_cold_caches_are_not_measured() {
+    let folder = folder();
+    // The first seven of a batch size are slow, each less than the one before; so is the first after another batch size.
+    let slow = |in_all: usize, in_a_row: usize| {
+        (1.0 + 0.3 * 7_usize.saturating_sub(in_all) as f64) * if in_a_row == 0 { 1.5 } else { 1.0 }
+    };
+    let mut bench = Fake { slow, ..fake() };
+    let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
+    for batch in &profile.batches {
+        let steady = Seconds(11e-3 * batch.batch as f64);
+        assert_eq!(batch.whole_seconds, vec![steady; 6], "at batch {}", batch.batch);
+        assert_eq!(batch.waited_seconds, vec![Seconds::ZERO; 6]);
+    }
+}
+
+#[test]
+fn a_shared_machine_is_measured_as_if_it_were_not() {
+    let folder = folder();
+    // Others take between nothing and three times what an iteration takes.
+    let mut bench = Fake { others: |n| (n * 7 % 4) as f64, ..fake() };
+    let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
+    for batch in &profile.batches {
+        assert_eq!(batch.whole_seconds.len(), 6, "the median is known at once");
+        assert!(
+            batch.whole_seconds.iter().any(|s| s.0 > 2.0 * 11e-3 * batch.batch as f64),
+            "raw samples are kept"
+        );
+        for alone in batch.alone_seconds() {
+            assert!((alone.0 / (11e-3 * batch.batch as f64) - 1.0).abs() < 1e-9, "{alone}");
+        }
+    }
+}
+
+#[test]
+fn rounds_go_on_for_a_while_however_well_the_median_seems_to_be_known() {
+    let of = |lasting: f64| {
+        let folder = folder();
+        let request = request(&folder);
+        let request =
+            ProfileRequest { effort: Effort { lasting: Seconds(lasting), ..request.effort }, ..request };
+        let profile = run(&request, &mut fake(), usize::MAX).expect("measured");
+        profile.batches.iter().map(|b| b.whole_seconds.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(0.0), [6; 3], "each iteration is like the others");
+    assert_eq!(of(1e6), [12; 3]);
 }

@@ -273,6 +273,17 @@ pub trait Device: Send {
         None
     }
 
+    /// How long the threads that compute were ready to run while others had their processors, in all so far; none where nobody counts
+    /// that, or the device has processors of its own. It takes microseconds.
+    fn waited(&self) -> Option<Seconds> {
+        None
+    }
+
+    /// What the last iteration took, where the device goes by a clock of its own and not by the host's.
+    fn simulated_seconds(&self) -> Option<Seconds> {
+        None
+    }
+
     /// Whether the slab is page-locked, and transfers of it are of another kind than those of other host memory.
     fn pins(&self) -> bool {
         false

@@ -40,6 +40,15 @@ pub struct Executor {
     id: u64,
 }
 
+/// One iteration with nothing timed inside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Whole {
+    /// From the first command to the end of the last, by the host's clock or the device's own.
+    pub seconds: Seconds,
+    /// How long of that the threads that compute were ready to run while others had their processors; 0 where nobody counts it.
+    pub waited: Seconds,
+}
+
 /// A program under a schedule, bound to one executor's memory.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -259,6 +268,25 @@ impl Executor {
     pub fn run(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
         self.start(loaded);
         self.finish()
+    }
+
+    /// Runs one iteration as training does, with nothing timed inside, and waits for its end.
+    pub fn run_whole(&mut self, loaded: &Loaded) -> Result<Whole, RuntimeError> {
+        let before = self.device.waited();
+        let begun = Instant::now();
+        self.run(loaded)?;
+        let seconds = Seconds(begun.elapsed().as_secs_f64());
+        let seconds = self.device.simulated_seconds().unwrap_or(seconds);
+        Ok(Whole { seconds, waited: self.waited_since(before) })
+    }
+
+    /// How long the threads that compute were ready while others had their processors, since [`Device::waited`] gave this; 0 where
+    /// nobody counts it.
+    pub(crate) fn waited_since(&self, before: Option<Seconds>) -> Seconds {
+        match (before, self.device.waited()) {
+            (Some(before), Some(now)) => Seconds((now.0 - before.0).max(0.0)),
+            _ => Seconds::ZERO,
+        }
     }
 
     /// Enqueues one iteration; [`Executor::finish`] must follow. Between them the host is free to prepare the next

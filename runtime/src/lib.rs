@@ -28,7 +28,7 @@ pub use device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
 };
 pub use error::RuntimeError;
-pub use executor::{Executor, Loaded};
+pub use executor::{Executor, Loaded, Whole};
 pub use host::{HostSlab, host_slab};
 pub use null::Null;
 pub use operands::operand_bytes;

@@ -91,6 +91,10 @@ impl Device for Null {
         self.events[event.0 as usize]
     }
 
+    fn simulated_seconds(&self) -> Option<Seconds> {
+        self.clocks.iter().copied().reduce(Seconds::max)
+    }
+
     fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
         in_range(offset, Bytes(data.len() as u64), self.memory.device())
     }

@@ -66,6 +66,8 @@ pub struct Observation {
     /// From the end of the iteration before to this one's first command: writing the input, reading the metrics (Δ
     /// of AccUDNN eq. 3).
     pub between: Seconds,
+    /// How long of `seconds` the threads that compute were ready to run while others had their processors; 0 where nobody counts it.
+    pub waited: Seconds,
 }
 
 /// How training ended.
@@ -303,6 +305,7 @@ impl Trainer {
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
             let stamp = self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?;
+            let waited = self.executor.device().waited();
             let start = Instant::now();
             match ended {
                 Some(_) => self.start_copying(stamp),
@@ -331,6 +334,7 @@ impl Trainer {
                 accuracy: correct / counted.max(1.0),
                 seconds: Seconds((end - start).as_secs_f64()),
                 between: Seconds((start - last_end).as_secs_f64()),
+                waited: self.executor.waited_since(waited),
             };
             if self.train.keeps_state() {
                 ended = Some(observation);

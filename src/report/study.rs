@@ -324,15 +324,14 @@ fn setting(run: &Run) -> Setting {
 fn beyond_error(run: &Run) -> Option<String> {
     let (predicted, measured) = (run.predicted?, run.measured?);
     let off = measured.iteration_seconds / predicted.iteration_seconds - 1.0;
-    if off.abs() <= predicted.relative_error + measured.relative_error {
+    if off.abs() <= predicted.relative_error {
         return None;
     }
     let (what, batch) = (&run.what, run.batch);
     let (off, way) = (percent(off.abs()), if off > 0.0 { "more" } else { "less" });
     Some(format!(
-        "The iteration of batch {batch} ({what}) was measured to take {off} {way} than predicted, beyond the stated errors: \
-         the machine was busier or calmer than when the layers were measured, or what is small fits a processor's caches, \
-         which swapping empties while layers are measured. `plimsoll tune --fresh` on a calm machine measures anew."
+        "The iteration of batch {batch} ({what}) was measured to take {off} {way} than predicted, beyond the stated error: \
+         the machine was busier or calmer than when the layers were measured. `plimsoll tune --fresh` on a calm machine measures anew."
     ))
 }
 
@@ -524,8 +523,8 @@ fn notes(profile: &Profile, model: &Model) -> Vec<String> {
     if let Some(slowdown) = model.rates().slowdown {
         let worst = slowdown.worst() - 1.0;
         notes.push(format!(
-            "An op that is bound by the device's memory takes up to {} longer beside transfers; no plan counts that, and the \
-             stated errors do.",
+            "An op that is bound by the device's memory takes up to {} longer beside transfers; its times here are those beside \
+             the transfers of a plan.",
             percent(worst)
         ));
     }

@@ -8,21 +8,25 @@ use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
 use crate::progress;
 use crate::study::Study;
-use crate::task::{Setup, Task, UNMEASURED, median};
+use crate::task::{Setup, Task, UNMEASURED};
 use crate::tuning::reaches;
 use crate::verbs::doctor::version;
 use indicatif::HumanDuration;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::Profile;
-use plimsoll_ir::schedule::Link;
+use plimsoll_ir::profile::{Profile, undisturbed};
+use plimsoll_ir::program::Program;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
-    Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, schedule_in_way,
+    Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, rough_seconds,
+    schedule_in_way,
 };
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -63,9 +67,12 @@ pub fn measure(
         return Err(Failure::new(Exit::NoPlan, message).help("raise --budget"));
     };
     reaches(task, largest, *batches.start(), budget)?;
-    let mut batches: Vec<u64> =
-        fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
-    batches.dedup();
+    let keeps_all = match task.setup.model() {
+        None => task.largest_batch(Policy::Keep, budget, largest)?,
+        // A data sheet knows no caches.
+        Some(_) => None,
+    };
+    let batches = batch_sizes(task.smallest_batch(), largest, keeps_all);
     let (fresh, forgotten) = (forgotten.is_some(), forgotten.unwrap_or_default());
     if !fresh {
         goes_on(task, budget, study)?;
@@ -105,28 +112,12 @@ pub fn measure(
         }
         None => tracing::info!("measuring {name} at batches {:?} within {budget}", request.batches),
     }
-    // On a processor transfers take from the caches and cores of ops, so all batch sizes are measured under the same conditions, those
-    // of naive swapping. A GPU's ops do not notice them much, and page-locked memory is dear: what fits is kept.
-    let policies: &[Policy] = match task.setup {
-        Setup::Cpu(_) => &[Policy::Naive, Policy::Keep, Policy::Memonger],
-        Setup::Cuda(_) | Setup::Modelled(_) => &[Policy::Keep, Policy::Naive, Policy::Memonger],
-    };
     let mut subject = |batch, way| {
         let program = task.program(batch, Mode::Train)?;
-        let schedule = schedule_in_way(&program, way, |trace| {
-            for policy in policies {
-                let outcome = task.outcome(trace, *policy, budget, Link::symmetric(UNMEASURED))?;
-                let fits = outcome.plan().filter(|plan| task.fits_host(trace, &plan.schedule));
-                if let Some(plan) = fits {
-                    return Ok::<_, Failure>(Some(plan.schedule.clone()));
-                }
-            }
-            Ok(None)
-        })?;
-        if schedule.is_none() && way.is_none() {
-            let message = format!("batch {batch} fits no more than a moment ago");
-            return Err(Failure::new(Exit::Internal, message).into());
-        }
+        let schedule = match way {
+            None => Some(as_trained(task, &program, budget)?),
+            Some(_) => schedule_in_way(&program, way, |trace| kept_or_swapped(task, trace, budget))?,
+        };
         Ok::<_, SubjectError>(schedule.map(|schedule| (program, schedule)))
     };
     let bar = progress::bar("profile", 1, quiet);
@@ -143,6 +134,49 @@ pub fn measure(
     cache.keep(&request);
     files::write(&study.profile(), &profile)?;
     Ok(profile)
+}
+
+/// The fractions of the largest batch, and the largest that keeps everything, which is always compared with the choice; none below
+/// the smallest.
+fn batch_sizes(smallest: u64, largest: u64, keeps_all: Option<u64>) -> Vec<u64> {
+    let all = fractions(largest).into_iter().chain(keeps_all).map(|k| k.max(smallest));
+    all.collect::<BTreeSet<u64>>().into_iter().collect()
+}
+
+/// The schedule under which a batch size would be trained, as far as that is known before anything was measured: everything is kept
+/// where it fits; where not, a plan from what a few iterations under naive swapping show. Ops take other times beside transfers and
+/// behind them than where everything stays in the caches.
+fn as_trained(task: &Task, program: &Program, budget: Bytes) -> Result<Schedule, Failure> {
+    let first = schedule_in_way(program, None, |trace| kept_or_swapped(task, trace, budget))?;
+    let first = first.ok_or_else(|| {
+        let batch = program.trace.batch;
+        Failure::new(Exit::Internal, format!("batch {batch} fits no more than a moment ago"))
+    })?;
+    if !first.commands.iter().any(|command| command.transfer().is_some()) {
+        return Ok(first);
+    }
+    let rough = rough_seconds(task.setup.device()?, program, &first)?;
+    let mut trace = program.trace.clone();
+    trace.ops.iter_mut().zip(&rough.seconds).for_each(|(op, seconds)| op.seconds = *seconds);
+    // How alternatives compare is not known yet.
+    trace.order_ways();
+    let usual = Link::symmetric(UNMEASURED);
+    let [out, back] = rough.rates.map(|rate| rate.unwrap_or(UNMEASURED));
+    let seen = Link { offload_bytes_per_second: out, prefetch_bytes_per_second: back, ..usual };
+    let outcome = task.outcome(&trace, Policy::Plimsoll, budget, task.setup.link().unwrap_or(seen))?;
+    let planned = outcome.plan().filter(|plan| task.fits_host(&trace, &plan.schedule));
+    Ok(planned.map_or(first, |plan| plan.schedule.clone()))
+}
+
+/// A schedule that keeps everything, or else one that swaps naively, or where the host is short recomputes; none where none fits.
+fn kept_or_swapped(task: &Task, trace: &Trace, budget: Bytes) -> Result<Option<Schedule>, Failure> {
+    for policy in [Policy::Keep, Policy::Naive, Policy::Memonger] {
+        let outcome = task.outcome(trace, policy, budget, Link::symmetric(UNMEASURED))?;
+        if let Some(plan) = outcome.plan().filter(|plan| task.fits_host(trace, &plan.schedule)) {
+            return Ok(Some(plan.schedule.clone()));
+        }
+    }
+    Ok(None)
 }
 
 /// Makes sure that a profile in the study is of what is asked for, where one of the two is modelled: what is measured has a
@@ -178,7 +212,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
         &[
             ("batch", "batch"),
             ("iterations", "iterations"),
-            ("iteration_seconds", "median iteration"),
+            ("iteration_seconds", "iteration"),
             ("held_out_error", "off when held out"),
             ("op_error", "median op error"),
         ],
@@ -186,11 +220,14 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     // How well curves fit a model says nothing of a device.
     let tried = |share: f64| if profile.machine.modelled { Cell::None } else { Cell::Share(share) };
     for (samples, held_out) in profile.batches.iter().zip(model.held_out()) {
-        let mut seconds: Vec<f64> = samples.iteration_seconds.iter().map(|s| s.0).collect();
+        let mut seconds: Vec<Seconds> = samples.alone_seconds().collect();
+        if seconds.is_empty() {
+            seconds.clone_from(&samples.iteration_seconds);
+        }
         batches.rows.push(vec![
             samples.batch.into(),
             (seconds.len() as u64).into(),
-            median(&mut seconds).into(),
+            undisturbed(seconds).into(),
             tried(held_out.off()),
             tried(held_out.op_relative_error),
         ]);
@@ -306,6 +343,13 @@ mod tests {
     use crate::args::{Cli, Verb};
     use crate::tuning::least;
     use clap::Parser;
+
+    #[test]
+    fn the_largest_batch_that_keeps_everything_is_measured_among_the_fractions() {
+        assert_eq!(batch_sizes(1, 64, Some(20)), [8, 16, 20, 32, 43, 64]);
+        assert_eq!(batch_sizes(1, 64, Some(64)), [8, 16, 32, 43, 64]);
+        assert_eq!(batch_sizes(2, 8, None), [2, 4, 5, 8]);
+    }
 
     #[test]
     fn the_least_batch_is_that_of_tune() {

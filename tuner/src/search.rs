@@ -398,13 +398,12 @@ pub struct Observed {
     pub relative_error: f64,
 }
 
-/// Whether a measured choice confirms its prediction: the times differ by no more than both relative errors together,
+/// Whether a measured choice confirms its prediction: the times differ by no more than the prediction's relative error,
 /// and the peak, which is computed and not fitted, is no larger than predicted. A measurement that is no number refits.
 pub fn confirm(predicted: &Observed, measured: &Observed) -> Verdict {
     let iteration_off = measured.iteration / predicted.iteration - 1.0;
     let peak_off = measured.peak.0 as f64 / predicted.peak.0 as f64 - 1.0;
-    let error = predicted.relative_error + measured.relative_error;
-    if iteration_off.abs() <= error && measured.peak <= predicted.peak {
+    if iteration_off.abs() <= predicted.relative_error && measured.peak <= predicted.peak {
         Verdict::Accept
     } else {
         Verdict::Refit { iteration_off, peak_off }

@@ -14,6 +14,7 @@ mod link;
 mod memory;
 mod stream;
 mod system;
+mod waited;
 
 pub use memory::HostMemory;
 pub use system::available_bytes;
@@ -140,6 +141,10 @@ impl Device for Cpu {
 
     fn event_seconds(&mut self, event: EventId) -> Seconds {
         self.streams().event_seconds(event)
+    }
+
+    fn waited(&self) -> Option<Seconds> {
+        self.streams.as_ref()?.waited()
     }
 
     fn write(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {

@@ -11,6 +11,7 @@ use super::events::Events;
 use super::kernels::{self, Threads};
 use super::link::{self, Pace, Shared as SharedLink};
 use super::memory::Memory;
+use super::waited::{Waited, own_counter};
 use crate::device::{DeviceError, EventId, Launch, Room, Transfer, in_range};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::philox::philox4x32;
@@ -19,7 +20,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,8 @@ struct Common {
     failed: AtomicBool,
     failure: Mutex<Option<DeviceError>>,
     link: SharedLink,
+    /// Of the threads that compute, once they run.
+    waited: OnceLock<Waited>,
 }
 
 /// The streams of a device; dropping them ends their threads once their queues are empty.
@@ -128,6 +131,7 @@ impl Streams {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             link: SharedLink::default(),
+            waited: OnceLock::new(),
         });
         let gathered = Stream::ALL.map(|_| Vec::with_capacity(room.commands));
         let mut streams = Streams { common, threads: Vec::new(), gathered, begun: 0 };
@@ -177,6 +181,11 @@ impl Streams {
         Seconds(self.common.events.nanos(event).saturating_sub(self.begun) as f64 * 1e-9)
     }
 
+    /// How long the threads that compute were ready while others had the processors, in all so far; none where nobody counts it.
+    pub(super) fn waited(&self) -> Option<Seconds> {
+        self.common.waited.get()?.so_far()
+    }
+
     fn now(&self) -> u64 {
         self.common.clock.elapsed().as_nanos() as u64
     }
@@ -222,6 +231,10 @@ impl Worker {
     fn work(mut self) {
         if self.pace.is_some() {
             link::wake_in_time();
+        }
+        if self.stream == Stream::Compute {
+            let counters = self.threads.on_each(own_counter).into_iter().flatten().collect();
+            self.common.waited.get_or_init(|| Waited::of(counters));
         }
         // Kept from launch to launch, so that none allocates.
         let mut operands = Vec::with_capacity(16);

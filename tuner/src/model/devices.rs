@@ -385,7 +385,7 @@ fn samples(trace: &Trace) -> BatchSamples {
             .collect(),
     });
     let ops = ops.collect();
-    BatchSamples { batch: trace.batch, iteration_seconds: vec![trace.compute_seconds()], ops }
+    BatchSamples { iteration_seconds: vec![trace.compute_seconds()], ops, ..BatchSamples::none(trace.batch) }
 }
 
 /// The bytes that a kernel reads and writes.

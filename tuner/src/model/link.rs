@@ -14,8 +14,8 @@
 //!
 //! What transfers do to *ops* ([`Slowdown`]) is no part of a plan, and no op's seconds are scaled by it. It depends on what
 //! runs beside what, which the plan decides; `simulate`'s clock, by which plans are judged and which others judge too, knows one time
-//! for an op; and the ratio is that of the ops it hurts most. Where it matters the choice is measured, and its own times
-//! refit the model (`src/tuning.rs`). Until then it counts as an error: [`super::Model::beside_error`].
+//! for an op; and the ratio is that of the ops it hurts most. Ops are measured under the plans of their batch sizes instead, with
+//! as much moving beside them as will be, and what is left of it is in the errors of batch sizes that are held out.
 
 use super::FitError;
 use super::line::Line;

@@ -6,19 +6,20 @@
 //!
 //! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type (`curve.rs`). Both
 //! are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to relative errors.
-//! Neither medians nor such fits add up: on a busy machine a short op is seldom interrupted and its median knows nothing of it,
-//! while hardly an iteration gets through undisturbed. `adds_up` mends that. It is one ratio for
+//! Neither medians nor such fits add up: timing every op costs something, starting an iteration too, and on a busy machine a short op is
+//! seldom interrupted and its median knows nothing of it. `adds_up` mends that. It is one ratio for
 //! all batch sizes, or iteration(k) / sum of all layer_i(k) with the typical iteration (the mean of the middle half of its
-//! repetitions) fitted like one more layer: whichever predicts left-out iterations better. The ratio is better on a calm machine, where it
-//! is close to 1; the fitted iteration on a busy one.
+//! repetitions) fitted like one more layer: whichever predicts left-out iterations better; times what is left over at the measured batch
+//! sizes (`whole.rs`), so that what was measured is what is predicted there. The typical iteration is that of iterations as
+//! training runs them, less what the schedule's stalls and repetitions took of them; where none was run, the sum over all ops.
 //!
 //! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
 //! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
 //! batch size stands in for them, which suits the op's own curve and says little across ops.
 //!
-//! Every prediction carries its relative error. It is found by leaving each batch size out of *everything* (curves,
-//! choice of shapes, fit), predicting it, and comparing. Batch sizes between the smallest and the largest give the error
-//! inside the measured range; leaving out an end gives the error outside.
+//! Every prediction carries its relative error, such that nine of ten iterations are within it (`whole.rs`). It is found by leaving
+//! each batch size out of *everything* (curves, choice of shapes, fit), predicting its whole iteration, and comparing. Batch sizes between
+//! the smallest and the largest give the error inside the measured range; leaving out an end gives the error outside.
 //!
 //! An op's alternatives (other kernels for the same call) take the op's seconds times a ratio of their own (`ways.rs`).
 //!
@@ -30,6 +31,7 @@ mod layer;
 mod line;
 mod link;
 mod ways;
+mod whole;
 
 pub use layer::Shape;
 pub use link::{FittedRate, LinkModel, Slowdown};
@@ -43,6 +45,7 @@ use plimsoll_ir::trace::{Op, Phase, Trace};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use ways::Ratios;
+use whole::LeftOver;
 
 /// Why a profile gives no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +107,7 @@ pub struct HeldOut {
     pub inside: bool,
     /// The sum over all ops, predicted.
     pub predicted: Seconds,
-    /// The typical repetition's sum over all ops.
+    /// What the ops of a typical iteration take together.
     pub measured: Seconds,
     /// The median over the ops of |predicted / measured - 1|.
     pub op_relative_error: f64,
@@ -126,6 +129,8 @@ pub struct Model {
     curves: BTreeMap<Type, Curve>,
     iteration: Iteration,
     held_out: Vec<HeldOut>,
+    /// How far single iterations scatter, as a share.
+    scatter: f64,
     /// The smallest and the largest measured batch size.
     range: (u64, u64),
     link: LinkModel,
@@ -189,8 +194,10 @@ struct Data {
     points: Vec<Vec<Point>>,
     /// Of the alternatives of each op, by name.
     ways: Vec<BTreeMap<String, Ratios>>,
-    /// The typical repetition's sum over all ops, per batch size.
+    /// What the ops of a typical iteration take together, per batch size.
     totals: Vec<f64>,
+    /// How far single iterations scatter about it, as a share.
+    scatter: f64,
 }
 
 impl Data {
@@ -233,9 +240,11 @@ impl Data {
                 points[position].push(Point { batch: *batch as f64, x: size(flops, *batch), seconds });
             }
             let parts_sum = || points.iter().filter_map(|op| op.last()).map(|p| p.seconds).sum();
-            totals.push(typical_iteration(parts).unwrap_or_else(parts_sum));
+            let total = whole::of_training(parts).or_else(|| typical_iteration(parts));
+            totals.push(total.unwrap_or_else(parts_sum));
         }
-        Ok(Data { batches: batches.into_keys().collect(), names, points, ways, totals })
+        let scatter = whole::scatter(profile.batches.iter());
+        Ok(Data { batches: batches.into_keys().collect(), names, points, ways, totals, scatter })
     }
 }
 
@@ -249,9 +258,24 @@ fn typical_iteration(parts: &[&BatchSamples]) -> Option<f64> {
         }
         totals.extend((0..repetitions).map(|r| part.ops.iter().map(|op| op.seconds[r].0).sum::<f64>()));
     }
-    totals.sort_unstable_by(f64::total_cmp);
-    let quarter = totals.len() / 4;
-    let middle = &totals[quarter..totals.len() - quarter];
+    middle_half(&mut totals)
+}
+
+/// Straight between points that ascend, and constant beyond them; none without any.
+fn along(points: &[(f64, f64)], x: f64) -> Option<f64> {
+    let above = points.partition_point(|p| p.0 < x);
+    match (above.checked_sub(1).map(|i| points[i]), points.get(above)) {
+        (Some((x0, y0)), Some((x1, y1))) => Some(y0 + (y1 - y0) * (x - x0) / (x1 - x0)),
+        (Some((_, y)), None) => Some(y),
+        (None, next) => next.map(|(_, y)| *y),
+    }
+}
+
+/// The mean of the middle half; none of nothing.
+fn middle_half(values: &mut [f64]) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let quarter = values.len() / 4;
+    let middle = &values[quarter..values.len() - quarter];
     (!middle.is_empty()).then(|| (middle.iter().sum::<f64>() / middle.len() as f64).max(TICK))
 }
 
@@ -293,11 +317,13 @@ struct Iteration {
     fitted: Fitted,
     /// Typical iteration / sum of the layers, where one ratio for all batch sizes predicts better than the fitted iteration.
     ratio: Option<f64>,
+    /// What is left over at the measured batch sizes.
+    left_over: LeftOver,
 }
 
 impl Iteration {
     /// From the typical iterations (x is the batch size), ascending, and the sum of the fitted layers at each of them.
-    fn fit(points: Vec<Point>, sums: &[f64]) -> Iteration {
+    fn fit(points: &[Point], sums: &[f64]) -> Iteration {
         let logs: Vec<f64> =
             points.iter().zip(sums).map(|(p, sum)| (p.seconds / sum.max(TICK)).ln()).collect();
         let total: f64 = logs.iter().sum();
@@ -305,18 +331,23 @@ impl Iteration {
         let miss = |i: usize| (logs[i] - (total - logs[i]) / (logs.len() - 1) as f64).abs();
         let samples: Vec<(f64, f64)> = points.iter().map(|p| (p.x, p.seconds)).collect();
         let curve = Curve::fit(&samples, None).expect("there is a batch size");
-        let [_, line, between] = layer::scores(&points, &curve);
+        let [_, line, between] = layer::scores(points, &curve);
         let one_ratio =
             logs.len() >= 3 && folds.clone().map(miss).sum::<f64>() / folds.len() as f64 <= line.min(between);
         let ratio = one_ratio.then(|| (total / logs.len() as f64).exp());
-        let fitted = layer::fit_group(&[points], &curve).remove(0);
-        Iteration { curve, fitted, ratio }
+        let fitted = layer::fit_group(&[points.to_vec()], &curve).remove(0);
+        let mut iteration = Iteration { curve, fitted, ratio, left_over: LeftOver::default() };
+        let off = |(p, sum): (&Point, &f64)| {
+            (p.batch, (p.seconds / (iteration.adds_up(p.batch as u64, *sum) * sum.max(TICK))).ln())
+        };
+        iteration.left_over = LeftOver::of(points.iter().zip(sums).map(off));
+        iteration
     }
 
     /// What makes layers that sum to `sum` at a batch size add up to the iteration.
     fn adds_up(&self, batch: u64, sum: f64) -> f64 {
         let whole = || self.fitted.at(batch as f64, batch as f64, &self.curve).max(TICK);
-        self.ratio.unwrap_or_else(|| whole() / sum.max(TICK))
+        self.ratio.unwrap_or_else(|| whole() / sum.max(TICK)) * self.left_over.factor(batch as f64)
     }
 }
 
@@ -356,7 +387,7 @@ fn fit_all(data: &Data, left_out: Option<usize>, near: Option<&Fits>) -> Fits {
     };
     let measured = || (0..data.batches.len()).filter(|b| Some(*b) != left_out);
     let sums: Vec<f64> = measured().map(|b| sum_of(data, &curves, &layers, b)).collect();
-    let iteration = Iteration::fit(measured().map(whole).collect(), &sums);
+    let iteration = Iteration::fit(&measured().map(whole).collect::<Vec<_>>(), &sums);
     Fits { curves, layers, iteration }
 }
 
@@ -386,7 +417,8 @@ impl Model {
             }
         }
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
-        Ok(Model { layers, curves: fits.curves, iteration: fits.iteration, held_out, range, link })
+        let (curves, iteration, scatter) = (fits.curves, fits.iteration, data.scatter);
+        Ok(Model { layers, curves, iteration, held_out, scatter, range, link })
     }
 
     /// Seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of its
@@ -443,19 +475,13 @@ impl Model {
         Ok(())
     }
 
-    /// The relative error of the sum over all ops at a batch size: the largest over the batch sizes that were held out,
-    /// those inside the measured range for a batch inside, those at its ends for one outside; 1 where there is none.
+    /// The relative error of an iteration at a batch size: nine of ten are off by no more. From the batch sizes that were held out, those
+    /// inside the measured range for a batch inside (all, where fewer than two are), those at its ends for one outside; 1 where there is none.
     pub fn iteration_error(&self, batch: u64) -> f64 {
-        let inside = self.inside(batch) && self.held_out.iter().any(|h| h.inside);
-        let of = self.held_out.iter().filter(|h| h.inside == inside).map(|h| h.off().abs());
-        of.reduce(f64::max).unwrap_or(UNKNOWN)
-    }
-
-    /// What a prediction leaves out, at most, as a share of an iteration in which transfers run for a share `busy` of the time: ops were
-    /// measured while hardly a transfer ran beside them (naive swapping waits for each), and those that are bound by the device's
-    /// memory take longer beside one. At most, since it counts all ops as if they were of that kind. 0 where it was not measured.
-    pub fn beside_error(&self, busy: f64) -> f64 {
-        self.link.slowdown.map_or(0.0, |slowdown| (slowdown.worst() - 1.0) * busy.clamp(0.0, 1.0))
+        let inside = self.inside(batch);
+        let enough = !inside || self.held_out.iter().filter(|h| h.inside).count() >= 2;
+        let of = self.held_out.iter().filter(|h| !enough || h.inside == inside).map(HeldOut::off);
+        whole::nine_of_ten(&of.collect::<Vec<_>>(), self.scatter).unwrap_or(UNKNOWN)
     }
 
     /// Every batch size as predicted by a model that had never seen it, ascending.

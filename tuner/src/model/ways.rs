@@ -26,15 +26,7 @@ pub(super) struct Ratios {
 impl Ratios {
     /// The ratio at a batch size; at least one was measured.
     pub fn at(&self, batch: f64) -> f64 {
-        let x = batch.ln();
-        let above = self.logs.partition_point(|p| p.0 < x);
-        let log = match (above.checked_sub(1).map(|i| self.logs[i]), self.logs.get(above)) {
-            (Some((x0, y0)), Some((x1, y1))) => y0 + (y1 - y0) * (x - x0) / (x1 - x0),
-            (Some((_, y)), None) => y,
-            (None, Some((_, y))) => *y,
-            (None, None) => UNMEASURED.ln(),
-        };
-        log.exp()
+        super::along(&self.logs, batch.ln()).map_or(UNMEASURED, f64::exp)
     }
 }
 

@@ -32,6 +32,14 @@ impl Threads {
         self.count
     }
 
+    /// What a call gives on each of them.
+    pub(in crate::cpu) fn on_each<T: Send>(&self, call: impl Fn() -> T + Sync) -> Vec<T> {
+        match &self.pool {
+            Some(pool) => pool.broadcast(|_| call()),
+            None => vec![call()],
+        }
+    }
+
     /// Calls `work(task, lane)` once for each task in `0..tasks`, and returns when all are done. Calls that run at the
     /// same time have different lanes, all below [`Threads::count`]: a lane owns a part of the workspace.
     pub(super) fn each(&self, tasks: usize, work: impl Fn(usize, usize) + Sync) {
