@@ -1,12 +1,12 @@
 //! What each trick of the planner's search is worth: everything planned with all of them, and without each.
 //!
-//! Networks of up to some hundred ops, at the first two fractions, and random traces: what pays on one kind of trace may
+//! Networks of up to some hundred ops, at f = 0.1 and 0.2, and random traces: what pays on one kind of trace may
 //! cost on the other. A trick is worth keeping where plans without it take longer, move more, or are found later. It is
 //! the same run, one trace after the other with all variants, so that the machine's mood is the same for all; time is
 //! that of the clock.
 
 use super::runs::{Case, Means, Runs};
-use super::subjects::{self, Subject};
+use super::subjects::{self, Subject, USUAL};
 use super::tables::{Grid, Several, THREADS, faults, shown};
 use plimsoll::tuner::{Policy, Trick};
 use std::path::Path;
@@ -15,20 +15,16 @@ use std::time::Instant;
 /// Networks of more ops than this are left out, unless traces are named.
 const MOST_OPS: usize = 450;
 
-/// Fractions at which networks are planned.
-const FRACTIONS: usize = 2;
-
 /// Random traces.
 const RANDOM: u64 = 24;
 
 pub fn table(runs: &mut Runs) {
     let wanted = |s: &Subject| !runs.selected && s.ops() > MOST_OPS;
     let spared: Vec<usize> = (0..runs.subjects.len()).filter(|s| wanted(&runs.subjects[*s])).collect();
-    let fractions = runs.fractions[..runs.fractions.len().min(FRACTIONS)].to_vec();
     let usual: Vec<Case> = runs
         .cases(Means::SwapAndRecompute, false, Policy::Plimsoll)
         .into_iter()
-        .filter(|case| !spared.contains(&case.subject) && fractions.contains(&case.fraction))
+        .filter(|case| !spared.contains(&case.subject) && USUAL[..2].contains(&case.fraction))
         .collect();
     make(runs, &usual);
 
@@ -68,9 +64,8 @@ fn make(runs: &mut Runs, usual: &[Case]) {
 /// Random traces, with the same settings.
 fn random(runs: &Runs, folder: &Path) -> Runs {
     let count = if runs.evaluations.is_none() { RANDOM } else { 2 };
-    let fraction = runs.fractions[runs.fractions.len().min(FRACTIONS) - 1];
     let time = runs.end.saturating_duration_since(Instant::now());
-    let mut random = Runs::new(subjects::random(count, folder), vec![fraction], time);
+    let mut random = Runs::new(subjects::random(count, folder), vec![USUAL[1]], time);
     random.evaluations = runs.evaluations;
     random
 }

@@ -5,16 +5,13 @@
 //! Each is asked for several times: median and median absolute deviation. Ratios are to the lower bound that has all the time
 //! it wants, for the same means.
 
-use super::runs::{FOR_LARGE, Runs};
+use super::runs::{FOR_LARGE, RATES, Runs};
 use super::subjects::FRACTIONS;
 use super::tables::{Grid, Several, shown};
-use plimsoll::ir::BytesPerSecond;
 use plimsoll::ir::schedule::{Duplex, Link};
 use plimsoll::tuner::bound::lower_bound;
 use plimsoll::tuner::{Allow, Limits, PlanRequest, Policy, plan};
 use std::time::Instant;
-
-const RATES: [f64; 3] = [12.2e9, 25e9, 50e9];
 
 /// How often each is asked for.
 const TIMES: usize = 5;
@@ -47,8 +44,7 @@ pub fn table(runs: &mut Runs) {
                     if !allow.swap && (rate, duplex) != (RATES[0], Duplex::Full) {
                         continue;
                     }
-                    let (budget, link) =
-                        (subject.budget(fraction), Link { duplex, ..Link::symmetric(BytesPerSecond(rate)) });
+                    let (budget, link) = (subject.budget(fraction), Link { duplex, ..Link::symmetric(rate) });
                     let expired = || true;
                     let limits = Limits { evaluations: None, expired: Some(&expired) };
                     let request =
@@ -83,7 +79,7 @@ pub fn table(runs: &mut Runs) {
                         subject.ops().to_string(),
                         name.to_owned(),
                         fraction.to_string(),
-                        format!("{} GB/s", rate / 1e9),
+                        rate.to_string(),
                         format!("{duplex:?}").to_lowercase(),
                         format!("{median:.1}"),
                         format!("{:.0} %", 100.0 * spread / median),

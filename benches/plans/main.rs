@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
-//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `chains`, `effort`, `ablation`, `pool`, `readings`, `best` and `valid`; by default all of
-//! them but `ablation`, which takes some five minutes, and `first`, which takes two, in under ten minutes on two cores: traces of more than 2,000 ops are
+//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `cliffs`, `chains`, `effort`, `ablation`, `pool`, `readings`, `best` and
+//! `valid`; by default all of them but `ablation`, `cliffs` and `first`, which take minutes each: traces of more than 2,000 ops are
 //! then planned at f = 0.1 and 0.4 only, and what there is no time for is left out, and counted; naming tables or traces
 //! makes all. Traces are those of `../shared/traces`
 //! beside the repository; where they are missing, networks of the zoo are planned, with the seconds of a roofline model.
@@ -13,6 +13,7 @@
 
 mod ablation;
 mod chains;
+mod cliffs;
 mod first;
 mod readings;
 mod referee;
@@ -30,12 +31,13 @@ type Table = fn(&mut Runs);
 
 /// The tables in the order in which they are made. Timing comes first, one plan at a time; the validity of all that was
 /// planned for the others comes last.
-const TABLES: [(&str, Table); 12] = [
+const TABLES: [(&str, Table); 13] = [
     ("time", tables::time),
     ("first", first::table),
     ("hybrid", tables::hybrid),
     ("state", tables::state),
     ("offload", tables::offload),
+    ("cliffs", cliffs::table),
     ("chains", chains::table),
     ("effort", tables::effort),
     ("ablation", ablation::table),
@@ -56,7 +58,7 @@ struct Options {
 
 fn options() -> Options {
     let mut options =
-        Options { tables: Vec::new(), traces: Vec::new(), fractions: Vec::new(), minutes: 9.0, full: false };
+        Options { tables: Vec::new(), traces: Vec::new(), fractions: Vec::new(), minutes: 20.0, full: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().expect("an option is followed by its value");
@@ -100,8 +102,8 @@ fn main() -> ExitCode {
     runs.thorough = !(options.tables.is_empty() && options.traces.is_empty());
     println!("plimsoll {}, budgets at f, link {} each way\n", plimsoll::verbs::doctor::version(), runs::RATE);
     for (name, table) in TABLES {
-        let by_default =
-            options.tables.is_empty() && !(options.full && ["ablation", "first"].contains(&name));
+        let asked_for = options.full && ["ablation", "cliffs", "first"].contains(&name);
+        let by_default = options.tables.is_empty() && !asked_for;
         if by_default || options.tables.iter().any(|wanted| wanted == name) {
             table(&mut runs);
         }

@@ -18,18 +18,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The link of the papers' PCIe, each way.
-pub const RATE: BytesPerSecond = BytesPerSecond(12.2e9);
+pub const RATE: BytesPerSecond = RATES[0];
+
+/// That, and links that are faster, for PCIe 4 and 5.
+pub const RATES: [BytesPerSecond; 3] = [BytesPerSecond(12.2e9), BytesPerSecond(25e9), BytesPerSecond(50e9)];
 
 /// What a plan may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Means {
     SwapAndRecompute,
     OffloadOnly,
+    RecomputeOnly,
 }
 
 impl Means {
     pub fn allow(self) -> Allow {
-        Allow { recompute: self == Means::SwapAndRecompute, ..Allow::default() }
+        let (recompute, swap) = (self != Means::OffloadOnly, self != Means::RecomputeOnly);
+        Allow { recompute, swap, ..Allow::default() }
     }
 }
 
@@ -39,6 +44,8 @@ pub struct Case {
     pub subject: usize,
     pub fraction: usize,
     pub means: Means,
+    /// The link's rate, as a position.
+    pub rate: usize,
     /// Whether both ways share the link.
     pub half: bool,
     pub policy: Policy,
@@ -115,7 +122,7 @@ pub struct Runs {
 const LARGE: usize = 2_000;
 
 /// The fractions at which large traces are planned all the same, as positions.
-pub const FOR_LARGE: [usize; 2] = [0, 2];
+pub const FOR_LARGE: [usize; 2] = [1, 3];
 
 impl Runs {
     pub fn new(subjects: Vec<Subject>, fractions: Vec<usize>, time: Duration) -> Runs {
@@ -128,8 +135,16 @@ impl Runs {
 
     /// The cases of one policy at every subject and fraction.
     pub fn cases(&self, means: Means, half: bool, policy: Policy) -> Vec<Case> {
-        let case =
-            |subject, fraction| Case { subject, fraction, means, half, policy, effort: 1, without: None };
+        let case = |subject, fraction| Case {
+            subject,
+            fraction,
+            means,
+            rate: 0,
+            half,
+            policy,
+            effort: 1,
+            without: None,
+        };
         let subjects = 0..self.subjects.len();
         subjects.flat_map(|s| self.fractions.iter().map(move |f| case(s, *f))).collect()
     }
@@ -186,7 +201,7 @@ impl Runs {
             ),
         };
         let duplex = if case.half { Duplex::Half } else { Duplex::Full };
-        let link = Link { duplex, ..Link::symmetric(RATE) };
+        let link = Link { duplex, ..Link::symmetric(RATES[case.rate]) };
         let request = PlanRequest {
             allow,
             limits: Limits { evaluations, expired: None },

@@ -9,7 +9,10 @@ use plimsoll_ir::testing::random_trace_of;
 use std::path::{Path, PathBuf};
 
 /// The budgets: floor + f x (peak - floor).
-pub const FRACTIONS: [f64; 5] = [0.1, 0.2, 0.4, 0.6, 0.8];
+pub const FRACTIONS: [f64; 6] = [0.05, 0.1, 0.2, 0.4, 0.6, 0.8];
+
+/// The positions of those at which networks are planned where not all are: tricks, effort and time are looked at there.
+pub const USUAL: [usize; 3] = [1, 2, 3];
 
 /// A trace, and what the tables need to know of it.
 pub struct Subject {
@@ -20,6 +23,8 @@ pub struct Subject {
     pub floor: Bytes,
     pub peak: Bytes,
     pub compute: f64,
+    /// The bytes of its largest tensor.
+    pub largest: Bytes,
     /// The joint lower bound over compute that came with the trace, by fraction; full duplex.
     pub given: [Option<f64>; FRACTIONS.len()],
 }
@@ -30,12 +35,18 @@ impl Subject {
         let floor = memory.floor().expect("a trace has ops").1;
         let peak = memory.peak().expect("a trace has ops").1;
         let compute = trace.compute_seconds().0;
-        Subject { name, trace, path, floor, peak, compute, given: [None; FRACTIONS.len()] }
+        let largest = trace.tensors.iter().map(|tensor| tensor.bytes).max().unwrap_or_default();
+        Subject { name, trace, path, floor, peak, compute, largest, given: [None; FRACTIONS.len()] }
     }
 
     /// The budget at a fraction between floor (0) and peak (1).
     pub fn budget(&self, fraction: f64) -> Bytes {
         self.floor + Bytes((fraction * (self.peak - self.floor).0 as f64) as u64)
+    }
+
+    /// Whether its largest tensor takes more than a sixth of the pool.
+    pub fn is_coarse(&self, fraction: f64) -> bool {
+        self.largest * 6 > self.budget(fraction) - self.trace.resident_bytes
     }
 
     pub fn ops(&self) -> usize {

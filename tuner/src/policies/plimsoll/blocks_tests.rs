@@ -145,7 +145,7 @@ fn a_copy_fits_and_is_the_same_each_time() {
     let copies = || {
         let mut search = Search::new(&task, &values, 2000, usize::MAX);
         search.make_copies(&folded, f64::INFINITY);
-        let copies = search.copies.clone();
+        let copies = search.further.clone();
         let fits: Vec<f64> = copies
             .iter()
             .map(|copy| search.look(copy.clone()))

@@ -68,11 +68,11 @@ impl Search<'_> {
         let Some(folded) = Blocks::find(trace).fold(OPS / trace.ops.len() as f64) else { return };
         let others = self.least(seeds(self.task, self.values, &self.solutions, false));
         self.make_copies(&folded, others);
-        let copies = self.least(self.copies.clone());
+        let copies = self.least(self.further.clone());
         tracing::debug!(ops = folded.trace.ops.len(), copies, others, "copied");
         let bound = self.task.bound.0;
         if copies >= others {
-            self.copies.clear();
+            self.further.clear();
         } else if copies - bound < CLOSE * (others - bound) {
             self.evaluations /= LESS;
         }
@@ -122,7 +122,7 @@ impl Search<'_> {
     /// Adds a copy to the seeds; tells the most bytes that it needs, and its seconds.
     fn add_copy(&mut self, copy: Decisions) -> (u64, f64) {
         let (judged, need) = self.look(copy.clone());
-        self.copies.push(copy);
+        self.further.push(copy);
         (need, judged.cost.seconds)
     }
 

@@ -18,6 +18,7 @@ use crate::realise::Task;
 use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
 use plimsoll_ir::{Bytes, Seconds};
+use std::cell::OnceCell;
 
 /// A glance has such a part of the evaluations, and solves so many linear programs for seeds.
 const GLANCE: u64 = 8;
@@ -69,7 +70,11 @@ fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
 }
 
 /// Offers what is found so. Tells whether time is up.
-pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool, PlanError> {
+pub(super) fn offer(
+    task: &Task<'_>,
+    glances: &Glances,
+    candidates: &mut Candidates,
+) -> Result<bool, PlanError> {
     let (trace, limits) = (task.trace, task.request.limits);
     let PlanRequest { link, budget, .. } = *task.request;
     let complete = task.request.uses(Trick::Exact) && search_completely(task, STATES, candidates)?;
@@ -81,7 +86,9 @@ pub(super) fn offer(task: &Task<'_>, candidates: &mut Candidates) -> Result<bool
         let bound = lower_bound_within(trace, budget - Bytes(task.pool - pool), &link, allow, &limits);
         let request = PlanRequest { allow, anytime: false, ..*task.request };
         let fewer = Task { request: &request, bound, pool, ..*task };
-        if bound.0 >= candidates.fastest() * (1.0 - SAME) || !(small || is_near(&fewer, candidates)) {
+        if bound.0 >= candidates.fastest() * (1.0 - SAME)
+            || !(small || glances.are_near(task, allow, candidates))
+        {
             continue;
         }
         search_alone(&fewer, candidates)?;
@@ -107,18 +114,41 @@ fn search_completely(task: &Task<'_>, states: u64, candidates: &mut Candidates) 
 /// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
 fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     let mut own = Candidates::new(task);
-    search_all(task, &mut own, None)?;
+    search_all(task, &Glances::default(), &mut own, None)?;
     candidates.found.append(&mut own.found);
     Ok(())
 }
 
-/// What a glance at each of fewer means finds: seeds for a search among all.
-pub(super) fn glances(task: &Task<'_>) -> Vec<Decisions> {
-    let found = alone(task.request.allow).map(|allow| {
-        let request = PlanRequest { allow, ..*task.request };
-        glance(&Task { request: &request, ..*task }).decisions
-    });
-    found.collect()
+/// What a glance at each of fewer means finds, looked for once.
+#[derive(Default)]
+pub(super) struct Glances(OnceCell<Vec<(Allow, Found)>>);
+
+impl Glances {
+    fn found(&self, task: &Task<'_>) -> &[(Allow, Found)] {
+        self.0.get_or_init(|| {
+            let found = alone(task.request.allow).map(|allow| {
+                let request = PlanRequest { allow, ..*task.request };
+                (allow, glance(&Task { request: &request, ..*task }))
+            });
+            found.collect()
+        })
+    }
+
+    /// Seeds for a search among all means, at the first call.
+    pub fn seeds(&self, task: &Task<'_>) -> Vec<Decisions> {
+        if self.0.get().is_some() {
+            return Vec::new();
+        }
+        self.found(task).iter().map(|(_, found)| found.decisions.clone()).collect()
+    }
+
+    /// Whether the glance at these means ends near the best plan, or finds none that fits.
+    fn are_near(&self, task: &Task<'_>, allow: Allow, candidates: &Candidates) -> bool {
+        self.found(task).iter().filter(|(of, _)| *of == allow).any(|(_, found)| {
+            let cost = found.judged.cost;
+            cost.overflow > 0 || cost.seconds < candidates.fastest() * NEAR
+        })
+    }
 }
 
 fn glance(task: &Task<'_>) -> Found {
@@ -132,10 +162,4 @@ fn glance(task: &Task<'_>) -> Found {
         }
     }
     found
-}
-
-/// Whether a glance ends near the best plan, or finds none that fits.
-fn is_near(task: &Task<'_>, candidates: &Candidates) -> bool {
-    let cost = glance(task).judged.cost;
-    cost.overflow > 0 || cost.seconds < candidates.fastest() * NEAR
 }

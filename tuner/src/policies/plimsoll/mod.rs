@@ -41,6 +41,7 @@ use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
 use crate::windows::Cost;
 use anytime::Early;
+use fewer::Glances;
 use plimsoll_ir::{Bytes, Seconds};
 use search::{Judged, Search};
 
@@ -170,9 +171,10 @@ fn decide_beyond(first: Option<Fitting>, task: &Task<'_>) -> Result<Outcome, Pla
             LAST(&Task { trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) })
         };
         let search = || {
-            let mut searched = search_all(task, &mut candidates, first);
+            let glances = Glances::default();
+            let mut searched = search_all(task, &glances, &mut candidates, first);
             if let Ok((late @ false, _)) = &mut searched {
-                match fewer::offer(task, &mut candidates) {
+                match fewer::offer(task, &glances, &mut candidates) {
                     Ok(end) => *late = end,
                     Err(fault) => searched = Err(fault),
                 }
@@ -312,6 +314,7 @@ impl Candidates {
 /// Tells whether time was up before the search was done, and gives the whole plans that were made in case it would be.
 fn search_all(
     task: &Task<'_>,
+    glances: &Glances,
     candidates: &mut Candidates,
     first: Option<Fitting>,
 ) -> Result<(bool, Vec<Fitting>), PlanError> {
@@ -323,7 +326,7 @@ fn search_all(
     if task.request.uses(Trick::Copies) {
         search.copy_blocks();
     }
-    address(task, &values, &mut search, candidates, RUNS)?;
+    address(task, &values, glances, &mut search, candidates, RUNS)?;
     let largest = values.bytes.iter().max().copied().unwrap_or_default();
     let Allow { pieces, recompute, swap, .. } = task.request.allow;
     let (ops, pool) = (task.trace.ops.len() as u64, task.pool);
@@ -335,7 +338,7 @@ fn search_all(
     for (of_use, chunks) in [(very || coarse && !recompute, 1), (very, CHUNKS)] {
         if pieces && swap && (of_use || coarse && poor(candidates)) && !search.late && !candidates.settled() {
             search.allow_pieces(chunks);
-            address(task, &values, &mut search, candidates, runs)?;
+            address(task, &values, glances, &mut search, candidates, runs)?;
         }
     }
     let Early { found, fault, .. } = search.early.take().unwrap_or_default();
@@ -346,6 +349,7 @@ fn search_all(
 fn address(
     task: &Task<'_>,
     values: &Values,
+    glances: &Glances,
     search: &mut Search<'_>,
     candidates: &mut Candidates,
     runs: u64,
@@ -360,7 +364,7 @@ fn address(
         let (cost, tried) = tries.next(search, candidates)?;
         let poor = cost.overflow > 0 || cost.seconds > task.bound.0 * GOOD;
         if run == 0 && poor && task.request.uses(Trick::Fewer) {
-            search.add_seeds(fewer::glances(task));
+            search.add_seeds(glances.seeds(task));
         }
         if cost.overflow > 0 && tries.lowest.is_infinite() {
             misses += 1;

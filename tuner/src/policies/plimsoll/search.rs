@@ -79,7 +79,7 @@ pub(super) struct Search<'a> {
     pub(super) solutions: Vec<Relaxed>,
     /// Seeds beside those of the linear program: what was planned for a few equal blocks, for all of them, and what fewer means
     /// find.
-    pub(super) copies: Vec<Decisions>,
+    pub(super) further: Vec<Decisions>,
     /// What the pass of `first.rs` decides, once it was asked.
     first: Option<Decisions>,
     trail: Trail,
@@ -160,7 +160,7 @@ impl<'a> Search<'a> {
             values,
             moves: Vec::new(),
             solutions: solutions(task, programs),
-            copies: Vec::new(),
+            further: Vec::new(),
             first: None,
             trail: Trail::default(),
             margins: vec![0; values.ways.len()],
@@ -202,7 +202,7 @@ impl<'a> Search<'a> {
                 let first =
                     self.first.get_or_insert_with(|| first::decisions(self.task, self.values)).clone();
                 let seeds = seeds.into_iter().chain([first]);
-                let seeds = seeds.chain(self.copies.clone()).chain(last.map(|last| last.decisions));
+                let seeds = seeds.chain(self.further.clone()).chain(last.map(|last| last.decisions));
                 let chunks = self.chunks;
                 let host = self.host.as_ref();
                 let mended = |seed: &Decisions| host?.mended(self.values, seed, &self.dearness);
@@ -318,10 +318,12 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// The next run begins from these, too.
+    /// The next run begins from these, too, if there are any.
     pub fn add_seeds(&mut self, seeds: Vec<Decisions>) {
-        self.copies.extend(seeds);
-        self.begin_anew();
+        if !seeds.is_empty() {
+            self.further.extend(seeds);
+            self.begin_anew();
+        }
     }
 
     /// The next run begins from the seeds, and from what the last one found.
