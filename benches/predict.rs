@@ -4,7 +4,8 @@
 //! A network is profiled as `tune` does, within a budget that keeping everything does not fit at the largest batch. At two batch
 //! sizes the planner's plan is run, and at one everything is kept. Beside each, the largest batch that keeps everything, which was
 //! profiled, is run once more: `drift` is how many times as long as when it was profiled the machine now takes for it, and no
-//! model can know that. `cargo bench --bench predict [-- NETWORK...]`.
+//! model can know that. In the end one schedule of each network is run by one fresh trainer after the other: how far these are
+//! apart is the machine's part. `cargo bench --bench predict [-- NETWORK...]`.
 
 mod support;
 
@@ -45,6 +46,9 @@ const BUDGET: f64 = 0.6;
 /// What a training takes at least: others who use the machine come and go in seconds.
 const LASTING: Seconds = Seconds(3.0);
 
+/// Trainers that run the same schedule, one after the other.
+const FRESH: usize = 12;
+
 /// What the runs of all cases came to.
 #[derive(Default)]
 struct Tally {
@@ -55,6 +59,8 @@ struct Tally {
     /// Off the median iteration of training.
     against_middle: Vec<f64>,
     within: usize,
+    /// Network, batch, and the shortest and the longest of what fresh trainers take for one schedule.
+    fresh: Vec<(String, u64, Seconds, Seconds)>,
 }
 
 fn main() {
@@ -82,6 +88,7 @@ fn main() {
         }
         if let Some(batch) = case.kept_and_not_profiled(&profile) {
             case.row(batch, Policy::Keep, &mut tally);
+            case.run_fresh(batch, &mut tally);
         }
     }
     let count = tally.off.len();
@@ -96,6 +103,10 @@ fn main() {
     said("confirming run off training", tally.against_training);
     said("confirming run off the median iteration of training", tally.against_middle);
     println!("within the stated error: {} of {count}", tally.within);
+    println!("\none schedule in {FRESH} fresh trainers, shortest to longest:");
+    for (name, batch, shortest, longest) in tally.fresh {
+        println!("{name}, batch {batch}: {shortest} to {longest}, {:.2} times", longest / shortest);
+    }
 }
 
 /// One network, and what was found of it.
@@ -164,6 +175,19 @@ impl Case<'_> {
         let mut again = [trainer(self.task, batch, &plan.schedule)];
         let iterations = in_turn(self.task, &mut again, self.rounds).remove(0);
         undisturbed(iterations).expect("it ran") / plan.makespan
+    }
+
+    /// Runs one schedule in one fresh trainer after the other.
+    fn run_fresh(&self, batch: u64, tally: &mut Tally) {
+        let plan = self.plan(batch, Policy::Keep);
+        let count = if in_full() { FRESH } else { 2 };
+        let run = |_| {
+            let mut fresh = [trainer(self.task, batch, &plan.schedule)];
+            undisturbed(in_turn(self.task, &mut fresh, self.rounds).remove(0)).expect("it ran")
+        };
+        let mut seconds: Vec<Seconds> = (0..count).map(run).collect();
+        seconds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        tally.fresh.push((self.task.network.spec.name.clone(), batch, seconds[0], seconds[count - 1]));
     }
 
     /// What an iteration takes in a training that learns, as `train` tells it, and the median.

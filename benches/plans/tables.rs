@@ -70,19 +70,25 @@ pub fn headings(runs: &Runs, first: &[&str]) -> Vec<String> {
     first.iter().map(|word| (*word).to_owned()).chain(fractions).collect()
 }
 
-/// The limit of the time that planning takes, in seconds.
+/// The limits of the time that planning takes: up to so many ops, in seconds.
+const LIMITS: [(usize, f64); 3] = [(500, 1.0), (1500, 4.0), (usize::MAX, 20.0)];
+
 fn limit(ops: usize) -> f64 {
-    match ops {
-        0..=500 => 1.0,
-        501..=1500 => 4.0,
-        _ => 20.0,
+    LIMITS.iter().find(|(most, _)| ops <= *most).map_or(0.0, |(_, seconds)| *seconds)
+}
+
+/// Seconds of planning: one plan at a time; in a bench of everything, only at the first two fractions, and only with all means.
+pub fn time(runs: &mut Runs) {
+    for (means, _, name, _) in [MODES[0], MODES[2]] {
+        if means == Means::SwapAndRecompute || runs.thorough {
+            time_of(runs, means, name);
+        }
     }
 }
 
-/// Seconds of planning: one plan at a time; in a bench of everything, only at the first two fractions.
-pub fn time(runs: &mut Runs) {
-    let cases = runs.cases(Means::SwapAndRecompute, false, Policy::Plimsoll);
-    let alone = |case: &Case| runs.thorough || runs.fractions[..2].contains(&case.fraction);
+fn time_of(runs: &mut Runs, means: Means, name: &str) {
+    let cases = runs.cases(means, false, Policy::Plimsoll);
+    let alone = |case: &Case| runs.thorough || runs.fractions.iter().take(2).any(|f| *f == case.fraction);
     let alone: Vec<Case> = cases.iter().copied().filter(alone).collect();
     runs.make(alone, 1);
     runs.make(cases.iter().copied(), THREADS);
@@ -97,9 +103,21 @@ pub fn time(runs: &mut Runs) {
         let head = [subject.ops().to_string(), format!("{limit}")];
         grid.row(&subject.name, head.into_iter().chain(rows.iter().map(cell)));
     }
-    grid.print(
-        "### Planning time in seconds by the clock, two cores, one plan at a time: bound, search, addresses, lowering and check included",
-    );
+    for (number, (most, limit)) in LIMITS.into_iter().enumerate() {
+        let least = number.checked_sub(1).map_or(0, |before| LIMITS[before].0);
+        let longest = |f: &usize| {
+            let within = |case: &&Case| (least + 1..=most).contains(&runs.subjects[case.subject].ops());
+            let of = cases.iter().filter(within).filter(|case| case.fraction == *f);
+            let seconds = of.filter_map(|case| runs.get(*case)).map(|made| made.seconds);
+            shown(seconds.max_by(f64::total_cmp), 2)
+        };
+        let ops = if most == usize::MAX { format!("over {least}") } else { format!("up to {most}") };
+        let head = [ops, format!("{limit}")];
+        grid.row("**longest**", head.into_iter().chain(runs.fractions.iter().map(longest)));
+    }
+    grid.print(&format!(
+        "### Planning time, {name}: seconds by the clock, two cores, one plan at a time; bound, search, addresses, lowering and check included"
+    ));
     let note = if runs.thorough { "" } else { "; beyond the first two fractions beside another thread" };
     let made = cases.iter().filter(|case| runs.get(**case).is_some()).count();
     println!("over the limit: {over} of {made}{note}\n");
