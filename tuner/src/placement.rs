@@ -21,6 +21,7 @@
 //! What this file does not do: choose. It joins decisions that are taken per gap into residencies.
 
 use crate::gaps::Gaps;
+use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{OpId, TensorId};
 use std::ops::Range;
 
@@ -118,6 +119,33 @@ pub struct Window {
 }
 
 impl Placement {
+    /// The tensors of which some bytes are there without the rest, in the order of their transfers.
+    pub fn tensors_in_pieces(&self, trace: &Trace) -> Vec<TensorId> {
+        let mut tensors: Vec<TensorId> = Vec::new();
+        let mut seen = vec![false; trace.tensors.len()];
+        for transfer in &self.transfers {
+            let Residency { tensor, bytes, .. } = &self.residencies[transfer.residency as usize];
+            let part = bytes.end - bytes.start < trace.tensors[tensor.index()].bytes.0;
+            if part && !std::mem::replace(&mut seen[tensor.index()], true) {
+                tensors.push(*tensor);
+            }
+        }
+        tensors
+    }
+
+    /// The same with some tensors the other way round: what was decided about their first bytes holds for their last.
+    pub fn turned(mut self, trace: &Trace, tensors: &[TensorId]) -> Placement {
+        let mut turned = vec![false; trace.tensors.len()];
+        tensors.iter().for_each(|tensor| turned[tensor.index()] = true);
+        for Residency { tensor, bytes, .. } in &mut self.residencies {
+            if turned[tensor.index()] {
+                let whole = trace.tensors[tensor.index()].bytes.0;
+                *bytes = whole - bytes.end..whole - bytes.start;
+            }
+        }
+        self
+    }
+
     /// Joins one decision per gap (none keeps the bytes where they are) into residencies and transfers.
     ///
     /// `windows` has one entry for each of `gaps.gaps`. Offloads are ordered by the slot after which their gap begins,

@@ -14,12 +14,14 @@ use crate::gaps::Gaps;
 use crate::lower::lower;
 use crate::placement::Placement;
 use crate::plan::{PlanError, PlanRequest, Shortage, Witness};
+use crate::random::Random;
+use crate::tricks::Trick;
 use crate::values::{Decisions, NONE, Values};
 use crate::walk::{Iteration, Limit, Name, Walk};
 use crate::windows::{Clock, Course};
 use plimsoll_ir::schedule::{Duplex, Schedule, Stream};
 use plimsoll_ir::trace::{Op, Trace};
-use plimsoll_ir::{Bytes, OpId, Seconds, check, simulate};
+use plimsoll_ir::{Bytes, OpId, Seconds, TensorId, check, simulate};
 use std::collections::HashMap;
 
 /// A request with what follows from it.
@@ -114,6 +116,10 @@ const SETTLING: u64 = 20_000_000;
 /// No more items than these are not worth a second thread.
 const FEW_ITEMS: usize = 100;
 
+/// Where tensors in pieces have no addresses, so often some are turned, each time with such a part of the looks.
+const TURNS: u64 = 24;
+const TURNED: u64 = 8;
+
 /// What sums of floats may differ by.
 const HAIR: f64 = 1e-9;
 
@@ -139,6 +145,20 @@ impl Packing {
             self.0.insert(names[*i as usize], rank as u32);
         }
     }
+}
+
+/// Which of the tensors in pieces are turned at a trial: every other one by order of transfers, so that one begins where its
+/// neighbour ends; then, of what was best so far, one more or one fewer.
+fn turn(pieces: &[TensorId], best: &[TensorId], trial: u64, random: &mut Random) -> Vec<TensorId> {
+    if trial < 2 {
+        return pieces.iter().skip(trial as usize).step_by(2).copied().collect();
+    }
+    let one = pieces[random.below(pieces.len())];
+    let mut tried: Vec<TensorId> = best.iter().copied().filter(|tensor| *tensor != one).collect();
+    if tried.len() == best.len() {
+        tried.push(one);
+    }
+    tried
 }
 
 /// By item: what it is.
@@ -216,13 +236,14 @@ impl Task<'_> {
             unreachable!("a walk ends only at its limit");
         }
         let workspaces = walk.workspaces(values);
-        let mut place = |tighten: f64| {
+        let mut place = |tighten: f64, turned: &[TensorId]| {
             clock.evaluate(&walk.course, self.pool);
             let placement = walk.placement(values, &clock.windows(&walk.course, tighten));
+            let placement = placement.turned(self.trace, turned);
             let items = Items::new(&placement, &workspaces);
             (placement, items)
         };
-        let (placement, items) = place(1.0);
+        let (mut placement, mut items) = place(1.0, &[]);
         let names = names(&walk, &placement, &items);
         let order = packing.order(&names);
         let seed = self.request.seed;
@@ -233,6 +254,23 @@ impl Task<'_> {
             // Sizes that are not aligned themselves leave gaps that may be what is short.
             let closer = assign(1);
             addresses = if closer.height <= self.pool { closer } else { addresses };
+        }
+        let mut turned = Vec::new();
+        if addresses.height > self.pool && self.request.uses(Trick::Turns) {
+            let mut random = Random::new(seed);
+            let pieces = placement.tensors_in_pieces(self.trace);
+            for trial in 0..if pieces.is_empty() { 0 } else { TURNS } {
+                let tried = turn(&pieces, &turned, trial, &mut random);
+                let (other, its_items) = place(1.0, &tried);
+                let work = self.work(looks / TURNED);
+                let found = assign_like(&its_items.items, &order, self.pool, ALIGNMENT, work, seed);
+                if found.height <= addresses.height {
+                    (placement, items, addresses, turned) = (other, its_items, found, tried);
+                }
+                if addresses.height <= self.pool || self.request.limits.is_expired() {
+                    break;
+                }
+            }
         }
         packing.learn(&names, &addresses.order);
         tracing::debug!(
@@ -248,7 +286,7 @@ impl Task<'_> {
         }
         let mut realised = self.finish(&placement, &items, &addresses)?;
         if let Realised::Fits(fitting) = &mut realised {
-            fitting.packings.extend(SLACK.map(&mut place));
+            fitting.packings.extend(SLACK.map(|tighten| place(tighten, &turned)));
         }
         Ok((realised, vec![0; margins.len()]))
     }

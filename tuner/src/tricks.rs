@@ -82,6 +82,7 @@ tricks! {
     Plimsoll: Exact "exact" "search small traces completely, too";
     Plimsoll: Policies "policies" "take another policy's plan where that is better";
     Plimsoll: Settle "settle" "place the chosen plan once more, so that few holes are left";
+    Plimsoll: Turns "turns" "let the last bytes of a tensor in pieces stay, not the first, where addresses want it";
     Addresses: Walks "walks" "walk over holes first, where sweeps look at much";
     Addresses: Orders "orders" "best fit in several orders";
     Addresses: Climb "climb" "hill climbing over the orders of best fit";
