@@ -27,6 +27,7 @@ use plimsoll_runtime::{
 };
 use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
 use std::cell::Cell;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often the device is asked how it is, at most: its driver takes milliseconds to tell.
@@ -166,14 +167,7 @@ pub fn train(
     }
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
     if checkpoint.exists() {
-        let saved = Checkpoint::load(checkpoint).map_err(|error| {
-            Failure::from(error).help("put the file back as it was, or start anew with --fresh")
-        })?;
-        trainer.resume(&saved, checkpoint).map_err(|error| match Failure::from(error) {
-            // The file is as good as before.
-            failure if failure.exit == Exit::Device => failure,
-            failure => failure.help("train with the same options, or start anew with --fresh"),
-        })?;
+        resume(&mut trainer, checkpoint)?;
         tracing::info!("going on from iteration {} of {total}", trainer.step());
     }
     let resumed_at = trainer.step();
@@ -248,6 +242,18 @@ pub fn train(
         between: median(&mut seen.between),
         peak,
         timeline,
+    })
+}
+
+/// Goes on from a checkpoint.
+fn resume(trainer: &mut Trainer, checkpoint: &Path) -> Result<(), Failure> {
+    let saved = Checkpoint::load(checkpoint).map_err(|error| {
+        Failure::from(error).help("put the file back as it was, or start anew with --fresh")
+    })?;
+    trainer.resume(&saved, checkpoint).map_err(|error| match Failure::from(error) {
+        // The file is as good as before.
+        failure if failure.exit == Exit::Device => failure,
+        failure => failure.help("train with the same options, or start anew with --fresh"),
     })
 }
 

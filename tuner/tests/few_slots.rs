@@ -49,7 +49,7 @@ fn chain(layers: usize, parts: usize) -> Trace {
     let backward = |at| op(format!("b{at}"), Phase::Backward, &[at, gradient(at + 1)], gradient(at));
     ops.extend((0..layers).rev().map(backward));
     Trace {
-        kind: TraceKind::default(),
+        kind: TraceKind,
         name: format!("chain{layers}"),
         batch: 1,
         resident_bytes: Bytes::ZERO,
