@@ -1,6 +1,8 @@
 //! From a set of swapped gaps, or from decisions, to a schedule that fits: windows, addresses, commands, check, clock.
 //!
-//! Decisions either fit, or it is said at which ops addresses took too much, and their search goes on. Sets of gaps are
+//! Decisions either fit, or it is said at which ops addresses took too much, and their search goes on. A tensor in pieces lies either way
+//! round: where decisions do not fit, some are turned, so that their last bytes come first and stay last. In a pool of three and a half
+//! tensors nothing else fits: what comes next has room for a half, now above what goes, now below it. Sets of gaps are
 //! given: the first placement of a set may miss the pool, as addresses leave holes. Then the windows are made tighter, and then
 //! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
 //! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.

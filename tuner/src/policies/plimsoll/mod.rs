@@ -10,7 +10,8 @@
 //!    Where time cannot be better, bytes moved are what counts.
 //! 3. *Addresses.* The result is realised. Where it ends above the pool, the search goes on with some bytes left free at the
 //!    ops that are too high, from the seeds again where that led astray, and in the end with bytes left free at every op;
-//!    whole tensors first, then parts of them, and these chunk by chunk, where they are large beside the pool.
+//!    whole tensors first, then parts of them, and these chunk by chunk, where they are large beside the pool. Which end of a
+//!    tensor in pieces comes first is chosen with the addresses (`realise.rs`).
 //! 4. *Fewer means* (`fewer.rs`). Where the result is far above the bound, short searches that only swap, or only recompute, give
 //!    seeds. In the end such searches are candidates; small traces are also searched with less memory, and completely.
 //! 5. *Policies.* Whatever another policy might do better is a candidate, so that none is better unless time is up.
