@@ -4,9 +4,9 @@
 
 mod values;
 
-pub use values::{DataSource, DeviceChoice, DuplexArg, HostPlace, Image, SearchArg};
+pub use values::{DataSource, DeviceChoice, DuplexArg, HostPlace, Image, Objective, SearchArg};
 
-use crate::export::Tool;
+use crate::export::{Optimizer, Tool};
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::progress::MessageFormat;
@@ -281,6 +281,9 @@ pub struct SearchArgs {
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it
     #[arg(long, value_enum, value_name = "WHOSE", default_value_t)]
     pub search: SearchArg,
+    /// What the batch is chosen for
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub objective: Objective,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,
@@ -721,12 +724,28 @@ pub struct ExportArgs {
     /// Workers that train together, each on a device of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub workers: u64,
-    /// Samples in an update, of all workers together; by default one batch of each. More are accumulated
+    /// Samples in an update, of all workers together; by default about one tuned batch of each. More are accumulated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
     /// Passes over the data that will be trained; the warm-up of an update of more than one batch takes at most a tenth of them
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
+    /// How the learning rate falls after the warm-up
+    #[arg(long, value_enum, value_name = "SHAPE", default_value_t)]
+    pub decay: DecayArg,
+    /// Who updates the parameters there
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub optimizer: Optimizer,
+    /// The share of the old momentum to keep, of SGD; by default 0.9
+    #[arg(long, value_name = "M", value_parser = values::momentum)]
+    pub momentum: Option<f32>,
+    /// Weight decay; by default 5e-4 with SGD, and what the tool has with others
+    #[arg(long, value_name = "W", value_parser = values::weight_decay)]
+    pub weight_decay: Option<f32>,
+    /// The batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything and shares the
+    /// update out
+    #[arg(long)]
+    pub as_planned: bool,
 }
 
 /// `config`

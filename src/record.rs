@@ -1,4 +1,4 @@
-//! What of a tuning is kept in its study as `tuning/1`: everything that was tried and measured, and what the other policies make
+//! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies make
 //! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
 use crate::args::SearchArg;
@@ -7,7 +7,7 @@ use crate::interrupt;
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::task::Task;
 use crate::training::Trained;
-use crate::tuning::{Measured, NO_ALGORITHM_2, Ran, SEED, Tuner};
+use crate::tuning::{Found, Measured, NO_ALGORITHM_2, Ran, SEED, Tuner};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{
@@ -33,8 +33,7 @@ pub(crate) struct Runs<'a> {
 pub(crate) fn round(
     tuner: &Tuner<'_>,
     model: &Model,
-    curve: &[Candidate],
-    no_plan: &[u64],
+    found: &Found,
     chosen: &Measured,
     refit: bool,
 ) -> Round {
@@ -45,14 +44,17 @@ pub(crate) fn round(
         relative_error: model.iteration_error(candidate.batch),
         compute_seconds: costs.get(&candidate.batch).map_or(candidate.iteration, |cost| cost.compute),
         peak_bytes: candidate.peak,
-        kept_bytes: candidate.kept,
-        offloaded_bytes: candidate.offloaded,
-        recomputed_ops: candidate.recomputed,
+        at_peak_bytes: candidate.moved.at_peak,
+        offloaded_bytes: candidate.moved.offloaded,
+        swapping_seconds: candidate.moved.swapping,
+        recomputed_ops: candidate.moved.recomputed_ops,
+        recomputing_seconds: candidate.moved.recomputing,
     };
     Round {
-        candidates: curve.iter().map(planned).collect(),
-        no_plan: no_plan.to_vec(),
+        candidates: found.curve.iter().map(planned).collect(),
+        no_plan: found.no_plan.clone(),
         chosen: chosen.candidate.batch,
+        within: found.within,
         predicted_seconds: chosen.candidate.iteration,
         measured_seconds: chosen.figures.map(|figures| figures.iteration_seconds),
         refit,

@@ -1,14 +1,15 @@
 //! Tuning: from a profile to a config that was measured (AccUDNN §4, made better).
 //!
-//! The model is fitted, the planner is asked at batch sizes over the whole range, and the batch with the shortest epoch is
-//! run for some iterations, beside the largest batch that keeps everything. Where one of the two takes another time than predicted, by
+//! The model is fitted, the planner is asked at batch sizes over the whole range, and one is run for some iterations, beside the
+//! largest batch that keeps everything. Epochs within 1 % of the shortest count as equal, or within what the runs scatter by, up to 3 %:
+//! of those the batch is taken that swaps and recomputes for the fewest seconds, then the smallest ([`Objective::Frugal`]). Where one of the two takes another time than predicted, by
 //! more than the stated error, its samples join the profile and the search is made again. What is returned has been
 //! measured; where keeping everything is measured to be no slower, that is what is returned.
 //!
 //! AccUDNN's own search, Algorithm 2, is made beside it, and its answer is run, too. Asked for by name, its answer is what is
 //! returned, whatever else is faster, and the other search's is run beside it.
 
-use crate::args::{RateArgs, RuleArg, SearchArg, SearchArgs};
+use crate::args::{Objective, RateArgs, RuleArg, SearchArg, SearchArgs};
 use crate::confirming::{self, Confirmed};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
@@ -46,6 +47,8 @@ pub struct TuneRequest<'a> {
     pub budget: Bytes,
     /// Whose search chooses.
     pub search: SearchArg,
+    /// What the search is for.
+    pub objective: Objective,
     /// No batch smaller than this.
     pub min_batch: u64,
     /// No batch larger than this.
@@ -65,8 +68,16 @@ impl<'a> TuneRequest<'a> {
     /// As the options say.
     pub fn new(budget: Bytes, search: &SearchArgs, rate: &'a RateArgs, epochs: u64) -> TuneRequest<'a> {
         let min_batch = least(search, rate);
-        let SearchArgs { search, max_batch, .. } = *search;
-        TuneRequest { budget, search, min_batch, max_batch, rate, epochs }
+        let SearchArgs { search, objective, max_batch, .. } = *search;
+        TuneRequest { budget, search, objective, min_batch, max_batch, rate, epochs }
+    }
+
+    /// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so much.
+    fn within(&self, scatter: f64) -> f64 {
+        match self.objective {
+            Objective::Frugal => scatter.clamp(WITHIN_LEAST, WITHIN_MOST),
+            Objective::Fastest => 0.0,
+        }
     }
 
     /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
@@ -176,6 +187,10 @@ impl Tuned {
 /// Refits at most; then what was measured is told beside what was predicted.
 const REFITS: usize = 3;
 
+/// Epochs within this share of the shortest count as equal to it, and within what measurements scatter by up to the other.
+const WITHIN_LEAST: f64 = 0.01;
+const WITHIN_MOST: f64 = 0.03;
+
 /// Batch sizes that a search plans at most.
 const EVALUATIONS: usize = 40;
 
@@ -247,25 +262,22 @@ pub fn tune(
     loop {
         let model = Model::fit(profile).map_err(Failure::usage)?;
         bar.reset();
-        let found = tuner.search(&model, &bar)?;
+        let search = tuner.search(&model, &bar)?;
         let theirs = tuner.algorithm_2(&model, &bar)?;
-        let Choice { answer: (candidate, plan), other, why } = tuner.choose(&found, theirs)?;
-        let curve = with(found.curve, candidate);
-        bar.set_message(format!("running batch {}", candidate.batch));
-        let chosen = tuner.measure(&model, candidate, plan)?;
+        let (found, chosen) = tuner.choose_and_run(&model, &search, theirs, &bar)?;
         kept = tuner.keeping_everything(&model, &chosen, kept)?;
         let all = [Some(&chosen), kept.as_ref()];
         let off: Vec<&Ran> =
             all.into_iter().flatten().filter(|ran| bar.suspend(|| wants_refit(ran))).collect();
         let refit = !off.is_empty() && rounds.len() < REFITS;
-        rounds.push(record::round(&tuner, &model, &curve, &found.no_plan, &chosen.measured, refit));
+        rounds.push(record::round(&tuner, &model, &found, &chosen.measured, refit));
         if refit {
             bar.suspend(|| learn(profile, &off, rounds.len()));
             *tuner.tried.borrow_mut() = noted(profile)?;
             continue;
         }
         bar.finish_and_clear();
-        let tuned = tuner.finish(&model, profile, Searched { curve, why, chosen, kept, other, rounds })?;
+        let tuned = tuner.finish(&model, profile, Searched { found, chosen, kept, rounds })?;
         tuner.tried.into_inner().forget()?;
         return Ok(tuned);
     }
@@ -282,6 +294,20 @@ fn learn(profile: &mut Profile, off: &[&Ran], refit: usize) {
     );
 }
 
+/// What the searches of one round found.
+pub(crate) struct Found {
+    /// Every batch size that was planned and fits, with what was chosen among them.
+    pub curve: Vec<Candidate>,
+    /// Batch sizes without a plan.
+    pub no_plan: Vec<u64>,
+    /// See [`Round::within`].
+    pub within: f64,
+    /// Why what was chosen was chosen.
+    why: String,
+    /// The answer of the search that was not asked for.
+    other: Option<(Candidate, Planned)>,
+}
+
 /// The answers of both searches, the one that was asked for first, and why it is that one.
 struct Choice {
     answer: (Candidate, Planned),
@@ -291,13 +317,10 @@ struct Choice {
 
 /// What the last round found.
 struct Searched {
-    curve: Vec<Candidate>,
-    why: String,
+    found: Found,
     chosen: Ran,
     /// The largest batch that keeps everything, where the choice is another plan.
     kept: Option<Ran>,
-    /// The answer of the search that was not asked for.
-    other: Option<(Candidate, Planned)>,
     rounds: Vec<Round>,
 }
 
@@ -334,6 +357,7 @@ impl Tuner<'_> {
             keeps_all: self.keeps_all,
             between: &|_| Seconds::ZERO,
             relative_error,
+            within: self.request.within(0.0),
             evaluations: EVALUATIONS,
             stop: &interrupt::pressed,
         }
@@ -382,11 +406,49 @@ impl Tuner<'_> {
         Ok(found.map(|(batch, plan)| (request.candidate(batch, &plan), plan)))
     }
 
+    /// Chooses and runs the choice. Where that scatters by more than what counts as equal, more batch sizes are equal, and one of them
+    /// may be the better choice.
+    fn choose_and_run(
+        &self,
+        model: &Model,
+        search: &Search,
+        theirs: Option<(Candidate, Planned)>,
+        bar: &progress::Bar,
+    ) -> Result<(Found, Ran), Failure> {
+        let mut within = self.request.within(0.0);
+        let mut choice = self.choose(model, search, theirs.clone(), within)?;
+        loop {
+            let (candidate, plan) = choice.answer;
+            bar.set_message(format!("running batch {}", candidate.batch));
+            let chosen = self.measure(model, candidate, plan)?;
+            let scatter = chosen.measured.figures.map_or(0.0, |figures| figures.relative_error);
+            if self.request.within(scatter) > within {
+                within = self.request.within(scatter);
+                let wider = self.choose(model, search, theirs.clone(), within)?;
+                if wider.answer.0.batch != candidate.batch {
+                    choice = wider;
+                    continue;
+                }
+            }
+            let curve = with(search.curve().copied().collect(), candidate);
+            let Choice { why, other, .. } = choice;
+            return Ok((Found { curve, no_plan: search.no_plan(), within, why, other }, chosen));
+        }
+    }
+
     /// Which answer is taken, and which is run beside it.
-    fn choose(&self, found: &Search, theirs: Option<(Candidate, Planned)>) -> Result<Choice, Failure> {
-        let ours = (found.chosen, found.plan.clone());
+    fn choose(
+        &self,
+        model: &Model,
+        search: &Search,
+        theirs: Option<(Candidate, Planned)>,
+        within: f64,
+    ) -> Result<Choice, Failure> {
+        let ours = search.choose(&|batch| model.iteration_error(batch), within);
+        let why = in_words(&ours.reason, within);
+        let ours = (ours.candidate, ours.plan);
         if self.request.search == SearchArg::Plimsoll {
-            return Ok(Choice { answer: ours, other: theirs, why: in_words(&found.reason) });
+            return Ok(Choice { answer: ours, other: theirs, why });
         }
         let (least, most) = (self.request.min_batch, self.largest);
         let answer = theirs.ok_or_else(|| {
@@ -506,7 +568,10 @@ impl Tuner<'_> {
 
     /// The plan of a batch size at which everything is kept.
     fn kept(&self, model: &Model, batch: u64) -> Result<(Candidate, Planned), Failure> {
-        let plan = self.planned(model, batch)?;
+        let mut trace = self.task.trace(batch)?;
+        model.fill(&mut trace).map_err(Failure::usage)?;
+        let outcome = self.task.outcome(&trace, Policy::Keep, self.request.budget, model.link())?;
+        let plan = self.fitting(trace, outcome);
         let plan = plan.ok_or_else(|| Failure::new(Exit::Internal, "what keeps everything has no plan"))?;
         Ok((self.search_request(&|_| 0.0).candidate(batch, &plan), plan))
     }
@@ -534,7 +599,8 @@ impl Tuner<'_> {
     /// Measures the user's own setting and the other search's answer beside the choice and keeping everything, takes the best, and
     /// writes it up.
     fn finish(&self, model: &Model, profile: &Profile, searched: Searched) -> Result<Tuned, Failure> {
-        let Searched { curve, mut why, chosen, kept, other, rounds } = searched;
+        let Searched { found, chosen, kept, rounds } = searched;
+        let Found { curve, mut why, other, .. } = found;
         let mut best = Rc::new(chosen);
         let other = other.map(|(candidate, plan)| self.beside(model, &best, candidate, plan)).transpose()?;
         // AccUDNN's answer was asked for as it is.
@@ -543,10 +609,11 @@ impl Tuner<'_> {
         if let Some(batch) = self.keeps_all {
             let same = kept.is_none();
             let ran = kept.map_or(best.clone(), Rc::new);
-            if may_change && !same && ran.epoch() <= best.epoch() && batch >= self.request.min_batch {
-                let known = ran.how_known();
-                why = format!("keeping everything at batch {batch} is {known} to be no slower");
-                best = ran.clone();
+            if may_change && !same && batch >= self.request.min_batch {
+                let within = self.request.within(ran.scatter().max(best.scatter()));
+                if let Some(words) = ran.better_than(&best, within) {
+                    (why, best) = (words, ran.clone());
+                }
             }
             keeper = Some(ran);
         }
@@ -563,7 +630,7 @@ impl Tuner<'_> {
         if let Some(ran) = yours.as_ref().filter(|ran| ran.batch() != best.batch())
             && may_change
             && base >= self.request.min_batch
-            && let Some(words) = ran.no_slower(&best)
+            && let Some(words) = ran.no_slower(&best, self.request.within(0.0))
         {
             (why, best) = (words, ran.clone());
         }
@@ -610,6 +677,7 @@ impl Tuner<'_> {
             modelled: task.setup.model().is_some(),
             budget_bytes: request.budget,
             batch,
+            keeps_all: self.keeps_all,
             policy: request.policy().to_string(),
             schedule: "chosen.schedule.json".to_owned(),
             learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },
@@ -650,25 +718,41 @@ impl Ran {
     }
 
     fn keeps_everything(&self) -> bool {
-        let Candidate { offloaded, recomputed, .. } = self.measured.candidate;
-        offloaded == Bytes::ZERO && recomputed == 0
+        self.measured.candidate.keeps_everything()
     }
 
-    /// Says that another gains nothing over this one, where that is so: it is no faster, or by no more than both scatter.
-    fn no_slower(&self, other: &Ran) -> Option<String> {
+    /// How far its measurements lie apart; nothing where it was not run.
+    fn scatter(&self) -> f64 {
+        self.measured.figures.map_or(0.0, |figures| figures.relative_error)
+    }
+
+    /// Says why this one, which keeps everything, is taken and not another, where it is: its epoch is shorter by more than counts as
+    /// equal, or equal to that of one that swaps or recomputes.
+    fn better_than(&self, other: &Ran, within: f64) -> Option<String> {
+        let (batch, known) = (self.batch(), self.how_known());
+        if self.epoch() * (1.0 + within) <= other.epoch() {
+            Some(format!("keeping everything at batch {batch} is {known} to be faster"))
+        } else if !other.keeps_everything() && self.epoch() <= other.epoch() * (1.0 + within) {
+            Some(format!("keeping everything at batch {batch} is {known} to be no slower"))
+        } else {
+            None
+        }
+    }
+
+    /// Says that another gains nothing over this one, where that is so: it is faster by no more than both scatter, or than counts as
+    /// equal.
+    fn no_slower(&self, other: &Ran, within: f64) -> Option<String> {
         let gain = 1.0 - other.epoch() / self.epoch();
-        let [a, b] = [self, other].map(|ran| ran.measured.figures.map_or(0.0, |f| f.relative_error));
-        let scatter = a.hypot(b);
+        let equal = self.scatter().hypot(other.scatter()).max(within);
         let (own, batch, known) = (self.batch(), other.batch(), self.how_known());
         if gain <= 0.0 {
             Some(format!(
                 "your own batch of {own}, with everything kept, is {known} to be no slower than {batch}"
             ))
-        } else if gain <= scatter {
-            let [gain, scatter] = [gain, scatter].map(|share| share * 100.0);
+        } else if gain <= equal {
+            let [gain, equal] = [gain, equal].map(|share| share * 100.0);
             Some(format!(
-                "batch {batch} is measured to gain {gain:.1} % over your own {own}, and measurements scatter by \
-                 {scatter:.1} %: no gain is shown"
+                "batch {batch} is {known} to gain {gain:.1} % over your own {own}, and {equal:.1} % counts as equal: no gain is shown"
             ))
         } else {
             None
@@ -684,8 +768,8 @@ fn stopped_searching() -> Failure {
     failure.help("the same command goes on from it")
 }
 
-/// Why a search chose what it chose.
-fn in_words(reason: &Reason) -> String {
+/// Why a search chose what it chose, where epochs within a share of the shortest count as equal.
+fn in_words(reason: &Reason, within: f64) -> String {
     match *reason {
         Reason::Shortest { gain: Some(0.0) } => {
             "the shortest epoch predicted, with everything kept".to_owned()
@@ -702,6 +786,18 @@ fn in_words(reason: &Reason) -> String {
             gain * 100.0,
             error * 100.0
         ),
+        Reason::Near { batch, saves, extra } => {
+            let [saves, within] = [saves, within].map(|share| share * 100.0);
+            let more = if extra > Seconds::ZERO {
+                format!(" and swaps or recomputes for {extra} of each iteration")
+            } else {
+                String::new()
+            };
+            format!(
+                "batch {batch} has an epoch {saves:.2} % shorter{more}; of all within {within:.1} % this one swaps and recomputes \
+                 least, and is the smallest"
+            )
+        }
     }
 }
 

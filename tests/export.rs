@@ -1,43 +1,98 @@
 //! Exports: the numbers are those of the config or follow from its rule, and each tool can read its lines.
 
-use plimsoll::export::{Export, Tool};
+use plimsoll::args::DecayArg;
+use plimsoll::export::{Export, Optimizer, Tool, Wanted};
+use plimsoll::failure::Failure;
 use plimsoll::ir::Document;
 use plimsoll::ir::config::Config;
 use plimsoll::ir::schedule::Schedule;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// A config of batch 96 on 9600 samples, from 0.05 at batch 32 by the linear rule, with 30 iterations of warm-up.
+/// A config of batch 96 on 9600 samples, from 0.05 at batch 32 by the linear rule, with 30 iterations of warm-up; its plan swaps, and
+/// up to 73 samples everything is kept.
 fn config() -> Config {
     Config::from_json(include_str!("data/chosen.config.json")).expect("a config")
 }
 
+fn schedule() -> Schedule {
+    Schedule::from_json(include_str!("data/chosen.schedule.json")).expect("a schedule")
+}
+
+const WANTED: Wanted = Wanted {
+    workers: 1,
+    global: None,
+    epochs: 20,
+    decay: DecayArg::Constant,
+    optimizer: Optimizer::Sgd,
+    momentum: None,
+    weight_decay: None,
+    as_planned: false,
+};
+
+fn made(wanted: &Wanted) -> Result<Export, Failure> {
+    let mut export = Export::new(&config(), &schedule(), wanted)?;
+    export.tell(&config(), &schedule(), "studies/a/chosen.config.json");
+    Ok(export)
+}
+
+/// The plan's own batch.
 fn export(workers: u64, global: Option<u64>) -> Export {
-    let mut export = Export::new(&config(), workers, global, 20).expect("it divides");
-    let schedule = Schedule::from_json(include_str!("data/chosen.schedule.json")).expect("a schedule");
-    export.tell(&config(), &schedule, "studies/a/chosen.config.json");
-    export
+    made(&Wanted { workers, global, as_planned: true, ..WANTED }).expect("it divides")
+}
+
+fn refused(wanted: &Wanted) -> String {
+    let failure = made(wanted).expect_err("it cannot be exported");
+    format!("{}; {}", failure.message, failure.help.unwrap_or_default())
 }
 
 #[test]
-fn one_worker_has_the_configs_own_numbers_and_more_follow_its_rule() {
+fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
+    let shares = |workers, global| {
+        let export = made(&Wanted { workers, global, ..WANTED }).expect("it can be shared out");
+        assert!(export.batch <= 73, "{export:?}");
+        (export.batch, export.accumulation, export.global())
+    };
+    assert_eq!(shares(1, None), (48, 2, 96));
+    assert_eq!(shares(8, Some(512)), (64, 1, 512));
+    assert_eq!(shares(1, Some(73)), (73, 1, 73));
+    assert_eq!(shares(2, Some(384)), (64, 3, 384));
+    let told = made(&WANTED).expect("it can").notes.join(" ");
+    assert!(
+        told.contains("A batch of 48 keeps everything on the device; the tuned 96 needs the plan"),
+        "{told}"
+    );
+
+    let odd = Wanted { global: Some(149), ..WANTED };
+    let said = refused(&odd);
+    assert!(said.contains("149 samples, which are not shared out evenly in batches of at most 73"), "{said}");
+    assert!(said.contains("the nearest that are: 147 and 150;"), "{said}");
+    let said = refused(&Wanted { workers: 8, global: Some(100), ..WANTED });
+    assert!(said.contains("100 is no multiple of 8 workers") && said.contains("96 and 104"), "{said}");
+
+    let none = Config { keeps_all: None, ..config() };
+    let failure = Export::new(&none, &schedule(), &WANTED).expect_err("no batch is known to fit");
+    assert!(failure.help.expect("what to do").contains("--as-planned"));
+}
+
+#[test]
+fn the_plans_own_batch_has_the_configs_own_numbers_and_more_follow_its_rule() {
     let alone = export(1, None);
     assert_eq!((alone.batch, alone.accumulation, alone.rate, alone.warmup), (96, 1, 0.15, 30));
-    assert_eq!(alone, export(1, Some(96)));
+    assert_eq!((alone.updates, alone.clone()), (2000, export(1, Some(96))));
     let four = export(2, Some(384));
     assert_eq!((four.batch, four.workers, four.accumulation, four.global()), (96, 2, 2, 384));
     // Twelve times the base batch; log2(12) epochs of 25 updates, but a tenth of 20 epochs at most.
     assert!(four.rate == 0.6 && four.warmup == 50, "{four:?}");
-    assert!(four.notes.iter().any(|note| note.contains("tensors swapped: 1")), "{four:?}");
-    assert!(four.notes.iter().any(|note| note.contains("Batch normalisation sees 96 samples")), "{four:?}");
+    let told = four.notes.join(" ");
+    assert!(told.contains("tensors swapped: 1") && told.contains("12 times the base batch"), "{told}");
+    assert!(told.contains("Batch normalisation sees 96 samples"), "{told}");
 }
 
 #[test]
 fn what_does_not_divide_is_refused_with_the_nearest_that_do() {
-    let refused = |workers, global| {
-        let failure = Export::new(&config(), workers, Some(global), 20).expect_err("it does not divide");
-        format!("{}; {}", failure.message, failure.help.unwrap_or_default())
-    };
+    let refused =
+        |workers, global| refused(&Wanted { workers, global: Some(global), as_planned: true, ..WANTED });
     let said = refused(2, 1000);
     assert!(
         said.contains("1000 is no multiple of 192: 2 workers with 96") && said.contains("960 and 1152"),
@@ -50,10 +105,47 @@ fn what_does_not_divide_is_refused_with_the_nearest_that_do() {
 }
 
 #[test]
+fn the_rate_falls_elsewhere_as_it_does_here_and_the_users_optimizer_is_named() {
+    let wanted = Wanted { decay: DecayArg::Cosine, optimizer: Optimizer::Adamw, ..WANTED };
+    let export = made(&wanted).expect("it can");
+    let lines = export.lines(Tool::Lightning).expect("PyTorch has every schedule");
+    assert!(lines.contains("torch.optim.AdamW(self.parameters(), lr=LEARNING_RATE)"), "{lines}");
+    assert!(export.notes.iter().any(|note| note.contains("a rate for AdamW")), "{export:?}");
+    // Its own function, run by Python at three updates: the first of the warm-up, half of the way, and the end.
+    let from = lines.find("WARMUP, UPDATES").expect("the constants");
+    let to = lines.find("trainer =").expect("what follows the function");
+    let (warmup, updates) = (export.warmup, export.updates);
+    let half = warmup + (updates - warmup) / 2;
+    let asked =
+        format!("import math\n{}\nprint(share(0), share({half}), share({updates}))", &lines[from..to]);
+    if let Ok(output) = Command::new("python3").args(["-c", &asked]).output() {
+        let said = String::from_utf8_lossy(&output.stdout);
+        let shares: Vec<f64> = said.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+        let expected = [1.0 / warmup as f64, 0.5, 0.0];
+        assert!(
+            shares.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9) && shares.len() == 3,
+            "{said}"
+        );
+    } else {
+        println!("skipped: no `python3` is on this machine");
+    }
+
+    let json = export.lines(Tool::Deepspeed).expect("it has cosines");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["scheduler"]["type"], "WarmupCosineLR");
+    assert_eq!(json["scheduler"]["params"]["total_num_steps"], export.updates);
+    assert_eq!(json["optimizer"]["type"], "AdamW");
+    let steps = made(&Wanted { decay: DecayArg::Step, ..WANTED }).expect("it can");
+    assert!(steps.lines(Tool::Deepspeed).expect_err("it has none").message.contains("falls in steps"));
+    assert!(refused(&Wanted { momentum: Some(0.5), ..wanted }).contains("--momentum is for --optimizer sgd"));
+}
+
+#[test]
 fn deepspeeds_lines_are_json_and_its_batch_is_the_product() {
     for (workers, global) in [(1, None), (2, Some(384))] {
         let export = export(workers, global);
-        let lines: serde_json::Value = serde_json::from_str(&export.lines(Tool::Deepspeed)).expect("JSON");
+        let lines: serde_json::Value =
+            serde_json::from_str(&export.lines(Tool::Deepspeed).expect("it has it")).expect("JSON");
         let number = |key: &str| lines[key].as_u64().expect("a number");
         let product =
             number("train_micro_batch_size_per_gpu") * number("gradient_accumulation_steps") * workers;
@@ -76,9 +168,9 @@ fn without_a_warm_up_no_tool_gets_a_schedule() {
     let mut export = export(1, None);
     export.warmup = 0;
     for (tool, schedule) in
-        [(Tool::Accelerate, "LinearLR"), (Tool::Lightning, "lr_scheduler"), (Tool::Deepspeed, "WarmupLR")]
+        [(Tool::Accelerate, "LambdaLR"), (Tool::Lightning, "lr_scheduler"), (Tool::Deepspeed, "WarmupLR")]
     {
-        assert!(!export.lines(tool).contains(schedule), "{tool:?}");
+        assert!(!export.lines(tool).expect("it can").contains(schedule), "{tool:?}");
     }
 }
 
@@ -98,11 +190,13 @@ fn python_compiles_what_is_python_and_the_shell_reads_what_is_shell() {
         let output = process.wait_with_output().expect("it ends");
         assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
     };
-    for export in [export(1, None), export(2, Some(384)), Export { warmup: 0, ..export(1, None) }] {
+    let decays = [DecayArg::Constant, DecayArg::Cosine, DecayArg::Step]
+        .map(|decay| Export { decay, ..export(2, Some(384)) });
+    for export in decays.into_iter().chain([export(1, None), Export { warmup: 0, ..export(1, None) }]) {
         for tool in [Tool::Accelerate, Tool::Lightning] {
             let compile = "import sys; compile(sys.stdin.read(), 'lines', 'exec')";
-            reads("python3", &["-c", compile], &export.lines(tool));
+            reads("python3", &["-c", compile], &export.lines(tool).expect("PyTorch has every schedule"));
         }
-        reads("sh", &["-n"], &export.lines(Tool::Torchrun));
+        reads("sh", &["-n"], &export.lines(Tool::Torchrun).expect("any"));
     }
 }

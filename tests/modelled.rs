@@ -77,6 +77,37 @@ fn json(path: &Path) -> Value {
 }
 
 #[test]
+fn nothing_is_swapped_for_what_counts_as_equal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tune = "tune --network vgg11 --image 224 --data synthetic:50000 --device v100 --format json";
+    let [frugal, _] = told(folder.path(), &format!("{tune} --study frugal"), 0);
+    let [fastest, _] = told(folder.path(), &format!("{tune} --study fastest --objective fastest"), 0);
+    let [frugal, fastest]: [Value; 2] =
+        [&frugal, &fastest].map(|text| serde_json::from_str(text).expect("JSON"));
+    let chosen = |tuned: &Value| {
+        let batch = &tuned["choice"]["batch"];
+        let curve = tuned["curve"].as_array().expect("rows");
+        curve.iter().find(|row| row["batch"] == *batch).expect("it is of the curve").clone()
+    };
+    let [frugal, fastest] = [chosen(&frugal), chosen(&fastest)];
+    let number = |row: &Value, key: &str| row[key].as_f64().expect("a number");
+    assert!(
+        number(&frugal, "epoch_seconds") <= 1.011 * number(&fastest, "epoch_seconds"),
+        "{frugal} {fastest}"
+    );
+    assert!(
+        number(&frugal, "offloaded_bytes") == 0.0 && number(&frugal, "recomputing_seconds") == 0.0,
+        "{frugal}"
+    );
+    assert!(
+        number(&fastest, "offloaded_bytes") > 0.0 && number(&frugal, "batch") < number(&fastest, "batch"),
+        "{fastest}"
+    );
+    // What is on the device at the peak is no more than it holds.
+    assert!(number(&fastest, "at_peak_bytes") <= number(&fastest, "peak_bytes"), "{fastest}");
+}
+
+#[test]
 fn every_verb_says_that_it_is_a_model() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = folder.path();

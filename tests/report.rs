@@ -328,12 +328,12 @@ fn a_study_of_another_version_or_with_torn_files_is_refused() {
         fs::write(&path, changed).expect("it can be written");
         refused(folder.path(), "report .", code, says);
     };
-    let newer = |text: String| text.replace("tuning/1", "tuning/2");
+    let newer = |text: String| text.replace("tuning/2", "tuning/3");
     check(
         "tuning.json",
         newer,
         2,
-        &["this is a `tuning/2` document", "another version of Plimsoll", "tune --study"],
+        &["this is a `tuning/3` document", "another version of Plimsoll", "tune --study"],
     );
     check("tuning.json", |text| text[..text.len() / 2].to_owned(), 2, &["cut short", "tune --study"]);
     let extra = |text: String| text.replacen("\"why\":", "\"because\": 1, \"why\":", 1);

@@ -42,6 +42,9 @@ pub struct Config {
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.
     pub batch: u64,
+    /// The largest batch that keeps everything within the budget; none where none does (or where an older version wrote this).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeps_all: Option<u64>,
     /// The policy that made the schedule.
     pub policy: String,
     /// The schedule's file, relative to the config.

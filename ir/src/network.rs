@@ -21,6 +21,17 @@ pub struct NetworkSpec {
     pub classes: u32,
 }
 
+impl NetworkSpec {
+    /// Its name; of a network of text, the vocabulary and the length of a text, too, which are those of the data.
+    pub fn in_words(&self) -> String {
+        let NetworkSpec { name, image, channels, classes } = self;
+        match *image {
+            [length, 1] if *channels == 1 => format!("{name}, a vocabulary of {classes}, texts of {length}"),
+            _ => name.clone(),
+        }
+    }
+}
+
 /// The shape of one sample's feature map. In memory a batch is `[batch][height][width][channels]`, channels innermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {

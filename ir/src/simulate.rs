@@ -10,7 +10,7 @@
 
 use crate::ids::{BufferId, CommandId};
 use crate::schedule::{Command, Duplex, Holds, Schedule, Stream, moved, piece_of, way_of};
-use crate::trace::Trace;
+use crate::trace::{TensorKind, Trace};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +74,9 @@ pub struct Totals {
     pub prefetched: Bytes,
     /// Seconds of the commands that compute an op again; part of `busy`.
     pub recomputed: Seconds,
+    /// How many commands those are.
+    #[serde(default)]
+    pub recomputed_ops: u64,
 }
 
 /// A buffer of the pool opens or closes.
@@ -197,7 +200,10 @@ impl Timeline {
             totals.busy[stream.index()] += span.seconds();
             ended[stream.index()] = ended[stream.index()].max(span.end);
             match command {
-                Command::Compute { again: true, .. } => totals.recomputed += span.seconds(),
+                Command::Compute { again: true, .. } => {
+                    totals.recomputed += span.seconds();
+                    totals.recomputed_ops += 1;
+                }
                 Command::Compute { .. } => {}
                 Command::Offload { .. } => add(&mut totals.offloaded, moved_bytes(trace, command)),
                 Command::Prefetch { .. } => add(&mut totals.prefetched, moved_bytes(trace, command)),
@@ -245,6 +251,28 @@ impl Timeline {
     pub fn peak(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
         let steps = self.pool_bytes_over_time(trace, schedule);
         steps.iter().map(|step| step.bytes).max().unwrap_or(Bytes::ZERO)
+    }
+
+    /// Bytes of feature maps (activations) in open buffers at the first time when the most bytes lie in open buffers.
+    pub fn feature_maps_at_peak(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
+        let is_feature_map = |buffer: BufferId| match schedule.buffers[buffer.index()].holds {
+            Holds::Tensor { tensor, .. } => trace.tensors[tensor.index()].kind == TensorKind::Activation,
+            Holds::Workspace { .. } => false,
+        };
+        let (mut open, mut maps) = (Bytes::ZERO, Bytes::ZERO);
+        let (mut most, mut at_peak) = (Bytes::ZERO, Bytes::ZERO);
+        for event in self.pool_events(trace, schedule) {
+            let own = if is_feature_map(event.buffer) { event.bytes } else { Bytes::ZERO };
+            if event.opens {
+                (open, maps) = (open + event.bytes, maps + own);
+            } else {
+                (open, maps) = (open.saturating_sub(event.bytes), maps.saturating_sub(own));
+            }
+            if open > most {
+                (most, at_peak) = (open, maps);
+            }
+        }
+        at_peak
     }
 
     /// When a buffer is open: from the start of the command that opens it until the last end of those that close it.

@@ -1,4 +1,4 @@
-//! `tuning/1`: what a tuning tried, measured and found out, so that a report can say why.
+//! `tuning/2`: what a tuning tried, measured and found out, so that a report can say why.
 //!
 //! The choice itself stands in `config/1`, its schedule in `schedule/1`, what the model was fitted to in `profile/1`. Here is
 //! what none of them holds: every batch size that was planned in every round, what was run for comparison, the measured
@@ -11,7 +11,7 @@ use crate::simulate::Timeline;
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-define_kind!(TuningKind, "tuning/1");
+define_kind!(TuningKind, "tuning/2");
 
 /// What a tuning tried, measured and found out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +88,8 @@ pub struct Round {
     pub no_plan: Vec<u64>,
     /// The one that was run.
     pub chosen: u64,
+    /// The share by which an epoch may be longer than the shortest and count as equal to it; 0 where the shortest was asked for.
+    pub within: f64,
     /// Its iteration, as predicted.
     pub predicted_seconds: Seconds,
     /// And as measured; none where the machine is modelled.
@@ -111,12 +113,16 @@ pub struct Planned {
     pub compute_seconds: Seconds,
     /// Resident bytes and pool.
     pub peak_bytes: Bytes,
-    /// Feature maps that stay.
-    pub kept_bytes: Bytes,
-    /// Bytes that leave in every iteration.
+    /// Feature maps that are on the device when most of its pool is in use.
+    pub at_peak_bytes: Bytes,
+    /// Bytes that are swapped out in every iteration.
     pub offloaded_bytes: Bytes,
-    /// Ops that run again.
+    /// Seconds in which the link swaps, out and in, whether compute waits or not.
+    pub swapping_seconds: Seconds,
+    /// Ops that are recomputed.
     pub recomputed_ops: u64,
+    /// Seconds that this takes.
+    pub recomputing_seconds: Seconds,
 }
 
 /// One way to train that was run for comparison, or was to be.
@@ -196,7 +202,7 @@ pub struct Training {
 }
 
 impl Document for Tuning {
-    const KIND: &'static str = "tuning/1";
+    const KIND: &'static str = "tuning/2";
 
     fn validate(&self) -> Result<(), Fault> {
         let fault = |place: String, why: &str| Err(Fault::Meaning { place, why: why.to_owned() });
@@ -209,6 +215,9 @@ impl Document for Tuning {
         for (i, round) in self.rounds.iter().enumerate() {
             if !round.candidates.iter().any(|candidate| candidate.batch == round.chosen) {
                 return fault(format!("rounds[{i}].chosen"), "what was chosen is none of the candidates");
+            }
+            if !(0.0..1.0).contains(&round.within) {
+                return fault(format!("rounds[{i}].within"), "it is a share, from 0 to below 1");
             }
             if !round.candidates.is_sorted_by(|a, b| a.batch < b.batch) || round.candidates[0].batch == 0 {
                 return fault(format!("rounds[{i}].candidates"), "batches are at least 1, and ascend");

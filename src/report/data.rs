@@ -87,6 +87,8 @@ pub struct Answer {
     pub learning_rate: f64,
     /// The rule that it follows, in words with its base point.
     pub learning_rate_rule: String,
+    /// What to know before one trusts it; none where the batch is near the base point.
+    pub learning_rate_caution: Option<String>,
     /// Iterations over which the rate rises to it.
     pub warmup_iterations: u64,
     /// The choice, the user's own setting and keeping everything; the choice first.
@@ -129,6 +131,8 @@ pub struct Batches {
     pub measured: Vec<BatchMeasured>,
     /// The chosen one.
     pub chosen: u64,
+    /// The share by which an epoch may be longer than the shortest and count as equal to it.
+    pub within: f64,
     /// The largest that keeps everything.
     pub keeps_all: Option<u64>,
     /// The largest that can be trained at all within the budget.
@@ -156,12 +160,16 @@ pub struct BatchPoint {
     pub compute_seconds: f64,
     /// What the device would hold.
     pub peak_bytes: u64,
-    /// Feature maps that stay.
-    pub kept_bytes: u64,
-    /// Bytes that leave in every iteration.
+    /// Feature maps that are on the device when most of its pool is in use.
+    pub at_peak_bytes: u64,
+    /// Bytes that are swapped out in every iteration.
     pub offloaded_bytes: u64,
-    /// Ops that run again.
+    /// Seconds in which the link swaps, out and in.
+    pub swapping_seconds: f64,
+    /// Ops that are recomputed.
     pub recomputed_ops: u64,
+    /// Seconds that this takes.
+    pub recomputing_seconds: f64,
 }
 
 /// One measured batch size.

@@ -13,7 +13,7 @@ use crate::report::policies::paper;
 use crate::report::reasons::percent;
 use crate::study::{Study, name};
 use crate::verbs::check::check_valid;
-use crate::verbs::tune::rule_in_words;
+use crate::verbs::tune::{placement, rule_in_words};
 use plimsoll_ir::config::{Config, Figures};
 use plimsoll_ir::profile::{Profile, TransferSample};
 use plimsoll_ir::schedule::Schedule;
@@ -22,6 +22,7 @@ use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
 use plimsoll_ir::tuning::{Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
+use plimsoll_tuner::rate::caution;
 use plimsoll_tuner::search::moved;
 use std::collections::BTreeMap;
 
@@ -148,6 +149,7 @@ impl Tuned {
             batch: config.batch,
             learning_rate: config.learning_rate.rate,
             learning_rate_rule: rule_in_words(&config.learning_rate),
+            learning_rate_caution: caution(&config.learning_rate, config.batch),
             warmup_iterations: config.learning_rate.warmup_iterations,
             settings: tuning.runs.iter().map(setting).collect(),
             training: tuning.training.as_ref().map(|training| self.training(training)).unwrap_or_default(),
@@ -209,21 +211,13 @@ impl Tuned {
         )
     }
 
-    /// What stays, what is swapped, what is run again, in one sentence.
+    /// What stays, what is swapped and what is recomputed, in one sentence.
     pub fn placement(&self) -> String {
-        let moved = moved(&self.trace, &self.schedule);
-        if moved.offloaded == Bytes::ZERO && moved.recomputed == 0 {
-            return format!("Everything stays on the device ({} of feature maps).", moved.kept);
+        let mut words = placement(&moved(&self.trace, &self.schedule)) + ".";
+        if let Some(first) = words.get(..1) {
+            words = first.to_uppercase() + &words[1..];
         }
-        let again = match moved.recomputed {
-            0 => String::new(),
-            1 => "1 op is run again, ".to_owned(),
-            ops => format!("{ops} ops are run again, "),
-        };
-        format!(
-            "{} are swapped in every iteration, {again}{} of feature maps stay.",
-            moved.offloaded, moved.kept
-        )
+        words
     }
 
     fn training(&self, training: &Training) -> Vec<(String, String)> {
@@ -258,9 +252,11 @@ impl Tuned {
             relative_error: c.relative_error,
             compute_seconds: c.compute_seconds.0,
             peak_bytes: c.peak_bytes.0,
-            kept_bytes: c.kept_bytes.0,
+            at_peak_bytes: c.at_peak_bytes.0,
             offloaded_bytes: c.offloaded_bytes.0,
+            swapping_seconds: c.swapping_seconds.0,
             recomputed_ops: c.recomputed_ops,
+            recomputing_seconds: c.recomputing_seconds.0,
         };
         let mut measured: Vec<BatchMeasured> =
             runs.iter().filter_map(|run| Some(ran(run, run.measured?))).collect();
@@ -269,6 +265,7 @@ impl Tuned {
             points: last.candidates.iter().map(point).collect(),
             measured,
             chosen: self.config.batch,
+            within: last.within,
             keeps_all: asked.keeps_all,
             largest: asked.largest,
             yours: self.config.learning_rate.base_batch,

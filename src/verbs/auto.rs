@@ -130,7 +130,7 @@ fn kept_choice(config: &Config) -> Table {
     Table::facts(
         "choice",
         vec![
-            ("network", "network", config.network.name.clone().into()),
+            ("network", "network", config.network.in_words().into()),
             ("times", "times", how_known(config.modelled).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),

@@ -19,6 +19,7 @@ use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::nearest;
+use plimsoll_tuner::rate::caution;
 
 /// Layers that are listed without `--layer`.
 const LISTED: usize = 5;
@@ -64,6 +65,7 @@ fn answer(tuned: &Tuned) -> Facts {
         ("placement", "placement", tuned.placement().into()),
         ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
+        ("learning_rate_caution", "caution", caution(rate, tuned.config.batch).into()),
         ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
     ]
 }

@@ -1,7 +1,7 @@
 //! `export`: what was tuned, as lines for other tools.
 
 use crate::args::ExportArgs;
-use crate::export::{Export, Tool};
+use crate::export::{Export, Tool, Wanted};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use crate::study::Study;
@@ -9,9 +9,21 @@ use crate::study::Study;
 /// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let (_, path, config, schedule) = Study::choice_of(&args.config)?;
-    let mut export = Export::new(&config, args.workers, args.global_batch, args.epochs)?;
+    let ExportArgs {
+        workers,
+        global_batch: global,
+        epochs,
+        decay,
+        optimizer,
+        momentum,
+        weight_decay,
+        as_planned,
+        ..
+    } = *args;
+    let wanted = Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned };
+    let mut export = Export::new(&config, &schedule, &wanted)?;
     export.tell(&config, &schedule, &path.display().to_string());
-    let lines = export.lines(args.to);
+    let lines = export.lines(args.to)?;
     if format == Format::Table {
         if args.to == Tool::Deepspeed {
             export.notes.iter().for_each(|note| tracing::info!("{note}"));
@@ -28,6 +40,7 @@ pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
             ("global_batch", "samples in an update", export.global().into()),
             ("learning_rate", "learning rate", Cell::Number(export.rate, 6)),
             ("warmup_updates", "updates of warm-up", export.warmup.into()),
+            ("updates", "updates in all", export.updates.into()),
             ("notes", "notes", export.notes.join(" ").into()),
             ("lines", "lines", lines.into()),
         ],

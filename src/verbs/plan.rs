@@ -123,7 +123,7 @@ fn planned(trace: &Trace, made: &Plan, tried: &Tried) -> Table {
             ("ratio_to_compute", "makespan / compute", tried.ratio(Some(trace.compute_seconds()))),
             ("offloaded_bytes", "offloaded", moves.offloaded.into()),
             ("recomputed_seconds", "recomputed", recomputed(trace, made).into()),
-            ("kept_bytes", "feature maps kept", moves.kept.into()),
+            ("at_peak_bytes", "feature maps at the peak", moves.at_peak.into()),
             ("host_bytes", "host memory", schedule.host_bytes(trace).into()),
             ("pool_bytes", "pool", schedule.pool_bytes.into()),
             ("peak_bytes", "resident + pool", (trace.resident_bytes + schedule.pool_bytes).into()),

@@ -238,7 +238,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     let overview = Table::facts(
         "profile",
         vec![
-            ("network", "network", profile.network.name.clone().into()),
+            ("network", "network", profile.network.in_words().into()),
             ("device", "device", profile.machine.device.clone().into()),
             ("times", "times", how_known(profile.machine.modelled).into()),
             (

@@ -113,7 +113,7 @@ fn table(task: &Task, config: &Config, trained: &Trained) -> Table {
     Table::facts(
         "run",
         vec![
-            ("network", "network", config.network.name.clone().into()),
+            ("network", "network", config.network.in_words().into()),
             ("batch", "batch", config.batch.into()),
             ("iterations", "iterations", trained.iterations.into()),
             ("resumed_at", "of them before this run", trained.resumed_at.into()),

@@ -10,9 +10,12 @@ use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::tuning::{Measured, TuneRequest, Tuned, least, tune};
 use crate::verbs::profile::{how_known, measure};
+use plimsoll_ir::Bytes;
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
 use plimsoll_tuner::model::Model;
+use plimsoll_tuner::rate::caution;
+use plimsoll_tuner::search::Moved;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -64,7 +67,7 @@ pub fn choice(tuned: &Tuned) -> Table {
     Table::facts(
         "choice",
         vec![
-            ("network", "network", config.network.name.clone().into()),
+            ("network", "network", config.network.in_words().into()),
             ("times", "times", how_known(config.modelled).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
@@ -76,9 +79,10 @@ pub fn choice(tuned: &Tuned) -> Table {
             ("largest_batch", "largest batch that can be trained", tuned.tuning.asked.largest.into()),
             ("why", "why", tuned.tuning.why.clone().into()),
             ("yours", "your own setting", yours(tuned).into()),
-            ("placement", "placement", placement(&tuned.chosen).into()),
+            ("placement", "placement", placement(&tuned.chosen.candidate.moved).into()),
             ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
             ("learning_rate_rule", "by", rule_in_words(rate).into()),
+            ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
             ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
             ("refits", "refits of the model", tuned.refits().into()),
         ],
@@ -100,19 +104,21 @@ fn yours(tuned: &Tuned) -> String {
     }
 }
 
-/// The placement in a sentence.
-pub fn placement(chosen: &Measured) -> String {
-    let candidate = &chosen.candidate;
-    if candidate.offloaded.0 == 0 && candidate.recomputed == 0 {
-        return format!("everything is kept ({} of feature maps)", candidate.kept);
+/// What stays, what is swapped and what is recomputed in an iteration, in words.
+pub fn placement(moved: &Moved) -> String {
+    let Moved { at_peak, offloaded, swapping, recomputed_ops, recomputing } = *moved;
+    if offloaded == Bytes::ZERO && recomputed_ops == 0 {
+        return format!("everything is kept ({at_peak} of feature maps at the peak)");
     }
-    let again = match candidate.recomputed {
-        0 => String::new(),
-        1 => "1 op run again, ".to_owned(),
-        ops => format!("{ops} ops run again, "),
-    };
-    let (offloaded, kept) = (candidate.offloaded, candidate.kept);
-    format!("{offloaded} swapped in every iteration, {again}{kept} of feature maps kept")
+    let mut parts = vec![format!("{at_peak} of feature maps on the device at the peak")];
+    if offloaded > Bytes::ZERO {
+        parts.push(format!("{offloaded} swapped in every iteration ({swapping} of the link)"));
+    }
+    if recomputed_ops > 0 {
+        let ops = if recomputed_ops == 1 { "op" } else { "ops" };
+        parts.push(format!("{recomputed_ops} {ops} recomputed ({recomputing})"));
+    }
+    parts.join(", ")
 }
 
 /// Predicted beside measured, the choice beside keeping everything.
@@ -170,8 +176,9 @@ fn curve(tuned: &Tuned) -> Table {
             ("iteration_seconds", "iteration"),
             ("epoch_seconds", "epoch"),
             ("peak_bytes", "peak"),
-            ("kept_bytes", "kept"),
-            ("offloaded_bytes", "offloaded"),
+            ("at_peak_bytes", "feature maps at peak"),
+            ("offloaded_bytes", "swapped"),
+            ("recomputing_seconds", "recomputed"),
         ],
     );
     for candidate in &tuned.curve {
@@ -180,8 +187,9 @@ fn curve(tuned: &Tuned) -> Table {
             candidate.iteration.into(),
             candidate.epoch.into(),
             candidate.peak.into(),
-            candidate.kept.into(),
-            candidate.offloaded.into(),
+            candidate.moved.at_peak.into(),
+            candidate.moved.offloaded.into(),
+            candidate.moved.recomputing.into(),
         ]);
     }
     table

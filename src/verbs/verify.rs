@@ -62,7 +62,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
             ("keep_bytes", "keeping everything takes", peak.into()),
             ("peak_bytes", "planned", (trace.resident_bytes + plan.schedule.pool_bytes).into()),
             ("offloaded_bytes", "offloaded in an iteration", moves.offloaded.into()),
-            ("recomputed_ops", "recomputed ops", Cell::Count(moves.recomputed)),
+            ("recomputed_ops", "recomputed ops", Cell::Count(moves.recomputed_ops)),
         ],
     )])
 }

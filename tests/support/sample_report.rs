@@ -346,9 +346,11 @@ fn batches(iteration: f64, chosen: u64, yours: u64, device: u64) -> Batches {
         relative_error: 0.05 + 0.03 * (batch as f64 / chosen as f64 - 0.6).abs(),
         compute_seconds: 0.94 * (0.12 * iteration + 0.8 * iteration * batch as f64 / chosen as f64),
         peak_bytes: device * batch.min(chosen) / chosen,
-        kept_bytes: device / 2 * batch.min(chosen) / chosen,
+        at_peak_bytes: device / 2 * batch.min(chosen) / chosen,
         offloaded_bytes: device / 4 * batch.saturating_sub(chosen / 2) / chosen,
+        swapping_seconds: 0.3 * iteration * batch.saturating_sub(chosen / 2) as f64 / chosen as f64,
         recomputed_ops: batch.saturating_sub(chosen / 2) / 4,
+        recomputing_seconds: 0.02 * iteration * batch.saturating_sub(chosen / 2) as f64 / chosen as f64,
     };
     let measured = |batch: u64, what: &str, off: f64| BatchMeasured {
         batch,
@@ -366,6 +368,7 @@ fn batches(iteration: f64, chosen: u64, yours: u64, device: u64) -> Batches {
             measured(chosen, "chosen", 1.02),
         ],
         chosen,
+        within: 0.01,
         keeps_all: Some(chosen / 2),
         largest: chosen * 3 / 2,
         yours,
@@ -416,6 +419,7 @@ fn answer(sample: &Sample, batches: &Batches, memory: &Memory) -> Answer {
         batch: chosen,
         learning_rate: 0.1468,
         learning_rate_rule: "AccUDNN eq. (9) with c = 0.6250, from 0.05 at batch 32".to_owned(),
+        learning_rate_caution: Some("12 times the base batch, and AccUDNN shows eq. (9) at 2.3 times".to_owned()),
         warmup_iterations: 390,
         settings,
         training: vec![

@@ -16,7 +16,7 @@
 //!
 //! What this file deliberately does not do: look at gradients or losses, or promise a final accuracy.
 
-use plimsoll_ir::config::LearningRateRule;
+use plimsoll_ir::config::{LearningRate, LearningRateRule};
 
 /// Why there is no learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -50,12 +50,32 @@ pub enum RateError {
 /// How many base rates eq. (9) tends to as the batch grows, with [`default_convexity`].
 pub const CEILING_IN_BASE_RATES: f64 = 32.0;
 
+/// Batches of this many base batches and more carry [`caution`]. Up to there eq. (9) is within 11 % of the linear rule; AccUDNN §6.3 D
+/// itself shows one point, 0.22 at a batch of 592 from 0.1 at 256.
+pub const CAUTION_FROM: f64 = 8.0;
+
 /// Epochs of warm-up at most.
 pub const WARMUP_EPOCHS: f64 = 5.0;
 
 /// The c that puts the ceiling of eq. (9) at [`CEILING_IN_BASE_RATES`] base rates. Valid for any valid base rate.
 pub fn default_convexity(base_rate: f64) -> f64 {
     1.0 / (CEILING_IN_BASE_RATES * base_rate)
+}
+
+/// What to know of the rate at a batch that is far from the base point; none where it is near.
+pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
+    let q = batch as f64 / rate.base_batch as f64;
+    (q >= CAUTION_FROM).then(|| {
+        let shown = match rate.rule {
+            LearningRateRule::Accudnn { .. } => "AccUDNN shows eq. (9) at 2.3 times",
+            LearningRateRule::Linear => "linear scaling is shown for image classifiers with a warm-up, up to 32 times",
+            LearningRateRule::SquareRoot => "square-root scaling is shown for few networks",
+        };
+        format!(
+            "{q:.0} times the base batch, and {shown}: compare the loss of one epoch with your own setting's before a long run, or \
+             set --max-batch"
+        )
+    })
 }
 
 /// The learning rate at `batch` that follows by `rule` from `base_rate` at `base_batch`; positive, and finite for every
@@ -130,6 +150,20 @@ mod tests {
         check(Accudnn { convexity: 1e-12 }, (1, 0.1), 100, 10.0);
         check(Accudnn { convexity: 1e-320 }, (1, 0.1), 100, 10.0);
         check(Accudnn { convexity: default_convexity(0.1) }, (1, 0.1), 1_000_000, 3.2);
+    }
+
+    #[test]
+    fn a_rate_far_from_its_base_point_carries_a_caution() {
+        let rate =
+            |rule| LearningRate { rate: 0.511, rule, base_batch: 32, base_rate: 0.05, warmup_iterations: 0 };
+        let accudnn = rate(Accudnn { convexity: default_convexity(0.05) });
+        assert_eq!(caution(&accudnn, 255), None);
+        let words = caution(&accudnn, 388).expect("388 is far from 32");
+        assert!(
+            words.starts_with("12 times the base batch, and AccUDNN shows eq. (9) at 2.3 times"),
+            "{words}"
+        );
+        assert!(caution(&rate(Linear), 256).is_some() && caution(&rate(SquareRoot), 4096).is_some());
     }
 
     #[test]

@@ -3,7 +3,13 @@
 //! The epoch takes dataset / k x (makespan(k) + between(k)) (AccUDNN eq. (3), one epoch of it). The makespan holds the
 //! stalls, so the objective is not monotone in k: a larger batch uses the machine better until its transfers stall it.
 //! [`search`] therefore plans at batch sizes spread over the whole range and then closer and closer around the best few,
-//! and gives the whole curve. The quotient is a real number, as in the paper, although a last batch that is not full is
+//! and gives the whole curve.
+//!
+//! The shortest epoch alone is the wrong goal where differences are noise: a batch that swaps 20 GiB in each iteration may promise
+//! 0.1 % over one that swaps nothing. So of the batch sizes whose epoch is within a share of the shortest, the one is taken that
+//! swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes the shortest.
+//!
+//! The quotient is a real number, as in the paper, although a last batch that is not full is
 //! dropped and an epoch really runs floor(dataset / k) iterations: with the floor in the objective, the batch that throws
 //! the most samples away would win.
 //!
@@ -12,8 +18,9 @@
 //!
 //! What it deliberately does not do: build traces, plan, or run anything. The caller hands in closures; this is logic.
 
-use plimsoll_ir::schedule::{Command, Schedule, piece_of};
-use plimsoll_ir::trace::{TensorKind, Trace};
+use plimsoll_ir::schedule::{Schedule, Stream};
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -33,6 +40,8 @@ pub struct SearchRequest<'a> {
     pub between: &'a dyn Fn(u64) -> Seconds,
     /// The relative error of the model's iteration time at a batch size.
     pub relative_error: &'a dyn Fn(u64) -> f64,
+    /// Epochs that are longer than the shortest by no more than this share count as equal to it; 0 where every difference counts.
+    pub within: f64,
     /// Plans at most.
     pub evaluations: usize,
     /// True ends the search with what it has: a deadline, or the user's Ctrl-C.
@@ -63,28 +72,35 @@ pub struct Candidate {
     pub epoch: Seconds,
     /// Resident bytes and pool.
     pub peak: Bytes,
-    /// Feature maps that never leave the device.
-    pub kept: Bytes,
-    /// What is copied to the host in one iteration.
-    pub offloaded: Bytes,
-    /// Ops that are computed again.
-    pub recomputed: u64,
+    /// What becomes of the feature maps in an iteration.
+    pub moved: Moved,
 }
 
-/// What a search found.
+impl Candidate {
+    /// Whether nothing is swapped and nothing recomputed.
+    pub fn keeps_everything(&self) -> bool {
+        self.moved.offloaded == Bytes::ZERO && self.moved.recomputed_ops == 0
+    }
+}
+
+/// What a search found: at least one plan.
 pub struct Search {
-    /// Every batch size that was planned and fits, by batch size.
-    pub curve: Vec<Candidate>,
-    /// Batch sizes that were tried and have no plan, ascending.
-    pub no_plan: Vec<u64>,
-    /// The one to take.
-    pub chosen: Candidate,
+    /// Every batch size that was tried; none where it has no plan.
+    tried: BTreeMap<u64, Option<(Candidate, Planned)>>,
+    /// The largest batch that keeps everything.
+    keeps_all: Option<u64>,
+    /// Whether `stop` or the number of evaluations ended the search before it was done.
+    pub cut_short: bool,
+}
+
+/// The batch size to take.
+pub struct Choice {
+    /// Its point of the curve.
+    pub candidate: Candidate,
     /// Its plan.
     pub plan: Planned,
     /// Why that one.
     pub reason: Reason,
-    /// Whether `stop` or the number of evaluations ended the search before it was done.
-    pub cut_short: bool,
 }
 
 /// Why a candidate was chosen.
@@ -105,6 +121,16 @@ pub enum Reason {
         gain: f64,
         /// The relative error that the gain does not pass.
         error: f64,
+    },
+    /// Another batch has a shorter epoch, by no more than the share that counts as equal; this one swaps and recomputes for fewer
+    /// seconds, or as long with a smaller batch.
+    Near {
+        /// The batch with the shorter epoch.
+        batch: u64,
+        /// The share of the epoch that it saves.
+        saves: f64,
+        /// The seconds of an iteration in which it swaps or recomputes.
+        extra: Seconds,
     },
 }
 
@@ -159,12 +185,12 @@ pub fn search<E>(
         let SearchRequest { dataset, least, most, evaluations, .. } = *request;
         return Err(SearchError::Empty { dataset, least, most, evaluations });
     }
-    let mut state = State { request, tried: BTreeMap::new(), best: None, keeper: None, cut_short: false };
+    let mut state = State { request, tried: BTreeMap::new(), cut_short: false };
     for batch in first_pass(request.least, most, request.keeps_all) {
         state.evaluate(batch, plan_at)?;
     }
     while !state.cut_short {
-        let Some(batch) = state.next_refinement() else { break };
+        let Some(batch) = state.beside_the_best().or_else(|| state.below_the_choice()) else { break };
         state.evaluate(batch, plan_at)?;
     }
     state.finish()
@@ -185,18 +211,26 @@ fn first_pass(least: u64, most: u64, keeps_all: Option<u64>) -> Vec<u64> {
     order
 }
 
-/// Shorter epochs first; of equal ones fewer bytes moved, then the smaller batch.
-fn better(a: &Candidate, b: &Candidate) -> Ordering {
-    a.epoch.0.total_cmp(&b.epoch.0).then(a.offloaded.cmp(&b.offloaded)).then(a.batch.cmp(&b.batch))
+/// Shorter epochs first; of equal ones less swapped and recomputed, then the smaller batch.
+fn shorter(a: &Candidate, b: &Candidate) -> Ordering {
+    a.epoch.0.total_cmp(&b.epoch.0).then(more_frugal(a, b))
+}
+
+/// Less swapped and recomputed first, then the smaller batch.
+fn more_frugal(a: &Candidate, b: &Candidate) -> Ordering {
+    a.moved.seconds().0.total_cmp(&b.moved.seconds().0).then(a.batch.cmp(&b.batch))
+}
+
+/// Of candidates whose epoch is no longer than a limit the one that swaps and recomputes for the fewest seconds, then the smallest
+/// batch.
+fn frugal<'c>(candidates: impl Iterator<Item = &'c Candidate>, longest: Seconds) -> Option<&'c Candidate> {
+    candidates.filter(|c| c.epoch <= longest).min_by(|a, b| more_frugal(a, b))
 }
 
 struct State<'a, 'r> {
     request: &'r SearchRequest<'a>,
     /// Every batch size that was tried; none where it has no plan.
-    tried: BTreeMap<u64, Option<Candidate>>,
-    best: Option<(Candidate, Planned)>,
-    /// The largest batch that keeps everything.
-    keeper: Option<(Candidate, Planned)>,
+    tried: BTreeMap<u64, Option<(Candidate, Planned)>>,
     cut_short: bool,
 }
 
@@ -210,63 +244,110 @@ impl State<'_, '_> {
             self.cut_short = true;
             return Ok(());
         }
-        let Some(plan) = plan_at(batch)? else {
-            self.tried.insert(batch, None);
-            return Ok(());
-        };
-        let candidate = self.request.candidate(batch, &plan);
-        self.tried.insert(batch, Some(candidate));
-        let keeps = self.request.keeps_all.map(|k| k.min(self.request.most).min(self.request.dataset));
-        if keeps == Some(batch) && candidate.offloaded == Bytes::ZERO && candidate.recomputed == 0 {
-            self.keeper = Some((candidate, plan.clone()));
-        }
-        if self.best.as_ref().is_none_or(|(best, _)| better(&candidate, best).is_lt()) {
-            self.best = Some((candidate, plan));
-        }
+        let plan = plan_at(batch)?;
+        let point = plan.map(|plan| (self.request.candidate(batch, &plan), plan));
+        self.tried.insert(batch, point);
         Ok(())
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = &Candidate> + Clone {
+        self.tried.values().flatten().map(|(candidate, _)| candidate)
     }
 
     /// The middle of the widest gap beside one of the best few, the best one's gaps first; none where every gap beside
     /// them is closed.
-    fn next_refinement(&self) -> Option<u64> {
-        let mut ranked: Vec<&Candidate> = self.tried.values().flatten().collect();
-        ranked.sort_by(|a, b| better(a, b));
+    fn beside_the_best(&self) -> Option<u64> {
+        let mut ranked: Vec<&Candidate> = self.candidates().collect();
+        ranked.sort_by(|a, b| shorter(a, b));
         ranked.iter().take(BEST).find_map(|candidate| {
             let k = candidate.batch;
-            let below = self.tried.range(..k).next_back().map_or(self.request.least - 1, |(b, _)| *b);
+            let below = self.below(k);
             let above = self.tried.range(k + 1..).next().map_or(k, |(b, _)| *b);
             let (low, high) = if above - k > k - below { (k, above) } else { (below, k) };
-            let middle = low + (high - low) / 2;
-            (middle > low).then_some(middle)
+            self.middle(low, high)
         })
     }
 
+    /// The middle of the gap below what would be chosen now; none where it is closed.
+    fn below_the_choice(&self) -> Option<u64> {
+        let shortest = self.candidates().map(|c| c.epoch).min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let chosen = frugal(self.candidates(), shortest * (1.0 + self.request.within))?.batch;
+        self.middle(self.below(chosen), chosen)
+    }
+
+    /// The next smaller batch that was tried; where there is none, the one below the least.
+    fn below(&self, batch: u64) -> u64 {
+        self.tried.range(..batch).next_back().map_or(self.request.least - 1, |(b, _)| *b)
+    }
+
+    /// The middle of a gap; none where it is closed. Batches that are as near to each other as epochs that count as equal leave none
+    /// between them.
+    fn middle(&self, low: u64, high: u64) -> Option<u64> {
+        let middle = low + (high - low) / 2;
+        let closed = (high - low) as f64 <= self.request.within * high as f64;
+        (middle > low && !closed).then_some(middle)
+    }
+
     fn finish<E>(self) -> Result<Search, SearchError<E>> {
-        let State { request, tried, best, keeper, cut_short } = self;
-        let Some((best, best_plan)) = best else {
+        let State { request, tried, cut_short } = self;
+        if tried.values().all(Option::is_none) {
             let tried = tried.len();
             return Err(if cut_short && tried == 0 {
                 SearchError::Stopped
             } else {
                 SearchError::NoPlan { tried }
             });
-        };
-        let curve = tried.values().flatten().copied().collect();
-        let no_plan = tried.iter().filter(|(_, c)| c.is_none()).map(|(k, _)| *k).collect();
-        let gain = keeper.as_ref().map(|(keep, _)| 1.0 - best.epoch / keep.epoch);
-        let (chosen, plan, reason) = match (keeper, gain) {
-            (Some((keep, keep_plan)), Some(gain)) if keep.batch != best.batch => {
-                let error = (request.relative_error)(best.batch).max((request.relative_error)(keep.batch));
-                let gambles = best.offloaded > Bytes::ZERO || best.recomputed > 0;
-                if gain <= error && gambles {
-                    (keep, keep_plan, Reason::WithinError { batch: best.batch, gain, error })
-                } else {
-                    (best, best_plan, Reason::Shortest { gain: Some(gain) })
-                }
+        }
+        let keeps_all = request.keeps_all.map(|k| k.min(request.most).min(request.dataset));
+        Ok(Search { tried, keeps_all, cut_short })
+    }
+}
+
+impl Search {
+    /// Every batch size that was planned and fits, by batch size.
+    pub fn curve(&self) -> impl Iterator<Item = &Candidate> + Clone {
+        self.tried.values().flatten().map(|(candidate, _)| candidate)
+    }
+
+    /// Batch sizes that were tried and have no plan, ascending.
+    pub fn no_plan(&self) -> Vec<u64> {
+        self.tried.iter().filter(|(_, point)| point.is_none()).map(|(batch, _)| *batch).collect()
+    }
+
+    /// The one with the shortest epoch.
+    pub fn shortest(&self) -> &Candidate {
+        self.curve().min_by(|a, b| shorter(a, b)).expect("a search that found nothing is an error")
+    }
+
+    /// The one to take, where epochs within a share of the shortest count as equal. What promises less over the largest batch that
+    /// keeps everything than the model may be wrong is no gain.
+    pub fn choose(&self, relative_error: &dyn Fn(u64) -> f64, within: f64) -> Choice {
+        let shortest = self.shortest();
+        let keeper = self.keeps_all.and_then(|batch| self.point(batch)).map(|(candidate, _)| candidate);
+        let keeper = keeper.filter(|keeper| keeper.keeps_everything());
+        let gain = keeper.map(|keeper| 1.0 - shortest.epoch / keeper.epoch);
+        let mut reason = Reason::Shortest { gain };
+        let mut reference = shortest;
+        if let (Some(keeper), Some(gain)) = (keeper, gain)
+            && !shortest.keeps_everything()
+        {
+            let error = relative_error(shortest.batch).max(relative_error(keeper.batch));
+            if gain <= error {
+                reason = Reason::WithinError { batch: shortest.batch, gain, error };
+                reference = keeper;
             }
-            _ => (best, best_plan, Reason::Shortest { gain }),
-        };
-        Ok(Search { curve, no_plan, chosen, plan, reason, cut_short })
+        }
+        let chosen = frugal(self.curve(), reference.epoch * (1.0 + within)).unwrap_or(reference);
+        if chosen.batch != reference.batch {
+            let (batch, extra) = (reference.batch, reference.moved.seconds());
+            reason = Reason::Near { batch, saves: 1.0 - reference.epoch / chosen.epoch, extra };
+        }
+        let (candidate, plan) = self.point(chosen.batch).expect("it is of the curve");
+        Choice { candidate: *candidate, plan: plan.clone(), reason }
+    }
+
+    fn point(&self, batch: u64) -> Option<&(Candidate, Planned)> {
+        self.tried.get(&batch)?.as_ref()
     }
 }
 
@@ -274,54 +355,52 @@ impl SearchRequest<'_> {
     /// A point of the curve, from its plan.
     pub fn candidate(&self, batch: u64, plan: &Planned) -> Candidate {
         let between = (self.between)(batch);
-        let Moved { kept, offloaded, recomputed } = moved(&plan.trace, &plan.schedule);
+        let moved = moved(&plan.trace, &plan.schedule);
         Candidate {
             batch,
             iteration: plan.makespan,
             between,
             epoch: (plan.makespan + between) * (self.dataset as f64 / batch as f64),
             peak: plan.trace.resident_bytes + plan.schedule.pool_bytes,
-            kept,
-            offloaded,
-            recomputed,
+            moved,
         }
     }
 }
 
 /// What a schedule does with the feature maps of its trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
-    /// Bytes of activations of which nothing is offloaded and which are not computed again.
-    pub kept: Bytes,
+    /// Bytes of feature maps that are on the device when most of its pool is in use.
+    pub at_peak: Bytes,
     /// Bytes that are copied to the host in one iteration.
     pub offloaded: Bytes,
-    /// Ops that are computed again.
-    pub recomputed: u64,
+    /// Seconds in which the link copies, whether compute waits for it or not.
+    pub swapping: Seconds,
+    /// Ops that are recomputed.
+    pub recomputed_ops: u64,
+    /// Seconds that this takes.
+    pub recomputing: Seconds,
 }
 
-/// Counts what a schedule keeps, offloads and recomputes. A transfer that leaves its tensor counts nothing.
-pub fn moved(trace: &Trace, schedule: &Schedule) -> Moved {
-    let mut stays: Vec<bool> = trace.tensors.iter().map(|t| t.kind == TensorKind::Activation).collect();
-    let mut moved = Moved { kept: Bytes::ZERO, offloaded: Bytes::ZERO, recomputed: 0 };
-    for command in &schedule.commands {
-        match *command {
-            Command::Offload { tensor, first_byte, bytes, .. } => {
-                let Some(whole) = trace.tensors.get(tensor.index()) else { continue };
-                let piece = piece_of(whole, first_byte, bytes).unwrap_or(0..0);
-                moved.offloaded += Bytes(piece.end - piece.start);
-                stays[tensor.index()] = false;
-            }
-            Command::Compute { op, again: true, .. } => {
-                moved.recomputed += 1;
-                for t in trace.ops.get(op.index()).map_or(&[][..], |op| &op.writes) {
-                    stays[t.index()] = false;
-                }
-            }
-            Command::Compute { .. } | Command::Prefetch { .. } => {}
-        }
+impl Moved {
+    /// Seconds of swapping and of recomputing.
+    pub fn seconds(&self) -> Seconds {
+        self.swapping + self.recomputing
     }
-    moved.kept = trace.tensors.iter().zip(&stays).filter(|(_, stays)| **stays).map(|(t, _)| t.bytes).sum();
-    moved
+}
+
+/// What a schedule that passed [`plimsoll_ir::check`] swaps, recomputes and has on the device at its peak.
+pub fn moved(trace: &Trace, schedule: &Schedule) -> Moved {
+    let timeline = simulate(trace, schedule);
+    let totals = timeline.totals(trace, schedule);
+    let busy = |stream: Stream| totals.busy[stream.index()];
+    Moved {
+        at_peak: timeline.feature_maps_at_peak(trace, schedule),
+        offloaded: totals.offloaded,
+        swapping: busy(Stream::Offload) + busy(Stream::Prefetch),
+        recomputed_ops: totals.recomputed_ops,
+        recomputing: totals.recomputed,
+    }
 }
 
 /// The largest k in 1..=limit with a property that every smaller k has too; none where 1 has it not. Asks about

@@ -1,8 +1,8 @@
 //! The search on made-up machines whose best batch is known, and its limits and errors.
 
 use super::*;
-use plimsoll_ir::schedule::{Link, ScheduleKind};
-use plimsoll_ir::trace::{Op, Phase, Tensor, TraceKind};
+use plimsoll_ir::schedule::{Command, Link, ScheduleKind};
+use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
 use plimsoll_ir::{BytesPerSecond, OpId, TensorId};
 use proptest::prelude::*;
 use std::convert::Infallible;
@@ -49,6 +49,7 @@ struct Case {
     between: f64,
     error: f64,
     evaluations: usize,
+    within: f64,
 }
 
 const CASE: Case = Case {
@@ -59,10 +60,14 @@ const CASE: Case = Case {
     between: 0.0,
     error: 0.0,
     evaluations: 1000,
+    within: 0.0,
 };
 
 /// Searches over `seconds`, which gives none where there is no plan; everything beyond `keeps_all` swaps.
-fn run(case: &Case, seconds: impl Fn(u64) -> Option<f64>) -> Result<Search, SearchError<Infallible>> {
+fn run(
+    case: &Case,
+    seconds: impl Fn(u64) -> Option<f64>,
+) -> Result<(Search, Choice), SearchError<Infallible>> {
     let request = SearchRequest {
         dataset: case.dataset,
         least: case.least,
@@ -71,61 +76,96 @@ fn run(case: &Case, seconds: impl Fn(u64) -> Option<f64>) -> Result<Search, Sear
         between: &|_| Seconds(case.between),
         relative_error: &|_| case.error,
         evaluations: case.evaluations,
+        within: case.within,
         stop: &|| false,
     };
     let swaps = |k| case.keeps_all.is_none_or(|most| k > most);
-    search(&request, &mut |k| Ok(seconds(k).map(|s| planned(k, s, swaps(k)))))
+    let found = search(&request, &mut |k| Ok(seconds(k).map(|s| planned(k, s, swaps(k)))))?;
+    let choice = found.choose(request.relative_error, case.within);
+    Ok((found, choice))
 }
 
 #[test]
 fn a_stalling_machine_has_its_best_batch_where_the_stalls_begin() {
     // Overhead 1 s an iteration, 0.01 s a sample; beyond 237 every further sample stalls for 0.05 s.
     let seconds = |k: u64| Some(1.0 + 0.01 * k as f64 + 0.05 * k.saturating_sub(237) as f64);
-    let found = run(&CASE, seconds).expect("found");
-    assert_eq!(found.chosen.batch, 237);
-    assert!((found.chosen.epoch.0 - 1000.0 / 237.0 * 3.37).abs() < 1e-9);
-    assert_eq!(found.chosen.peak, Bytes(1000 + 23_700));
-    assert_eq!((found.chosen.offloaded, found.chosen.kept), (Bytes(23_700), Bytes::ZERO));
-    assert_eq!(found.plan.schedule.batch, 237);
-    assert!(!found.cut_short && found.no_plan.is_empty());
-    assert!(found.curve.len() < 70, "{} plans", found.curve.len());
-    assert!(found.curve.windows(2).all(|w| w[0].batch < w[1].batch));
+    let (found, Choice { candidate, plan, .. }) = run(&CASE, seconds).expect("found");
+    assert_eq!(candidate.batch, 237);
+    assert!((candidate.epoch.0 - 1000.0 / 237.0 * 3.37).abs() < 1e-9);
+    assert_eq!(candidate.peak, Bytes(1000 + 23_700));
+    assert_eq!(candidate.moved.offloaded, Bytes(23_700));
+    assert!((candidate.moved.seconds().0 - 23_700.0 / 1e9).abs() < 1e-15);
+    assert_eq!(plan.schedule.batch, 237);
+    assert!(!found.cut_short && found.no_plan().is_empty());
+    assert!(found.curve().count() < 70, "{} plans", found.curve().count());
+    assert!(found.curve().is_sorted_by(|a, b| a.batch < b.batch));
 }
 
 #[test]
 fn a_gain_within_the_error_keeps_everything() {
     // Twice the batch saves 5 % of the epoch.
     let seconds = |k: u64| Some(0.01 * k as f64 * if k > 100 { 0.95 } else { 1.0 });
-    let found = run(&Case { error: 0.06, ..CASE }, seconds).expect("found");
-    assert_eq!(found.chosen.batch, 100);
+    let (_, found) = run(&Case { error: 0.06, ..CASE }, seconds).expect("found");
+    assert_eq!(found.candidate.batch, 100);
     assert!(matches!(found.reason, Reason::WithinError { gain, .. } if (gain - 0.05).abs() < 1e-9));
-    let found = run(&Case { error: 0.04, ..CASE }, seconds).expect("found");
-    assert!(found.chosen.batch > 100);
+    let (_, found) = run(&Case { error: 0.04, ..CASE }, seconds).expect("found");
+    assert!(found.candidate.batch > 100);
     assert!(matches!(found.reason, Reason::Shortest { gain: Some(gain) } if (gain - 0.05).abs() < 1e-9));
+}
+
+#[test]
+fn of_epochs_that_count_as_equal_the_least_work_and_then_the_smallest_batch_is_taken() {
+    // 1 s of an iteration is the same for every batch: 100 saves 1 % over 50, and 400, which swaps, 0.75 % over 100.
+    let seconds = |k: u64| Some(1.0 + k as f64);
+    let case = Case { least: 10, within: 0.01, ..CASE };
+    let (found, choice) = run(&case, seconds).expect("found");
+    assert_eq!(found.shortest().batch, 400);
+    let smallest =
+        (10..).find(|k| (1.0 + 1.0 / *k as f64) <= 1.01 * (1.0 + 1.0 / 400.0)).expect("one is near");
+    let batch = choice.candidate.batch;
+    assert!((smallest..=smallest + 1).contains(&batch), "{batch}, not {smallest}");
+    assert!(choice.candidate.keeps_everything());
+    let Reason::Near { batch: 400, saves, extra } = choice.reason else { panic!("{:?}", choice.reason) };
+    assert!((0.0..=0.01).contains(&saves) && extra > Seconds::ZERO);
+    // Where every difference counts, and where a smaller one does not reach, the shortest is taken.
+    assert_eq!(found.choose(&|_| 0.0, 0.0).candidate.batch, 400);
+    let steep = |k: u64| Some(1.0 + k as f64 / if k > 100 { 1.2 } else { 1.0 });
+    assert!(!run(&case, steep).expect("found").1.candidate.keeps_everything());
+}
+
+#[test]
+fn of_plans_that_swap_the_one_that_swaps_least_is_taken() {
+    let case = Case { keeps_all: None, least: 100, within: 0.01, ..CASE };
+    let (found, choice) = run(&case, |k| Some(10.0 + k as f64)).expect("found");
+    let limit = found.shortest().epoch * 1.01;
+    assert!(choice.candidate.epoch <= limit && choice.candidate.batch < 400);
+    let less =
+        found.curve().filter(|c| c.epoch <= limit && c.moved.seconds() < choice.candidate.moved.seconds());
+    assert_eq!(less.count(), 0);
 }
 
 #[test]
 fn time_between_iterations_favours_large_batches() {
     let seconds = |k: u64| Some(0.01 * k as f64 + 0.005 * k.saturating_sub(100) as f64);
-    let small = run(&CASE, seconds).expect("found");
-    let large = run(&Case { between: 10.0, ..CASE }, seconds).expect("found");
-    assert!(small.chosen.batch <= 100);
-    assert_eq!(large.chosen.batch, 400);
+    let (_, small) = run(&CASE, seconds).expect("found");
+    let (_, large) = run(&Case { between: 10.0, ..CASE }, seconds).expect("found");
+    assert!(small.candidate.batch <= 100);
+    assert_eq!(large.candidate.batch, 400);
 }
 
 #[test]
 fn batches_without_a_plan_are_named_and_passed_by() {
-    let found = run(&CASE, |k| (k < 50).then_some(1.0)).expect("found");
-    assert_eq!(found.chosen.batch, 49);
-    assert!(found.no_plan.contains(&400) && found.no_plan.contains(&100));
-    assert!(matches!(found.reason, Reason::Shortest { gain: None }));
+    let (found, choice) = run(&CASE, |k| (k < 50).then_some(1.0)).expect("found");
+    assert_eq!(choice.candidate.batch, 49);
+    assert!(found.no_plan().contains(&400) && found.no_plan().contains(&100));
+    assert!(matches!(choice.reason, Reason::Shortest { gain: None }));
     assert!(matches!(run(&CASE, |_| None), Err(SearchError::NoPlan { tried }) if tried > 10));
 }
 
 #[test]
 fn limits_end_the_search_with_the_best_so_far() {
-    let found = run(&Case { evaluations: 2, ..CASE }, |k| Some(1.0 + k as f64)).expect("found");
-    assert_eq!(found.curve.iter().map(|c| c.batch).collect::<Vec<_>>(), [100, 400]);
+    let (found, _) = run(&Case { evaluations: 2, ..CASE }, |k| Some(1.0 + k as f64)).expect("found");
+    assert_eq!(found.curve().map(|c| c.batch).collect::<Vec<_>>(), [100, 400]);
     assert!(found.cut_short);
     assert!(matches!(run(&Case { dataset: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
     assert!(matches!(run(&Case { evaluations: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
@@ -139,6 +179,7 @@ fn limits_end_the_search_with_the_best_so_far() {
         between: &|_| Seconds::ZERO,
         relative_error: &|_| 0.0,
         evaluations: 9,
+        within: 0.0,
         stop: &|| true,
     };
     let got = search::<Infallible>(&stopped, &mut |k| Ok(Some(planned(k, 1.0, false))));
@@ -155,6 +196,7 @@ fn the_callers_error_comes_through() {
         between: &|_| Seconds::ZERO,
         relative_error: &|_| 0.0,
         evaluations: 9,
+        within: 0.0,
         stop: &|| false,
     };
     assert!(matches!(search(&request, &mut |_| Err("broken")), Err(SearchError::Caller("broken"))));
@@ -229,8 +271,8 @@ proptest! {
         let floor = ((most as f64 * at) as u64).max(1);
         let case = Case { dataset: 10_000, most, keeps_all: None, ..CASE };
         let per_sample = |k: u64| 1.0 + ((k as f64) / (floor as f64)).ln().abs();
-        let found = run(&case, |k| Some(per_sample(k) * k as f64)).expect("found");
-        prop_assert_eq!(found.chosen.batch, floor);
+        let (_, found) = run(&case, |k| Some(per_sample(k) * k as f64)).expect("found");
+        prop_assert_eq!(found.candidate.batch, floor);
     }
 }
 
@@ -238,8 +280,8 @@ proptest! {
 fn nothing_below_the_least_batch_is_considered() {
     // The smaller the batch the shorter the epoch, so only the bound holds the search up.
     let case = Case { least: 150, ..CASE };
-    let found = run(&case, |k| Some((k * k) as f64)).expect("there are plans");
-    assert_eq!(found.chosen.batch, 150);
-    assert!(found.curve.iter().all(|c| c.batch >= 150), "not even the batch that keeps everything");
-    assert_eq!(found.reason, Reason::Shortest { gain: None });
+    let (found, choice) = run(&case, |k| Some((k * k) as f64)).expect("there are plans");
+    assert_eq!(choice.candidate.batch, 150);
+    assert!(found.curve().all(|c| c.batch >= 150), "not even the batch that keeps everything");
+    assert_eq!(choice.reason, Reason::Shortest { gain: None });
 }

@@ -5,7 +5,8 @@
 //! under `<!-- runs -->` is run for what it does, with all such blocks in one temporary folder that links to what
 //! lies in the root. What stands in a block under `<!-- prints -->` after it must be its standard output, as to the
 //! first two words of each line and numbers left aside; a line `...` stands for any lines. Nothing else is
-//! compared: times and losses are those of the machine on which the README was written.
+//! compared: times and losses are those of the machine on which the README was written. A plan of an iteration that takes no
+//! time shows nothing, and is found, too.
 
 use crate::Outcome;
 use crate::markdown::{self, Block};
@@ -67,9 +68,20 @@ fn run_all(workshop: &Workshop, block: &Block, found: &mut Vec<Finding>) -> Resu
             let what = format!("`{command}` fails, {}", tools::last_words(&output));
             found.push(Finding::new(README, line, what.replace('\n', " | ")));
         }
-        printed.push_str(&String::from_utf8_lossy(&output.stdout));
+        let text = String::from_utf8_lossy(&output.stdout);
+        if takes_no_time(&text) {
+            let what =
+                format!("`{command}` shows an iteration that takes no time: plan a trace that has times");
+            found.push(Finding::new(README, line, what));
+        }
+        printed.push_str(&text);
     }
     Ok(printed)
+}
+
+/// Whether a command's facts say that an iteration takes no time, as that of a trace without seconds does.
+fn takes_no_time(printed: &str) -> bool {
+    printed.lines().any(|line| line.split_whitespace().eq(["makespan", "0", "s"]))
 }
 
 /// Asks for the help of every command of ours in a shell block.

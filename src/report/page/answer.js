@@ -37,6 +37,7 @@ function answer() {
     pairs([
       ["Placement", answer.placement],
       ["Learning rate", answer.learning_rate_rule],
+      ["Caution", answer.learning_rate_caution && `The batch is ${answer.learning_rate_caution}.`],
     ]),
     element("h2", {}, "What each setting gives"),
     settings(answer.settings),

@@ -3,8 +3,11 @@
 function batches() {
   const b = report.batches;
   if (!b || !b.points.length) return null;
+  const shortest = b.points.reduce((a, p) => (p.epoch_seconds < a.epoch_seconds ? p : a));
+  const equal = shortest.epoch_seconds * (1 + b.within);
   const marks = [
     [b.chosen, "chosen", "ink", "solid"],
+    [shortest.batch, "shortest epoch", "blue", "dotted"],
     [b.yours, "yours", "purple", "dashed"],
     [b.keeps_all, "keeps everything up to", "green", "dotted"],
     [b.largest, "largest", "soft", "dashed"],
@@ -13,6 +16,7 @@ function batches() {
     b.chosen === b.yours ? `Batch ${count(b.chosen)} is chosen, and it is yours.` : `Batch ${count(b.chosen)} is chosen, yours is ${count(b.yours)}.`,
     b.keeps_all === null ? "No batch that was tried keeps everything within the budget." : `Up to batch ${count(b.keeps_all)} everything stays on the device;`,
     b.keeps_all === null ? `Up to ${count(b.largest)} can be trained at all.` : `up to ${count(b.largest)} can be trained at all.`,
+    equalWords(b, shortest),
     b.no_plan.length ? `No plan fits for ${listed(b.no_plan.slice(0, 6).map(count))}${b.no_plan.length > 6 ? " and more" : ""}.` : "",
   ];
   const notes = element("p", {}, words.join(" "));
@@ -26,10 +30,16 @@ function batches() {
   });
   const epoch = batchPlot({
     id: "epoch", b, marks, title: "Epoch time over batch size", value: (p) => p.epoch_seconds, low: (p) => p.epoch_seconds * (1 - p.relative_error),
-    high: (p) => p.epoch_seconds * (1 + p.relative_error), limit: floor, measured: (m) => m.epoch_seconds, axis: "time of an epoch", text: seconds, time: true,
+    high: (p) => p.epoch_seconds * (1 + p.relative_error), equal: b.within ? equal : null, limit: floor, measured: (m) => m.epoch_seconds, axis: "time of an epoch", text: seconds, time: true,
     caption: `Lower is better. One epoch is ${count(b.samples)} samples, with what passes between iterations. The dashed line is the floor: the ops alone.`,
   });
   return section("batches", "Why this batch size", "Batch size", notes, element("div", { class: "pair" }, through, epoch));
+}
+
+/** Which epochs count as equal, where some do. */
+function equalWords(b, shortest) {
+  if (!b.within) return "The shortest epoch was asked for.";
+  return `The shortest epoch is that of batch ${count(shortest.batch)}; of all within ${percent(b.within)} of it, the batch is taken that swaps and recomputes for the fewest seconds, then the smallest.`;
 }
 
 function batchPlot(of) {
@@ -64,9 +74,11 @@ function batchPlot(of) {
         { title: "ops alone", csv: "compute_seconds", value: (p) => p.compute_seconds, text: (v) => seconds(v) },
         { title: "samples per second", csv: "samples_per_second", value: (p) => p.batch / p.iteration_seconds, text: (v) => digits(v) },
         { title: "peak", csv: "peak_bytes", value: (p) => p.peak_bytes, text: (v) => bytes(v) },
-        { title: "kept", csv: "kept_bytes", value: (p) => p.kept_bytes, text: (v) => bytes(v) },
-        { title: "offloaded", csv: "offloaded_bytes", value: (p) => p.offloaded_bytes, text: (v) => bytes(v) },
-        { title: "ops run again", csv: "recomputed_ops", value: (p) => p.recomputed_ops, text: count },
+        { title: "feature maps at peak", csv: "at_peak_bytes", value: (p) => p.at_peak_bytes, text: (v) => bytes(v) },
+        { title: "swapped", csv: "offloaded_bytes", value: (p) => p.offloaded_bytes, text: (v) => bytes(v) },
+        { title: "swapping", csv: "swapping_seconds", value: (p) => p.swapping_seconds, text: (v) => seconds(v) },
+        { title: "ops recomputed", csv: "recomputed_ops", value: (p) => p.recomputed_ops, text: count },
+        { title: "recomputing", csv: "recomputing_seconds", value: (p) => p.recomputing_seconds, text: (v) => seconds(v) },
         { title: "measured iteration", csv: "measured_iteration_seconds", value: (p) => measuredAt(b, p, "iteration_seconds"), text: (v) => seconds(v) },
         { title: "measured epoch", csv: "measured_epoch_seconds", value: (p) => measuredAt(b, p, "epoch_seconds"), text: (v) => seconds(v) },
       ],
@@ -89,7 +101,7 @@ function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
   const place = (x) => frame.left + within * (wide ? Math.log(x / min) / Math.log(max / min) : (x - min) / (max - min));
   const line = (name, at, style) => ({ type: "line", name, showSymbol: rows.length < 40, symbol: "circle", symbolSize: 5, data: rows.map((r) => [r[0], r[at]]), ...style });
   const at = new Map();
-  for (const [x, words, colour, type] of b.keeps_all === b.chosen ? of.marks.slice(0, 3) : of.marks) {
+  for (const [x, words, colour, type] of b.keeps_all === b.chosen ? of.marks.slice(0, 4) : of.marks) {
     if (x === null || x === undefined) continue;
     if (at.has(x)) at.get(x).words += `, ${words}`;
     else at.set(x, { x, words, colour, type, strong: x === b.chosen });
@@ -108,7 +120,7 @@ function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
       line(of.time ? "floor" : "limit", 4, { lineStyle: { type: "dashed", color: colours.grey, width: 2 }, itemStyle: { color: colours.grey }, showSymbol: false, z: 3 }),
       line("predicted", 1, {
         lineStyle: { color: colours.blue, width: 2.5 }, itemStyle: { color: colours.blue },
-        markLine: { silent: true, symbol: "none", data: uprights(colours, lines, place, width) },
+        markLine: { silent: true, symbol: "none", data: [...uprights(colours, lines, place, width), ...level(of, scale, colours)] },
       }),
       errorBars(of, scale, colours),
       {
@@ -117,6 +129,13 @@ function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
       },
     ],
   };
+}
+
+/** Up to where an epoch counts as equal to the shortest, as a level line. */
+function level(of, scale, colours) {
+  if (!of.equal) return [];
+  const label = { formatter: `within ${percent(of.b.within)}`, position: "insideEndTop", color: colours.blue };
+  return [{ yAxis: of.equal / scale.size, label, lineStyle: { color: colours.blue, type: "dotted", width: 1.5 } }];
 }
 
 /** The spread of what was measured, as upright lines through the points. */
@@ -151,8 +170,8 @@ function batchTip(of, item) {
     ["epoch", seconds(p.epoch_seconds)],
     ["ops alone", seconds(p.compute_seconds)],
     ["peak", bytes(p.peak_bytes)],
-    ["feature maps kept", bytes(p.kept_bytes)],
-    ["offloaded", bytes(p.offloaded_bytes)],
-    ["ops run again", count(p.recomputed_ops)],
+    ["feature maps at peak", bytes(p.at_peak_bytes)],
+    ["swapped", `${bytes(p.offloaded_bytes)}, ${seconds(p.swapping_seconds)} of the link`],
+    ["recomputed", `${count(p.recomputed_ops)} ops, ${seconds(p.recomputing_seconds)}`],
   ]);
 }
