@@ -4,7 +4,10 @@
 
 mod values;
 
-pub use values::{DataSource, DeviceChoice, DuplexArg, HostPlace, Image, Objective, SearchArg};
+pub use values::{
+    DataSource, DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, Objective, ReluArg, RuleArg,
+    SearchArg,
+};
 
 use crate::export::{Optimizer, Tool};
 use crate::failure::Failure;
@@ -222,16 +225,6 @@ pub struct KernelArgs {
     pub deterministic: bool,
 }
 
-/// Whose kernels run convolutions and fully connected layers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum KernelsArg {
-    /// cuDNN's and cuBLAS's, with all their algorithms to choose from (the default)
-    #[default]
-    Libraries,
-    /// Plimsoll's own: slower, and no library is needed
-    Own,
-}
-
 impl KernelArgs {
     /// The first of them that was given.
     pub fn given(&self) -> Option<&'static str> {
@@ -307,30 +300,6 @@ pub struct RateArgs {
     /// c of AccUDNN eq. (9): no batch gets a rate above 1 / c; by default 32 base rates
     #[arg(long, value_name = "C")]
     pub convexity: Option<f64>,
-}
-
-/// How the learning rate follows from the base point.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum RuleArg {
-    /// AccUDNN eq. (9): (1 - (1 - base * c)^q) / c
-    #[default]
-    Accudnn,
-    /// base * q
-    Linear,
-    /// base * sqrt(q)
-    SquareRoot,
-}
-
-/// How the rate changes during training.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum DecayArg {
-    /// Down to 0 along half a cosine
-    #[default]
-    Cosine,
-    /// The same all the time
-    Constant,
-    /// To a tenth after each third of the iterations
-    Step,
 }
 
 /// How to train.
@@ -691,18 +660,6 @@ pub struct TraceArgs {
     /// Where to write it; by default stdout
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,
-}
-
-/// What ReLU keeps for its backward pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ReluArg {
-    /// The mask where nothing else needs the output, else the output
-    #[default]
-    Auto,
-    /// Its output
-    Output,
-    /// One bit an element (Layrub §4.2)
-    Mask,
 }
 
 /// `doctor`

@@ -25,6 +25,7 @@ pub mod onnx;
 pub mod output;
 pub mod profile_cache;
 pub mod progress;
+pub mod ran;
 pub mod record;
 pub mod report;
 pub mod settings;

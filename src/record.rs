@@ -4,10 +4,11 @@
 use crate::args::SearchArg;
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::ran::{Measured, Ran};
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::task::Task;
 use crate::training::Trained;
-use crate::tuning::{Found, Measured, NO_ALGORITHM_2, Ran, SEED, Tuner};
+use crate::tuning::{Found, NO_ALGORITHM_2, SEED, Tuner};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{

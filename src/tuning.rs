@@ -14,6 +14,7 @@ use crate::confirming::{self, Confirmed};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::progress;
+use crate::ran::{Measured, Ran, Timed, wants_refit};
 use crate::record;
 use crate::study::Study;
 use crate::task::Task;
@@ -21,7 +22,7 @@ use crate::tried::Tried;
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate, LearningRateRule};
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
@@ -31,8 +32,7 @@ use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::accudnn::satisfies;
 use plimsoll_tuner::rate::{default_convexity, learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
-    Candidate, Observed, Planned, Reason, Search, SearchError, SearchRequest, Verdict, accudnn_batch,
-    confirm, search,
+    Candidate, Planned, Reason, Search, SearchError, SearchRequest, accudnn_batch, search,
 };
 use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
 use std::cell::RefCell;
@@ -120,36 +120,6 @@ impl<'a> TuneRequest<'a> {
                 convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)),
             },
         }
-    }
-}
-
-/// A choice and what it was measured to take.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
-    /// What the planner says of it; `between` is the measured one.
-    pub candidate: Candidate,
-    /// What an iteration was measured to take, and everything else; none where the device is modelled.
-    pub figures: Option<Figures>,
-    /// The relative error of the prediction.
-    pub predicted_error: f64,
-}
-
-impl Measured {
-    /// What the model says of it.
-    pub fn predicted(&self) -> Figures {
-        let candidate = &self.candidate;
-        Figures {
-            iteration_seconds: candidate.iteration,
-            relative_error: self.predicted_error,
-            between_seconds: candidate.between,
-            epoch_seconds: candidate.epoch,
-            peak_bytes: candidate.peak,
-        }
-    }
-
-    /// What was measured; of a device that is modelled, what the model says.
-    pub fn known(&self) -> Figures {
-        self.figures.unwrap_or_else(|| self.predicted())
     }
 }
 
@@ -330,20 +300,6 @@ fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
     let at = curve.partition_point(|other| other.batch < candidate.batch);
     curve.insert(at, candidate);
     curve
-}
-
-/// Whether a plan took another time than the model's stated error allows; never where it was not run.
-fn wants_refit(ran: &Ran) -> bool {
-    let Some(figures) = &ran.measured.figures else { return false };
-    let (said, error) = (predicted(&ran.measured), ran.measured.predicted_error * 100.0);
-    let off = (figures.iteration_seconds / said.iteration - 1.0) * 100.0;
-    tracing::info!(
-        "batch {}: predicted {} within {error:.1} %, measured {}, {off:+.1} % off",
-        ran.batch(),
-        said.iteration,
-        figures.iteration_seconds
-    );
-    matches!(confirm(&said, &observed(figures)), Verdict::Refit { .. })
 }
 
 impl Tuner<'_> {
@@ -687,79 +643,6 @@ impl Tuner<'_> {
     }
 }
 
-/// A plan that was run, or would have been on a device that is here.
-pub(crate) struct Ran {
-    pub measured: Measured,
-    pub plan: Planned,
-    /// What was timed; none on a device that is modelled.
-    pub ran: Option<Timed>,
-}
-
-/// What was timed command by command.
-pub(crate) struct Timed {
-    /// What would mend the model.
-    samples: BatchSamples,
-    /// A typical iteration.
-    pub timeline: Timeline,
-}
-
-impl Ran {
-    pub fn batch(&self) -> u64 {
-        self.measured.candidate.batch
-    }
-
-    fn epoch(&self) -> Seconds {
-        self.measured.known().epoch_seconds
-    }
-
-    /// How its figures are known.
-    fn how_known(&self) -> &'static str {
-        if self.measured.figures.is_some() { "measured" } else { "modelled" }
-    }
-
-    fn keeps_everything(&self) -> bool {
-        self.measured.candidate.keeps_everything()
-    }
-
-    /// How far its measurements lie apart; nothing where it was not run.
-    fn scatter(&self) -> f64 {
-        self.measured.figures.map_or(0.0, |figures| figures.relative_error)
-    }
-
-    /// Says why this one, which keeps everything, is taken and not another, where it is: its epoch is shorter by more than counts as
-    /// equal, or equal to that of one that swaps or recomputes.
-    fn better_than(&self, other: &Ran, within: f64) -> Option<String> {
-        let (batch, known) = (self.batch(), self.how_known());
-        if self.epoch() * (1.0 + within) <= other.epoch() {
-            Some(format!("keeping everything at batch {batch} is {known} to be faster"))
-        } else if !other.keeps_everything() && self.epoch() <= other.epoch() * (1.0 + within) {
-            Some(format!("keeping everything at batch {batch} is {known} to be no slower"))
-        } else {
-            None
-        }
-    }
-
-    /// Says that another gains nothing over this one, where that is so: it is faster by no more than both scatter, or than counts as
-    /// equal.
-    fn no_slower(&self, other: &Ran, within: f64) -> Option<String> {
-        let gain = 1.0 - other.epoch() / self.epoch();
-        let equal = self.scatter().hypot(other.scatter()).max(within);
-        let (own, batch, known) = (self.batch(), other.batch(), self.how_known());
-        if gain <= 0.0 {
-            Some(format!(
-                "your own batch of {own}, with everything kept, is {known} to be no slower than {batch}"
-            ))
-        } else if gain <= equal {
-            let [gain, equal] = [gain, equal].map(|share| share * 100.0);
-            Some(format!(
-                "batch {batch} is {known} to gain {gain:.1} % over your own {own}, and {equal:.1} % counts as equal: no gain is shown"
-            ))
-        } else {
-            None
-        }
-    }
-}
-
 /// What is said where AccUDNN's search has no answer.
 pub(crate) const NO_ALGORITHM_2: &str = "AccUDNN's eq. (6) holds, with a plan that fits, at no batch";
 
@@ -799,17 +682,6 @@ fn in_words(reason: &Reason, within: f64) -> String {
             )
         }
     }
-}
-
-/// What the model says.
-fn predicted(measured: &Measured) -> Observed {
-    let Candidate { iteration, peak, .. } = measured.candidate;
-    Observed { iteration, peak, relative_error: measured.predicted_error }
-}
-
-fn observed(figures: &Figures) -> Observed {
-    let Figures { iteration_seconds: iteration, peak_bytes: peak, relative_error, .. } = *figures;
-    Observed { iteration, peak, relative_error }
 }
 
 /// Puts samples in the place of the profile's of the same batch size, or adds them as a new one. Older ones were measured under another

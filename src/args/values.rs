@@ -159,3 +159,49 @@ impl FromStr for DeviceChoice {
 fn no_device() -> String {
     format!("a device is `cpu`, `cuda` or `cuda:N`, or one that is modelled: {}", devices::names())
 }
+
+/// Whose kernels run convolutions and fully connected layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum KernelsArg {
+    /// cuDNN's and cuBLAS's, with all their algorithms to choose from (the default)
+    #[default]
+    Libraries,
+    /// Plimsoll's own: slower, and no library is needed
+    Own,
+}
+
+/// How the learning rate follows from the base point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RuleArg {
+    /// AccUDNN eq. (9): (1 - (1 - base * c)^q) / c
+    #[default]
+    Accudnn,
+    /// base * q
+    Linear,
+    /// base * sqrt(q)
+    SquareRoot,
+}
+
+/// How the rate changes during training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DecayArg {
+    /// Down to 0 along half a cosine
+    #[default]
+    Cosine,
+    /// The same all the time
+    Constant,
+    /// To a tenth after each third of the iterations
+    Step,
+}
+
+/// What ReLU keeps for its backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReluArg {
+    /// The mask where nothing else needs the output, else the output
+    #[default]
+    Auto,
+    /// Its output
+    Output,
+    /// One bit an element (Layrub §4.2)
+    Mask,
+}
