@@ -123,6 +123,7 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             unix_seconds: 0,
             health: None,
             modelled: false,
+            modelled_error: None,
         },
         budget_bytes: Bytes(1 << 30),
         overhead_seconds: Seconds::ZERO,

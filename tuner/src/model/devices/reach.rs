@@ -1,0 +1,85 @@
+//! What kernels reach of their device's data sheet, by generation, and how far off the model is that stands on it.
+//!
+//! A generation has at most three numbers, each a share of a number of the sheet. They are fitted to the published throughputs of
+//! three networks that each stress another one: `resnet50` (memory), `vgg16` (convolutions), `bert-large` (products of
+//! matrices). All other networks are held out, and tell the error. Rows, addresses and the fit are in `benches/devices`; a test
+//! there holds that the numbers here are what it finds. `cargo bench --bench devices -- fit` finds them again.
+
+/// What kernels reach of their device's data sheet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reach {
+    /// Products of matrices and direct convolutions, of the f32 peak.
+    pub products: f64,
+    /// Products by tensor cores in TF32, of their peak; none where they have no TF32. Far below `products`: operands stay 4 bytes long, so
+    /// that the caches bring a fraction of what tensor cores take.
+    pub tf32: Option<f64>,
+    /// Bytes of ops that stream through memory, of its bandwidth. Refreshing, turning around and error correction take the rest.
+    pub memory: f64,
+}
+
+/// A generation of devices: the kernels that libraries have for it are the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Generation {
+    /// Its name.
+    pub name: &'static str,
+    /// What its kernels reach.
+    pub reach: Reach,
+    /// How far nine of ten published iterations are off the model, as a share, in f32 and in TF32: of the networks that it was not
+    /// fitted to. Where fewer than [`ENOUGH`] were published, what holds for all generations together, if that is more.
+    pub errors: [f64; 2],
+}
+
+/// So many held-out throughputs tell a generation's own error.
+pub const ENOUGH: usize = 6;
+
+/// Tesla K40.
+pub const KEPLER: Generation = Generation {
+    name: "Kepler",
+    reach: Reach { products: 0.31, tf32: None, memory: MAXWELL.reach.memory },
+    errors: [0.5; 2],
+};
+
+/// Tesla M40, GTX Titan X.
+pub const MAXWELL: Generation = Generation {
+    name: "Maxwell",
+    reach: Reach { products: 0.79, tf32: None, memory: 0.39 },
+    errors: [0.5; 2],
+};
+
+/// GTX 1080 Ti, Titan Xp.
+pub const PASCAL: Generation = Generation {
+    name: "Pascal",
+    reach: Reach { products: 0.63, tf32: None, memory: 0.57 },
+    errors: [0.5; 2],
+};
+
+/// Tesla V100, Titan V.
+pub const VOLTA: Generation = Generation {
+    name: "Volta",
+    reach: Reach { products: 0.66, tf32: None, memory: 0.73 },
+    errors: [0.5; 2],
+};
+
+/// A100. No throughput in f32 was published: its f32 kernels are taken to be Volta's.
+pub const AMPERE: Generation = Generation {
+    name: "Ampere",
+    reach: Reach { products: VOLTA.reach.products, tf32: Some(0.40), memory: 0.64 },
+    errors: [0.5; 2],
+};
+
+/// RTX 4090, RTX 6000 Ada; and RTX 3090, whose multiprocessors are the same but for their caches.
+pub const ADA: Generation = Generation {
+    name: "Ada",
+    reach: Reach { products: 0.56, tf32: Some(0.56), memory: 0.80 },
+    errors: [0.5; 2],
+};
+
+/// H100, H200.
+pub const HOPPER: Generation = Generation {
+    name: "Hopper",
+    reach: Reach { products: VOLTA.reach.products, tf32: Some(0.35), memory: 0.54 },
+    errors: [0.5; 2],
+};
+
+/// All of them, in the order of their years.
+pub const GENERATIONS: [Generation; 7] = [KEPLER, MAXWELL, PASCAL, VOLTA, AMPERE, ADA, HOPPER];
