@@ -109,7 +109,8 @@ impl Export {
         });
         if config.modelled {
             let off = may_be_off(config.modelled_error);
-            self.notes.push(format!("Nothing was measured: that device is modelled from its data sheet; {off}."));
+            self.notes
+                .push(format!("Nothing was measured: that device is modelled from its data sheet; {off}."));
         }
         if self.accumulation > 1 {
             self.notes.push(format!(

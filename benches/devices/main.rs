@@ -8,25 +8,31 @@ mod fit;
 mod published;
 
 use plimsoll::tuner::model::devices::GENERATIONS;
-use published::{Judged, Spread, held_out, judged, spread, to_state};
+use published::{Judged, Spread, held_out, judged, sources, spread, to_state};
 
 fn main() {
-    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let asked: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     if asked.iter().any(|word| word == "fit") {
         return fitted();
     }
     let all = judged();
     rows(&all);
     println!();
+    sources().iter().for_each(|(key, address)| println!("- {key}: {address}"));
+    println!();
     summary(&all);
 }
 
 /// Every row.
 fn rows(all: &[Judged]) {
-    println!("| generation | device | network | batch | products | published, samples/s | model / published | | source |");
+    println!(
+        "| generation | device | network | batch | products | published, samples/s | model / published | | source |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     for generation in GENERATIONS {
-        for Judged { row, ratio } in all.iter().filter(|one| one.row.sheet.generation.name == generation.name) {
+        for Judged { row, ratio } in all.iter().filter(|one| one.row.sheet.generation.name == generation.name)
+        {
             let length = row.length.map_or_else(String::new, |length| format!(", length {length}"));
             println!(
                 "| {} | {} | {}{length} | {} | {} | {:.1} | {ratio:.2} | {} | {} |",
@@ -45,7 +51,9 @@ fn rows(all: &[Judged]) {
 
 /// Every generation, in each arithmetic.
 fn summary(all: &[Judged]) {
-    println!("| generation | products | fitted: rows, mean, worst | held out: rows, mean, worst | stated error |");
+    println!(
+        "| generation | products | fitted: rows, mean, worst | held out: rows, mean, worst | stated error |"
+    );
     println!("|---|---|---|---|---|");
     let cell = |spread: Option<Spread>| match spread {
         Some(Spread { count, mean, worst, .. }) => format!("{count}, {mean:.2}, {worst:.2}"),
@@ -75,6 +83,7 @@ fn summary(all: &[Judged]) {
 fn fitted() {
     for generation in &GENERATIONS {
         println!("{}: has {:?}", generation.name, generation.reach);
-        println!("{}: finds {:?}", generation.name, fit::fit(generation));
+        let (best, [least, has]) = fit::fit(generation);
+        println!("{}: finds {best:?}, misses {least:.4} where it had {has:.4}", generation.name);
     }
 }

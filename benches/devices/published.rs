@@ -58,7 +58,8 @@ pub fn sources() -> Vec<(&'static str, &'static str)> {
 fn row(line: &str) -> Option<Row> {
     let cells: Vec<&str> = line.split(',').collect();
     let [device, network, image, classes, batch, arithmetic, kernels, figure, unit, passes, source] =
-        cells[..] else {
+        cells[..]
+    else {
         return None;
     };
     let sheet = SHEETS.iter().chain(&SIBLINGS).find(|sheet| sheet.name == device)?;
@@ -190,11 +191,7 @@ pub fn spread<'a>(judged: impl Iterator<Item = &'a Judged>) -> Option<Spread> {
 }
 
 /// The rows of a generation that were held out, in one arithmetic.
-pub fn held_out<'a>(
-    all: &'a [Judged],
-    of: &'a Generation,
-    tf32: bool,
-) -> impl Iterator<Item = &'a Judged> {
+pub fn held_out<'a>(all: &'a [Judged], of: &'a Generation, tf32: bool) -> impl Iterator<Item = &'a Judged> {
     all.iter().filter(move |one| {
         one.row.sheet.generation.name == of.name && one.row.tf32 == tf32 && !one.row.is_fitted()
     })

@@ -33,7 +33,9 @@ pub fn modelled_device(trace: &Trace) -> Option<Modelled> {
 pub fn of_a_model(trace: &Trace) -> Option<String> {
     trace.name.contains(MODELLED).then(|| {
         let off = may_be_off(modelled_device(trace).map(|device| device.error()));
-        format!("the trace's times are those of a model of a device that is not here: nothing was measured; {off}")
+        format!(
+            "the trace's times are those of a model of a device that is not here: nothing was measured; {off}"
+        )
     })
 }
 

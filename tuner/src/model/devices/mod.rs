@@ -27,8 +27,8 @@ mod reach;
 mod sheets;
 
 pub use reach::{ENOUGH, GENERATIONS, Generation, Reach};
-pub use sheets::{SHEETS, SIBLINGS, Sheet};
 use sheets::GB;
+pub use sheets::{SHEETS, SIBLINGS, Sheet};
 
 use plimsoll_ir::document::Document;
 use plimsoll_ir::network::NetworkSpec;
