@@ -548,7 +548,6 @@ pub fn report(sample: &Sample) -> Report {
             budget_bytes: memory.budget_bytes,
             device: Some("a made-up device".to_owned()),
             modelled: false,
-            modelled_error: None,
             machine: vec![
                 pair("system", "Linux 6.1, x86-64"),
                 pair("threads", "16"),
