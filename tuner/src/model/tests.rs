@@ -368,6 +368,24 @@ fn an_op_that_ran_in_another_way_only_tells_of_its_usual_way_too() {
 }
 
 #[test]
+fn a_modelled_machine_s_error_is_stated_and_compares_no_plans() {
+    let ops = machine(1e9);
+    let mut exact = profile(&ops, &[8, 16, 32, 64], 0.0, 1);
+    let measured = Model::fit(&exact).expect("fits");
+    assert!(measured.iteration_error(24) < 0.01);
+    for (error, stated) in [(Some(0.3), 0.3), (None, 1.0), (Some(7.0), 1.0)] {
+        (exact.machine.modelled, exact.machine.modelled_error) = (true, error);
+        let model = Model::fit(&exact).expect("fits");
+        assert!(
+            (model.iteration_error(24) - stated).abs() < 0.01,
+            "{error:?}: {}",
+            model.iteration_error(24)
+        );
+        assert_eq!(model.fit_error(24), measured.fit_error(24));
+    }
+}
+
+#[test]
 fn few_batch_sizes_fit_and_admit_their_error() {
     let ops = machine(1e9);
     let one = Model::fit(&profile(&ops, &[32], 0.0, 1)).expect("fits");
