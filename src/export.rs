@@ -10,6 +10,7 @@
 
 use crate::args::DecayArg;
 use crate::failure::Failure;
+use crate::verbs::profile::may_be_off;
 use clap::ValueEnum;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
@@ -190,7 +191,9 @@ impl Export {
             ));
         }
         if config.modelled {
-            self.notes.push("Nothing was measured: that device is modelled from its data sheet.".to_owned());
+            let off = may_be_off(config.modelled_error);
+            self.notes
+                .push(format!("Nothing was measured: that device is modelled from its data sheet; {off}."));
         }
         if self.accumulation > 1 {
             self.notes.push(format!(

@@ -321,7 +321,7 @@ impl Tuner<'_> {
 
     /// Plans at batch sizes over the whole range.
     fn search(&self, model: &Model, bar: &progress::Bar) -> Result<Search, Failure> {
-        let relative_error = |batch| model.iteration_error(batch);
+        let relative_error = |batch| model.fit_error(batch);
         let mut plan_at = |batch| {
             bar.set_message(format!("planning batch {batch}"));
             bar.inc(1);
@@ -631,6 +631,7 @@ impl Tuner<'_> {
             paced: task.setup.link(),
             kernels: task.setup.kernels(),
             modelled: task.setup.model().is_some(),
+            modelled_error: task.setup.model().map(|device| device.error()),
             budget_bytes: request.budget,
             batch,
             keeps_all: self.keeps_all,

@@ -3,7 +3,7 @@
 //! `cargo bench --bench papers [-- TABLE ...] [--list] [--print]`
 //!
 //! Each table runs our implementation of the paper's policy and `plimsoll` on the paper's device, modelled from its data sheet
-//! (`tuner/src/model/devices.rs`): same trace, same link, same clock, every schedule judged by `check`. Published numbers are typed
+//! (`tuner/src/model/devices`): same trace, same link, same clock, every schedule judged by `check`. Published numbers are typed
 //! in from the papers' text, with the place; what stands only in a figure is not legible in that text, and said so. Nothing here is
 //! a measurement.
 //!

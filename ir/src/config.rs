@@ -38,6 +38,9 @@ pub struct Config {
     /// Whether the device is known by its data sheet alone: then nothing here was measured, and nothing can be run.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub modelled: bool,
+    /// Of a modelled device: how far the times may be off a real one's, as a share; nine of ten are off by no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modelled_error: Option<f64>,
     /// What the device may hold.
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.

@@ -56,6 +56,10 @@ pub struct Machine {
     /// Whether nothing was measured: the device is known by its data sheet alone.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub modelled: bool,
+    /// Of a modelled machine: how far its times may be off a real one's, as a share; nine of ten are off by no more. None where
+    /// everything was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modelled_error: Option<f64>,
 }
 
 /// Link rates, each way alone and with the other way running. Every sample is one transfer.
@@ -267,6 +271,9 @@ impl Document for Profile {
         }
         if let Some(paced) = &self.machine.paced {
             paced.validate("machine.paced")?;
+        }
+        if self.machine.modelled_error.is_some_and(|error| !(error.is_finite() && error >= 0.0)) {
+            return fault("machine.modelled_error".into(), "an error is a number, 0 or more");
         }
         for (i, batch) in self.batches.iter().enumerate() {
             if batch.ops.len() != self.batches[0].ops.len() {

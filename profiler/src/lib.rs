@@ -156,6 +156,7 @@ pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Mach
         unix_seconds,
         health: device.health(),
         modelled: false,
+        modelled_error: None,
     }
 }
 

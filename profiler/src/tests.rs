@@ -152,6 +152,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
             unix_seconds: 77,
             health: None,
             modelled: false,
+            modelled_error: None,
         },
         budget: Bytes(1000),
         batches: vec![1, 2, 4],

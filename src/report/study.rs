@@ -298,7 +298,7 @@ impl Tuned {
 
 /// What is said of a study in which nothing was measured.
 const MODELLED: &str = "Nothing here was measured: the device is not here, and all times are those of a model of it, from its data \
-                        sheet. Stated errors are those of the fitted curves against that model.";
+                        sheet. Stated errors are how far nine of ten published throughputs of its generation are off that model.";
 
 fn setting(run: &Run) -> Setting {
     let Run { what, batch, predicted, measured, note } = run;

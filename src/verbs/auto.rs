@@ -131,7 +131,7 @@ fn kept_choice(config: &Config) -> Table {
         "choice",
         vec![
             ("network", "network", config.network.in_words().into()),
-            ("times", "times", how_known(config.modelled).into()),
+            ("times", "times", how_known(config.modelled, config.modelled_error).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
             ("learning_rate", "learning rate", Cell::learning_rate(config.learning_rate.rate)),

@@ -9,6 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, Table, print};
 use crate::verbs::plan::{parse_policy, raise_host_memory};
 use crate::verbs::planning::{Tried, carry, recomputed, timeless};
+use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_tuner::{Limits, Outcome, Policy, Shortage, Witness};
@@ -39,6 +40,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
         names => names.iter().map(|name| parse_policy(name)).collect::<Result<_, _>>()?,
     };
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));
+    of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
     let mut tried = Vec::new();
     let budgets = args.planning.budgets(&trace, BUDGETS);
     let bar = progress::bar("compare", (budgets.len() * policies.len()) as u64, false);

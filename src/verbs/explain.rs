@@ -59,7 +59,7 @@ type Facts = Vec<(&'static str, &'static str, Cell)>;
 fn answer(tuned: &Tuned) -> Facts {
     let rate = &tuned.config.learning_rate;
     vec![
-        ("times", "times", how_known(tuned.config.modelled).into()),
+        ("times", "times", how_known(tuned.config.modelled, tuned.config.modelled_error).into()),
         ("answer", "answer", tuned.headline().into()),
         ("why", "why", tuned.why().into()),
         ("placement", "placement", tuned.placement().into()),

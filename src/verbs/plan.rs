@@ -9,6 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Format, Table, print};
 use crate::settings::nearest;
 use crate::verbs::planning::{Tried, carry, recomputed, timeless};
+use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document};
@@ -21,6 +22,7 @@ pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policy = parse_policy(&args.policy)?;
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));
+    of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
     match (&args.output, args.planning.sweep) {
         (Some(output), None) => one(args, format, &trace, policy, output),
         (None, None) => Err(Failure::usage("a plan is written to a file, and --output names none")

@@ -85,7 +85,9 @@ pub fn measure(
     study.forget(forgotten)?;
     if let Some(device) = task.setup.model() {
         let host = task.host_limit().map_or_else(String::new, |host| format!(", with {host} of host memory"));
-        tracing::warn!("{} is not here: all times are those of a model of it{host}", device.sheet.product);
+        let off = may_be_off(Some(device.error()));
+        let product = device.sheet.product;
+        tracing::warn!("{product} is not here: all times are those of a model of it{host}; {off}");
         let profile = task.modelled_profile(&device, budget, &batches)?;
         files::write(&study.profile(), &profile)?;
         return Ok(profile);
@@ -240,7 +242,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
         vec![
             ("network", "network", profile.network.in_words().into()),
             ("device", "device", profile.machine.device.clone().into()),
-            ("times", "times", how_known(profile.machine.modelled).into()),
+            ("times", "times", how_known(profile.machine.modelled, profile.machine.modelled_error).into()),
             (
                 "threads",
                 if on_cpu { "compute threads" } else { "multiprocessors" },
@@ -254,18 +256,29 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
             ("file", "written to", study.profile().display().to_string().into()),
         ],
     );
-    let mut tables = vec![overview, batches, link(model.rates())];
+    let mut tables = vec![overview, batches, link(model.rates(), profile.machine.modelled)];
     tables.extend(model.rates().slowdown.map(|slowdown| beside(&slowdown)));
     Ok(tables)
 }
 
 /// How times are known, for a table.
-pub fn how_known(modelled: bool) -> &'static str {
-    if modelled { "modelled from the device's data sheet, not measured" } else { "measured" }
+pub fn how_known(modelled: bool, error: Option<f64>) -> String {
+    if !modelled {
+        return "measured".to_owned();
+    }
+    format!("modelled from the device's data sheet, not measured; {}", may_be_off(error))
+}
+
+/// How far the times of a modelled device may be off.
+pub fn may_be_off(error: Option<f64>) -> String {
+    match error {
+        Some(error) => format!("nine of ten times are off by at most {:.0} %", error * 100.0),
+        None => "how far times are off is not known".to_owned(),
+    }
 }
 
 /// The rates of the link; where the device's host memory is page-locked, those of plain memory beside them.
-fn link(rates: &LinkModel) -> Table {
+fn link(rates: &LinkModel, modelled: bool) -> Table {
     let mut table = Table::new(
         "link",
         &[
@@ -288,7 +301,9 @@ fn link(rates: &LinkModel) -> Table {
         rows.push(("prefetch from pageable memory", pageable_back, back));
     }
     for (way, rate, alone) in rows {
-        let (fitted, error) = (rate.rate, Cell::Share(rate.relative_error));
+        // That a line fits a modelled link says nothing of a real one.
+        let error = if modelled { Cell::None } else { Cell::Share(rate.relative_error) };
+        let fitted = rate.rate;
         let of_alone = fitted.bytes_per_second.0 / alone.rate.bytes_per_second.0;
         table.rows.push(vec![
             way.into(),

@@ -14,7 +14,7 @@ use crate::study::Study;
 use crate::training::Trained;
 use crate::verbs::check::read_valid;
 use crate::verbs::planning::timeless;
-use crate::verbs::trace::MODELLED;
+use crate::verbs::trace::of_a_model;
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
@@ -86,11 +86,8 @@ pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
     let (trace, schedule) = read_valid(trace, schedule)?;
     let policies = compare(&trace, &schedule, ("this schedule", ""), TIME_LIMIT, &interrupt::pressed)?;
     let timeless = timeless(&trace).map(|words| format!("A{}.", &words[1..]));
-    let modelled = trace.name.contains(MODELLED);
-    let of_model = modelled.then(|| {
-        "The trace's times are those of a model of a device that is not here: nothing was measured."
-            .to_owned()
-    });
+    let of_model = of_a_model(&trace).map(|words| format!("T{}.", &words[1..]));
+    let modelled = of_model.is_some();
     let about = About {
         network: trace.name.clone(),
         data: None,

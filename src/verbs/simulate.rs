@@ -7,6 +7,7 @@ use crate::memory_snapshot::MemorySnapshot;
 use crate::output::{Cell, Table};
 use crate::trace_events::{TraceEvents, cause, describe};
 use crate::verbs::check::read_valid;
+use crate::verbs::trace::of_a_model;
 use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
@@ -18,6 +19,7 @@ const STALLS_SHOWN: usize = 10;
 /// Runs the verb.
 pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
     let (trace, schedule) = read_valid(&args.trace, &args.schedule)?;
+    of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
     let timeline = simulate(&trace, &schedule);
     for output in args.trace_out.iter().chain(&args.memory_snapshot) {
         for input in [&args.trace, &args.schedule] {

@@ -6,6 +6,7 @@ use crate::files;
 use crate::output::{self, Table};
 use crate::task::Setup;
 use crate::verbs::networks::network;
+use crate::verbs::profile::may_be_off;
 use plimsoll_ir::network::{Layer, LayerKind, Network};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Way};
@@ -13,10 +14,30 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::model::Model;
-use plimsoll_tuner::model::devices::{self, Sheet};
+use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
 
 /// What stands between a trace's name and the modelled device that its seconds are of: trace/1 has no other place for it.
 pub const MODELLED: &str = "-modelled-";
+
+/// What follows where its products are in TF32.
+const TF32: &str = "-tf32";
+
+/// The modelled device that a trace's seconds are of; none where they are of none, or of one that is not known here.
+pub fn modelled_device(trace: &Trace) -> Option<Modelled> {
+    let (_, device) = trace.name.rsplit_once(MODELLED)?;
+    let (name, tf32) = device.strip_suffix(TF32).map_or((device, false), |name| (name, true));
+    Some(Modelled { tf32, ..Modelled::new(devices::sheet(name)?) })
+}
+
+/// What to know of a trace whose seconds are those of a modelled device.
+pub fn of_a_model(trace: &Trace) -> Option<String> {
+    trace.name.contains(MODELLED).then(|| {
+        let off = may_be_off(modelled_device(trace).map(|device| device.error()));
+        format!(
+            "the trace's times are those of a model of a device that is not here: nothing was measured; {off}"
+        )
+    })
+}
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
@@ -97,8 +118,9 @@ fn modelled(
     let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, ways: &ways };
     let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
     device.fill(&mut program);
-    let arithmetic = if device.tf32 { "-tf32" } else { "" };
+    let arithmetic = if device.tf32 { TF32 } else { "" };
     program.trace.name += &format!("{MODELLED}{}{arithmetic}", sheet.name);
+    of_a_model(&program.trace).inspect(|words| tracing::warn!("{words}"));
     write(args, &program.trace)
 }
 

@@ -69,7 +69,7 @@ pub fn choice(tuned: &Tuned) -> Table {
         "choice",
         vec![
             ("network", "network", config.network.in_words().into()),
-            ("times", "times", how_known(config.modelled).into()),
+            ("times", "times", how_known(config.modelled, config.modelled_error).into()),
             ("budget_bytes", "budget", config.budget_bytes.into()),
             ("batch", "batch", config.batch.into()),
             (
@@ -148,7 +148,7 @@ pub fn figures(tuned: &Tuned) -> Table {
             candidate.iteration.into(),
             figures.map(|f| f.iteration_seconds).into(),
             figures.map_or(Cell::None, |f| Cell::Share(f.iteration_seconds / candidate.iteration - 1.0)),
-            figures.map_or(Cell::None, |_| Cell::Share(measured.predicted_error)),
+            Cell::Share(measured.predicted_error),
             Cell::Number(candidate.batch as f64 / whole.0, 0),
             known.peak_bytes.into(),
             known.epoch_seconds.into(),

@@ -131,6 +131,8 @@ pub struct Model {
     held_out: Vec<HeldOut>,
     /// How far single iterations scatter, as a share.
     scatter: f64,
+    /// How far what was fitted may itself be off: 0 where it was measured, and of a modelled machine what its model states.
+    of_model: f64,
     /// The smallest and the largest measured batch size.
     range: (u64, u64),
     link: LinkModel,
@@ -418,7 +420,10 @@ impl Model {
         }
         let range = (data.batches[0], data.batches[data.batches.len() - 1]);
         let (curves, iteration, scatter) = (fits.curves, fits.iteration, data.scatter);
-        Ok(Model { layers, curves, iteration, held_out, scatter, range, link })
+        let machine = &profile.machine;
+        // A model that states no error may be off by anything.
+        let of_model = if machine.modelled { machine.modelled_error.unwrap_or(UNKNOWN) } else { 0.0 };
+        Ok(Model { layers, curves, iteration, held_out, scatter, of_model, range, link })
     }
 
     /// Seconds of an op of a trace at that trace's batch size. An op that was not measured itself gets the curve of its
@@ -475,9 +480,16 @@ impl Model {
         Ok(())
     }
 
-    /// The relative error of an iteration at a batch size: nine of ten are off by no more. From the batch sizes that were held out, those
-    /// inside the measured range for a batch inside (all, where fewer than two are), those at its ends for one outside; 1 where there is none.
+    /// The relative error of an iteration at a batch size: nine of ten are off by no more. That of the fit, and where the profile is of a
+    /// modelled machine also that of its model. At most 1.
     pub fn iteration_error(&self, batch: u64) -> f64 {
+        self.fit_error(batch).hypot(self.of_model).min(UNKNOWN)
+    }
+
+    /// The same without what a modelled machine's model may be off: that moves all plans alike, and says nothing of which one is faster.
+    /// From the batch sizes that were held out, those inside the measured range for a batch inside (all, where fewer than two are), those
+    /// at its ends for one outside; 1 where there is none.
+    pub fn fit_error(&self, batch: u64) -> f64 {
         let inside = self.inside(batch);
         let enough = !inside || self.held_out.iter().filter(|h| h.inside).count() >= 2;
         let of = self.held_out.iter().filter(|h| !enough || h.inside == inside).map(HeldOut::off);

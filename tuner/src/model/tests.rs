@@ -123,6 +123,7 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             unix_seconds: 0,
             health: None,
             modelled: false,
+            modelled_error: None,
         },
         budget_bytes: Bytes(1 << 30),
         overhead_seconds: Seconds::ZERO,
@@ -364,6 +365,24 @@ fn an_op_that_ran_in_another_way_only_tells_of_its_usual_way_too() {
         samples.seconds.clear();
     }
     assert!(Model::fit(&profile).is_ok());
+}
+
+#[test]
+fn a_modelled_machine_s_error_is_stated_and_compares_no_plans() {
+    let ops = machine(1e9);
+    let mut exact = profile(&ops, &[8, 16, 32, 64], 0.0, 1);
+    let measured = Model::fit(&exact).expect("fits");
+    assert!(measured.iteration_error(24) < 0.01);
+    for (error, stated) in [(Some(0.3), 0.3), (None, 1.0), (Some(7.0), 1.0)] {
+        (exact.machine.modelled, exact.machine.modelled_error) = (true, error);
+        let model = Model::fit(&exact).expect("fits");
+        assert!(
+            (model.iteration_error(24) - stated).abs() < 0.01,
+            "{error:?}: {}",
+            model.iteration_error(24)
+        );
+        assert_eq!(model.fit_error(24), measured.fit_error(24));
+    }
 }
 
 #[test]

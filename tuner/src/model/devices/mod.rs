@@ -1,202 +1,55 @@
 //! Devices that are not here: what an op would take on them, from their vendors' data sheets.
 //!
 //! ```text
-//! seconds of an op = LAUNCH + max((FLOPs + x_half) / (peak * share), bytes / (MEMORY_SHARE * bandwidth))
+//! seconds of an op = LAUNCH + max(FLOPs / (peak * reach) + RAMP, bytes / (bandwidth * reach))
 //! ```
 //!
-//! a roofline. `share` is what of the peak the device reaches in products (convolutions and fully connected layers; nothing
-//! else is bound by arithmetic), and x_half makes the curve saturate as AccUDNN's does (Fig. 5: FLOPs / (FLOPs + x_half)): it is what
-//! the device computes in [`RAMP`] at best. Bytes are those of all operands, weights included.
+//! a roofline. What kernels reach of the peak and of the bandwidth is known by generation (`reach.rs`), from published throughputs,
+//! and so is how far off the model is ([`Modelled::error`]). Only products (convolutions, fully connected layers,
+//! attention) are bound by arithmetic. Their curve saturates as AccUDNN's does (Fig. 5: FLOPs / (FLOPs + x_half)), where
+//! x_half is what the device computes in [`RAMP`]. Bytes are those of all operands, weights included.
 //!
-//! What the shares stand on:
-//! - k40: Layrub Table 5, VGGNet at batch 64: 20 iterations in 91.8 s are 1.3 TFLOP/s, 30 % of the peak with all that is no product.
-//! - m40: AccUDNN Table 1, VGG-16: 51 images/s are 4.7 TFLOP/s, 69 % of the peak, with the fastest algorithms, which save
-//!   multiplications ([`FAST`]); and the benchmark of Caffe2 (`caffe2/python/convnet_benchmarks.py`, cuDNN 4): VGG-A at batch 64 in
-//!   1.33 s, 32 %.
-//! - the others: no measurement of the papers. 60 % of the f32 peak and 40 % of the TF32 peak are assumed.
+//! **Kernels.** A convolution with a window of 3x3 or more that steps by 1 has two ways: `implicit_gemm`, the usual one, direct and without
+//! workspace, and a fast one with workspace, `winograd` (F(4x4, 3x3), 36 products where 144 were) for 3x3, `fft` (tiles of 32x32)
+//! for larger windows: its products in f32 at the rate of direct ones, and everything that is transformed written and read once. The
+//! workspace is what it transforms, at most [`WORKSPACE_MOST`] at once, in parts of the batch where that is less. Winograd's kernels that
+//! transform as they go, without workspace, are left out: fitted beside these two they came out no faster than direct products.
 //!
-//! Convolutions with windows of 3x3 and more that step by 1 have two ways in f32: `implicit_gemm`, the usual one, without
-//! workspace, and a fast one with workspace, `winograd` (F(2x2, 3x3), 16 products where 36 were) for 3x3, `fft` (tiles of 32x32) for
-//! larger ones: its products at the same share, and everything that is transformed written and read once. Its workspace is
-//! what it transforms, at most [`WORKSPACE_MOST`] at once, in parts of the batch where that is less. In TF32 there is one way.
+//! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, ways are the same. So it is never slower.
 //!
 //! Links are PCIe. Of the rate of a x16 link of the device's generation, the plan gets the share that Euro-Par'20 measured
 //! (§6.1: 12.2 GB/s of 15.75), each way, since all of these devices have two copy engines.
 //!
-//! What it deliberately does not do: clocks that fall, other kernels' fusions, what transfers do to ops. Nothing of it is a
+//! What it deliberately does not do: clocks that fall, other kernels' fusions, caches, what transfers do to ops. Nothing of it is a
 //! measurement, and a profile made of it says so ([`Machine::modelled`]).
+
+mod reach;
+mod sheets;
+
+pub use reach::{ENOUGH, GENERATIONS, Generation, Reach};
+use sheets::GB;
+pub use sheets::{SHEETS, SIBLINGS, Sheet};
 
 use plimsoll_ir::document::Document;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{
     BatchSamples, LinkSamples, Machine, OpSamples, Profile, ProfileKind, TransferSample, WaySamples,
 };
-use plimsoll_ir::program::{Access, Call, ConvShape, Kernel, Operand, Program, Way};
+use plimsoll_ir::program::{Access, AttentionShape, Call, ConvShape, Kernel, Operand, Program, Way};
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use std::collections::HashMap;
 use std::fmt;
 
-/// What a device's vendor says of it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sheet {
-    /// As `--device` takes it.
-    pub name: &'static str,
-    /// The product.
-    pub product: &'static str,
-    /// Its memory.
-    pub memory: Bytes,
-    /// The host's memory, of a machine in which it is common: what there is for one such device, all of it. Where that is from
-    /// stands beside the number.
-    pub host: Bytes,
-    /// Peak f32 FLOP/s, without tensor cores.
-    pub f32_peak: f64,
-    /// Peak TF32 FLOP/s of its tensor cores, without sparsity; none where they have no TF32.
-    pub tf32_peak: Option<f64>,
-    /// Bytes per second between processors and memory.
-    pub bandwidth: f64,
-    /// Multiprocessors.
-    pub multiprocessors: u32,
-    /// Generation of its PCIe link, which is 16 lanes wide.
-    pub pcie: u32,
-    /// What of the f32 peak products reach.
-    pub share: f64,
-    /// Where the numbers are from.
-    pub source: &'static str,
-}
-
-const GB: f64 = 1e9;
-const TERA: f64 = 1e12;
-const GIB: u64 = 1 << 30;
-
-/// The devices that are modelled, in the order of their years.
-pub const SHEETS: [Sheet; 8] = [
-    Sheet {
-        name: "k40",
-        product: "NVIDIA Tesla K40",
-        memory: Bytes(12 * GIB),
-        // Layrub §5.1: the machine of its K40M has 256 GB.
-        host: Bytes(256 * GIB),
-        f32_peak: 4.29 * TERA,
-        tf32_peak: None,
-        bandwidth: 288.0 * GB,
-        multiprocessors: 15,
-        pcie: 3,
-        share: 0.35,
-        source: "NVIDIA, Tesla K40 Active Accelerator board specification (BD-06949): 12 GB, 288 GB/s, 4.29 TFLOP/s at 745 MHz",
-    },
-    Sheet {
-        name: "m40",
-        product: "NVIDIA Tesla M40 24 GB",
-        memory: Bytes(24 * GIB),
-        // AccUDNN §6.1: 128 GB beside each M40.
-        host: Bytes(128 * GIB),
-        f32_peak: 6.84 * TERA,
-        tf32_peak: None,
-        bandwidth: 288.0 * GB,
-        multiprocessors: 24,
-        pcie: 3,
-        share: 0.5,
-        source: "NVIDIA, Tesla M40 24 GB product brief (PB-08139): 3,072 cores at 1,114 MHz, 288 GB/s",
-    },
-    Sheet {
-        name: "gtx1080ti",
-        product: "NVIDIA GeForce GTX 1080 Ti",
-        memory: Bytes(11 * GIB),
-        // assumed: a workstation of its time.
-        host: Bytes(64 * GIB),
-        f32_peak: 11.34 * TERA,
-        tf32_peak: None,
-        bandwidth: 484.0 * GB,
-        multiprocessors: 28,
-        pcie: 3,
-        share: 0.6,
-        source: "NVIDIA, GeForce GTX 1080 Ti specifications: 3,584 cores at 1,582 MHz, 11 GB, 484 GB/s",
-    },
-    Sheet {
-        name: "v100",
-        product: "NVIDIA Tesla V100 PCIe 16 GB",
-        memory: Bytes(16 * GIB),
-        // AWS p3.2xlarge: 61 GiB beside one V100.
-        host: Bytes(61 * GIB),
-        f32_peak: 14.0 * TERA,
-        tf32_peak: None,
-        bandwidth: 900.0 * GB,
-        multiprocessors: 80,
-        pcie: 3,
-        share: 0.6,
-        source: "NVIDIA, Tesla V100 data sheet, V100 PCIe: 14 TFLOP/s f32, 900 GB/s, 16 GB (its tensor cores take f16 only)",
-    },
-    Sheet {
-        name: "a100-40gb",
-        product: "NVIDIA A100 40 GB PCIe",
-        memory: Bytes(40 * GIB),
-        // AWS p4d.24xlarge: 1,152 GiB beside eight A100.
-        host: Bytes(144 * GIB),
-        f32_peak: 19.5 * TERA,
-        tf32_peak: Some(156.0 * TERA),
-        bandwidth: 1555.0 * GB,
-        multiprocessors: 108,
-        pcie: 4,
-        share: 0.6,
-        source: "NVIDIA, A100 Tensor Core GPU data sheet, A100 40GB PCIe: 19.5 TFLOP/s f32, 156 TF32, 1,555 GB/s, PCIe Gen4",
-    },
-    Sheet {
-        name: "rtx4090",
-        product: "NVIDIA GeForce RTX 4090",
-        memory: Bytes(24 * GIB),
-        // assumed: a workstation of its time.
-        host: Bytes(64 * GIB),
-        f32_peak: 82.6 * TERA,
-        tf32_peak: Some(82.6 * TERA),
-        bandwidth: 1008.0 * GB,
-        multiprocessors: 128,
-        pcie: 4,
-        share: 0.6,
-        source: "NVIDIA, Ada GPU architecture whitepaper, appendix A: 82.6 TFLOP/s f32 and TF32, 1,008 GB/s, 24 GB, PCIe Gen4",
-    },
-    Sheet {
-        name: "h100",
-        product: "NVIDIA H100 SXM5 80 GB",
-        memory: Bytes(80 * GIB),
-        // AWS p5.48xlarge: 2 TiB beside eight H100.
-        host: Bytes(256 * GIB),
-        f32_peak: 67.0 * TERA,
-        tf32_peak: Some(494.5 * TERA),
-        bandwidth: 3350.0 * GB,
-        multiprocessors: 132,
-        pcie: 5,
-        share: 0.6,
-        source: "NVIDIA, H100 Tensor Core GPU data sheet, H100 SXM: 67 TFLOP/s f32, 989 TF32 with sparsity, 3.35 TB/s, PCIe Gen5",
-    },
-    Sheet {
-        name: "h200",
-        product: "NVIDIA H200 SXM 141 GB",
-        memory: Bytes(141_000_000_000),
-        // AWS p5e.48xlarge: 2 TiB beside eight H200.
-        host: Bytes(256 * GIB),
-        f32_peak: 67.0 * TERA,
-        tf32_peak: Some(494.5 * TERA),
-        bandwidth: 4800.0 * GB,
-        multiprocessors: 132,
-        pcie: 5,
-        share: 0.6,
-        source: "NVIDIA, H200 Tensor Core GPU data sheet, H200 SXM: 67 TFLOP/s f32, 989 TF32 with sparsity, 4.8 TB/s, 141 GB",
-    },
-];
-
-/// What starting an op takes.
+/// What starting an op takes: from one kernel's end to the next one's begin in a stream that is never empty.
 pub const LAUNCH: Seconds = Seconds(5e-6);
 
-/// What a product takes longer than its FLOPs at the best rate: x_half over that rate.
+/// What a product takes longer than its FLOPs at the best rate: until all multiprocessors are busy, and while the last ones are.
 pub const RAMP: Seconds = Seconds(10e-6);
 
-/// What of the memory's bandwidth ops get that stream through it.
-pub const MEMORY_SHARE: f64 = 0.8;
-
-/// What of the peak products by tensor cores reach.
-const TF32_SHARE: f64 = 0.4;
+/// Kernels compute products in tiles with sides of a multiple of this: a product with fewer rows or columns leaves the rest idle.
+const TILE: u64 = 32;
 
 /// The latency of a transfer.
 const LATENCY: Seconds = Seconds(10e-6);
@@ -228,6 +81,8 @@ pub fn names() -> String {
 pub struct Modelled {
     /// What is known.
     pub sheet: &'static Sheet,
+    /// What its kernels reach of that: its generation's.
+    pub reach: Reach,
     /// Whether products are in TF32, by tensor cores; only where [`Sheet::tf32_peak`] is known.
     pub tf32: bool,
     /// Whether convolutions have a fast way with workspace beside the usual one.
@@ -244,7 +99,7 @@ impl fmt::Display for Modelled {
 impl Modelled {
     /// A device in f32, with all its ways.
     pub fn new(sheet: &'static Sheet) -> Modelled {
-        Modelled { sheet, tf32: false, fast_ways: true }
+        Modelled { sheet, reach: sheet.generation.reach, tf32: false, fast_ways: true }
     }
 
     /// Its link.
@@ -255,12 +110,28 @@ impl Modelled {
         Link { latency_seconds: LATENCY, duplex: Duplex::Full, ..Link::symmetric(rate) }
     }
 
-    /// FLOP/s that products reach.
+    /// How far its times may be off those of the device: nine of ten are off by no more, as a share.
+    pub fn error(&self) -> f64 {
+        self.sheet.generation.errors[usize::from(self.tf32)]
+    }
+
+    /// FLOP/s that products reach without tensor cores.
+    fn f32_products(&self) -> f64 {
+        self.sheet.f32_peak * self.reach.products
+    }
+
+    /// FLOP/s that products reach: of tensor cores where they are allowed and faster.
     fn products(&self) -> f64 {
-        match self.sheet.tf32_peak.filter(|_| self.tf32) {
-            Some(peak) => peak * TF32_SHARE,
-            None => self.sheet.f32_peak * self.sheet.share,
+        let f32 = self.f32_products();
+        match (self.sheet.tf32_peak, self.reach.tf32) {
+            (Some(peak), Some(reach)) if self.tf32 => f32.max(peak * reach),
+            _ => f32,
         }
+    }
+
+    /// Seconds that the usual way of a call computes.
+    fn computing(&self, call: &Call) -> f64 {
+        filled(call).map_or(0.0, |filled| call.flops() as f64 / (self.products() * filled) + RAMP.0)
     }
 
     /// How it runs a call: the usual way first.
@@ -276,25 +147,19 @@ impl Modelled {
 
     /// The fast way of a call, where it has one.
     fn transformed(&self, call: &Call) -> Option<Transformed> {
-        match call {
-            _ if self.tf32 || !self.fast_ways => None,
-            Call::ConvForward { shape }
-            | Call::ConvBackwardFilter { shape, .. }
-            | Call::ConvBackwardData { shape, .. } => Transformed::new(shape),
-            _ => None,
-        }
+        convolution(call).filter(|_| self.fast_ways).and_then(Transformed::new)
     }
 
     /// The seconds of an op in each of its ways.
     fn seconds(&self, trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> Vec<Seconds> {
-        let memory = self.sheet.bandwidth * MEMORY_SHARE;
-        let bytes = touched(trace, regions, kernel);
-        let flops = kernel.call.flops() as f64;
-        let computing = |flops: f64| if flops > 0.0 { flops / self.products() + RAMP.0 } else { 0.0 };
-        let usual = computing(flops).max(bytes / memory);
+        let memory = self.sheet.bandwidth * self.reach.memory;
+        let streaming = touched(trace, regions, kernel) / memory;
+        let usual = self.computing(&kernel.call).max(streaming);
         let fast = self.transformed(&kernel.call).map(|fast| {
-            let products = computing(fast.flops).max(fast.transforms / memory);
-            products + (fast.transforms + bytes) / memory
+            let transforming = fast.transforms / memory;
+            // Libraries transform in f32 only.
+            let products = (fast.flops / self.f32_products() + RAMP.0).max(transforming);
+            products + transforming + streaming
         });
         [Some(usual), fast].into_iter().flatten().map(|seconds| LAUNCH + Seconds(seconds)).collect()
     }
@@ -324,6 +189,7 @@ impl Modelled {
             unix_seconds: 0,
             health: None,
             modelled: true,
+            modelled_error: Some(self.error()),
         }
     }
 
@@ -399,6 +265,13 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
         }
         _ => {}
     }
+    // Products write scores, which the softmax reads and writes and the next product reads: four passes, and seven backward, over what
+    // stands among the operands once.
+    let scores = match kernel.call {
+        Call::AttentionForward { shape } => 3.0 * pairs(shape),
+        Call::AttentionBackward { shape, .. } => 6.0 * pairs(shape),
+        _ => 0.0,
+    };
     // Statistics need a pass of their own over what is read.
     let reads = match kernel.call {
         Call::BatchNormForward { .. } | Call::BatchNormBackward { .. } => 2.0,
@@ -423,7 +296,51 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
                 Access::Update => 2.0,
             }
     });
-    bytes.sum()
+    bytes.sum::<f64>() + scores
+}
+
+/// The bytes of attention's scores.
+fn pairs(shape: AttentionShape) -> f64 {
+    4.0 * shape.batch as f64 * shape.heads as f64 * (shape.length as f64).powi(2)
+}
+
+/// The shape of a convolution, in any of its three passes.
+fn convolution(call: &Call) -> Option<&ConvShape> {
+    match call {
+        Call::ConvForward { shape }
+        | Call::ConvBackwardFilter { shape, .. }
+        | Call::ConvBackwardData { shape, .. } => Some(shape),
+        _ => None,
+    }
+}
+
+/// What of its tiles a product fills; none for a call that is no product.
+fn filled(call: &Call) -> Option<f64> {
+    let (rows, columns) = match call {
+        Call::ConvForward { shape } => (positions(shape), shape.out_channels / shape.groups),
+        Call::ConvBackwardData { shape, .. } => (positions(shape), shape.in_channels / shape.groups),
+        Call::ConvBackwardFilter { shape, .. } => {
+            let [height, width] = shape.window.size.map(u64::from);
+            let taps = u64::from(shape.in_channels / shape.groups) * height * width;
+            (taps, shape.out_channels / shape.groups)
+        }
+        Call::AttentionForward { shape } | Call::AttentionBackward { shape, .. } => {
+            (shape.length, u32::try_from(shape.width / shape.heads.max(1)).unwrap_or(u32::MAX))
+        }
+        _ => return None,
+    };
+    let of = |side: u64| side as f64 / side.max(1).next_multiple_of(TILE) as f64;
+    Some(of(rows.max(1)) * of(u64::from(columns.max(1))))
+}
+
+/// The outputs of a convolution in one channel.
+fn positions(shape: &ConvShape) -> u64 {
+    shape.batch * u64::from(shape.output[0]) * u64::from(shape.output[1])
+}
+
+/// Whether a convolution neither steps nor is spread.
+fn plain(shape: &ConvShape) -> bool {
+    shape.window.stride == [1; 2] && shape.window.dilation == [1; 2]
 }
 
 /// A convolution by transforms of its tiles.
@@ -442,13 +359,12 @@ impl Transformed {
     fn new(shape: &ConvShape) -> Option<Transformed> {
         let window = &shape.window;
         let [rows, columns] = window.size;
-        let plain = window.stride == [1; 2] && window.dilation == [1; 2];
-        if !plain || rows < 3 || columns < 3 || rows > FFT_SIDE / 2 || columns > FFT_SIDE / 2 {
+        if !plain(shape) || rows < 3 || columns < 3 || rows > FFT_SIDE / 2 || columns > FFT_SIDE / 2 {
             return None;
         }
         // Outputs of a tile each way, numbers of its transform, FLOPs of the product of two of these.
         let (name, outputs, numbers, flops) = match window.size {
-            [3, 3] => (FAST[0], [2, 2], 16, 2.0),
+            [3, 3] => (FAST[0], [4, 4], 36, 2.0),
             // Half a spectrum of complex numbers, two numbers each; a product of two takes 8 FLOPs.
             size => (FAST[1], size.map(|n| FFT_SIDE + 1 - n), u64::from(FFT_SIDE * (FFT_SIDE / 2 + 1)), 8.0),
         };
