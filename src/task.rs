@@ -714,6 +714,7 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Mismatch { .. }
             | RuntimeError::Data { .. }
             | RuntimeError::Checkpoint { .. }
+            | RuntimeError::Overflowed { .. }
             | RuntimeError::Diverged { .. } => Exit::Usage,
         };
         let free = match &error {
@@ -722,11 +723,7 @@ impl From<RuntimeError> for Failure {
             }
             _ => None,
         };
-        let diverged = matches!(error, RuntimeError::Diverged { .. });
         let failure = Failure::new(exit, error);
-        if diverged {
-            return failure.help("lower --base-rate, which is the rate at --base-batch");
-        }
         match free.map(unbudgeted) {
             Some(Bytes::ZERO) => failure.help("end what else is on the GPU; `plimsoll doctor` shows it"),
             Some(fits) => failure.help(format!(

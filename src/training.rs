@@ -10,7 +10,7 @@ use crate::files;
 use crate::interrupt;
 use crate::kept::Kept;
 use crate::progress;
-use crate::study::Study;
+use crate::study::{Held, Study};
 use crate::task::{Task, median};
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
@@ -75,6 +75,8 @@ pub struct Manner {
     pub fresh: bool,
     /// Two more iterations are run at the end, and the second is timed command by command; they change nothing that is kept.
     pub timed: bool,
+    /// It has chosen the learning rate, too, and can choose another.
+    pub tunes: bool,
     /// No progress is shown.
     pub quiet: bool,
 }
@@ -88,6 +90,7 @@ fn set_up(
     study: &Study,
 ) -> Result<(Trainer, u64), Failure> {
     let program = task.program(config.batch, Mode::Train)?;
+    within_budget(&program, config, schedule, study)?;
     let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
     let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
     let (executor, mut loaded) = match args.save_every {
@@ -114,6 +117,23 @@ fn set_up(
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
     Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
+}
+
+/// Makes sure that a schedule keeps the budget of its config, whatever budget it says itself.
+fn within_budget(
+    program: &Program,
+    config: &Config,
+    schedule: &Schedule,
+    study: &Study,
+) -> Result<(), Failure> {
+    let takes = Bytes(program.trace.resident_bytes.0.saturating_add(schedule.pool_bytes.0));
+    if takes <= config.budget_bytes {
+        return Ok(());
+    }
+    let (name, budget) = (&config.schedule, config.budget_bytes);
+    let message = format!("{name} takes {takes}, more than the {budget} that its config allows");
+    Err(Failure::new(Exit::Verification, message)
+        .help(format_args!("put the schedule back that was chosen with the config, or {}", study.tune_again())))
 }
 
 /// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out where the
@@ -147,41 +167,48 @@ fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<String> {
     })
 }
 
-/// Trains, or goes on from the study's checkpoint where there is one, and tests at the end.
+/// Trains, or goes on from the study's checkpoint where there is one, and tests at the end. No other run works in the study.
 pub fn train(
     task: &Task,
     config: &Config,
     schedule: &Schedule,
     args: &TrainArgs,
     study: &Study,
+    _alone: &Held,
     manner: Manner,
 ) -> Result<Trained, Failure> {
-    let Manner { fresh, timed, quiet } = manner;
-    let _alone = study.lock()?;
+    let Manner { fresh, timed, tunes, quiet } = manner;
     let loading = progress::spinner("load", quiet);
     let (mut trainer, per_epoch) = set_up(task, config, schedule, args, study)?;
     drop(loading);
     let checkpoint = &study.checkpoint();
-    if fresh {
-        study.forget(std::slice::from_ref(checkpoint))?;
-    }
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
-    if checkpoint.exists() {
+    if checkpoint.exists() && !fresh {
         resume(&mut trainer, checkpoint)?;
         tracing::info!("going on from iteration {} of {total}", trainer.step());
+    }
+    if trainer.step() < total {
+        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(|error| {
+            Failure::from(error).help("nothing was trained: the training's state could not be kept")
+        })?;
+    }
+    if fresh {
+        study.forget(std::slice::from_ref(checkpoint))?;
     }
     let resumed_at = trainer.step();
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
     let mut seen = Seen::default();
     let mut kept = Kept::new(checkpoint, resumed_at, total, fresh, args.save_every);
+    kept.lower_rate = lower_rate(config, study, tunes);
     let (mut doubts, mut looked) = (Doubts::default(), None::<Instant>);
     let bar = progress::bar("train", total, quiet);
     while trainer.step() < total {
         let epoch = trainer.step() / per_epoch;
         let reached = Cell::new(trainer.step());
         let mut observe = |observation: &Observation| {
-            seen.take(observation);
+            // An iteration that Ctrl-C hurried shows nothing of others.
+            seen.take(observation, !interrupt::pressed());
             reached.set(observation.step + 1);
             bar.set_position(observation.step + 1);
         };
@@ -219,7 +246,8 @@ pub fn train(
     let written = kept.write(&mut trainer);
     bar.finish_and_clear();
     let testing = progress::spinner("test", quiet);
-    let test = trainer.evaluate(&*task.data.test).map_err(|error| kept.failure(error, &mut trainer))?;
+    let test = trainer.evaluate_until(&*task.data.test, &interrupt::pressed);
+    let test = test.map_err(|error| kept.failure(error, &mut trainer))?;
     drop(testing);
     let (iterations, mut timeline) = (trainer.step(), None);
     for _ in 0..if timed { 2 } else { 0 } {
@@ -227,6 +255,10 @@ pub fn train(
         timeline = Some(timed.map_err(|error| kept.failure(error, &mut trainer))?);
     }
     written?;
+    let Some(test) = test.filter(|_| !timed || !interrupt::pressed()) else {
+        let message = format!("stopped after {total} of {total} iterations, before all was tested and timed");
+        return Err(Failure::new(Exit::Interrupted, message).help(kept.again()));
+    };
     if seen.waited > TOLD * seen.by_the_clock {
         let share = seen.waited / seen.by_the_clock * 100.0;
         tracing::warn!(
@@ -245,11 +277,32 @@ pub fn train(
     })
 }
 
+/// What to do where a training diverges: it has to begin anew, with a lower rate.
+fn lower_rate(config: &Config, study: &Study, tunes: bool) -> String {
+    let rate = &config.learning_rate;
+    let lower = format!("--base-rate {}, where it was {}", rate.base_rate / 10.0, rate.base_rate);
+    let folder = study.folder().display();
+    match tunes {
+        true => format!("start anew with a lower rate: the same command with --fresh and such as {lower}"),
+        false => format!(
+            "start anew with a lower rate: tune into another folder with `plimsoll tune --study DIR`, its other options and \
+             such as {lower}; or change learning_rate.rate in a config of your own beside that of {folder}, and run that \
+             with --fresh"
+        ),
+    }
+}
+
 /// Goes on from a checkpoint.
 fn resume(trainer: &mut Trainer, checkpoint: &Path) -> Result<(), Failure> {
     let saved = Checkpoint::load(checkpoint).map_err(|error| {
         Failure::from(error).help("put the file back as it was, or start anew with --fresh")
     })?;
+    if !saved.has_checksum() {
+        tracing::warn!(
+            "{} is from an older version and has no checksum: whether it is damaged is not known",
+            checkpoint.display()
+        );
+    }
     trainer.resume(&saved, checkpoint).map_err(|error| match Failure::from(error) {
         // The file is as good as before.
         failure if failure.exit == Exit::Device => failure,
@@ -271,8 +324,11 @@ struct Seen {
 }
 
 impl Seen {
-    fn take(&mut self, observation: &Observation) {
+    fn take(&mut self, observation: &Observation, timed: bool) {
         self.losses.push((observation.loss, observation.accuracy));
+        if !timed {
+            return;
+        }
         self.seconds.push(alone(observation.seconds, observation.waited));
         self.waited += observation.waited.0;
         self.by_the_clock += observation.seconds.0;

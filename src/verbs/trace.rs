@@ -22,6 +22,7 @@ pub const MODELLED: &str = "-modelled-";
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     if let Some(output) = &args.output {
         args.onnx.iter().chain(&args.profile).try_for_each(|input| files::not_the_same(input, output))?;
+        files::can_be_made(output)?;
     }
     let network = network(args.name.as_deref(), args.onnx.as_deref(), &args.shape)?;
     let draw = draw(args, &network)?;

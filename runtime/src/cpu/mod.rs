@@ -19,7 +19,7 @@ mod waited;
 pub use memory::HostMemory;
 pub use system::available_bytes;
 pub use system::machine_bytes;
-pub(crate) use system::system_name;
+pub(crate) use system::{allocate_blocks, system_name};
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,

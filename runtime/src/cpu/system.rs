@@ -4,7 +4,9 @@
 //! know. So both are asked, and the lesser counts.
 
 use plimsoll_ir::Bytes;
-use std::fs::read_to_string;
+use std::fs::{File, read_to_string};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// A limit beyond this is none.
@@ -73,6 +75,20 @@ fn group(folder: &Path, [limit, used, inactive]: [&str; 3]) -> Option<Group> {
     let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.trim().parse::<u64>().ok());
     let used = number(used).unwrap_or(0).saturating_sub(inactive.unwrap_or(0));
     Some(Group { limit, used })
+}
+
+/// Gives a file its length and all of its blocks.
+pub(crate) fn allocate_blocks(file: &File, bytes: Bytes) -> io::Result<()> {
+    let length = libc::off_t::try_from(bytes.0).map_err(|_| ErrorKind::FileTooLarge)?;
+    loop {
+        // SAFETY: the descriptor is open for writing for the whole call.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return file.set_len(bytes.0),
+            // A signal, such as Ctrl-C, which is looked at between iterations.
+            libc::EINTR => {}
+            code => return Err(io::Error::from_raw_os_error(code)),
+        }
+    }
 }
 
 /// The processor's model and the operating system.
