@@ -35,10 +35,12 @@ impl Listed {
             Err(error) => return Err(Failure::file(&path, "read", &error)),
         };
         let lines = (1..).zip(text.lines()).map(|(number, line)| {
-            let parts = line.split_once("  ").and_then(|(sum, name)| Some((sum.parse().ok()?, name.to_owned())));
+            let parts =
+                line.split_once("  ").and_then(|(sum, name)| Some((sum.parse().ok()?, name.to_owned())));
             parts.ok_or_else(|| {
                 let message = format!("{}: line {number} is no checksum and name of a file", path.display());
-                Failure::usage(message).help("remove that line; the file that it was of is then taken as it is")
+                Failure::usage(message)
+                    .help("remove that line; the file that it was of is then taken as it is")
             })
         });
         Ok(Listed { lines: lines.collect::<Result<_, _>>()? })
@@ -95,7 +97,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
         // Twice the same is not what another run is just replacing.
         if before.as_ref() == Some(&bytes) {
             let list = folder.join(LIST);
-            let message = format!("{} is damaged, or was changed: it does not match its checksum", path.display());
+            let message =
+                format!("{} is damaged, or was changed: it does not match its checksum", path.display());
             return Err(Failure::usage(message).help(format_args!(
                 "put the file back as it was; or remove its line from {} if you changed it yourself; or tune again, into \
                  another folder where this one holds a training",
@@ -179,7 +182,9 @@ mod tests {
             both.write(folder.path()).expect("it can be written");
             let both = state().1;
             // The list first, then the file, then the list again.
-            for (file, list) in [(&old_file, &old_list), (&old_file, &both), (&new_file, &both), (&new_file, &new_list)] {
+            for (file, list) in
+                [(&old_file, &old_list), (&old_file, &both), (&new_file, &both), (&new_file, &new_list)]
+            {
                 let put = |path: &Path, bytes: &Option<Vec<u8>>| match bytes {
                     Some(bytes) => fs::write(path, bytes).expect("a file"),
                     None => drop(fs::remove_file(path)),

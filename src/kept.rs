@@ -127,7 +127,7 @@ impl<'a> Kept<'a> {
         let state = self.state_of(trainer)?;
         let (path, times) = (self.path.to_owned(), Arc::new(OnceLock::new()));
         let told = Arc::clone(&times);
-        let thread = std::thread::spawn(move || {
+        let writer = move || {
             let begun = Instant::now();
             let result = state.save(&path);
             let took = begun.elapsed();
@@ -135,8 +135,16 @@ impl<'a> Kept<'a> {
             let cost = if result.is_err() { took.max(FAILED) } else { took };
             told.get_or_init(|| Pace { ended: Instant::now(), cost });
             Written { state, result }
-        });
-        self.writer = Some((thread, times));
+        };
+        match std::thread::Builder::new().spawn(writer) {
+            Ok(thread) => self.writer = Some((thread, times)),
+            Err(error) => {
+                tracing::warn!(
+                    "there is no thread to save with ({error}); it is tried again while training goes on"
+                );
+                self.writes = Pace { ended: Instant::now(), cost: FAILED };
+            }
+        }
         Ok(())
     }
 
@@ -212,7 +220,11 @@ impl<'a> Kept<'a> {
     /// A training that diverged. What the file holds is of no use for going on: the same numbers come again.
     fn diverged(&self, error: RuntimeError) -> Failure {
         let kept = self.in_file.map_or_else(String::new, |step| {
-            format!("; the state after {step} of {} iterations stays in {} until then", self.total, self.path.display())
+            format!(
+                "; the state after {step} of {} iterations stays in {} until then",
+                self.total,
+                self.path.display()
+            )
         });
         Failure::from(error).help(format_args!("{}{kept}", self.lower_rate))
     }

@@ -304,8 +304,7 @@ impl Study {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
         match folder.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                let message =
-                    format!("another run measures, tunes or trains in {}", self.folder.display());
+                let message = format!("another run measures, tunes or trains in {}", self.folder.display());
                 Err(Failure::usage(message).help("wait for its end, or take another folder"))
             }
             // Not every file system knows locks.

@@ -132,8 +132,10 @@ fn within_budget(
     }
     let (name, budget) = (&config.schedule, config.budget_bytes);
     let message = format!("{name} takes {takes}, more than the {budget} that its config allows");
-    Err(Failure::new(Exit::Verification, message)
-        .help(format_args!("put the schedule back that was chosen with the config, or {}", study.tune_again())))
+    Err(Failure::new(Exit::Verification, message).help(format_args!(
+        "put the schedule back that was chosen with the config, or {}",
+        study.tune_again()
+    )))
 }
 
 /// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out where the

@@ -123,8 +123,7 @@ impl Checkpoint {
             (&r.name, view.expect("a region has the bytes of its shape"))
         });
         let progress = Progress { kind: KIND.to_owned(), ..self.progress.clone() };
-        let progress =
-            serde_json::to_string(&progress).expect("progress has string keys and finite numbers");
+        let progress = serde_json::to_string(&progress).expect("progress has string keys and finite numbers");
         let summed = format!("{} {progress}", self.checksum(&progress));
         let metadata = HashMap::from([(KEY.to_owned(), summed)]);
         let bytes = serialize(views, Some(metadata)).map_err(|e| fault(format!("cannot be written: {e}")))?;

@@ -116,6 +116,10 @@ pub fn measure(
         None => tracing::info!("measuring {name} at batches {:?} within {budget}", request.batches),
     }
     let mut subject = |batch, way| {
+        // Looks at other batch sizes would be hurried, and plans made in no time.
+        if interrupt::pressed() {
+            return Err(Failure::from(ProfileError::Interrupted).into());
+        }
         let program = task.program(batch, Mode::Train)?;
         let schedule = match way {
             None => Some(as_trained(task, &program, budget)?),

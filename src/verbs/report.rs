@@ -52,7 +52,10 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     }
     if args.out.is_none() {
         let other = "move it elsewhere, or name another file with --out";
-        Study::of_config(&place).0.are_ours(std::slice::from_ref(&place)).map_err(|failure| failure.help(other))?;
+        Study::of_config(&place)
+            .0
+            .are_ours(std::slice::from_ref(&place))
+            .map_err(|failure| failure.help(other))?;
     }
     let place = args.out.clone().unwrap_or(place);
     Ok(vec![write(&report, &place)?])

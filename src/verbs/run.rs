@@ -7,7 +7,7 @@ use crate::memory_snapshot::MemorySnapshot;
 use crate::onnx;
 use crate::output::{Cell, Table};
 use crate::study::Study;
-use crate::task::{Setup, Task, data_for, nothing_runs};
+use crate::task::{Setup, Task, cores, data_for, nothing_runs};
 use crate::trace_events::TraceEvents;
 use crate::training::{Manner, Trained, train};
 use plimsoll_ir::Seconds;
@@ -87,6 +87,13 @@ fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
     let on_cpu = config.device.starts_with("cpu");
     match args.device.unwrap_or(if on_cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) }) {
         DeviceChoice::Cpu if on_cpu && !args.no_graph => {
+            let (threads, cores) = (config.threads, cores());
+            if threads > cores {
+                tracing::warn!(
+                    "it was tuned for {threads} compute threads, and this process may use {cores} cores: iterations take longer \
+                     than predicted; tune again for this machine"
+                );
+            }
             Ok(Setup::cpu(Some(config.threads), config.paced, &args.host))
         }
         DeviceChoice::Modelled(sheet) => Err(nothing_runs(sheet.product)),

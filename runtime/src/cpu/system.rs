@@ -1,8 +1,9 @@
 //! What the system says of itself: its memory, that of the control groups which this process is in, and its name.
 //!
 //! A container is given less memory than the machine has and is ended when it takes more; the machine's own table does not
-//! know. So both are asked, and the lesser counts.
+//! know, nor of the process's own limit of address space. So all are asked, and the least counts.
 
+use crate::limits::{address_space, address_space_taken};
 use plimsoll_ir::Bytes;
 use std::fs::{File, read_to_string};
 use std::io::{self, ErrorKind};
@@ -15,12 +16,14 @@ const UNLIMITED: u64 = 1 << 60;
 /// What the system could give now; none where it does not say.
 pub fn available_bytes() -> Option<Bytes> {
     let groups = own_groups().into_iter().map(|group| Bytes(group.limit.saturating_sub(group.used)));
-    groups.chain(meminfo("MemAvailable:")).min()
+    let addresses = address_space().map(|limit| limit.saturating_sub(address_space_taken()));
+    groups.chain(meminfo("MemAvailable:")).chain(addresses).min()
 }
 
 /// All memory that this process may ever have; none where the system does not say.
 pub fn machine_bytes() -> Option<Bytes> {
-    own_groups().into_iter().map(|group| Bytes(group.limit)).chain(meminfo("MemTotal:")).min()
+    let groups = own_groups().into_iter().map(|group| Bytes(group.limit));
+    groups.chain(meminfo("MemTotal:")).chain(address_space()).min()
 }
 
 /// A number of the system's memory table.
