@@ -8,6 +8,7 @@
 //! say so. What comes after the warm-up is the user's own schedule.
 
 use crate::failure::Failure;
+use crate::output::visible;
 use clap::ValueEnum;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
@@ -127,7 +128,8 @@ impl Export {
     }
 
     fn comments(&self) -> String {
-        self.notes.iter().map(|note| format!("# {note}\n")).collect()
+        // A name with a line break would begin a line that is no comment.
+        self.notes.iter().map(|note| format!("# {}\n", visible(note))).collect()
     }
 
     /// The constants that all of the Python begins with.

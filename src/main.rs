@@ -51,7 +51,9 @@ fn program() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), Failure> {
-    interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+    if can_be_stopped(&cli.verb) {
+        interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+    }
     let schema = published_schema(cli.verb.name()).filter(|_| cli.format == Format::Schema);
     if let Some(schema) = schema.filter(|_| !matches!(cli.verb, Verb::Config(_))) {
         return write_stdout(schema.as_bytes());
@@ -79,6 +81,22 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     }?;
     drop(working);
     print(cli.format, &tables)
+}
+
+/// Whether a command looks at Ctrl-C itself. The others are over at once, or wait for input; they end as any program does, and what
+/// they write is written in one step.
+fn can_be_stopped(verb: &Verb) -> bool {
+    matches!(
+        verb,
+        Verb::Auto(_)
+            | Verb::Profile(_)
+            | Verb::Tune(_)
+            | Verb::Plan(_)
+            | Verb::Compare(_)
+            | Verb::Run(_)
+            | Verb::Verify(_)
+            | Verb::Report(_)
+    )
 }
 
 /// A line that cannot be read; or one that asks for help, which goes to stdout.

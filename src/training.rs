@@ -185,18 +185,7 @@ pub fn train(
     drop(loading);
     let checkpoint = &study.checkpoint();
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
-    if checkpoint.exists() && !fresh {
-        resume(&mut trainer, checkpoint)?;
-        tracing::info!("going on from iteration {} of {total}", trainer.step());
-    }
-    if trainer.step() < total {
-        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(|error| {
-            Failure::from(error).help("nothing was trained: the training's state could not be kept")
-        })?;
-    }
-    if fresh {
-        study.forget(std::slice::from_ref(checkpoint))?;
-    }
+    begin(&mut trainer, study, total, fresh)?;
     let resumed_at = trainer.step();
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
@@ -247,20 +236,10 @@ pub fn train(
     // A disk that is full by now takes neither the test nor its result along.
     let written = kept.write(&mut trainer);
     bar.finish_and_clear();
-    let testing = progress::spinner("test", quiet);
-    let test = trainer.evaluate_until(&*task.data.test, &interrupt::pressed);
-    let test = test.map_err(|error| kept.failure(error, &mut trainer))?;
-    drop(testing);
-    let (iterations, mut timeline) = (trainer.step(), None);
-    for _ in 0..if timed { 2 } else { 0 } {
-        let timed = trainer.train_timed(&*task.data.train);
-        timeline = Some(timed.map_err(|error| kept.failure(error, &mut trainer))?);
-    }
+    let iterations = trainer.step();
+    let test = test(task, &mut trainer, &mut kept, timed, quiet);
     written?;
-    let Some(test) = test.filter(|_| !timed || !interrupt::pressed()) else {
-        let message = format!("stopped after {total} of {total} iterations, before all was tested and timed");
-        return Err(Failure::new(Exit::Interrupted, message).help(kept.again()));
-    };
+    let (test, timeline) = test?;
     if seen.waited > TOLD * seen.by_the_clock {
         let share = seen.waited / seen.by_the_clock * 100.0;
         tracing::warn!(
@@ -279,10 +258,54 @@ pub fn train(
     })
 }
 
+/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can be kept.
+fn begin(trainer: &mut Trainer, study: &Study, total: u64, fresh: bool) -> Result<(), Failure> {
+    let checkpoint = &study.checkpoint();
+    if checkpoint.exists() && !fresh {
+        resume(trainer, checkpoint)?;
+        tracing::info!("going on from iteration {} of {total}", trainer.step());
+    }
+    if trainer.step() < total {
+        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(|error| {
+            Failure::from(error).help("nothing was trained: the training's state could not be kept")
+        })?;
+    }
+    if fresh {
+        study.forget(std::slice::from_ref(checkpoint))?;
+    }
+    Ok(())
+}
+
+/// Tests a network that is trained; then, where that was asked for, runs two more iterations and gives the second's timeline.
+fn test(
+    task: &Task,
+    trainer: &mut Trainer,
+    kept: &mut Kept<'_>,
+    timed: bool,
+    quiet: bool,
+) -> Result<(Evaluation, Option<Timeline>), Failure> {
+    let testing = progress::spinner("test", quiet);
+    let (test, done) = (trainer.evaluate_until(&*task.data.test, &interrupt::pressed), trainer.step());
+    let test = test.map_err(|error| kept.failure(error, trainer))?;
+    drop(testing);
+    let mut timeline = None;
+    for _ in 0..if timed { 2 } else { 0 } {
+        let timed = trainer.train_timed(&*task.data.train);
+        timeline = Some(timed.map_err(|error| kept.failure(error, trainer))?);
+    }
+    // Iterations that were hurried show nothing of others.
+    test.filter(|_| !timed || !interrupt::pressed()).map(|test| (test, timeline)).ok_or_else(|| {
+        let message = format!("stopped after all {done} iterations, before everything was tested and timed");
+        Failure::new(Exit::Interrupted, message).help(kept.again())
+    })
+}
+
 /// What to do where a training diverges: it has to begin anew, with a lower rate.
 fn lower_rate(config: &Config, study: &Study, tunes: bool) -> String {
     let rate = &config.learning_rate;
-    let lower = format!("--base-rate {}, where it was {}", rate.base_rate / 10.0, rate.base_rate);
+    // A tenth, to three digits.
+    let tenth: f64 = format!("{:.2e}", rate.base_rate / 10.0).parse().expect("it is a number");
+    let lower = format!("--base-rate {tenth}, where it was {}", rate.base_rate);
     let folder = study.folder().display();
     match tunes {
         true => format!("start anew with a lower rate: the same command with --fresh and such as {lower}"),
@@ -356,6 +379,21 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_diverged_begins_anew_with_a_lower_rate_in_the_way_of_its_command() {
+        let text = include_str!("../tests/data/chosen.config.json");
+        let config = <Config as plimsoll_ir::Document>::from_json(text).expect("a config");
+        let (study, _) = Study::of_config(Path::new("digits/chosen.config.json"));
+        let of_auto = lower_rate(&config, &study, true);
+        assert!(of_auto.contains("the same command with --fresh and such as --base-rate 0.005"), "{of_auto}");
+        let of_run = lower_rate(&config, &study, false);
+        for part in
+            ["`plimsoll tune --study DIR`", "--base-rate 0.005, where it was 0.05", "beside that of digits"]
+        {
+            assert!(of_run.contains(part), "{part} in: {of_run}");
+        }
+    }
 
     #[test]
     fn a_copy_that_takes_more_than_a_hundredth_of_an_iteration_is_told() {

@@ -522,7 +522,7 @@ fn hints_of_run_name_what_run_has() {
         ("--data digits", "name the --data that it was tuned for, or tune again"),
         ("--data text", "texts are for networks such as lstm"),
         ("--device cuda", "tune again with that --device"),
-        ("--data synthetic", "train what another folder holds"),
+        ("--data synthetic", "or take another folder"),
         ("--data synthetic --trace-out no/x.json", "the folder must exist"),
     ] {
         let output = plimsoll(folder, &format!("run study {options}"));

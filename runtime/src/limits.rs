@@ -8,6 +8,7 @@
 use plimsoll_ir::Bytes;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::read_to_string;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of a process that gets no memory: that of a device that fails.
 const EXIT: libc::c_int = 4;
@@ -47,9 +48,14 @@ fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() { end(bytes) } else { memory }
 }
 
-/// Ends the process in words, for which there is no memory either.
+/// Ends the process in words, for which there is no memory either. Threads that come while one speaks wait for the end.
 #[cold]
 fn end(bytes: usize) -> ! {
+    static SPEAKING: AtomicBool = AtomicBool::new(false);
+    while SPEAKING.swap(true, Ordering::Relaxed) {
+        // SAFETY: it takes nothing and returns when a signal comes.
+        unsafe { libc::pause() };
+    }
     const BEFORE: &[u8] = b"error: the system gives this process no more memory: ";
     const BEHIND: &[u8] =
         b" bytes more were asked for\n  help: end other programs, lower the budget or the batch, or raise \

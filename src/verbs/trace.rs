@@ -107,7 +107,7 @@ fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Failure> {
     let text = plimsoll_ir::Document::to_json(trace);
     match &args.output {
         Some(path) => files::write_text(path, &text)?,
-        None => output::write_stdout(text.as_bytes())?,
+        None => output::write_stdout(output::visible_json(&text).as_bytes())?,
     }
     Ok(Vec::new())
 }
