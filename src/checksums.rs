@@ -100,8 +100,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
             let message =
                 format!("{} is damaged, or was changed: it does not match its checksum", path.display());
             return Err(Failure::usage(message).help(format_args!(
-                "put the file back as it was; or remove its line from {} if you changed it yourself; or tune again, into \
-                 another folder where this one holds a training",
+                "put the file back as it was, or remove its line from {} if you changed it yourself",
                 list.display()
             )));
         }

@@ -178,7 +178,13 @@ impl Study {
 
     /// A document of the study; where it cannot be read, what to do.
     pub fn document<D: Document>(&self, path: &Path) -> Result<D, Failure> {
-        let bytes = checksums::read(path)?;
+        let bytes = checksums::read(path).map_err(|failure| match &failure.help {
+            Some(help) if checksums::is_listed(path) => {
+                let help = format!("{help}; or {}", self.tune_again());
+                failure.help(help)
+            }
+            _ => failure,
+        })?;
         D::from_json(&String::from_utf8_lossy(&bytes)).map_err(|fault| {
             let failure = Failure::document(path, &fault);
             match fault {

@@ -1,6 +1,13 @@
 //! What a user has is kept: damaged files are found and named, no command takes anything away from another or from the user, and too
 //! little of anything ends in words before it costs a training.
 
+use plimsoll::args::HostPlace;
+use plimsoll::ir::network::NetworkSpec;
+use plimsoll::ir::schedule::Link;
+use plimsoll::ir::{Bytes, BytesPerSecond, Document};
+use plimsoll::runtime::data::digits;
+use plimsoll::task::{Setup, Task};
+use plimsoll::tuner::Policy;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -132,7 +139,7 @@ fn a_damaged_document_of_a_study_is_named_with_what_to_do() {
             folder,
             "report study",
             2,
-            &[name, "is damaged, or was changed", "checksums.txt", "tune again"],
+            &[name, "is damaged, or was changed", "checksums.txt", "run `plimsoll tune --study study`"],
         );
         fs::write(&path, &whole).expect("a file");
     }
@@ -277,7 +284,7 @@ fn ctrl_c_ends_the_wait_for_a_slow_link_and_saves() {
         "run study --epochs 1",
         "verify --network resnet20 --batch 8 --link 12B/s",
         "verify --network resnet20 --batch 8 --link 12B/s --duplex half",
-        "profile --network resnet20 --max-batch 32 --budget 1MiB --link 12B/s --study other",
+        "profile --network resnet20 --max-batch 32 --link 12B/s --study other",
     ] {
         let (code, took, said) = interrupted(folder, line);
         assert_eq!(code, Some(130), "{line}: {said}");
@@ -342,16 +349,22 @@ fn a_rate_has_a_unit_everywhere() {
 
 #[test]
 fn no_more_threads_than_cores() {
-    // Its kernels need no scratch, which would be another with more threads.
-    let folder = by_hand("mlp", "100%", |config| config["threads"] = 1024.into());
-    let folder = folder.path();
     let cores = std::thread::available_parallelism().expect("the system says").get();
+    let folder = by_hand("mlp", "100%", |config| config["threads"] = (cores + 1).into());
+    let folder = folder.path();
     for verb in ["verify --network mlp", "tune", "profile", "auto", "doctor"] {
         let says = format!("--threads 1024 is more than the {cores} cores");
         check(folder, &format!("{verb} --threads 1024"), 2, &[&says, "leave --threads out"]);
     }
-    // A study of a larger machine runs, and says that it takes longer.
-    let says = ["it was tuned for 1024 compute threads", "tune again for this machine"];
+    // A study of a larger machine, whose kernels take scratch for each thread, runs and says that it takes longer.
+    let setup = Setup::cpu(Some(cores as u32 + 1), None, &HostPlace::Memory);
+    let spec = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
+    let task = Task::of_spec(&spec, digits(), setup).expect("it is for digits");
+    let trace = task.trace(BATCH).expect("it can be lowered");
+    let link = Link::symmetric(BytesPerSecond(1e9));
+    let plan = task.plan(&trace, Policy::Keep, Bytes(1 << 30), link).expect("a gibibyte is enough");
+    fs::write(folder.join("study/chosen.schedule.json"), plan.schedule.to_json()).expect("a file");
+    let says = [&*format!("it was tuned for {} compute threads", cores + 1), "tune again for this machine"];
     check(folder, "run study --epochs 1", 0, &says);
 }
 
