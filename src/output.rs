@@ -185,10 +185,11 @@ pub fn visible_json(json: &str) -> String {
     json.chars().map(shown).collect()
 }
 
-/// A text as a cell of CSV: no spreadsheet takes it for a formula, which they do of what begins like one.
+/// A text as a cell of CSV, where quotes hold its lines together: no spreadsheet takes it for a formula, which they do of what begins
+/// like one.
 fn in_csv(text: &str) -> String {
-    let text = visible(text);
-    if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }
+    let text = text.split('\n').map(visible).collect::<Vec<_>>().join("\n");
+    if text.starts_with(['=', '+', '-', '@', '\n']) { format!("'{text}") } else { text }
 }
 
 /// Rows under named columns.
