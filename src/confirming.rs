@@ -91,13 +91,18 @@ pub fn run(trainer: &mut Trainer, data: &dyn Dataset, stop: &dyn Fn() -> bool) -
     let mut observe = |observation: &Observation| observed.borrow_mut().take(observation);
     trainer.train(data, u64::MAX, &mut observe, &|| stop() || observed.borrow().is_enough())?;
     let observed = observed.into_inner();
-    if !observed.is_enough() {
-        let message = "stopped while confirming the choice; the profile is kept";
-        return Err(Failure::new(Exit::Interrupted, message));
+    // What was hurried is no measurement.
+    let stopped =
+        || Failure::new(Exit::Interrupted, "stopped while confirming the choice; the profile is kept");
+    if stop() || !observed.is_enough() {
+        return Err(stopped());
     }
     let mut timelines = Vec::new();
     for _ in 0..TIMED {
         timelines.push(trainer.train_timed(data)?);
+        if stop() {
+            return Err(stopped());
+        }
     }
     let loaded = trainer.loaded();
     let samples = batch_samples(loaded.trace(), loaded.schedule(), &timelines, Seconds::ZERO);

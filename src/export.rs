@@ -11,6 +11,7 @@
 use crate::args::DecayArg;
 use crate::failure::Failure;
 use crate::verbs::profile::may_be_off;
+use crate::output::visible;
 use clap::ValueEnum;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
@@ -214,7 +215,8 @@ impl Export {
     }
 
     fn comments(&self) -> String {
-        self.notes.iter().map(|note| format!("# {note}\n")).collect()
+        // A name with a line break would begin a line that is no comment.
+        self.notes.iter().map(|note| format!("# {}\n", visible(note))).collect()
     }
 
     /// Whether the rate changes at all.

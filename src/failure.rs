@@ -68,8 +68,11 @@ impl Failure {
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
                 failure.help("choose a folder that you may write to")
             }
-            std::io::ErrorKind::StorageFull => {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
                 failure.help("free some space, or choose a folder on another disk")
+            }
+            std::io::ErrorKind::FileTooLarge => {
+                failure.help("raise the size that files of this process may have (`ulimit -f`)")
             }
             _ => failure,
         }
@@ -82,7 +85,7 @@ impl Failure {
 }
 
 /// Words of one or more lines without other control characters, which names may hold.
-fn lines(words: impl fmt::Display) -> String {
+pub(crate) fn lines(words: impl fmt::Display) -> String {
     words.to_string().split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 

@@ -3,15 +3,16 @@
 //! A document is written to a temporary file beside its place and renamed, so that a run that is cut off leaves the old
 //! one or the new one, never half of one.
 
+use crate::checksums;
 use crate::failure::Failure;
 use plimsoll_ir::Document;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Reads a document.
+/// Reads a document; one of a study has the checksum that the study keeps of it.
 pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
-    let bytes = fs::read(path).map_err(|error| Failure::file(path, "read", &error))?;
+    let bytes = checksums::read(path)?;
     let text = String::from_utf8(bytes).map_err(|_| {
         Failure::usage(format_args!("{}: not a text file; expected a {} document", path.display(), D::KIND))
     })?;
@@ -69,10 +70,24 @@ pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Fa
     }
 }
 
-/// Makes sure that a file can be made there, before the work of which it tells is begun.
+/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is none
+/// of a study's own. Nothing changes.
 pub fn can_be_made(path: &Path) -> Result<(), Failure> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::metadata(folder).map(drop).map_err(|error| Failure::file(path, "write", &error))
+    let failed = |error: std::io::Error| Failure::file(path, "write", &error);
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match fs::metadata(&place) {
+        Ok(there) if there.is_dir() => return Err(failed(std::io::ErrorKind::IsADirectory.into())),
+        // A pipe or a terminal, which is written to as it is.
+        Ok(there) if !there.is_file() => return Ok(()),
+        _ => {}
+    }
+    if checksums::is_listed(&place) {
+        let message = format!("{} would be overwritten, which its study wrote", path.display());
+        return Err(Failure::usage(message).help("name another output"));
+    }
+    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::metadata(folder).map_err(failed)?;
+    tempfile::NamedTempFile::new_in(folder).map(drop).map_err(failed)
 }
 
 /// The one path of a file, which need not be there; none where its folder is not.

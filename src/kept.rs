@@ -30,6 +30,8 @@ pub(crate) struct Kept<'a> {
     total: u64,
     /// Whether the command was told to begin anew.
     fresh: bool,
+    /// How to begin anew with a lower rate, where training diverges.
+    pub(crate) lower_rate: String,
     /// How often it is to be written, where somebody said so.
     every: Option<Seconds>,
     /// The iterations that the file holds; none where there is no file yet.
@@ -82,7 +84,8 @@ impl<'a> Kept<'a> {
     ) -> Kept<'a> {
         let in_file = path.exists().then_some(step);
         let (saves, writes) = (Pace::new(), Pace::new());
-        Kept { path, total, fresh, every, in_file, older: None, saves, writes, writer: None }
+        let lower_rate = "lower the learning rate".to_owned();
+        Kept { path, total, fresh, lower_rate, every, in_file, older: None, saves, writes, writer: None }
     }
 
     /// Whether it is time to write, at a step.
@@ -124,7 +127,7 @@ impl<'a> Kept<'a> {
         let state = self.state_of(trainer)?;
         let (path, times) = (self.path.to_owned(), Arc::new(OnceLock::new()));
         let told = Arc::clone(&times);
-        let thread = std::thread::spawn(move || {
+        let writer = move || {
             let begun = Instant::now();
             let result = state.save(&path);
             let took = begun.elapsed();
@@ -132,8 +135,16 @@ impl<'a> Kept<'a> {
             let cost = if result.is_err() { took.max(FAILED) } else { took };
             told.get_or_init(|| Pace { ended: Instant::now(), cost });
             Written { state, result }
-        });
-        self.writer = Some((thread, times));
+        };
+        match std::thread::Builder::new().spawn(writer) {
+            Ok(thread) => self.writer = Some((thread, times)),
+            Err(error) => {
+                tracing::warn!(
+                    "there is no thread to save with ({error}); it is tried again while training goes on"
+                );
+                self.writes = Pace { ended: Instant::now(), cost: FAILED };
+            }
+        }
         Ok(())
     }
 
@@ -169,6 +180,9 @@ impl<'a> Kept<'a> {
         let state = self.state_of(trainer)?;
         self.write_this(&state).map_err(|error| {
             let step = state.progress.step;
+            if let RuntimeError::Overflowed { .. } = error {
+                return self.diverged(error);
+            }
             let failure = Failure::from(error);
             failure.help(format!("the state after {step} iterations is not kept: {}", self.holds()))
         })
@@ -192,12 +206,27 @@ impl<'a> Kept<'a> {
 
     /// A failure in the middle of training. Where it is the device's, the state of the last finished iteration is written.
     pub(crate) fn failure(&mut self, error: RuntimeError, trainer: &mut Trainer) -> Failure {
+        if let RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. } = error {
+            return self.diverged(error);
+        }
         let failure = Failure::from(error);
         if failure.exit != Exit::Device {
             return failure;
         }
         let lost = self.write_copy(trainer).err().map(|why| format!("; the newest state was lost: {why}"));
         failure.help(self.holds() + &lost.unwrap_or_default())
+    }
+
+    /// A training that diverged. What the file holds is of no use for going on: the same numbers come again.
+    fn diverged(&self, error: RuntimeError) -> Failure {
+        let kept = self.in_file.map_or_else(String::new, |step| {
+            format!(
+                "; the state after {step} of {} iterations stays in {} until then",
+                self.total,
+                self.path.display()
+            )
+        });
+        Failure::from(error).help(format_args!("{}{kept}", self.lower_rate))
     }
 
     /// What the file holds, and how to go on from it.

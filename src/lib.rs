@@ -13,6 +13,7 @@ pub use plimsoll_runtime as runtime;
 pub use plimsoll_tuner as tuner;
 
 pub mod args;
+pub mod checksums;
 pub mod confirming;
 pub mod doubts;
 pub mod export;

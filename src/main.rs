@@ -1,15 +1,42 @@
 //! The program `plimsoll`: reads the command line, runs one verb, and turns a failure into a message and an exit code.
+//!
+//! All of it runs on a thread whose stack does not depend on `ulimit -s`.
 
 use plimsoll::args::{Cli, Verb};
 use plimsoll::failure::{Exit, Failure};
 use plimsoll::output::{Format, print, published_schema, write_stdout};
 use plimsoll::progress::MessageFormat;
+use plimsoll::runtime::limits::{Heap, fail_where_files_are_too_large};
 use plimsoll::settings::{self, Stop};
 use plimsoll::{interrupt, progress, verbs};
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::thread;
+
+/// A heap that ends in words.
+#[global_allocator]
+static HEAP: Heap = Heap;
+
+/// What a main thread usually has.
+const STACK_BYTES: usize = 8 << 20;
 
 fn main() -> ExitCode {
+    fail_where_files_are_too_large();
+    match thread::Builder::new().name("main".to_owned()).stack_size(STACK_BYTES).spawn(program) {
+        // Its panic was shown.
+        Ok(program) => program.join().unwrap_or(ExitCode::from(Exit::Internal as u8)),
+        Err(error) => {
+            let message = format!("the system gives this process no thread: {error}");
+            let failure = Failure::new(Exit::Device, message);
+            end(
+                MessageFormat::Human,
+                &failure.help("raise `ulimit -v` and `ulimit -u`, or end other programs"),
+            )
+        }
+    }
+}
+
+fn program() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
     let settings = match settings::read(&line) {
         Ok(settings) => settings,
@@ -24,7 +51,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), Failure> {
-    interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+    if can_be_stopped(&cli.verb) {
+        interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+    }
     let schema = published_schema(cli.verb.name()).filter(|_| cli.format == Format::Schema);
     if let Some(schema) = schema.filter(|_| !matches!(cli.verb, Verb::Config(_))) {
         return write_stdout(schema.as_bytes());
@@ -52,6 +81,22 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     }?;
     drop(working);
     print(cli.format, &tables)
+}
+
+/// Whether a command looks at Ctrl-C itself. The others are over at once, or wait for input; they end as any program does, and what
+/// they write is written in one step.
+fn can_be_stopped(verb: &Verb) -> bool {
+    matches!(
+        verb,
+        Verb::Auto(_)
+            | Verb::Profile(_)
+            | Verb::Tune(_)
+            | Verb::Plan(_)
+            | Verb::Compare(_)
+            | Verb::Run(_)
+            | Verb::Verify(_)
+            | Verb::Report(_)
+    )
 }
 
 /// A line that cannot be read; or one that asks for help, which goes to stdout.

@@ -161,10 +161,35 @@ impl Cell {
     }
 }
 
-/// A text in which characters that a terminal obeys (colours, bells, new lines) are written out: names may hold any.
+/// Whether a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and the marks of Unicode
+/// that turn what follows the other way round or break a line.
+pub(crate) fn is_obeyed(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// A text in which the characters that a reader obeys are written out: names may hold any.
 pub fn visible(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    let shown = |c: char| if is_obeyed(c) { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(shown).collect()
+}
+
+/// JSON that holds the same, in which they are written as JSON writes any character. New lines between values stay.
+pub fn visible_json(json: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' => c.to_string(),
+        c if is_obeyed(c) => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    json.chars().map(shown).collect()
+}
+
+/// A text as a cell of CSV, where quotes hold its lines together: no spreadsheet takes it for a formula, which they do of what begins
+/// like one.
+fn in_csv(text: &str) -> String {
+    let text = text.split('\n').map(visible).collect::<Vec<_>>().join("\n");
+    if text.starts_with(['=', '+', '-', '@', '\n']) { format!("'{text}") } else { text }
 }
 
 /// Rows under named columns.
@@ -253,7 +278,7 @@ impl Table {
     fn csv(&self) -> Vec<u8> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let plain = |value: Value| match value {
-            Value::String(text) => text,
+            Value::String(text) => in_csv(&text),
             Value::Null => String::new(),
             other => other.to_string(),
         };
@@ -299,7 +324,7 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
                 }),
             };
             let text = serde_json::to_string_pretty(&value).expect("cells hold strings and numbers");
-            out.extend_from_slice(text.as_bytes());
+            out.extend_from_slice(visible_json(&text).as_bytes());
             out.push(b'\n');
         }
         Format::Csv => {
@@ -329,6 +354,25 @@ mod tests {
         for (rate, shown) in [(0.05, "0.0500"), (2.0, "2.0000"), (0.000_243, "0.000243"), (0.0, "0.0000")] {
             let table = Table::facts("run", vec![("rate", "rate", Cell::learning_rate(rate))]);
             assert!(table.text(false).trim_end().ends_with(shown), "{rate}: {}", table.text(false));
+        }
+    }
+
+    #[test]
+    fn a_hostile_name_is_harmless_in_every_format() {
+        let name = "=cmd|' /C calc'!A1\u{1b}[31m\u{9b}2J\u{7f}\u{202e}gpj.exe\u{2066}\u{200f}\r\nx";
+        for name in [name, "+1", "-1", "@x", "\t=1", "\u{202e}=1"] {
+            let table =
+                Table::facts("t", vec![("name", "name", name.into()), ("n", "n", Cell::Number(-1.0, 1))]);
+            let json = visible_json(&table.objects().to_string());
+            let back: Value = serde_json::from_str(&json).expect("it is JSON still");
+            assert_eq!(back, table.objects(), "and says the same");
+            let csv = String::from_utf8(table.csv()).expect("text");
+            let cell = csv.lines().nth(1).expect("one row").trim_start_matches('"');
+            assert!(!cell.starts_with(['=', '+', '-', '@', '\t', '\r']), "{cell}");
+            assert!(csv.trim_end().ends_with(",-1.0"), "numbers stay: {csv}");
+            for text in [json, csv, table.text(false), table.text(true)] {
+                assert!(!text.chars().any(|c| c != '\n' && is_obeyed(c)), "{text:?}");
+            }
         }
     }
 

@@ -13,7 +13,8 @@
 //! known, `message` and `help` where there is none. Of progress there are at most five a second, and one a second where nothing can be
 //! counted. Results never come this way: they go to stdout.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, lines};
+use crate::output::visible_json;
 use crate::terminal;
 use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -27,7 +28,8 @@ use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -80,6 +82,11 @@ pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| BetweenBars);
     if human {
         let set = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let words = format::debug_fn(|writer, field, value| match field.name() {
+            "message" => write!(writer, "{}", lines(format_args!("{value:?}"))),
+            name => write!(writer, "{name}={}", lines(format_args!("{value:?}"))),
+        });
+        let logs = logs.fmt_fields(words.delimited(" "));
         logs.with_ansi(io::stderr().is_terminal() && !set).without_time().with_target(false).init();
     } else {
         logs.event_format(JsonLines).init();
@@ -152,10 +159,12 @@ impl Bar {
         if let Some(shown) = SHOWN.get().filter(|shown| shown.progress && !quiet) {
             STEPS.fetch_add(usize::from(step), Ordering::SeqCst);
             let told = Arc::clone(&told);
-            teller = Some(std::thread::spawn(move || match shown.format {
+            let tell = move || match shown.format {
                 MessageFormat::Human => told.draw(&shown.bars),
                 MessageFormat::Json => told.tell(),
-            }));
+            };
+            // Without a thread nothing is told; the work goes on.
+            teller = std::thread::Builder::new().spawn(tell).ok();
         }
         Bar { told, teller: Mutex::new(teller) }
     }
@@ -298,7 +307,7 @@ fn hundredths(time: Duration) -> f64 {
 
 /// A line to stderr. A reader that went away misses it.
 fn tell(event: &Value) {
-    let _ = writeln!(io::stderr().lock(), "{event}");
+    let _ = writeln!(io::stderr().lock(), "{}", visible_json(&event.to_string()));
 }
 
 /// What is locked here is a plain value, and whole even if its holder panicked.
@@ -338,7 +347,8 @@ where
         let mut message = Message(String::new());
         event.record(&mut message);
         let level = event.metadata().level().as_str().to_lowercase();
-        writeln!(writer, "{}", json!({"event": "log", "level": level, "message": message.0}))
+        let event = json!({"event": "log", "level": level, "message": message.0});
+        writeln!(writer, "{}", visible_json(&event.to_string()))
     }
 }
 

@@ -216,6 +216,8 @@ pub enum Kind {
     Text,
     /// A number, or one with its unit.
     Measure,
+    /// A number with its unit.
+    Rate,
 }
 
 impl Kind {
@@ -241,10 +243,11 @@ impl Kind {
             TypeId::of::<Size>(),
             TypeId::of::<Bytes>(),
             TypeId::of::<Seconds>(),
-            TypeId::of::<BytesPerSecond>(),
             TypeId::of::<Image>(),
         ]) {
             Kind::Measure
+        } else if is(&[TypeId::of::<BytesPerSecond>()]) {
+            Kind::Rate
         } else {
             Kind::Text
         }
@@ -264,6 +267,7 @@ impl Kind {
             Kind::Choice(names) => format!("one of \"{}\"", names.join("\", \"")),
             Kind::Text => "a text in quotes".to_owned(),
             Kind::Measure => "a text in quotes, or a number".to_owned(),
+            Kind::Rate => "a number with its unit in quotes, such as \"12GB/s\"".to_owned(),
         }
     }
 
@@ -275,7 +279,9 @@ impl Kind {
                 Some(number.to_string())
             }
             (Kind::Number | Kind::Measure, toml::Value::Float(number)) => Some(number.to_string()),
-            (Kind::Choice(_) | Kind::Text | Kind::Measure, toml::Value::String(text)) => Some(text.clone()),
+            (Kind::Choice(_) | Kind::Text | Kind::Measure | Kind::Rate, toml::Value::String(text)) => {
+                Some(text.clone())
+            }
             _ => None,
         }
     }
@@ -532,7 +538,7 @@ fn can_be_below_zero(arg: Arg, line: &[OsString]) -> Arg {
         word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
     };
     let is_given = || line.windows(2).any(|two| *two[0] == *flag && is_below_zero(&two[1]));
-    let is_quantity = matches!(Kind::of(&arg), Kind::Whole | Kind::Number | Kind::Measure);
+    let is_quantity = matches!(Kind::of(&arg), Kind::Whole | Kind::Number | Kind::Measure | Kind::Rate);
     if is_quantity && arg.get_action().takes_values() && is_given() {
         arg.allow_hyphen_values(true)
     } else {

@@ -2,6 +2,7 @@
 //!
 //! Nothing else is ever written there, and `--fresh` removes nothing else.
 
+use crate::checksums;
 use crate::failure::Failure;
 use crate::files;
 use plimsoll_ir::config::Config;
@@ -17,6 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// No header of a journal is longer.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
+
+/// So much of a file shows who wrote it.
+const START_BYTES: u64 = 1 << 14;
 
 /// The folder, which exists and can be written to.
 #[derive(Clone, Debug)]
@@ -48,8 +52,37 @@ impl Study {
         let mut line = String::new();
         let journal = fs::File::open(self.journal()).ok()?;
         BufReader::new(journal.take(HEADER_BYTES_MAX)).read_line(&mut line).ok()?;
-        let header: Header = serde_json::from_str(&line).ok()?;
-        Some(header.budget_bytes)
+        Header::of_line(&line).map(|header| header.budget_bytes)
+    }
+
+    /// Makes sure that of these files none is somebody else's, which would be written over or removed.
+    pub fn are_ours(&self, files: &[PathBuf]) -> Result<(), Failure> {
+        match files.iter().find(|file| !self.wrote(file)) {
+            None => Ok(()),
+            Some(foreign) => Err(Failure::usage(format_args!(
+                "{} was not written by Plimsoll, and would be lost",
+                foreign.display()
+            ))
+            .help("move it elsewhere, or choose another folder with --study DIR")),
+        }
+    }
+
+    /// Whether a file is none, or empty, or begins as what Plimsoll writes under its name does.
+    fn wrote(&self, file: &Path) -> bool {
+        let mut start = Vec::new();
+        let Ok(open) = fs::File::open(file) else { return true };
+        if checksums::is_listed(file) || open.take(START_BYTES).read_to_end(&mut start).is_err() {
+            return true;
+        }
+        let marks: &[&str] = match () {
+            () if *file == self.tried() => &["\"made_for\":"],
+            () if *file == self.model() => &["\"layers\":", "\"curves\":"],
+            // What somebody else exported is no other than what we keep of it.
+            () if *file == self.architecture() => &[""],
+            () => &["plimsoll", "Plimsoll"],
+        };
+        let start = String::from_utf8_lossy(&start);
+        start.is_empty() || marks.iter().any(|mark| start.contains(mark))
     }
 
     /// Removes these files of the study, where they are.
@@ -62,7 +95,12 @@ impl Study {
                 _ => {}
             }
         }
-        Ok(())
+        checksums::forget(&self.folder, files)
+    }
+
+    /// Writes files of the study, each in one step and in this order, with their checksums.
+    pub fn put(&self, files: &[(PathBuf, Vec<u8>)]) -> Result<(), Failure> {
+        checksums::write(&self.folder, files)
     }
 
     /// Makes sure that no training stands on the choice that is about to be replaced.
@@ -140,8 +178,14 @@ impl Study {
 
     /// A document of the study; where it cannot be read, what to do.
     pub fn document<D: Document>(&self, path: &Path) -> Result<D, Failure> {
-        let text = fs::read_to_string(path).map_err(|error| Failure::file(path, "read", &error))?;
-        D::from_json(&text).map_err(|fault| {
+        let bytes = checksums::read(path).map_err(|failure| match &failure.help {
+            Some(help) if checksums::is_listed(path) => {
+                let help = format!("{help}; or {}", self.tune_again());
+                failure.help(help)
+            }
+            _ => failure,
+        })?;
+        D::from_json(&String::from_utf8_lossy(&bytes)).map_err(|fault| {
             let failure = Failure::document(path, &fault);
             match fault {
                 Fault::OtherKind { .. } => failure.help(format_args!(
@@ -260,26 +304,26 @@ impl Study {
         self.files().iter().try_for_each(|file| files::not_the_same(file, output))
     }
 
-    /// Keeps other runs from training in it until what is given is dropped. What a run that was killed while it saved left half
-    /// written is removed.
-    pub fn lock(&self) -> Result<Option<fs::File>, Failure> {
-        let Ok(folder) = fs::File::open(&self.folder) else { return Ok(None) };
+    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed while
+    /// it saved left half written is removed.
+    pub fn lock(&self) -> Result<Held, Failure> {
+        let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
         match folder.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                let message = format!("another run trains in {}", self.folder.display());
-                Err(Failure::usage(message).help("wait for its end, or train what another folder holds"))
+                let message = format!("another run measures, tunes or trains in {}", self.folder.display());
+                Err(Failure::usage(message).help("wait for its end, or take another folder"))
             }
             // Not every file system knows locks.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!("{} cannot be locked: {error}", self.folder.display());
-                Ok(None)
+                Ok(Held(None))
             }
             Ok(()) => {
                 for part in Checkpoint::unfinished(&self.checkpoint()) {
                     tracing::debug!("removing {}, which was never finished", part.display());
                     self.forget(&[part])?;
                 }
-                Ok(Some(folder))
+                Ok(Held(Some(folder)))
             }
         }
     }
@@ -289,6 +333,11 @@ impl Study {
         &self.folder
     }
 }
+
+/// A study that no other run works in; none keeps others away where the file system knows no locks.
+#[derive(Debug)]
+#[must_use = "the study is free again as soon as this is dropped"]
+pub struct Held(#[allow(dead_code, reason = "an open file holds its lock")] Option<fs::File>);
 
 /// The name of a file.
 pub(crate) fn name(path: &Path) -> String {
@@ -316,9 +365,10 @@ mod tests {
         for name in others.into_iter().chain([dead]) {
             fs::write(folder.path().join(name), "half").expect("a file");
         }
-        let Some(_held) = study.lock().expect("nobody trains there") else {
+        let held = study.lock().expect("nobody trains there");
+        if held.0.is_none() {
             return println!("skipped: this file system knows no locks");
-        };
+        }
         assert!(!folder.path().join(dead).exists());
         assert!(others.iter().all(|name| folder.path().join(name).exists()));
         fs::write(folder.path().join(dead), "half").expect("a file");

@@ -54,6 +54,9 @@ const GPU_STEP: u64 = 256 << 20;
 /// Characters of a text, where neither the network nor `--image` says.
 const USUAL_LENGTH: u32 = 128;
 
+/// A paced link below this draws a warning: no device has such a one, and a missing prefix of a unit looks like it.
+const SLOW: BytesPerSecond = BytesPerSecond(1e6);
+
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
 
@@ -114,7 +117,10 @@ impl Setup {
             DeviceChoice::Cpu if args.kernels.given().is_some() => {
                 Err(only(args.kernels.given().unwrap_or_default(), "cuda"))
             }
-            DeviceChoice::Cpu => Ok(Setup::cpu(args.threads, link, &args.host)),
+            DeviceChoice::Cpu => {
+                args.threads.map_or(Ok(()), as_many_cores)?;
+                Ok(Setup::cpu(args.threads, link, &args.host))
+            }
             DeviceChoice::Cuda(_) if args.threads.is_some() => Err(only("--threads", "cpu")),
             DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
             DeviceChoice::Cuda(_) | DeviceChoice::Modelled(_) if half => Err(only("--duplex half", "cpu")),
@@ -151,7 +157,9 @@ impl Setup {
     /// The processor with so many threads, by default all cores but one.
     pub fn cpu(threads: Option<u32>, link: Option<Link>, host: &HostPlace) -> Setup {
         let (threads, host) = (threads.unwrap_or_else(default_threads), host_memory(host));
-        Setup::Cpu(CpuOptions { threads, link, host, ..CpuOptions::default() })
+        link.and_then(slow).inspect(|words| tracing::warn!("{words}"));
+        let hurry = interrupt::hurry();
+        Setup::Cpu(CpuOptions { threads, link, hurry, host, ..CpuOptions::default() })
     }
 
     /// A GPU, with or without graphs; what is offloaded goes to pinned memory, and no file can be pinned.
@@ -234,10 +242,36 @@ fn host_memory(place: &HostPlace) -> HostMemory {
     }
 }
 
+/// The cores that this process may use.
+pub fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores).unwrap_or(u32::MAX)
+}
+
 /// All cores but one, which is left to the two transfer streams.
 fn default_threads() -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    u32::try_from(cores.saturating_sub(1)).unwrap_or(u32::MAX).max(1)
+    cores().saturating_sub(1).max(1)
+}
+
+/// Makes sure that this machine has a core for each of so many threads.
+pub fn as_many_cores(threads: u32) -> Result<(), Failure> {
+    let cores = cores();
+    if threads <= cores {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!(
+        "--threads {threads} is more than the {cores} cores that this process may use"
+    ))
+    .help(format_args!("give at most {cores}, or leave --threads out")))
+}
+
+/// What to say of a paced link on which training takes hours for what others do in a second.
+fn slow(link: Link) -> Option<String> {
+    let rate = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
+    let rate = BytesPerSecond(rate);
+    (rate.0 < SLOW.0).then(|| {
+        format!("the link is paced to {rate}: a tensor of 1 MiB takes {} each way", Bytes(1 << 20) / rate)
+    })
 }
 
 /// A network, its data and a device.
@@ -714,6 +748,7 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Mismatch { .. }
             | RuntimeError::Data { .. }
             | RuntimeError::Checkpoint { .. }
+            | RuntimeError::Overflowed { .. }
             | RuntimeError::Diverged { .. } => Exit::Usage,
         };
         let free = match &error {
@@ -722,11 +757,7 @@ impl From<RuntimeError> for Failure {
             }
             _ => None,
         };
-        let diverged = matches!(error, RuntimeError::Diverged { .. });
         let failure = Failure::new(exit, error);
-        if diverged {
-            return failure.help("lower --base-rate, which is the rate at --base-batch");
-        }
         match free.map(unbudgeted) {
             Some(Bytes::ZERO) => failure.help("end what else is on the GPU; `plimsoll doctor` shows it"),
             Some(fits) => failure.help(format!(

@@ -10,7 +10,7 @@ use crate::files;
 use crate::interrupt;
 use crate::kept::Kept;
 use crate::progress;
-use crate::study::Study;
+use crate::study::{Held, Study};
 use crate::task::{Task, median};
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
@@ -75,6 +75,8 @@ pub struct Manner {
     pub fresh: bool,
     /// Two more iterations are run at the end, and the second is timed command by command; they change nothing that is kept.
     pub timed: bool,
+    /// It has chosen the learning rate, too, and can choose another.
+    pub tunes: bool,
     /// No progress is shown.
     pub quiet: bool,
 }
@@ -88,6 +90,7 @@ fn set_up(
     study: &Study,
 ) -> Result<(Trainer, u64), Failure> {
     let program = task.program(config.batch, Mode::Train)?;
+    within_budget(&program, config, schedule, study)?;
     let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes)?;
     let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
     let (executor, mut loaded) = match args.save_every {
@@ -114,6 +117,25 @@ fn set_up(
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
     Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
+}
+
+/// Makes sure that a schedule keeps the budget of its config, whatever budget it says itself.
+fn within_budget(
+    program: &Program,
+    config: &Config,
+    schedule: &Schedule,
+    study: &Study,
+) -> Result<(), Failure> {
+    let takes = Bytes(program.trace.resident_bytes.0.saturating_add(schedule.pool_bytes.0));
+    if takes <= config.budget_bytes {
+        return Ok(());
+    }
+    let (name, budget) = (&config.schedule, config.budget_bytes);
+    let message = format!("{name} takes {takes}, more than the {budget} that its config allows");
+    Err(Failure::new(Exit::Verification, message).help(format_args!(
+        "put the schedule back that was chosen with the config, or {}",
+        study.tune_again()
+    )))
 }
 
 /// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out where the
@@ -147,41 +169,37 @@ fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<String> {
     })
 }
 
-/// Trains, or goes on from the study's checkpoint where there is one, and tests at the end.
+/// Trains, or goes on from the study's checkpoint where there is one, and tests at the end. No other run works in the study.
 pub fn train(
     task: &Task,
     config: &Config,
     schedule: &Schedule,
     args: &TrainArgs,
     study: &Study,
+    _alone: &Held,
     manner: Manner,
 ) -> Result<Trained, Failure> {
-    let Manner { fresh, timed, quiet } = manner;
-    let _alone = study.lock()?;
+    let Manner { fresh, timed, tunes, quiet } = manner;
     let loading = progress::spinner("load", quiet);
     let (mut trainer, per_epoch) = set_up(task, config, schedule, args, study)?;
     drop(loading);
     let checkpoint = &study.checkpoint();
-    if fresh {
-        study.forget(std::slice::from_ref(checkpoint))?;
-    }
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
-    if checkpoint.exists() {
-        resume(&mut trainer, checkpoint)?;
-        tracing::info!("going on from iteration {} of {total}", trainer.step());
-    }
+    begin(&mut trainer, study, total, fresh)?;
     let resumed_at = trainer.step();
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
     let mut seen = Seen::default();
     let mut kept = Kept::new(checkpoint, resumed_at, total, fresh, args.save_every);
+    kept.lower_rate = lower_rate(config, study, tunes);
     let (mut doubts, mut looked) = (Doubts::default(), None::<Instant>);
     let bar = progress::bar("train", total, quiet);
     while trainer.step() < total {
         let epoch = trainer.step() / per_epoch;
         let reached = Cell::new(trainer.step());
         let mut observe = |observation: &Observation| {
-            seen.take(observation);
+            // An iteration that Ctrl-C hurried shows nothing of others.
+            seen.take(observation, !interrupt::pressed());
             reached.set(observation.step + 1);
             bar.set_position(observation.step + 1);
         };
@@ -218,15 +236,10 @@ pub fn train(
     // A disk that is full by now takes neither the test nor its result along.
     let written = kept.write(&mut trainer);
     bar.finish_and_clear();
-    let testing = progress::spinner("test", quiet);
-    let test = trainer.evaluate(&*task.data.test).map_err(|error| kept.failure(error, &mut trainer))?;
-    drop(testing);
-    let (iterations, mut timeline) = (trainer.step(), None);
-    for _ in 0..if timed { 2 } else { 0 } {
-        let timed = trainer.train_timed(&*task.data.train);
-        timeline = Some(timed.map_err(|error| kept.failure(error, &mut trainer))?);
-    }
+    let iterations = trainer.step();
+    let test = test(task, &mut trainer, &mut kept, timed, quiet);
     written?;
+    let (test, timeline) = test?;
     if seen.waited > TOLD * seen.by_the_clock {
         let share = seen.waited / seen.by_the_clock * 100.0;
         tracing::warn!(
@@ -245,11 +258,76 @@ pub fn train(
     })
 }
 
+/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can be kept.
+fn begin(trainer: &mut Trainer, study: &Study, total: u64, fresh: bool) -> Result<(), Failure> {
+    let checkpoint = &study.checkpoint();
+    if checkpoint.exists() && !fresh {
+        resume(trainer, checkpoint)?;
+        tracing::info!("going on from iteration {} of {total}", trainer.step());
+    }
+    if trainer.step() < total {
+        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(|error| {
+            Failure::from(error).help("nothing was trained: the training's state could not be kept")
+        })?;
+    }
+    if fresh {
+        study.forget(std::slice::from_ref(checkpoint))?;
+    }
+    Ok(())
+}
+
+/// Tests a network that is trained; then, where that was asked for, runs two more iterations and gives the second's timeline.
+fn test(
+    task: &Task,
+    trainer: &mut Trainer,
+    kept: &mut Kept<'_>,
+    timed: bool,
+    quiet: bool,
+) -> Result<(Evaluation, Option<Timeline>), Failure> {
+    let testing = progress::spinner("test", quiet);
+    let (test, done) = (trainer.evaluate_until(&*task.data.test, &interrupt::pressed), trainer.step());
+    let test = test.map_err(|error| kept.failure(error, trainer))?;
+    drop(testing);
+    let mut timeline = None;
+    for _ in 0..if timed { 2 } else { 0 } {
+        let timed = trainer.train_timed(&*task.data.train);
+        timeline = Some(timed.map_err(|error| kept.failure(error, trainer))?);
+    }
+    // Iterations that were hurried show nothing of others.
+    test.filter(|_| !timed || !interrupt::pressed()).map(|test| (test, timeline)).ok_or_else(|| {
+        let message = format!("stopped after all {done} iterations, before everything was tested and timed");
+        Failure::new(Exit::Interrupted, message).help(kept.again())
+    })
+}
+
+/// What to do where a training diverges: it has to begin anew, with a lower rate.
+fn lower_rate(config: &Config, study: &Study, tunes: bool) -> String {
+    let rate = &config.learning_rate;
+    // A tenth, to three digits.
+    let tenth: f64 = format!("{:.2e}", rate.base_rate / 10.0).parse().expect("it is a number");
+    let lower = format!("--base-rate {tenth}, where it was {}", rate.base_rate);
+    let folder = study.folder().display();
+    match tunes {
+        true => format!("start anew with a lower rate: the same command with --fresh and such as {lower}"),
+        false => format!(
+            "start anew with a lower rate: tune into another folder with `plimsoll tune --study DIR`, its other options and \
+             such as {lower}; or change learning_rate.rate in a config of your own beside that of {folder}, and run that \
+             with --fresh"
+        ),
+    }
+}
+
 /// Goes on from a checkpoint.
 fn resume(trainer: &mut Trainer, checkpoint: &Path) -> Result<(), Failure> {
     let saved = Checkpoint::load(checkpoint).map_err(|error| {
         Failure::from(error).help("put the file back as it was, or start anew with --fresh")
     })?;
+    if !saved.has_checksum() {
+        tracing::warn!(
+            "{} is from an older version and has no checksum: whether it is damaged is not known",
+            checkpoint.display()
+        );
+    }
     trainer.resume(&saved, checkpoint).map_err(|error| match Failure::from(error) {
         // The file is as good as before.
         failure if failure.exit == Exit::Device => failure,
@@ -271,8 +349,11 @@ struct Seen {
 }
 
 impl Seen {
-    fn take(&mut self, observation: &Observation) {
+    fn take(&mut self, observation: &Observation, timed: bool) {
         self.losses.push((observation.loss, observation.accuracy));
+        if !timed {
+            return;
+        }
         self.seconds.push(alone(observation.seconds, observation.waited));
         self.waited += observation.waited.0;
         self.by_the_clock += observation.seconds.0;
@@ -298,6 +379,21 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_diverged_begins_anew_with_a_lower_rate_in_the_way_of_its_command() {
+        let text = include_str!("../tests/data/chosen.config.json");
+        let config = <Config as plimsoll_ir::Document>::from_json(text).expect("a config");
+        let (study, _) = Study::of_config(Path::new("digits/chosen.config.json"));
+        let of_auto = lower_rate(&config, &study, true);
+        assert!(of_auto.contains("the same command with --fresh and such as --base-rate 0.005"), "{of_auto}");
+        let of_run = lower_rate(&config, &study, false);
+        for part in
+            ["`plimsoll tune --study DIR`", "--base-rate 0.005, where it was 0.05", "beside that of digits"]
+        {
+            assert!(of_run.contains(part), "{part} in: {of_run}");
+        }
+    }
 
     #[test]
     fn a_copy_that_takes_more_than_a_hundredth_of_an_iteration_is_told() {

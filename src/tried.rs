@@ -1,12 +1,13 @@
 //! The plans of a search for the batch size, noted as they are made: a search that is interrupted goes on from them.
 //!
 //! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budgets, the version
-//! of the planner. A line that was written for anything else, that was cut off, or whose schedule does not pass the check counts
-//! for nothing. When the search is over, its results are in the study and the file goes.
+//! of the planner. A line that was written for anything else, that was cut off or damaged, or whose schedule does not pass the check
+//! counts for nothing. When the search is over, its results are in the study and the file goes.
 
 use crate::failure::Failure;
 use crate::verbs::doctor::version;
 use plimsoll_ir::check::check;
+use plimsoll_ir::checksum::{entry_of, line_of};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
@@ -42,12 +43,14 @@ impl Tried {
         let mut hasher = DefaultHasher::new();
         (profile.to_json(), budgets, version()).hash(&mut hasher);
         let made_for = format!("{:016x}", hasher.finish());
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
+        let text = match fs::read(path) {
+            // A line that is no text any more counts for nothing, as any other that was damaged.
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             Err(error) => return Err(Failure::file(path, "read", &error)),
         };
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let entries = text.lines().filter_map(|line| entry_of(line.as_bytes()).ok());
+        let lines = entries.filter_map(|entry| serde_json::from_slice::<Line>(entry).ok());
         let known: BTreeMap<u64, Line> =
             lines.filter(|line| line.made_for == made_for).map(|line| (line.batch, line)).collect();
         let tried = Tried { path: path.to_owned(), made_for, known };
@@ -83,7 +86,7 @@ impl Tried {
         let made_for = self.made_for.clone();
         let line = Line { made_for, batch, planning_seconds: planning, schedule: schedule.cloned() };
         let text = serde_json::to_string(&line).expect("a schedule has finite numbers and string keys");
-        self.append(&(text + "\n"))
+        self.append(&line_of(&text))
     }
 
     /// The search is over.

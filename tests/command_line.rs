@@ -522,7 +522,7 @@ fn hints_of_run_name_what_run_has() {
         ("--data digits", "name the --data that it was tuned for, or tune again"),
         ("--data text", "texts are for networks such as lstm"),
         ("--device cuda", "tune again with that --device"),
-        ("--data synthetic", "train what another folder holds"),
+        ("--data synthetic", "or take another folder"),
         ("--data synthetic --trace-out no/x.json", "the folder must exist"),
     ] {
         let output = plimsoll(folder, &format!("run study {options}"));
@@ -559,8 +559,10 @@ fn a_study_without_a_whole_choice_is_told_alike_by_all_that_need_one() {
     alike(&["chosen.schedule.json is missing", again]);
     check(folder, &format!("auto {task}"), 2, &["chosen.schedule.json is missing", again]);
     fs::write(folder.join("study/chosen.config.json"), &config[..300]).expect("a file");
+    alike(&["chosen.config.json is damaged", again]);
+    check(folder, &format!("auto {task}"), 2, &["chosen.config.json is damaged", again]);
+    fs::remove_file(folder.join("study/checksums.txt")).expect("it is there");
     alike(&["chosen.config.json", "cut short", again]);
-    check(folder, &format!("auto {task}"), 2, &["chosen.config.json", "cut short", again]);
     check(folder, &format!("tune {task}"), 0, &["study` shows all of it"]);
     let other =
         "holds the choice for another learning rate: AccUDNN eq. (9), c = 0.625, from 0.05 at batch 32 there";

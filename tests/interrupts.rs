@@ -81,7 +81,7 @@ fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) 
     refused(&["run", ".", "--fresh", "--data", "synthetic:5"], "fewer than the batch");
     let other = std::fs::File::open(study).expect("a folder");
     other.lock().expect("nobody trains in it");
-    refused(&["run", ".", "--fresh"], "another run trains in");
+    refused(&["run", ".", "--fresh"], "another run measures, tunes or trains in");
     drop(other);
     let events = std::fs::read_to_string(out).expect("the events");
     let events: serde_json::Value = serde_json::from_str(&events).expect("JSON");

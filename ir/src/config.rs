@@ -120,6 +120,14 @@ pub struct Figures {
     pub peak_bytes: Bytes,
 }
 
+/// What is wrong with a rate that is none.
+const NO_RATE: &str = "a learning rate is above 0, and f32 holds it: from 1.2e-38 to 3.4e38";
+
+/// Whether training, which computes in f32, can have this learning rate.
+pub fn is_rate(rate: f64) -> bool {
+    (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&rate)
+}
+
 impl Document for Config {
     const KIND: &'static str = "config/1";
 
@@ -129,14 +137,14 @@ impl Document for Config {
         if self.batch == 0 || self.learning_rate.base_batch == 0 {
             return fault("batch", "a batch has at least 1 sample");
         }
-        if !(self.learning_rate.rate.is_finite() && self.learning_rate.rate > 0.0) {
-            return fault("learning_rate.rate", "a learning rate is above 0");
+        if !is_rate(self.learning_rate.rate) {
+            return fault("learning_rate.rate", NO_RATE);
         }
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return fault("threads", "there are 1 to 1024 compute threads");
         }
-        if !(self.learning_rate.base_rate.is_finite() && self.learning_rate.base_rate > 0.0) {
-            return fault("learning_rate.base_rate", "a learning rate is above 0");
+        if !is_rate(self.learning_rate.base_rate) {
+            return fault("learning_rate.base_rate", NO_RATE);
         }
         self.link.validate("link")?;
         if let Some(paced) = &self.paced {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod checksum;
 pub mod config;
 pub mod document;
 pub mod health;

@@ -80,8 +80,9 @@ impl Link {
             ("prefetch_bytes_per_second", self.prefetch_bytes_per_second.0),
         ];
         for (key, rate) in rates {
-            if !(rate.is_finite() && rate > 0.0) {
-                return fault(key, format!("a rate is above zero, not {rate}"));
+            if !BytesPerSecond(rate).is_sound() {
+                let least = BytesPerSecond::LEAST.0;
+                return fault(key, format!("a rate is at least {least:e} bytes per second, not {rate:?}"));
             }
         }
         let latency = self.latency_seconds.0;

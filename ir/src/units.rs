@@ -19,7 +19,7 @@ pub struct Bytes(pub u64);
 #[serde(transparent)]
 pub struct Seconds(pub f64);
 
-/// A rate in bytes per second; positive and finite once it was read from a document.
+/// A rate in bytes per second; at least [`BytesPerSecond::LEAST`] and finite once it was read from a document or a text.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BytesPerSecond(pub f64);
@@ -36,6 +36,16 @@ impl Bytes {
     /// The smallest multiple of `alignment` that is at least this.
     pub fn round_up(self, alignment: u64) -> Bytes {
         Bytes(self.0.div_ceil(alignment) * alignment)
+    }
+}
+
+impl BytesPerSecond {
+    /// At a lower rate the times of transfers could not be counted with.
+    pub const LEAST: BytesPerSecond = BytesPerSecond(1e-9);
+
+    /// Whether times can be counted with it.
+    pub fn is_sound(self) -> bool {
+        self.0.is_finite() && self >= BytesPerSecond::LEAST
     }
 }
 
@@ -164,8 +174,10 @@ impl fmt::Display for BytesPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = if self.0 >= 1e9 {
             format!("{} GB/s", short(self.0 / 1e9))
-        } else {
+        } else if self.0 >= 1e5 {
             format!("{} MB/s", short(self.0 / 1e6))
+        } else {
+            format!("{} B/s", short(self.0))
         };
         f.pad(&text)
     }
@@ -232,11 +244,13 @@ impl FromStr for BytesPerSecond {
     fn from_str(text: &str) -> Result<BytesPerSecond, ParseQuantityError> {
         let error = || ParseQuantityError {
             text: text.to_owned(),
-            wanted: "a rate above zero such as 12.2GB/s, 900MB/s or 12.2e9",
+            wanted: "a rate above zero with its unit, such as 12.2GB/s or 900MB/s",
         };
+        // `12` of what a user means in GB/s would be a link that moves 12 bytes a second.
         let (value, unit) = split(text).ok_or_else(error)?;
-        let rate = value * bytes_of_unit(unit.strip_suffix("/s").unwrap_or(unit)).ok_or_else(error)?;
-        if rate > 0.0 && rate.is_finite() { Ok(BytesPerSecond(rate)) } else { Err(error()) }
+        let unit = Some(unit.strip_suffix("/s").unwrap_or(unit)).filter(|unit| !unit.is_empty());
+        let rate = value * unit.and_then(bytes_of_unit).ok_or_else(error)?;
+        Some(BytesPerSecond(rate)).filter(|rate| rate.is_sound()).ok_or_else(error)
     }
 }
 
@@ -312,12 +326,19 @@ mod tests {
     #[test]
     fn rates_and_times_are_read_and_shown() {
         assert_eq!("12.2GB/s".parse(), Ok(BytesPerSecond(12.2e9)));
-        assert_eq!("12.2e9".parse(), Ok(BytesPerSecond(12.2e9)));
-        for bad in ["0", "-1GB/s", "NaN", "inf", "1GB/h"] {
+        assert_eq!("12B/s".parse(), Ok(BytesPerSecond(12.0)));
+        assert_eq!("12.2e9 B/s".parse(), Ok(BytesPerSecond(12.2e9)));
+        let tiny = format!("0.{}1B/s", "0".repeat(320));
+        for bad in [
+            "0", "0GB/s", "-1GB/s", "NaN", "inf", "1GB/h", "12", "12.2e9", "1e-320", "1e400B/s", &tiny,
+            "12/s",
+        ] {
             assert!(bad.parse::<BytesPerSecond>().is_err(), "{bad}");
         }
         assert_eq!("3ms".parse(), Ok(Seconds(3e-3)));
         assert_eq!(BytesPerSecond(12.2e9).to_string(), "12.2 GB/s");
+        assert_eq!(BytesPerSecond(900e3).to_string(), "0.9 MB/s");
+        assert_eq!(BytesPerSecond(12.0).to_string(), "12 B/s");
         assert_eq!(Seconds(0.01234).to_string(), "12.34 ms");
         assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
     }

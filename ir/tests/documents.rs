@@ -323,12 +323,12 @@ fn schedules_are_read_strictly() {
             (
                 "/link/offload_bytes_per_second",
                 Some(json!(0.0)),
-                "at link.offload_bytes_per_second: a rate is above zero, not 0",
+                "at link.offload_bytes_per_second: a rate is at least 1e-9 bytes per second, not 0.0",
             ),
             (
                 "/link/prefetch_bytes_per_second",
                 Some(json!(-1.0)),
-                "at link.prefetch_bytes_per_second: a rate is above zero, not -1",
+                "at link.prefetch_bytes_per_second: a rate is at least 1e-9 bytes per second, not -1.0",
             ),
             (
                 "/link/latency_seconds",

@@ -188,7 +188,8 @@ impl Bench for DeviceBench<'_, '_> {
             let size = size.min(largest.max(link::LEAST_BESIDE));
             samples.beside = beside(executor, size, self.link, self.overhead, &samples, watch)?;
         }
-        Ok(samples)
+        // Who stops it may have hurried the last of them.
+        if (watch.stop)() { Err(ProfileError::Interrupted) } else { Ok(samples) }
     }
 
     fn warm_up(&mut self, position: usize, way: Option<u32>) -> Result<Option<Health>, ProfileError> {

@@ -3,12 +3,13 @@
 //! The first line is the [`Header`]: what is measured, on what, within what. A second run with the same header goes on; one
 //! with another header is refused, because samples of two machines or two networks must not meet in one fit. A last
 //! line that was cut short (by a crash or a full disk) is dropped; any other line that cannot be read is an error, since something else
-//! wrote it. The file is locked while a run has it open.
+//! wrote it, and so is one that does not match its checksum. The file is locked while a run has it open.
 //!
 //! What it deliberately does not do: compress, or ever rewrite what stands in it.
 
 use crate::ProfileRequest;
 use crate::error::ProfileError;
+use plimsoll_ir::checksum::{entry_of, line_of};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
@@ -83,6 +84,11 @@ impl Header {
             batches: request.batches.clone(),
             unix_seconds: machine.unix_seconds,
         }
+    }
+
+    /// Reads a journal's first line; none where it is no header, or damaged.
+    pub fn of_line(line: &str) -> Option<Header> {
+        serde_json::from_slice(entry_of(line.as_bytes()).ok()?).ok()
     }
 
     /// A name of the measurement: others have another, but for the one in 2^64 that has not.
@@ -193,10 +199,16 @@ impl Journal {
                      afresh with --fresh"
                 ),
             };
+            let entry = entry_of(line).map_err(|mismatch| ProfileError::Journal {
+                path: self.path.clone(),
+                why: format!(
+                    "line {number} is damaged: {mismatch}; put the file back as it was, or measure anew with --fresh"
+                ),
+            })?;
             if header.is_none() {
-                header = Some(serde_json::from_slice(line).map_err(foreign)?);
+                header = Some(serde_json::from_slice(entry).map_err(foreign)?);
             } else {
-                entries.push(serde_json::from_slice(line).map_err(foreign)?);
+                entries.push(serde_json::from_slice(entry).map_err(foreign)?);
             }
         }
         Ok((header, entries, whole as u64))
@@ -214,10 +226,9 @@ impl Journal {
                 "cannot write to it ({error}); make room or choose another folder, then run again: it goes on from there"
             ),
         };
-        let mut line =
-            serde_json::to_vec(value).expect("what is measured has string keys and finite numbers");
-        line.push(b'\n');
-        self.file.write_all(&line).map_err(fault)?;
+        let entry =
+            serde_json::to_string(value).expect("what is measured has string keys and finite numbers");
+        self.file.write_all(line_of(&entry).as_bytes()).map_err(fault)?;
         self.file.sync_data().map_err(fault)
     }
 }

@@ -115,7 +115,8 @@ impl Default for Effort {
 
 /// What the caller says and hears while it lasts.
 pub struct Watch<'a> {
-    /// True ends the measurement after the running iteration; everything measured is in the journal.
+    /// True ends the measurement after the running iteration, which does not count: who stops it may have hurried it. Everything
+    /// measured before is in the journal.
     pub stop: &'a dyn Fn() -> bool,
     /// Told after every iteration.
     pub progress: &'a mut dyn FnMut(Progress),

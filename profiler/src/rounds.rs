@@ -272,6 +272,8 @@ fn turn(
             continue;
         }
         let sample = match pair(bench, position) {
+            // Who stops it may have hurried it.
+            Ok(_) if (watch.stop)() => return (samples, Err(ProfileError::Interrupted)),
             Ok(sample) => sample,
             Err(error) => return (samples, Err(error)),
         };
@@ -345,6 +347,7 @@ fn iterate_in_way(
     for _ in 0..times {
         go_on()?;
         let sample = bench.iterate(position, Some(number))?;
+        go_on()?;
         match samples {
             None => *samples = Some(sample),
             Some(all) => extend(all, sample).expect("one program has the same ops in every iteration"),

@@ -205,8 +205,8 @@ fn batch_sizes_take_turns_and_every_other_round_goes_backwards() {
 #[test]
 fn an_interrupted_measurement_goes_on_and_loses_nothing() {
     let whole = run(&request(&folder()), &mut fake(), usize::MAX).expect("measured");
-    // Two rounds: what is asked before a warm-up, before each iteration until they are steady, and before each pair.
-    for stop_after in 0..3 * (1 + 4 + 3) + 3 * (1 + 2 + 3) - 1 {
+    // Two rounds: what is asked before a warm-up, before each iteration until they are steady, before each pair and after it.
+    for stop_after in 0..3 * (1 + 4 + 6) + 3 * (1 + 2 + 6) - 1 {
         let folder = folder();
         let request = request(&folder);
         let (mut first, mut second) = (fake(), fake());
@@ -249,10 +249,42 @@ fn a_line_cut_short_is_dropped_and_a_foreign_line_is_refused() {
         matches!(&refused, Err(ProfileError::Journal { why, .. }) if why.contains("line 4")),
         "{refused:?}"
     );
+    // As an older version wrote it, without checksums.
+    let old: String = text.lines().map(|line| unsummed(line) + "\n").collect();
+    std::fs::write(&request.journal, &old).expect("written");
+    assert_eq!(run(&request, &mut fake(), 0).expect("complete"), whole);
+    std::fs::write(&request.journal, old.replacen("{\"round", "{\"sound", 1)).expect("written");
+    let refused = run(&request, &mut fake(), usize::MAX);
+    assert!(
+        matches!(&refused, Err(ProfileError::Journal { why, .. }) if why.contains("line 4 is no line")),
+        "{refused:?}"
+    );
     std::fs::write(&request.journal, "Dear diary,\n").expect("written");
     assert!(matches!(run(&request, &mut fake(), usize::MAX), Err(ProfileError::Journal { .. })));
     let fresh = ProfileRequest { fresh: true, ..request };
     assert_eq!(run(&fresh, &mut fake(), usize::MAX).expect("measured").batches, whole.batches);
+}
+
+/// A line without its checksum.
+fn unsummed(line: &str) -> String {
+    let entry = plimsoll_ir::checksum::entry_of(line.as_bytes()).expect("it is whole");
+    String::from_utf8(entry.to_vec()).expect("text")
+}
+
+/// Whatever bit of a complete journal flips, in any but its last byte: it is refused, with the file and what to do.
+#[test]
+fn no_flipped_bit_of_a_journal_is_taken_for_measured() {
+    let folder = folder();
+    let request = request(&folder);
+    run(&request, &mut fake(), usize::MAX).expect("measured");
+    let text = std::fs::read(&request.journal).expect("a journal");
+    for bit in 0..8 * (text.len() - 1) {
+        let mut damaged = text.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&request.journal, damaged).expect("written");
+        let error = run(&request, &mut fake(), 0).expect_err("it is damaged").to_string();
+        assert!(error.contains("profile.journal.jsonl") && error.contains("--fresh"), "bit {bit}: {error}");
+    }
 }
 
 #[track_caller]

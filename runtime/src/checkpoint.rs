@@ -2,11 +2,17 @@
 //!
 //! Parameters are saved as `parameter/<name>`, their momentum as `momentum/<name>`, running statistics as
 //! `state/<name>`; what else there is to know (step, place in the epoch, the training plan) is JSON under the
-//! metadata key `plimsoll`. A file is written beside its place and then moved there, so that an interruption leaves
-//! the old one or the new one, whole.
+//! metadata key `plimsoll`, behind the checksum of all of that and a space. A file is written beside its place and
+//! then moved there, so that an interruption leaves the old one or the new one, whole.
+//!
+//! A file of `checkpoint/1`, from before there were checksums, is read, too. No file holds a number that is not finite: such a
+//! state cannot be trained any further, and would replace one that can.
 
+use crate::cpu::allocate_blocks;
 use crate::error::RuntimeError;
 use crate::trainer::TrainingPlan;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::checksum::{Checksum, Summing};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -17,7 +23,13 @@ use std::path::{Path, PathBuf};
 
 /// The metadata key, and what the value says it is.
 const KEY: &str = "plimsoll";
-const KIND: &str = "checkpoint/1";
+const KIND: &str = "checkpoint/2";
+
+/// The kind of a file that has no checksum.
+const UNSUMMED: &str = "checkpoint/1";
+
+/// More than a file holds besides its numbers: names, shapes and the training plan.
+const OVERHEAD: Bytes = Bytes(1 << 20);
 
 /// The state of a training run between two iterations.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +44,7 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// `checkpoint/1`.
+    /// `checkpoint/2`, or `checkpoint/1`.
     pub(crate) kind: String,
     /// Iterations done.
     pub step: u64,
@@ -86,23 +98,74 @@ impl Progress {
     }
 }
 
+impl SavedRegion {
+    /// Whether every number in it is one.
+    fn is_finite(&self) -> bool {
+        numbers(&self.data).all(f32::is_finite)
+    }
+}
+
+/// The f32 of some bytes.
+fn numbers(data: &[u8]) -> impl Iterator<Item = f32> {
+    data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
 impl Checkpoint {
-    /// Writes it to a file, whole or not at all.
+    /// Writes it to a file, whole or not at all; not where it holds a number that is not finite.
     pub fn save(&self, path: &Path) -> Result<(), RuntimeError> {
         let fault = |why: String| RuntimeError::Checkpoint { path: path.to_owned(), why };
+        if let Some(region) = self.regions.iter().find(|region| !region.is_finite()) {
+            let (step, region) = (self.progress.step, region.name.clone());
+            return Err(RuntimeError::Overflowed { step, region });
+        }
         let views = self.regions.iter().map(|r| {
             let view = TensorView::new(Dtype::F32, r.shape.clone(), &r.data);
             (&r.name, view.expect("a region has the bytes of its shape"))
         });
-        let progress =
-            serde_json::to_string(&self.progress).expect("progress has string keys and finite numbers");
-        let metadata = HashMap::from([(KEY.to_owned(), progress)]);
+        let progress = Progress { kind: KIND.to_owned(), ..self.progress.clone() };
+        let progress = serde_json::to_string(&progress).expect("progress has string keys and finite numbers");
+        let summed = format!("{} {progress}", self.checksum(&progress));
+        let metadata = HashMap::from([(KEY.to_owned(), summed)]);
         let bytes = serialize(views, Some(metadata)).map_err(|e| fault(format!("cannot be written: {e}")))?;
-        write_whole(path, &bytes)
-            .map_err(|e| fault(format!("cannot be written: {e}; see to its folder, or name another place")))
+        write_whole(path, &bytes).map_err(|e| fault(unwritable(&e)))
+    }
+
+    /// Of all that a file says, `progress` being the text there.
+    fn checksum(&self, progress: &str) -> Checksum {
+        let mut sum = Summing::default();
+        sum.add(progress.as_bytes());
+        for SavedRegion { name, shape, data } in &self.regions {
+            sum.add(format!("{name} {shape:?}").as_bytes());
+            sum.add(data);
+        }
+        sum.sum()
+    }
+
+    /// Whether the file that it was read from had a checksum; those of older versions have none.
+    pub fn has_checksum(&self) -> bool {
+        self.progress.kind != UNSUMMED
+    }
+
+    /// Makes sure that a file of so many bytes can be written at a place, beside the one that is there. Nothing is left of it.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written to, the disk has no room, or files may not be as large.
+    pub fn make_sure(path: &Path, state: Bytes) -> Result<(), RuntimeError> {
+        let fault = |e: io::Error| RuntimeError::Checkpoint { path: path.to_owned(), why: unwritable(&e) };
+        let beside = beside(path).map_err(fault)?;
+        let bytes = Bytes(state.0.saturating_add(OVERHEAD.0));
+        let made = File::create(&beside).and_then(|file| allocate_blocks(&file, bytes));
+        // Where it could not be made there is nothing to remove.
+        let removed = fs::remove_file(&beside);
+        made.and(removed).map_err(fault)
     }
 
     /// Reads a file that [`Checkpoint::save`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// It is no such file, does not match its checksum, or holds a number that is not finite.
     pub fn load(path: &Path) -> Result<Checkpoint, RuntimeError> {
         let fault = |why: String| RuntimeError::Checkpoint { path: path.to_owned(), why };
         let bytes = fs::read(path).map_err(|e| fault(format!("cannot be read: {e}")))?;
@@ -114,10 +177,12 @@ impl Checkpoint {
         let text = text.ok_or_else(|| {
             fault(format!("is a safetensors file without the metadata `{KEY}`; it was not made by Plimsoll"))
         })?;
+        // In a file without a checksum the JSON begins at once.
+        let (sum, text) = text.split_once(' ').filter(|(sum, _)| !sum.starts_with('{')).unwrap_or(("", text));
         let progress: Progress = serde_json::from_str(text).map_err(|e| {
             fault(format!("has metadata that this version cannot read ({e}); expected `{KIND}`"))
         })?;
-        if progress.kind != KIND {
+        if ![KIND, UNSUMMED].contains(&progress.kind.as_str()) {
             return Err(fault(format!("is a `{}`; expected `{KIND}`", progress.kind)));
         }
         let mut regions = Vec::new();
@@ -128,7 +193,15 @@ impl Checkpoint {
             }
             regions.push(SavedRegion { name, shape: view.shape().to_vec(), data: view.data().to_vec() });
         }
-        Ok(Checkpoint::new(progress, regions))
+        let loaded = Checkpoint::new(progress, regions);
+        if loaded.has_checksum() && sum.parse() != Ok(loaded.checksum(text)) {
+            return Err(fault("is damaged: it does not match its checksum".to_owned()));
+        }
+        if let Some(region) = loaded.regions.iter().find(|region| !region.is_finite()) {
+            let name = &region.name;
+            return Err(fault(format!("holds a number in `{name}` that is not finite: it is damaged")));
+        }
+        Ok(loaded)
     }
 
     /// Files beside this one in which processes that are no more were saving it.
@@ -152,7 +225,7 @@ impl Checkpoint {
     /// The f32 of a saved region, such as `parameter/conv1.weight`; none where there is no such region.
     pub fn region(&self, name: &str) -> Option<Vec<f32>> {
         let region = self.regions.iter().find(|r| r.name == name)?;
-        Some(region.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        Some(numbers(&region.data).collect())
     }
 
     /// The names of all saved regions.
@@ -166,11 +239,26 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Why a file cannot be written, and what to do.
+fn unwritable(error: &io::Error) -> String {
+    let todo = match error.kind() {
+        ErrorKind::FileTooLarge => "raise the size that files may have (`ulimit -f`)",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space on its disk",
+        _ => "see to its folder, or name another place",
+    };
+    format!("cannot be written: {error}; {todo}")
+}
+
+/// Where this process writes a file before it is moved to its place.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+    let part = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
+    Ok(folder_of(path).join(part))
+}
+
 /// Writes beside the place, makes it last, moves it there.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
-    let folder = folder_of(path);
-    let beside = folder.join(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
+    let (folder, beside) = (folder_of(path), beside(path)?);
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()

@@ -39,6 +39,16 @@ pub enum RuntimeError {
         /// What is wrong with it, and what would be right.
         why: String,
     },
+    /// Lower the learning rate: the state is none that training can go on from.
+    #[error(
+        "after {step} iterations `{region}` holds a number that is not finite; lower the learning rate or lengthen the warm-up"
+    )]
+    Overflowed {
+        /// Iterations done.
+        step: u64,
+        /// The first region with such a number.
+        region: String,
+    },
     /// Lower the learning rate: the loss is no number any more.
     #[error("the loss is {loss} at step {step}; lower the learning rate or lengthen the warm-up")]
     Diverged {

@@ -3,7 +3,7 @@
 //! A [`plimsoll_ir::schedule::Schedule`] that was proved valid is turned once into the commands of three streams
 //! ([`Executor`]), and those are enqueued on a [`Device`] at every iteration. The [`Trainer`] feeds it batches, and
 //! saves and resumes [`Checkpoint`]s. This crate decides nothing, and allocates no device memory once an iteration has
-//! started; it is the only one of the house with `unsafe` code, all of it in `cpu/`, `cuda/` and in the one cast of
+//! started; it is the only one of the house with `unsafe` code, all of it in `cpu/`, `cuda/`, [`limits`] and in the one cast of
 //! [`data`].
 
 pub mod checkpoint;
@@ -14,6 +14,7 @@ mod device;
 mod error;
 mod executor;
 mod host;
+pub mod limits;
 mod null;
 mod operands;
 mod rate;
@@ -22,7 +23,7 @@ mod trainer;
 mod waits;
 
 pub use checkpoint::Checkpoint;
-pub use cpu::{Cpu, CpuOptions, HostMemory};
+pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
 pub use cuda::{CudaDevice, CudaError, CudaOptions, Kernels, Precision};
 pub use device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,

@@ -16,12 +16,12 @@ use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::rate::LearningRateSchedule;
 use crate::state::{Half, saved_name};
-use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{Hyper, Init, Role};
+use plimsoll_ir::program::{Hyper, Init, Region, Role};
 use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;
@@ -388,8 +388,25 @@ impl Trainer {
         Ok(timeline)
     }
 
+    /// What a file holds of the training's state, in numbers.
+    pub fn saved_bytes(&self) -> Bytes {
+        self.train.resident().iter().filter(|region| saved_name(region).is_some()).map(Region::bytes).sum()
+    }
+
     /// Runs the network forward over a whole set; changes nothing.
     pub fn evaluate(&mut self, data: &dyn Dataset) -> Result<Evaluation, RuntimeError> {
+        let whole = self.evaluate_until(data, &|| false)?;
+        Ok(whole.expect("nobody stopped it"))
+    }
+
+    /// The same; none where it was told to stop, which it asks before each batch.
+    ///
+    /// Errors: a data set that does not fit, a device that fails, a loss that is no number.
+    pub fn evaluate_until(
+        &mut self,
+        data: &dyn Dataset,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Evaluation>, RuntimeError> {
         self.check_shape(data)?;
         let Some(evaluate) = &self.evaluate else {
             return Err(RuntimeError::mismatch(
@@ -402,6 +419,9 @@ impl Trainer {
         let mut batch = Batch::new(evaluate.batch(), data);
         let mut sums = (0.0, 0.0, 0.0);
         for first in (0..data.len()).step_by(samples) {
+            if stop() {
+                return Ok(None);
+            }
             let evaluate = self.evaluate.as_ref().expect("it was there just now");
             batch.fill(data, first..(first + samples).min(data.len()));
             self.executor.write_images(evaluate, batch.images())?;
@@ -412,12 +432,12 @@ impl Trainer {
             sums.1 += f64::from(correct);
             sums.2 += f64::from(counted);
         }
-        Ok(Evaluation {
-            loss: sums.0 / sums.2,
-            correct: sums.1 as u64,
-            labels: sums.2 as u64,
-            samples: data.len() as u64,
-        })
+        let loss = sums.0 / sums.2;
+        if !loss.is_finite() {
+            return Err(RuntimeError::Diverged { step: self.step, loss: loss as f32 });
+        }
+        let (correct, labels) = (sums.1 as u64, sums.2 as u64);
+        Ok(Some(Evaluation { loss, correct, labels, samples: data.len() as u64 }))
     }
 
     /// Writes what the next iteration of training reads; gives its hyperparameters.

@@ -121,6 +121,93 @@ fn fails(outcome: Result<impl Sized, RuntimeError>, expected: &str) {
     assert!(error.contains(expected), "`{error}` does not say `{expected}`");
 }
 
+/// Whatever bit of a file flips: it is refused, or holds what it held.
+#[test]
+fn no_flipped_bit_of_a_checkpoint_is_loaded() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path().join("run.safetensors");
+    let mut mlp = new_trainer("mlp", 10);
+    advance(&mut mlp, 3).expect("it trains");
+    let saved = mlp.checkpoint().expect("the device can be read");
+    saved.save(&path).expect("the folder can be written");
+    let whole = std::fs::read(&path).expect("it was saved");
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
+    // All of the header, and of the numbers some of every bit.
+    let all = (0..8 * header).chain((8 * header..8 * whole.len()).step_by(12_347));
+    for bit in all {
+        let mut damaged = whole.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&path, &damaged).expect("the folder can be written");
+        let loaded = Checkpoint::load(&path);
+        assert!(
+            loaded.as_ref().map_or(true, |found| *found == saved),
+            "bit {bit} of a header of {header} bytes"
+        );
+        assert!(loaded.is_err() || bit < 8 * header, "bit {bit} is one of a number");
+    }
+}
+
+/// As `checkpoint/1` was written: the same without a checksum.
+fn without_checksum(path: &Path, spoil: bool) {
+    let bytes = std::fs::read(path).expect("it was saved");
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).expect("it is whole");
+    let metadata = metadata.metadata().as_ref().expect("it has metadata");
+    let (_, progress) = metadata["plimsoll"].split_once(' ').expect("a checksum and the progress");
+    let old = progress.replace("checkpoint/2", "checkpoint/1");
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("it is whole");
+    let mut all: Vec<(String, Vec<usize>, Vec<u8>)> =
+        tensors.iter().map(|(name, t)| (name.to_owned(), t.shape().to_vec(), t.data().to_vec())).collect();
+    if spoil {
+        all[0].2[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    }
+    let views = all.iter().map(|(name, shape, data)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), data);
+        (name, view.expect("the bytes of its shape"))
+    });
+    let written = safetensors::serialize(views, Some([("plimsoll".to_owned(), old)].into()))
+        .expect("it can be written");
+    std::fs::write(path, written).expect("the folder can be written");
+}
+
+#[test]
+fn a_checkpoint_of_an_older_version_is_read_and_numbers_that_are_none_are_not() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path().join("run.safetensors");
+    let mut mlp = new_trainer("mlp", 10);
+    advance(&mut mlp, 3).expect("it trains");
+    let saved = mlp.checkpoint().expect("the device can be read");
+    saved.save(&path).expect("the folder can be written");
+    assert!(Checkpoint::load(&path).expect("it is whole").has_checksum());
+    without_checksum(&path, false);
+    let old = Checkpoint::load(&path).expect("it is whole");
+    assert!(!old.has_checksum());
+    let mut other = new_trainer("mlp", 10);
+    other.resume(&old, &path).expect("it is of the same run");
+    assert_eq!(other.checkpoint().expect("the device can be read"), saved);
+    saved.save(&path).expect("the folder can be written");
+    without_checksum(&path, true);
+    fails(Checkpoint::load(&path), "that is not finite");
+    // A state that overflowed replaces none that did not.
+    saved.save(&path).expect("the folder can be written");
+    spoilt::last_finished(&mut mlp, 5);
+    fails(mlp.checkpoint().expect("the device can be read").save(&path), "holds a number that is not finite");
+    assert_eq!(Checkpoint::load(&path).expect("it is whole"), saved);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("it is there").collect();
+    assert_eq!(left.len(), 1, "no temporary file is left");
+}
+
+#[test]
+fn room_for_a_checkpoint_is_made_sure_of_and_nothing_is_left_of_that() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path().join("run.safetensors");
+    std::fs::write(&path, "what is there").expect("the folder can be written");
+    Checkpoint::make_sure(&path, plimsoll_ir::Bytes(1 << 20)).expect("there is room");
+    fails(Checkpoint::make_sure(&path, plimsoll_ir::Bytes(1 << 62)), "cannot be written");
+    fails(Checkpoint::make_sure(&folder.path().join("no/such"), plimsoll_ir::Bytes(1)), "see to its folder");
+    assert_eq!(std::fs::read(&path).expect("it is there"), b"what is there");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("it is there").count(), 1);
+}
+
 #[test]
 fn a_foreign_or_cut_checkpoint_says_what_differs() {
     let folder = tempfile::tempdir().expect("there is a temporary folder");

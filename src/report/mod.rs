@@ -14,9 +14,11 @@ pub mod study;
 
 pub use data::*;
 
+use crate::output::visible_json;
+
 impl Report {
     /// The report as JSON on one line, for scripts.
     pub fn json(&self) -> String {
-        serde_json::to_string(self).expect("a report has only texts, numbers and lists")
+        visible_json(&serde_json::to_string(self).expect("a report has only texts, numbers and lists"))
     }
 }

@@ -4,6 +4,7 @@
 //! page's script shows it. Names in it come from anybody's traces, so that nothing of it can end the element it stands in, and
 //! the script never makes markup of a text. What it does not do: it computes nothing that is not in the report already.
 
+use crate::output::is_obeyed;
 use crate::report::Report;
 
 /// The skeleton, with `{{places}}` to fill.
@@ -39,6 +40,7 @@ impl Report {
     /// The report as a page, complete in itself.
     pub fn html(&self) -> String {
         let json = serde_json::to_string(self).expect("a report has only texts, numbers and lists");
+        let json = written_out(&json);
         let headline = self.answer.as_ref().map_or("", |answer| &answer.headline);
         let fill = |place: &str, page: &mut String| match place {
             "title" => {
@@ -74,10 +76,24 @@ impl Report {
     }
 }
 
+/// JSON in whose texts the characters that a reader obeys are written out, to be seen.
+fn written_out(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for character in json.chars() {
+        match is_obeyed(character) {
+            // The backslash that is to be seen is one of the text.
+            true => out.extend(['\\'].into_iter().chain(character.escape_default())),
+            false => out.push(character),
+        }
+    }
+    out
+}
+
 /// Appends a text so that HTML shows it as it is, in an element or in an attribute.
 fn escaped(text: &str, page: &mut String) {
     for character in text.chars() {
         match character {
+            obeyed if is_obeyed(obeyed) && obeyed != '\n' => page.extend(obeyed.escape_default()),
             '&' => page.push_str("&amp;"),
             '<' => page.push_str("&lt;"),
             '>' => page.push_str("&gt;"),
@@ -100,6 +116,16 @@ mod tests {
         }
         assert!(!STYLE.contains("</"), "the style would end early");
         assert!(!SCRIPTS.concat().contains("innerHTML"), "texts are shown as texts");
+    }
+
+    #[test]
+    fn characters_that_a_reader_obeys_are_written_out() {
+        let json = written_out(&serde_json::json!({"name": "a\u{202e}b\\"}).to_string());
+        let back: serde_json::Value = serde_json::from_str(&json).expect("it is JSON still");
+        assert_eq!(back["name"], "a\\u{202e}b\\");
+        let mut page = String::new();
+        escaped("a\u{202e}b", &mut page);
+        assert_eq!(page, "a\\u{202e}b");
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let batches = request.min_batch..=request.limit(&task)?;
     let study = task.study(&args.study)?;
+    let held = study.lock()?;
+    study.are_ours(&study.files())?;
     let mut tables = Vec::new();
     let known = if fresh { None } else { earlier(&study, &task, &request)? };
     let (config, schedule) = match known {
@@ -48,8 +50,8 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);
         return Ok(tables);
     }
-    let manner = Manner { fresh, timed: false, quiet };
-    let trained = train(&task, &config, &schedule, &args.train, &study, manner)?;
+    let manner = Manner { fresh, timed: false, tunes: true, quiet };
+    let trained = train(&task, &config, &schedule, &args.train, &study, &held, manner)?;
     if trained.iterations > trained.resumed_at {
         let predicted = &config.predicted;
         let doubt = beyond_error(trained.iteration, predicted.iteration_seconds, predicted.relative_error);

@@ -160,7 +160,7 @@ fn option(arg: &Arg) -> Value {
         Kind::Whole => json!({"type": "integer"}),
         Kind::Number => json!({"type": "number"}),
         Kind::Choice(names) => json!({"type": "string", "enum": names}),
-        Kind::Text => json!({"type": "string"}),
+        Kind::Text | Kind::Rate => json!({"type": "string"}),
         Kind::Measure => json!({"type": ["string", "number"]}),
     };
     if Kind::several(arg) {

@@ -4,9 +4,10 @@ use crate::args::{DoctorArgs, HostPlace};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
-use crate::task::Setup;
+use crate::task::{Setup, as_many_cores, cores};
 use plimsoll_ir::health::{Health, PcieLink};
 use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_runtime::cpu::available_bytes;
 use plimsoll_runtime::cuda::{Survey, survey};
 use plimsoll_runtime::{CudaError, DeviceError};
 use std::time::Instant;
@@ -19,8 +20,9 @@ const COPIES: usize = 5;
 
 /// Runs the verb.
 pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
+    args.threads.map_or(Ok(()), as_many_cores)?;
     let facts = Setup::cpu(args.threads, None, &HostPlace::Memory).device()?.facts();
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let cores = u64::from(cores());
     let machine = Table::facts(
         "machine",
         vec![
@@ -193,21 +195,13 @@ fn vector() -> &'static str {
 
 /// Bytes per second of a plain copy: what an unpaced link of the CPU device can reach at most.
 fn copy_rate() -> Result<BytesPerSecond, Failure> {
-    let mut from = Vec::new();
-    let mut to = Vec::new();
-    let (needed, available) = (Bytes(2 * COPY as u64), Bytes(0));
-    let refused = |_| {
-        Failure::from(plimsoll_runtime::RuntimeError::from(DeviceError::OutOfMemory {
-            what: "host",
-            needed,
-            available,
-            held_by: Vec::new(),
-        }))
-    };
-    from.try_reserve_exact(COPY).map_err(refused)?;
-    to.try_reserve_exact(COPY).map_err(refused)?;
-    from.resize(COPY, 1u8);
-    to.resize(COPY, 2u8);
+    let needed = Bytes(2 * COPY as u64);
+    if let Some(available) = available_bytes().filter(|available| *available < needed) {
+        let (what, held_by) = ("host", Vec::new());
+        let error = DeviceError::OutOfMemory { what, needed, available, held_by };
+        return Err(plimsoll_runtime::RuntimeError::from(error).into());
+    }
+    let (from, mut to) = (vec![1u8; COPY], vec![2u8; COPY]);
     let mut best = f64::INFINITY;
     for _ in 0..COPIES {
         let start = Instant::now();

@@ -40,6 +40,7 @@ fn one(
     output: &Path,
 ) -> Result<Vec<Table>, Failure> {
     files::not_the_same(&args.planning.trace, output)?;
+    files::can_be_made(output)?;
     let budget = args.planning.budgets(trace, 1)[0];
     let tried = args.planning.plan(trace, policy, budget, None)?;
     match &tried.outcome {

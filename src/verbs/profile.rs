@@ -18,7 +18,7 @@ use plimsoll_ir::profile::{Profile, undisturbed};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, Progress, SubjectError, Watch, fractions, machine, rough_seconds,
@@ -40,7 +40,10 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let most = task.most(args.max_batch)?;
     let budget = task.budget_in(&args.study, args.budget, LEAST.min(most).max(task.smallest_batch()))?;
     let study = task.study(&args.study)?;
-    let forgotten = args.study.fresh.then(|| vec![study.journal(), study.profile()]);
+    let _held = study.lock()?;
+    let made = vec![study.journal(), study.profile()];
+    study.are_ours(&made)?;
+    let forgotten = args.study.fresh.then_some(made);
     let profile = measure(&task, budget, 1..=most, &study, forgotten.as_deref(), quiet)?;
     tables(&profile, &study)
 }
@@ -89,7 +92,7 @@ pub fn measure(
         let product = device.sheet.product;
         tracing::warn!("{product} is not here: all times are those of a model of it{host}; {off}");
         let profile = task.modelled_profile(&device, budget, &batches)?;
-        files::write(&study.profile(), &profile)?;
+        study.put(&[(study.profile(), profile.to_json().into_bytes())])?;
         return Ok(profile);
     }
     let device = task.setup.device()?;
@@ -115,6 +118,10 @@ pub fn measure(
         None => tracing::info!("measuring {name} at batches {:?} within {budget}", request.batches),
     }
     let mut subject = |batch, way| {
+        // Looks at other batch sizes would be hurried, and plans made in no time.
+        if interrupt::pressed() {
+            return Err(Failure::from(ProfileError::Interrupted).into());
+        }
         let program = task.program(batch, Mode::Train)?;
         let schedule = match way {
             None => Some(as_trained(task, &program, budget)?),
@@ -134,7 +141,7 @@ pub fn measure(
     let profile = plimsoll_profiler::profile(&request, &mut subject, device, &mut watch)?;
     bar.finish_and_clear();
     cache.keep(&request);
-    files::write(&study.profile(), &profile)?;
+    study.put(&[(study.profile(), profile.to_json().into_bytes())])?;
     Ok(profile)
 }
 

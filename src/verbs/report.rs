@@ -15,6 +15,7 @@ use crate::training::Trained;
 use crate::verbs::check::read_valid;
 use crate::verbs::planning::timeless;
 use crate::verbs::trace::of_a_model;
+use plimsoll_ir::Document;
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
@@ -37,6 +38,7 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let study = args.reported.study.as_deref().map(|folder| Study::of_config(folder).0);
     let kept =
         study.iter().flat_map(|study| study.files().into_iter().filter(|file| *file != study.report()));
+    args.out.iter().try_for_each(|out| files::can_be_made(out))?;
     for (input, out) in inputs.chain(kept).flat_map(|input| args.out.as_ref().map(|out| (input, out))) {
         files::not_the_same(&input, out)?;
     }
@@ -47,6 +49,13 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
             None => output::write_stdout(text.as_bytes())?,
         }
         return Ok(Vec::new());
+    }
+    if args.out.is_none() {
+        let other = "move it elsewhere, or name another file with --out";
+        Study::of_config(&place)
+            .0
+            .are_ours(std::slice::from_ref(&place))
+            .map_err(|failure| failure.help(other))?;
     }
     let place = args.out.clone().unwrap_or(place);
     Ok(vec![write(&report, &place)?])
@@ -76,7 +85,7 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
     let mut tuned = Tuned::read(study)?;
     if let Some(training) = record::training(trained) {
         tuned.tuning.training = Some(training);
-        files::write(&study.tuning(), &tuned.tuning)?;
+        study.put(&[(study.tuning(), tuned.tuning.to_json().into_bytes())])?;
     }
     write(&tuned.report()?, &study.report()).map(Some)
 }

@@ -7,7 +7,7 @@ use crate::memory_snapshot::MemorySnapshot;
 use crate::onnx;
 use crate::output::{Cell, Table};
 use crate::study::Study;
-use crate::task::{Setup, Task, data_for, nothing_runs};
+use crate::task::{Setup, Task, cores, data_for, nothing_runs};
 use crate::trace_events::TraceEvents;
 use crate::training::{Manner, Trained, train};
 use plimsoll_ir::Seconds;
@@ -21,6 +21,8 @@ use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong otherwise.
+    let held = Study::of_config(&args.config).0.lock();
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
         return Err(nothing_runs(&config.device));
@@ -33,16 +35,20 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         failure.help("name the --data that it was tuned for, or tune again with other --data")
     })?;
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
-        files::can_be_made(out)?;
         study.is_not(out)?;
         for input in [&path, &study.folder().join(&config.schedule)] {
             files::not_the_same(input, out)?;
         }
+        files::can_be_made(out)?;
     }
     files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?;
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
-    let manner = Manner { fresh: args.fresh, timed, quiet };
-    let trained = train(&task, &config, &schedule, &args.train, &study, manner)?;
+    let manner = Manner { fresh: args.fresh, timed, tunes: false, quiet };
+    let held = held?;
+    if args.fresh {
+        study.are_ours(&[study.checkpoint()])?;
+    }
+    let trained = train(&task, &config, &schedule, &args.train, &study, &held, manner)?;
     if let (Some(path), Some(measured)) = (&args.trace_out, &trained.timeline) {
         events(&task, &config, &schedule, &study.profile(), measured)?.write(path)?;
         tracing::info!("{} opens in ui.perfetto.dev", path.display());
@@ -81,6 +87,13 @@ fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
     let on_cpu = config.device.starts_with("cpu");
     match args.device.unwrap_or(if on_cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) }) {
         DeviceChoice::Cpu if on_cpu && !args.no_graph => {
+            let (threads, cores) = (config.threads, cores());
+            if threads > cores {
+                tracing::warn!(
+                    "it was tuned for {threads} compute threads, and this process may use {cores} cores: iterations take longer \
+                     than predicted; tune again for this machine"
+                );
+            }
             Ok(Setup::cpu(Some(config.threads), config.paced, &args.host))
         }
         DeviceChoice::Modelled(sheet) => Err(nothing_runs(sheet.product)),

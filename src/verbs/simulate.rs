@@ -2,7 +2,7 @@
 
 use crate::args::SimulateArgs;
 use crate::failure::Failure;
-use crate::files::{not_each_other, not_the_same};
+use crate::files::{can_be_made, not_each_other, not_the_same};
 use crate::memory_snapshot::MemorySnapshot;
 use crate::output::{Cell, Table};
 use crate::trace_events::{TraceEvents, cause, describe};
@@ -25,6 +25,7 @@ pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
         for input in [&args.trace, &args.schedule] {
             not_the_same(input, output)?;
         }
+        can_be_made(output)?;
     }
     not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?;
     if let Some(path) = &args.memory_snapshot {

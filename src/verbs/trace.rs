@@ -43,6 +43,7 @@ pub fn of_a_model(trace: &Trace) -> Option<String> {
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     if let Some(output) = &args.output {
         args.onnx.iter().chain(&args.profile).try_for_each(|input| files::not_the_same(input, output))?;
+        files::can_be_made(output)?;
     }
     let network = network(args.name.as_deref(), args.onnx.as_deref(), &args.shape)?;
     let draw = draw(args, &network)?;
@@ -128,7 +129,7 @@ fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Failure> {
     let text = plimsoll_ir::Document::to_json(trace);
     match &args.output {
         Some(path) => files::write_text(path, &text)?,
-        None => output::write_stdout(text.as_bytes())?,
+        None => output::write_stdout(output::visible_json(&text).as_bytes())?,
     }
     Ok(Vec::new())
 }

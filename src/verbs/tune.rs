@@ -3,7 +3,6 @@
 
 use crate::args::TuneArgs;
 use crate::failure::Failure;
-use crate::files;
 use crate::output::{Cell, Table};
 use crate::ran::Measured;
 use crate::record::other_name;
@@ -11,7 +10,7 @@ use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::tuning::{TuneRequest, Tuned, least, tune};
 use crate::verbs::profile::{how_known, measure};
-use plimsoll_ir::Bytes;
+use plimsoll_ir::{Bytes, Document};
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
 use plimsoll_tuner::model::Model;
@@ -26,9 +25,11 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let batches = request.min_batch..=request.limit(&task)?;
     let study = task.study(&args.study)?;
+    let _held = study.lock()?;
     study.without_training()?;
-    let measured = vec![study.journal(), study.profile()];
-    let forgotten = args.study.fresh.then(|| [measured, study.choice()].concat());
+    let made = [vec![study.journal(), study.profile()], study.choice()].concat();
+    study.are_ours(&made)?;
+    let forgotten = args.study.fresh.then_some(made);
     let mut profile = measure(&task, budget, batches, &study, forgotten.as_deref(), quiet)?;
     let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
     keep(&study, &tuned, &profile)?;
@@ -39,14 +40,17 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
 /// Writes the profile, with what refits added to it, the model that it gives, what was tried, schedule and config to the study, the config last: it names the
 /// schedule.
 pub fn keep(study: &Study, tuned: &Tuned, profile: &Profile) -> Result<(), Failure> {
-    files::write(&study.profile(), profile)?;
     let model = Model::fit(profile).map_err(Failure::usage)?;
     let model = serde_json::to_string_pretty(&model).expect("numbers and names can be written");
-    files::write_text(&study.model(), &(model + "\n"))?;
-    files::write(&study.trace(), &tuned.trace)?;
-    files::write(&study.schedule(), &tuned.schedule)?;
-    files::write(&study.tuning(), &tuned.tuning)?;
-    files::write(&study.config(), &tuned.config)?;
+    let texts = [
+        (study.profile(), profile.to_json()),
+        (study.model(), model + "\n"),
+        (study.trace(), tuned.trace.to_json()),
+        (study.schedule(), tuned.schedule.to_json()),
+        (study.tuning(), tuned.tuning.to_json()),
+        (study.config(), tuned.config.to_json()),
+    ];
+    study.put(&texts.map(|(path, text)| (path, text.into_bytes())))?;
     // The page of an earlier choice would tell of that.
     study.forget(&[study.report()])
 }

@@ -15,7 +15,7 @@ use crate::policies;
 use crate::tricks::Tricks;
 use plimsoll_ir::schedule::{Link, Schedule, place_on_host};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Document, Fault, OpId, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, Fault, OpId, Seconds};
 use std::fmt;
 use std::str::FromStr;
 
@@ -449,7 +449,7 @@ pub enum PlanError {
 }
 
 /// With a lower rate than this the times of transfers could not be counted with.
-const RATE_MIN: f64 = 1e-9;
+const RATE_MIN: f64 = BytesPerSecond::LEAST.0;
 
 /// Nor with a higher latency.
 const LATENCY_MAX: f64 = 1e20;

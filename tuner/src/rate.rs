@@ -16,7 +16,7 @@
 //!
 //! What this file deliberately does not do: look at gradients or losses, or promise a final accuracy.
 
-use plimsoll_ir::config::{LearningRate, LearningRateRule};
+use plimsoll_ir::config::{LearningRate, LearningRateRule, is_rate};
 
 /// Why there is no learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -29,10 +29,22 @@ pub enum RateError {
         /// The batch of the base point.
         base_batch: u64,
     },
-    /// The base rate is no positive finite number.
-    #[error("the base learning rate is {rate}; it must be a finite number above 0")]
+    /// The base rate is not above 0, or training cannot compute with it.
+    #[error(
+        "the base learning rate is {rate:?}; it must be above 0, and f32 must hold it: from 1.2e-38 to 3.4e38"
+    )]
     BaseRate {
         /// What was given.
+        rate: f64,
+    },
+    /// Training cannot compute with the rate that follows.
+    #[error(
+        "the learning rate at batch {batch} is {rate:?}, which f32 does not hold; choose another base rate"
+    )]
+    Rate {
+        /// The batch that was asked for.
+        batch: u64,
+        /// What follows for it.
         rate: f64,
     },
     /// c is outside (0, 1 / base rate).
@@ -78,8 +90,8 @@ pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
     })
 }
 
-/// The learning rate at `batch` that follows by `rule` from `base_rate` at `base_batch`; positive, and finite for every
-/// base rate whose multiple by q is. At `batch == base_batch` every rule gives the base rate.
+/// The learning rate at `batch` that follows by `rule` from `base_rate` at `base_batch`; positive and finite, also in f32. At
+/// `batch == base_batch` every rule gives the base rate.
 pub fn learning_rate(
     rule: LearningRateRule,
     base_batch: u64,
@@ -89,9 +101,19 @@ pub fn learning_rate(
     if batch == 0 || base_batch == 0 {
         return Err(RateError::EmptyBatch { batch, base_batch });
     }
-    if !(base_rate.is_finite() && base_rate > 0.0) {
+    if !is_rate(base_rate) {
         return Err(RateError::BaseRate { rate: base_rate });
     }
+    let rate = follows(rule, (base_batch, base_rate), batch)?;
+    if is_rate(rate) { Ok(rate) } else { Err(RateError::Rate { batch, rate }) }
+}
+
+/// The rate before it is known whether training can compute with it.
+fn follows(
+    rule: LearningRateRule,
+    (base_batch, base_rate): (u64, f64),
+    batch: u64,
+) -> Result<f64, RateError> {
     let q = batch as f64 / base_batch as f64;
     match rule {
         LearningRateRule::Accudnn { convexity: c }

@@ -3,10 +3,14 @@
 //! A transfer copies chunk by chunk and sleeps whenever it is ahead of its link; it never spins, which would take
 //! the computing thread's core. A sleep ends some microseconds late; so the next transfer of a busy link starts
 //! where the last one should have ended, and the error does not add up.
+//!
+//! On a slow link a transfer may take hours. [`Hurry`] ends the waiting and not the transfer: the rest is copied at once, so that the
+//! iteration ends soon, and right. What it took is then no measurement.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Copied between two looks at the clock.
@@ -15,6 +19,30 @@ const CHUNK: usize = 256 << 10;
 const LATE_NANOS: u64 = 300_000;
 /// Shorter sleeps than this are not worth the system call.
 const SHORTEST_SLEEP_NANOS: u64 = 20_000;
+/// Longer ones are cut, to look whether there is a hurry.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
+
+/// A switch that is turned once: from then on paced links wait for nothing. Clones are the same switch.
+#[derive(Clone, Debug, Default)]
+pub struct Hurry(Arc<AtomicBool>);
+
+impl Hurry {
+    /// Has all paced links that know of it wait no longer.
+    pub fn up(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl PartialEq for Hurry {
+    /// Whether both are the same switch.
+    fn eq(&self, other: &Hurry) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 /// One direction of a paced link.
 pub(super) struct Pace {
@@ -22,14 +50,15 @@ pub(super) struct Pace {
     stream: Stream,
     /// When the next transfer can start at the earliest, in nanoseconds of the device's clock.
     ready: u64,
+    hurry: Hurry,
 }
 
 /// A half-duplex link carries one transfer at a time; this holds when the last one ended.
 pub(super) type Shared = Mutex<u64>;
 
 impl Pace {
-    pub(super) fn new(link: Link, stream: Stream) -> Pace {
-        Pace { link, stream, ready: 0 }
+    pub(super) fn new(link: Link, stream: Stream, hurry: Hurry) -> Pace {
+        Pace { link, stream, ready: 0, hurry }
     }
 
     /// The stream could not have gone on before this time.
@@ -39,7 +68,7 @@ impl Pace {
 
     /// When the stream is, or would be if every sleep had ended in time.
     pub(super) fn due(&self, now: u64) -> u64 {
-        if now > self.ready + LATE_NANOS { now } else { self.ready }
+        if now > self.ready.saturating_add(LATE_NANOS) { now } else { self.ready }
     }
 
     /// Runs a transfer: `copy(from, to)` copies these bytes of it.
@@ -71,11 +100,12 @@ impl Pace {
             let next = (done + CHUNK).min(total);
             copy(done, next);
             done = next;
-            sleep_until(due(done), clock);
+            sleep_until(due(done), clock, &self.hurry);
         }
         let end = due(total);
-        let now = sleep_until(end, clock);
-        self.ready = if now > end + LATE_NANOS { now } else { end };
+        let now = sleep_until(end, clock, &self.hurry);
+        let late = now > end.saturating_add(LATE_NANOS);
+        self.ready = if late || self.hurry.is_up() { now } else { end };
     }
 }
 
@@ -85,14 +115,14 @@ pub(super) fn wake_in_time() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
 }
 
-/// Sleeps until a time of the clock has come; gives the time then.
-fn sleep_until(nanos: u64, clock: Instant) -> u64 {
+/// Sleeps until a time of the clock has come, or there is a hurry; gives the time then.
+fn sleep_until(nanos: u64, clock: Instant, hurry: &Hurry) -> u64 {
     loop {
         let now = clock.elapsed().as_nanos() as u64;
-        if now + SHORTEST_SLEEP_NANOS > nanos {
+        if now + SHORTEST_SLEEP_NANOS > nanos || hurry.is_up() {
             return now;
         }
-        std::thread::sleep(Duration::from_nanos(nanos - now));
+        std::thread::sleep(Duration::from_nanos(nanos - now).min(LONGEST_SLEEP));
     }
 }
 
@@ -104,7 +134,7 @@ mod tests {
     /// The quickest of some transfers of one size, each after an idle link, over what the link says.
     fn ratio(link: Link, bytes: u64) -> f64 {
         wake_in_time();
-        let mut pace = Pace::new(link, Stream::Offload);
+        let mut pace = Pace::new(link, Stream::Offload, Hurry::default());
         let (clock, shared) = (Instant::now(), Shared::default());
         let told = link.seconds(Stream::Offload, Bytes(bytes)).0;
         let one = |pace: &mut Pace| {
@@ -128,11 +158,38 @@ mod tests {
         }
     }
 
+    /// 30 MB at a byte a second take a year.
+    #[test]
+    fn a_hurry_ends_the_wait_and_copies_the_rest() {
+        const BYTES: usize = 30_000_000;
+        for duplex in [Duplex::Full, Duplex::Half] {
+            let link = Link { duplex, ..Link::symmetric(BytesPerSecond(1.0)) };
+            let (hurry, clock, shared) = (Hurry::default(), Instant::now(), Shared::default());
+            let copied = Mutex::new(vec![0u8; BYTES]);
+            let copy = |from: usize, to: usize| {
+                copied.lock().expect("no copy panics")[from..to].iter_mut().for_each(|byte| *byte += 1);
+            };
+            let mut paces =
+                [Stream::Offload, Stream::Prefetch].map(|way| Pace::new(link, way, hurry.clone()));
+            std::thread::scope(|threads| {
+                let [out, back] = &mut paces;
+                threads.spawn(|| out.transfer(Bytes(BYTES as u64), clock, &shared, copy));
+                threads.spawn(|| back.transfer(Bytes(1 << 20), clock, &shared, |_, _| {}));
+                std::thread::sleep(Duration::from_millis(100));
+                assert!(copied.lock().expect("no copy panics").ends_with(&[0]), "it waits");
+                hurry.up();
+            });
+            assert!(clock.elapsed() < Duration::from_secs(1), "{:?}", clock.elapsed());
+            assert!(copied.into_inner().expect("no copy panics").iter().all(|byte| *byte == 1));
+            assert!(paces[0].due(0) < 1_000_000_000, "the next one does not wait either");
+        }
+    }
+
     #[test]
     fn a_busy_link_adds_up_to_its_rate() {
         wake_in_time();
         let link = Link::symmetric(BytesPerSecond(1e9));
-        let mut pace = Pace::new(link, Stream::Prefetch);
+        let mut pace = Pace::new(link, Stream::Prefetch, Hurry::default());
         let (clock, shared) = (Instant::now(), Shared::default());
         for _ in 0..100 {
             pace.transfer(Bytes(100_000), clock, &shared, |_, _| {});

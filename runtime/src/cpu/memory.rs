@@ -8,13 +8,12 @@
 //! Pointers into the mappings are given to the streams' threads. That no two of them touch the same bytes at once
 //! is what `ir::check` has proved of the schedule.
 
-use super::system::{available_bytes, machine_bytes};
+use super::system::{allocate_blocks, available_bytes, machine_bytes};
 use crate::device::{DeviceError, MemoryLayout};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use plimsoll_ir::Bytes;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// Where the host memory lies.
@@ -168,7 +167,7 @@ fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
     let region = if bytes == Bytes::ZERO {
         Ok(Region::empty())
     } else {
-        fill(&file, bytes).and_then(|()| {
+        allocate_blocks(&file, bytes).and_then(|()| {
             // SAFETY: the file is the run's own, made just now; a process that shortens it meanwhile would end this one
             // with SIGBUS, as for any mapped file.
             unsafe { MmapOptions::new().len(bytes.0 as usize).populate().map_mut(&file) }.map(Region::of)
@@ -177,20 +176,6 @@ fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
     // The name goes at once and the blocks with the mapping, so that nothing is left of a run however it ends.
     std::fs::remove_file(path).map_err(|e| fault(&e))?;
     region.map_err(|e| fault(&e))
-}
-
-/// Gives a file its length and all of its blocks.
-fn fill(file: &File, bytes: Bytes) -> std::io::Result<()> {
-    let length = libc::off_t::try_from(bytes.0).map_err(|_| ErrorKind::FileTooLarge)?;
-    loop {
-        // SAFETY: the descriptor is open for writing for the whole call.
-        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-            0 => return file.set_len(bytes.0),
-            // A signal, such as Ctrl-C, which is looked at between iterations.
-            libc::EINTR => {}
-            code => return Err(std::io::Error::from_raw_os_error(code)),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,10 +16,11 @@ mod stream;
 mod system;
 mod waited;
 
+pub use link::Hurry;
 pub use memory::HostMemory;
 pub use system::available_bytes;
 pub use system::machine_bytes;
-pub(crate) use system::system_name;
+pub(crate) use system::{allocate_blocks, system_name};
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
@@ -39,6 +40,8 @@ pub struct CpuOptions {
     pub threads: u32,
     /// Transfers take the time of this link; none for as fast as memory copies.
     pub link: Option<Link>,
+    /// What has a paced link wait no longer.
+    pub hurry: Hurry,
     /// Where the host slab lies.
     pub host: HostMemory,
     /// For tests: a seed of random delays of up to 100 us before every command.
@@ -49,7 +52,14 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> CpuOptions {
-        CpuOptions { threads: 1, link: None, host: HostMemory::Anonymous, delays: None, poison: false }
+        CpuOptions {
+            threads: 1,
+            link: None,
+            hurry: Hurry::default(),
+            host: HostMemory::Anonymous,
+            delays: None,
+            poison: false,
+        }
     }
 }
 

@@ -219,7 +219,7 @@ impl Worker {
     fn new(stream: Stream, options: &CpuOptions, common: Arc<Common>) -> Result<Worker, DeviceError> {
         let count = if stream == Stream::Compute { options.threads.max(1) } else { 1 };
         let link = options.link.filter(|_| stream != Stream::Compute);
-        let pace = link.map(|link| Pace::new(link, stream));
+        let pace = link.map(|link| Pace::new(link, stream, options.hurry.clone()));
         let threads = Threads::new(count).map_err(|error| DeviceError::Failed {
             stream,
             what: format!("starting {count} compute threads"),

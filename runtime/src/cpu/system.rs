@@ -1,10 +1,13 @@
 //! What the system says of itself: its memory, that of the control groups which this process is in, and its name.
 //!
 //! A container is given less memory than the machine has and is ended when it takes more; the machine's own table does not
-//! know. So both are asked, and the lesser counts.
+//! know, nor of the process's own limit of address space. So all are asked, and the least counts.
 
+use crate::limits::{address_space, address_space_taken};
 use plimsoll_ir::Bytes;
-use std::fs::read_to_string;
+use std::fs::{File, read_to_string};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// A limit beyond this is none.
@@ -13,12 +16,14 @@ const UNLIMITED: u64 = 1 << 60;
 /// What the system could give now; none where it does not say.
 pub fn available_bytes() -> Option<Bytes> {
     let groups = own_groups().into_iter().map(|group| Bytes(group.limit.saturating_sub(group.used)));
-    groups.chain(meminfo("MemAvailable:")).min()
+    let addresses = address_space().map(|limit| limit.saturating_sub(address_space_taken()));
+    groups.chain(meminfo("MemAvailable:")).chain(addresses).min()
 }
 
 /// All memory that this process may ever have; none where the system does not say.
 pub fn machine_bytes() -> Option<Bytes> {
-    own_groups().into_iter().map(|group| Bytes(group.limit)).chain(meminfo("MemTotal:")).min()
+    let groups = own_groups().into_iter().map(|group| Bytes(group.limit));
+    groups.chain(meminfo("MemTotal:")).chain(address_space()).min()
 }
 
 /// A number of the system's memory table.
@@ -73,6 +78,20 @@ fn group(folder: &Path, [limit, used, inactive]: [&str; 3]) -> Option<Group> {
     let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive)?.trim().parse::<u64>().ok());
     let used = number(used).unwrap_or(0).saturating_sub(inactive.unwrap_or(0));
     Some(Group { limit, used })
+}
+
+/// Gives a file its length and all of its blocks.
+pub(crate) fn allocate_blocks(file: &File, bytes: Bytes) -> io::Result<()> {
+    let length = libc::off_t::try_from(bytes.0).map_err(|_| ErrorKind::FileTooLarge)?;
+    loop {
+        // SAFETY: the descriptor is open for writing for the whole call.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return file.set_len(bytes.0),
+            // A signal, such as Ctrl-C, which is looked at between iterations.
+            libc::EINTR => {}
+            code => return Err(io::Error::from_raw_os_error(code)),
+        }
+    }
 }
 
 /// The processor's model and the operating system.

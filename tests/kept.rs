@@ -1,0 +1,390 @@
+//! What a user has is kept: damaged files are found and named, no command takes anything away from another or from the user, and too
+//! little of anything ends in words before it costs a training.
+
+use plimsoll::args::HostPlace;
+use plimsoll::ir::network::NetworkSpec;
+use plimsoll::ir::schedule::Link;
+use plimsoll::ir::{Bytes, BytesPerSecond, Document};
+use plimsoll::runtime::data::digits;
+use plimsoll::task::{Setup, Task};
+use plimsoll::tuner::Policy;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+/// Samples in an iteration of a study that is made by hand.
+const BATCH: u64 = 64;
+
+fn command(folder: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments.split_whitespace()).current_dir(folder);
+    command.env("XDG_CACHE_HOME", folder.join("cache")).env("XDG_CONFIG_HOME", folder.join("user"));
+    command
+}
+
+/// The exit code and stderr, which says all of these and nothing of a panic.
+#[track_caller]
+fn checked(what: &str, output: &Output, code: i32, says: &[&str]) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{what}\n{said}");
+    assert!(!said.contains("panicked"), "{what}\n{said}");
+    for words in says {
+        assert!(said.contains(words), "`{what}` does not say `{words}`:\n{said}");
+    }
+    said
+}
+
+#[track_caller]
+fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) -> String {
+    checked(arguments, &command(folder, arguments).output().expect("the program starts"), code, says)
+}
+
+/// Runs it from a shell that limits it first.
+#[track_caller]
+fn limited(folder: &Path, limit: &str, arguments: &str) -> Output {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("{limit} && exec {PROGRAM} {arguments}")).current_dir(folder);
+    shell.env("XDG_CACHE_HOME", folder.join("cache")).output().expect("a shell")
+}
+
+/// A folder with a study, made by hand: a config and a schedule that plan, trace and an editor made, and no checksums.
+fn by_hand(network: &str, budget: &str, change: impl Fn(&mut serde_json::Value)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = folder.path();
+    fs::create_dir(at.join("study")).expect("a folder");
+    let trace = format!("trace {network} --image 8 --channels 1 --batch {BATCH} -o trace.json");
+    check(at, &trace, 0, &[]);
+    let plan = format!(
+        "plan trace.json --budget {budget} --link 1GB/s --no-recompute -o study/chosen.schedule.json"
+    );
+    check(at, &plan, 0, &[]);
+    let figures = serde_json::json!({"iteration_seconds": 0.01, "relative_error": 0.1, "between_seconds": 0.001,
+        "epoch_seconds": 1.0, "peak_bytes": 1000});
+    let mut config = serde_json::json!({
+        "plimsoll": "config/1",
+        "network": {"name": network, "image": [8, 8], "channels": 1, "classes": 10},
+        "device": "cpu", "threads": 1,
+        "link": {"offload_bytes_per_second": 1e9, "prefetch_bytes_per_second": 1e9},
+        "budget_bytes": 1u64 << 30, "batch": BATCH, "policy": "plimsoll", "schedule": "chosen.schedule.json",
+        "learning_rate": {"rate": 0.05, "rule": "linear", "base_batch": BATCH, "base_rate": 0.05, "warmup_iterations": 0},
+        "predicted": figures,
+    });
+    change(&mut config);
+    fs::write(at.join("study/chosen.config.json"), config.to_string()).expect("a file");
+    folder
+}
+
+/// A study of a device that is not here, which takes no time to measure.
+const MODELLED: &str = "--network mlp --max-batch 64 --device k40 --study study";
+
+fn tuned() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    check(folder.path(), &format!("tune {MODELLED}"), 0, &[]);
+    folder
+}
+
+/// All files of a folder and what they hold.
+fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let paths = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut all: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).expect("a file"))).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_damaged_state_is_refused_wherever_a_bit_flipped() {
+    let folder = by_hand("resnet20", "100%", |_| {});
+    let folder = folder.path();
+    check(folder, "run study --epochs 1", 0, &[]);
+    let path = folder.join("study/training.safetensors");
+    let whole = fs::read(&path).expect("it was saved");
+    for place in (0..20).map(|n| n * (whole.len() - 1) / 19) {
+        let mut damaged = whole.clone();
+        damaged[place] ^= 1 << (place % 8);
+        fs::write(&path, &damaged).expect("a file");
+        check(folder, "run study --epochs 1", 2, &["training.safetensors", "--fresh"]);
+        assert!(fs::read(&path).expect("it is there") == damaged, "it is left as it is");
+    }
+    fs::write(&path, &whole).expect("a file");
+    check(folder, "run study --epochs 1", 0, &["going on from iteration"]);
+}
+
+/// One digit of each file that a study trusts is changed: JSON that nothing but a checksum tells from the right one.
+#[test]
+fn a_damaged_document_of_a_study_is_named_with_what_to_do() {
+    let folder = tuned();
+    let folder = folder.path();
+    check(folder, "report study", 0, &[]);
+    let list = folder.join("study/checksums.txt");
+    let listed = fs::read_to_string(&list).expect("a list");
+    for name in [
+        "chosen.config.json",
+        "chosen.schedule.json",
+        "chosen.trace.json",
+        "network.profile.json",
+        "tuning.json",
+    ] {
+        assert!(listed.contains(&format!("  {name}\n")), "{name}: {listed}");
+        let path = folder.join("study").join(name);
+        let whole = fs::read(&path).expect("it is there");
+        let at = whole.iter().rposition(u8::is_ascii_digit).expect("a digit");
+        let mut damaged = whole.clone();
+        damaged[at] = if damaged[at] == b'1' { b'3' } else { b'1' };
+        fs::write(&path, &damaged).expect("a file");
+        check(
+            folder,
+            "report study",
+            2,
+            &[name, "is damaged, or was changed", "checksums.txt", "run `plimsoll tune --study study`"],
+        );
+        fs::write(&path, &whole).expect("a file");
+    }
+    // What a user changes on purpose, and says so, is taken.
+    let path = folder.join("study/tuning.json");
+    let whole = fs::read_to_string(&path).expect("it is there");
+    fs::write(&path, format!("{whole}\n")).expect("a file");
+    check(folder, "report study", 2, &["tuning.json"]);
+    let without: String =
+        listed.lines().filter(|l| !l.ends_with("tuning.json")).map(|l| format!("{l}\n")).collect();
+    fs::write(&list, without).expect("a file");
+    check(folder, "report study", 0, &[]);
+    // A study of an older version has no list.
+    fs::remove_file(&list).expect("it is there");
+    check(folder, "report study", 0, &[]);
+    check(folder, &format!("tune {MODELLED}"), 0, &[]);
+    assert!(fs::read_to_string(&list).expect("it is made").contains("tuning.json"));
+    // Nobody else writes what it lists.
+    let before = contents(&folder.join("study"));
+    let plan = "plan study/chosen.trace.json --budget 100% --link 1GB/s -o study/chosen.schedule.json";
+    check(folder, plan, 2, &["would be overwritten", "name another output"]);
+    assert!(contents(&folder.join("study")) == before);
+}
+
+#[test]
+fn nothing_is_taken_away_under_another_run() {
+    let folder = tuned();
+    let folder = folder.path();
+    let study = fs::File::open(folder.join("study")).expect("a folder");
+    study.lock().expect("nobody works in it");
+    let before = contents(&folder.join("study"));
+    for verb in ["profile --fresh", "tune --fresh", "auto --fresh", "profile", "tune"] {
+        check(folder, &format!("{verb} {MODELLED}"), 2, &["another run", "take another folder"]);
+        assert!(contents(&folder.join("study")) == before, "{verb}");
+    }
+    drop(study);
+    check(folder, &format!("tune --fresh {MODELLED}"), 0, &[]);
+}
+
+#[test]
+fn files_of_others_stay() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    fs::create_dir(folder.join("study")).expect("a folder");
+    let refused = |name: &str, line: &str| {
+        let path = folder.join("study").join(name);
+        fs::write(&path, "{\"my\": \"own\"}\n").expect("a file");
+        check(folder, line, 2, &[name, "was not written by Plimsoll", "move it elsewhere"]);
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "{\"my\": \"own\"}\n", "{line}");
+        assert!(!folder.join("study/checksums.txt").exists(), "{line}: nothing else was begun");
+        fs::remove_file(path).expect("it is there");
+    };
+    for fresh in ["", "--fresh "] {
+        for name in ["network.profile.json", "profile.journal.jsonl"] {
+            refused(name, &format!("profile {fresh}{MODELLED}"));
+            refused(name, &format!("tune {fresh}{MODELLED}"));
+        }
+        for name in
+            ["chosen.config.json", "chosen.schedule.json", "tuning.json", "network.model.json", "report.html"]
+        {
+            refused(name, &format!("tune {fresh}{MODELLED}"));
+        }
+        refused("training.safetensors", &format!("auto {fresh}{MODELLED}"));
+    }
+}
+
+#[test]
+fn a_schedule_beyond_the_budget_of_its_config_does_not_run() {
+    let folder = by_hand("resnet20", "100%", |config| config["budget_bytes"] = 100_000.into());
+    let says = ["chosen.schedule.json takes", "more than the 97.66 KiB that its config allows"];
+    check(folder.path(), "run study --epochs 1", 6, &says);
+}
+
+#[test]
+fn where_the_state_cannot_be_written_is_said_before_the_first_iteration() {
+    let folder = by_hand("resnet20", "100%", |_| {});
+    let folder = folder.path();
+    let output = limited(folder, "ulimit -f 8", "run study --epochs 1");
+    let said = checked("ulimit -f", &output, 2, &["cannot be written", "ulimit -f", "nothing was trained"]);
+    assert!(!said.contains("epoch 1"), "{said}");
+    assert_eq!(
+        fs::read_dir(folder.join("study")).expect("a folder").count(),
+        2,
+        "nothing is left of the attempt"
+    );
+    // What was trained earlier is not lost to a run that could not be kept.
+    check(folder, "run study --epochs 1", 0, &[]);
+    let before = contents(&folder.join("study"));
+    let output = limited(folder, "ulimit -f 8", "run study --epochs 1 --fresh");
+    checked("ulimit -f --fresh", &output, 2, &["nothing was trained"]);
+    assert!(contents(&folder.join("study")) == before);
+    // A training that is over needs no room.
+    checked("done", &limited(folder, "ulimit -f 8", "run study --epochs 1"), 0, &[]);
+    // Other outputs, too.
+    let output = limited(folder, "ulimit -f 8", "trace resnet50 -o large.json");
+    checked("trace", &output, 2, &["cannot write large.json", "ulimit -f"]);
+}
+
+#[test]
+fn a_training_that_diverges_says_how_to_begin_anew() {
+    let folder = by_hand("resnet20", "100%", |config| config["learning_rate"]["rate"] = 1e30.into());
+    let says = ["lower rate", "plimsoll tune --study DIR", "--base-rate 0.005, where it was 0.05"];
+    check(folder.path(), "run study --epochs 1", 2, &says);
+    for rate in ["1e-320", "1e39"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let line = format!("tune {MODELLED} --base-rate {rate}");
+        check(folder.path(), &line, 2, &["the base learning rate is", "f32"]);
+    }
+}
+
+/// Presses Ctrl-C a while after a command says that its link is slow; the exit code, what it took from there, and stderr.
+fn interrupted(folder: &Path, arguments: &str) -> (Option<i32>, Duration, String) {
+    let mut child = command(folder, arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut said = String::new();
+    let mut pressed = None;
+    for line in BufReader::new(child.stderr.take().expect("stderr is piped")).lines() {
+        said += &(line.expect("stderr is text") + "\n");
+        if pressed.is_none() && said.contains("the link is paced to 12 B/s") {
+            // Well within the first transfer, which would take hours.
+            std::thread::sleep(Duration::from_millis(1500));
+            let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+            assert!(sent.expect("kill is there").success());
+            pressed = Some(Instant::now());
+        }
+    }
+    let code = child.wait().expect("it ends").code();
+    (code, pressed.unwrap_or_else(|| panic!("no warning of a slow link: {said}")).elapsed(), said)
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_slow_link_and_saves() {
+    let paced = serde_json::json!({"offload_bytes_per_second": 12.0, "prefetch_bytes_per_second": 12.0});
+    let folder = by_hand("resnet20", "70%", |config| config["paced"] = paced.clone());
+    let folder = folder.path();
+    let schedule = fs::read_to_string(folder.join("study/chosen.schedule.json")).expect("a schedule");
+    assert!(schedule.contains("\"offload\""), "something is swapped");
+    for line in [
+        "run study --epochs 1",
+        "verify --network resnet20 --batch 8 --link 12B/s",
+        "verify --network resnet20 --batch 8 --link 12B/s --duplex half",
+        "profile --network resnet20 --max-batch 32 --link 12B/s --study other",
+    ] {
+        let (code, took, said) = interrupted(folder, line);
+        assert_eq!(code, Some(130), "{line}: {said}");
+        // A second, and as much for a machine that does other things besides.
+        assert!(took < Duration::from_secs(2), "{line}: {took:?}\n{said}");
+    }
+    // The iteration was finished, at the pace of memory, and its state kept.
+    assert!(folder.join("study/training.safetensors").exists());
+    // Nothing that was hurried is taken for measured.
+    let journal = fs::read_to_string(folder.join("other/profile.journal.jsonl")).unwrap_or_default();
+    assert!(!journal.contains("\"link\":{\"offload_alone\"") && !journal.contains("\"round\""), "{journal}");
+}
+
+/// A trace that comes through a pipe which nobody writes to.
+#[test]
+fn ctrl_c_ends_the_wait_for_input() {
+    let mut child = command(Path::new("."), "check /dev/stdin s.json")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    std::thread::sleep(Duration::from_millis(300));
+    let pressed = Instant::now();
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill is there").success());
+    // Its end of the pipe stays open until then.
+    let input = child.stdin.take();
+    assert!(!child.wait().expect("it ends").success());
+    assert!(pressed.elapsed() < Duration::from_secs(2));
+    drop(input);
+}
+
+#[test]
+fn a_rate_has_a_unit_everywhere() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    check(folder, "trace mlp --batch 8 -o t.json", 0, &[]);
+    let wanted = "a rate above zero with its unit, such as 12.2GB/s";
+    for rate in ["12", "12.2e9", "1e-320", "12/s"] {
+        for line in ["verify --network mlp", "plan t.json --budget 100% -o s.json", "compare t.json"] {
+            check(folder, &format!("{line} --link {rate}"), 2, &[wanted]);
+        }
+    }
+    let line = "verify --network mlp --iterations 1 --batch 8";
+    let output = command(folder, line).env("PLIMSOLL_LINK", "12").output().expect("the program starts");
+    checked("PLIMSOLL_LINK=12", &output, 2, &["PLIMSOLL_LINK", wanted]);
+    fs::write(folder.join("plimsoll.toml"), "link = 12\n").expect("a file");
+    check(folder, line, 2, &["plimsoll.toml: `link` is a number with its unit in quotes"]);
+    fs::write(folder.join("plimsoll.toml"), "link = \"12\"\n").expect("a file");
+    check(folder, line, 2, &["plimsoll.toml", wanted]);
+    fs::remove_file(folder.join("plimsoll.toml")).expect("it is there");
+    // What is only planned for takes any rate, and says nothing of it.
+    let said = check(folder, "plan t.json --budget 100% --link 12B/s -o s.json", 0, &[]);
+    assert!(!said.contains("paced"), "{said}");
+    check(folder, "simulate t.json s.json", 0, &[]);
+    let schedule = fs::read_to_string(folder.join("s.json")).expect("a schedule");
+    let tiny = schedule.replace("_bytes_per_second\":12.0", "_bytes_per_second\":1e-320");
+    assert_ne!(tiny, schedule);
+    fs::write(folder.join("s.json"), tiny).expect("a file");
+    check(folder, "simulate t.json s.json", 2, &["at least 1e-9 bytes per second, not 1e-320"]);
+}
+
+#[test]
+fn no_more_threads_than_cores() {
+    let cores = std::thread::available_parallelism().expect("the system says").get();
+    let folder = by_hand("mlp", "100%", |config| config["threads"] = (cores + 1).into());
+    let folder = folder.path();
+    for verb in ["verify --network mlp", "tune", "profile", "auto", "doctor"] {
+        let says = format!("--threads 1024 is more than the {cores} cores");
+        check(folder, &format!("{verb} --threads 1024"), 2, &[&says, "leave --threads out"]);
+    }
+    // A study of a larger machine, whose kernels take scratch for each thread, runs and says that it takes longer.
+    let setup = Setup::cpu(Some(cores as u32 + 1), None, &HostPlace::Memory);
+    let spec = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
+    let task = Task::of_spec(&spec, digits(), setup).expect("it is for digits");
+    let trace = task.trace(BATCH).expect("it can be lowered");
+    let link = Link::symmetric(BytesPerSecond(1e9));
+    let plan = task.plan(&trace, Policy::Keep, Bytes(1 << 30), link).expect("a gibibyte is enough");
+    fs::write(folder.join("study/chosen.schedule.json"), plan.schedule.to_json()).expect("a file");
+    let says = [&*format!("it was tuned for {} compute threads", cores + 1), "tune again for this machine"];
+    check(folder, "run study --epochs 1", 0, &says);
+}
+
+#[test]
+fn limits_of_the_system_end_in_words() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let verify = "verify --network mlp --batch 8 --iterations 1";
+    for stack in [256, 1024] {
+        checked("a small stack", &limited(folder, &format!("ulimit -s {stack}"), verify), 0, &[]);
+    }
+    let mut codes = Vec::new();
+    for megabytes in [16, 24, 32, 40, 256, 4096] {
+        let output = limited(folder, &format!("ulimit -v {}", megabytes << 10), verify);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 4)), "{megabytes} MiB: {code:?} {said}");
+        assert!(!said.contains("panicked"), "{megabytes} MiB: {said}");
+        assert_eq!(code == Some(4), said.contains("error: "), "{megabytes} MiB: {said}");
+        codes.push(code);
+    }
+    assert_eq!((codes.first(), codes.last()), (Some(&Some(4)), Some(&Some(0))), "from too little to enough");
+}
