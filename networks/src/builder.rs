@@ -4,7 +4,7 @@
 //! their types. The lowering relies on that and checks none of it again.
 
 use crate::error::NetworkError;
-use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
+use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
 use plimsoll_ir::{Bytes, LayerId};
 use std::collections::HashSet;
 
@@ -71,7 +71,7 @@ impl Builder {
             }
             LayerKind::Concat { .. } => inputs.len().max(1),
             LayerKind::LstmCell => inputs.len().clamp(1, 2),
-            LayerKind::Add => 2,
+            LayerKind::Add | LayerKind::Multiply => 2,
             _ => 1,
         };
         if inputs.len() != wanted {
@@ -236,7 +236,7 @@ impl Builder {
 
     /// x times the normal distribution at x.
     pub fn gelu(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Gelu, &[input])
+        self.add(name, LayerKind::GELU, &[input])
     }
 
     /// Lays what the inputs give side by side, channel after channel.
@@ -246,7 +246,7 @@ impl Builder {
 
     /// Dropout, element by element.
     pub fn dropout(&mut self, name: &str, input: LayerId, probability: f32) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Dropout { probability, whole: false }, &[input])
+        self.add(name, LayerKind::Dropout { probability, unit: DropUnit::Element }, &[input])
     }
 
     /// Max pooling.
@@ -371,6 +371,9 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
         }
         LayerKind::Lrn { size, .. } if size % 2 == 0 => bad(format!("the neighbourhood is odd, not {size}")),
         LayerKind::Add if inputs[1] != input => bad(format!("{input} and {} cannot be added", inputs[1])),
+        LayerKind::Multiply if ![input, Shape { height: 1, width: 1, ..input }].contains(&inputs[1]) => {
+            bad(format!("{input} cannot be multiplied by {}, only by as much or by one position", inputs[1]))
+        }
         LayerKind::Concat { along } => concat_shape(name, *along, inputs),
         _ => Ok(input),
     }

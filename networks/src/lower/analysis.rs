@@ -54,7 +54,7 @@ impl Analysis {
             }
             // Of the step before, a cell reads the cell state and not the output.
             let reads = if layer.kind == LayerKind::LstmCell { 1 } else { inputs.len() };
-            for input in inputs.into_iter().take(reads) {
+            for (at, input) in inputs.iter().copied().take(reads).enumerate() {
                 facts.last_reader[input.index()] = Some(LayerId::new(i));
                 let reads_input = match layer.kind {
                     LayerKind::Conv { .. }
@@ -62,10 +62,13 @@ impl Analysis {
                     | LayerKind::FullyConnected { .. }
                     | LayerKind::Embedding { .. }
                     | LayerKind::BatchNorm { .. }
-                    | LayerKind::LayerNorm { .. } => true,
-                    LayerKind::Lrn { .. } | LayerKind::Gelu | LayerKind::Attention { .. } => {
+                    | LayerKind::LayerNorm { .. }
+                    | LayerKind::Scale => true,
+                    LayerKind::Lrn { .. } | LayerKind::Activation { .. } | LayerKind::Attention { .. } => {
                         facts.trained[input.index()]
                     }
+                    // Each factor is the other's gradient.
+                    LayerKind::Multiply => facts.trained[inputs[1 - at].index()],
                     _ => false,
                 };
                 facts.kept[input.index()] |= reads_input && !evaluate;

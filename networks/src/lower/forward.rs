@@ -2,8 +2,8 @@
 //! the normalisation itself can be computed again) and concatenation (one op a part).
 
 use super::{Lowering, Mode};
-use plimsoll_ir::network::{Axis, Extent, LayerKind};
-use plimsoll_ir::program::{AttentionShape, Call, EmbeddingShape, Operand, RowShape};
+use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind};
+use plimsoll_ir::program::{AttentionShape, Call, EmbeddingShape, Operand, RowShape, ScaleShape};
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{Bytes, LayerId, TensorId};
 
@@ -74,9 +74,9 @@ impl Lowering<'_> {
                 let over = self.overwritten(id, &inputs);
                 self.forward_op(id, Call::ReluForward { elements, ceiling }, x, &[], over, &[])
             }
-            LayerKind::Gelu => {
+            LayerKind::Activation { function } => {
                 let over = self.overwritten(id, &inputs);
-                self.forward_op(id, Call::GeluForward { elements }, x, &[], over, &[])
+                self.forward_op(id, Call::ActivationForward { elements, function }, x, &[], over, &[])
             }
             LayerKind::MaxPool { .. } => {
                 let places = self.save(id, "places", elements);
@@ -87,8 +87,9 @@ impl Lowering<'_> {
                 let call = Call::AvgPoolForward { shape: self.pool_shape(layer) };
                 self.forward_op(id, call, x, &[], None, &[])
             }
-            LayerKind::Dropout { probability, whole } => {
-                let call = Call::DropoutForward { elements, probability, stream: id.0, whole };
+            LayerKind::Dropout { probability, unit } => {
+                let run = self.run(id, unit);
+                let call = Call::DropoutForward { elements, probability, stream: id.0, run };
                 let over = self.overwritten(id, &inputs);
                 let y = over.unwrap_or_else(|| self.output(id));
                 let operands =
@@ -102,6 +103,16 @@ impl Lowering<'_> {
                 // The call may write over its first operand only; a sum does not mind the order.
                 let (a, b) = if over == Some(b) { (b, a) } else { (a, b) };
                 self.forward_op(id, Call::Add { elements }, a, &[Operand::Tensor(b)], over, &[])
+            }
+            LayerKind::Multiply | LayerKind::Scale => {
+                let scale = match inputs.get(1) {
+                    Some(scale) => Operand::Tensor(self.value(*scale)),
+                    None => self.parameters(id)[0],
+                };
+                // Only the first factor has the shape of the product for sure.
+                let over = self.overwritten(id, &inputs).filter(|over| *over == x);
+                let call = Call::Multiply { shape: self.scale_shape(id), accumulate: false };
+                self.forward_op(id, call, x, &[scale], over, &[])
             }
             LayerKind::Concat { along } => self.forward_concat(id, &inputs, along),
             LayerKind::Lrn { size, alpha, beta, bias } => {
@@ -247,6 +258,28 @@ impl Lowering<'_> {
         match along {
             Axis::Channels => self.rows(id),
             Axis::Rows => self.samples(id),
+        }
+    }
+
+    /// How many elements, one after the other, a dropout drops at once.
+    pub(super) fn run(&self, id: LayerId, unit: DropUnit) -> u64 {
+        match unit {
+            DropUnit::Element => 1,
+            DropUnit::Sample => self.network.layer(id).output.elements(),
+            DropUnit::Batch => self.elements(id),
+        }
+    }
+
+    /// The shape of a product, of two inputs or of one and a parameter.
+    pub(super) fn scale_shape(&self, id: LayerId) -> ScaleShape {
+        let layer = self.network.layer(id);
+        let (pixels, channels) = (layer.output.pixels(), u64::from(layer.output.channels));
+        match layer.inputs.get(1).map(|scale| self.network.layer(*scale).output) {
+            None => ScaleShape { groups: 1, rows: self.batch * pixels, channels },
+            Some(scale) if scale == layer.output => {
+                ScaleShape { groups: self.batch * pixels, rows: 1, channels }
+            }
+            Some(_) => ScaleShape { groups: self.batch, rows: pixels, channels },
         }
     }
 

@@ -15,7 +15,7 @@ use super::tensor;
 use super::view::{self, Axis, View, whole};
 use crate::builder::Builder;
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Shape};
+use plimsoll_ir::network::{Function, Layer, LayerKind, Network, NetworkSpec, Shape};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
@@ -53,6 +53,8 @@ pub enum Stage {
     ErfAndOne,
     /// x (1 + erf(x / sqrt(2))) of it: twice its GELU.
     TwiceGelu,
+    /// The sigmoid of it, hard or not, which nothing reads but products of the two.
+    Gate(Function),
     /// Queries times keys.
     Scores(Rc<Scores>),
     /// Softmax of these.
@@ -101,6 +103,8 @@ pub struct Import<'g> {
     pub taken: HashSet<usize>,
     /// Additions that are the bias of the layer before.
     pub biases: HashSet<usize>,
+    /// Convolutions with a bias, which may have a normalisation folded into them.
+    pub biased: Vec<LayerId>,
     values: HashMap<&'g str, Value>,
     names: HashMap<String, u32>,
 }
@@ -128,6 +132,7 @@ pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> R
         computed: HashSet::new(),
         taken: HashSet::new(),
         biases: HashSet::new(),
+        biased: Vec::new(),
         values: HashMap::new(),
         names: HashMap::from([("images".to_owned(), 1), ("loss".to_owned(), 1)]),
         builder,
@@ -227,6 +232,7 @@ impl Flow {
             }
             Stage::Output => "of a part of what a layer gives, which only attention takes",
             Stage::Erf | Stage::ErfAndOne | Stage::TwiceGelu => "of an error function that is no GELU",
+            Stage::Gate(_) => "of a sigmoid",
             Stage::Scores(_) | Stage::Shares(_) => "of products of two values that are no attention",
         }
     }
@@ -370,7 +376,8 @@ impl<'g> Import<'g> {
         let base = name.rsplit('.').next().unwrap_or(name).to_lowercase();
         let own = match &kind {
             LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } | LayerKind::Embedding { .. } => "",
-            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::Bias { .. } => "",
+            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => "",
+            LayerKind::Bias { .. } | LayerKind::Scale => "",
             other => other.name(),
         };
         let name = if base.contains(own) { name.to_owned() } else { format!("{name}.{own}") };
@@ -391,7 +398,9 @@ impl<'g> Import<'g> {
     pub fn name(&self, node: &NodeProto, weight: Option<&Constant>) -> String {
         let weight = weight.and_then(|constant| constant.initialiser);
         let tensor = weight.map_or("", |at| self.graph.initialisers[at].name.as_str());
-        let given = tensor.strip_suffix(".weight").or(Some(tensor).filter(|_| node.op_type == "Add"));
+        let given = tensor
+            .strip_suffix(".weight")
+            .or(Some(tensor).filter(|_| ["Add", "Mul"].contains(&node.op_type.as_str())));
         let named = given.filter(|stem| !stem.is_empty() && !stem.starts_with("onnx::"));
         let name = named.map_or_else(|| own_name(node), str::to_owned);
         let allowed = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
@@ -455,8 +464,30 @@ impl<'g> Import<'g> {
         }
         self.builder.set_classes(shape.channels);
         let network = self.builder.finish(layer)?;
+        self.notes.extend(folded(&network, &self.biased));
         Ok(Read { network, notes: self.notes, numbers: self.numbers.read() })
     }
+}
+
+/// What to say where convolutions feed an activation without a normalisation. Exporters fold batch normalisation into the
+/// convolution before it, which gets a bias by that; a convolution of a single position is a product, and has none to lose.
+fn folded(network: &Network, biased: &[LayerId]) -> Option<String> {
+    let activates = |layer: &Layer| match layer.kind {
+        LayerKind::Relu { .. } => true,
+        LayerKind::Activation { function } => !matches!(function, Function::Sigmoid | Function::HardSigmoid),
+        _ => false,
+    };
+    let feeds =
+        |id: LayerId| network.layers.iter().any(|layer| layer.inputs.contains(&id) && activates(layer));
+    let bare = biased.iter().filter(|id| network.layer(**id).output.pixels() > 1 && feeds(**id));
+    let bare: Vec<&LayerId> = bare.collect();
+    let first = &network.layer(**bare.first()?).name;
+    Some(format!(
+        "{} convolution(s), the first `{first}`, feed an activation without a normalisation; if the network has batch \
+         normalisation, the exporter folded it away, and neither its memory nor its training is counted: keep it with \
+         torch.onnx.export(model.train(), args, path, dynamo=True, optimize=False)",
+        bare.len()
+    ))
 }
 
 /// The name of a node in short: `layer1.0.conv1` for `/layer1/layer1.0/conv1/Conv`.

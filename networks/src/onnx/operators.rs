@@ -6,12 +6,12 @@ use super::constant::Constant;
 use super::error::{OnnxError, broken, shown};
 use super::fold::attribute_or_input;
 use super::graph::{attribute, float, int, ints, label};
-use super::import::{Flow, Import, Owner, Value, picked, unsupported};
+use super::import::{Flow, Import, Owner, Stage, Value, picked, unsupported};
 use super::layout::{axes, axis};
 use super::proto::NodeProto;
-use super::view::{Axis, View, size, whole};
+use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{Axis as Along, Extent, LayerKind, Window};
+use plimsoll_ir::network::{Axis as Along, DropUnit, Extent, Function, LayerKind, Window};
 
 impl Import<'_> {
     /// What a node gives of which an input depends on the images or tokens.
@@ -49,11 +49,15 @@ impl Import<'_> {
             ("Add" | "Mul" | "Div", Some(Value::Constant(c))) => one(self.with_constant(node, x, c)?),
             ("Add", Some(Value::Flow(y))) => one(self.sum(node, x, y)?),
             ("Mul", Some(Value::Flow(y))) => one(self.gated(node, x, y)?),
+            ("Sigmoid", _) => one(self.gate(node, x, Function::Sigmoid)?),
+            ("HardSigmoid", _) => one(self.gate(node, x, Function::HardSigmoid)?),
+            ("HardSwish", _) => one(self.each(node, x, Function::HardSwish.layer())?),
+            ("Swish", _) => one(self.each(node, x, Function::Silu.layer())?),
             ("BatchNormalization", _) => one(self.batch_norm(node, x, inputs)?),
             ("LayerNormalization", _) => one(self.layer_norm(node, x, inputs)?),
             ("Relu", _) => one(self.each(node, x, LayerKind::RELU)?),
             ("Clip", _) => one(self.clip(node, x, inputs)?),
-            ("Gelu", _) => one(self.each(node, x, LayerKind::Gelu)?),
+            ("Gelu", _) => one(self.each(node, x, LayerKind::GELU)?),
             ("Erf", _) => one(self.erf(node, x)?),
             ("MaxPool" | "AveragePool", _) => one(self.pool(node, x)?),
             ("GlobalAveragePool", _) => {
@@ -153,6 +157,7 @@ impl Import<'_> {
         let bias = self.bias(node, tensor, out)?;
         let kind = LayerKind::Conv { out_channels, window, groups, bias };
         let layer = self.weighted(node, kind, layer, weight, (false, initialiser(tensor)))?;
+        self.biased.extend(bias.then_some(layer));
         Ok(self.images(layer))
     }
 
@@ -398,7 +403,7 @@ impl Import<'_> {
         if let Some(flow) = self.dropped_shares(x) {
             return Ok(flow);
         }
-        self.each(node, x, LayerKind::Dropout { probability: probability as f32, whole: false })
+        self.each(node, x, LayerKind::Dropout { probability: probability as f32, unit: DropUnit::Element })
     }
 
     fn sum(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
@@ -469,18 +474,62 @@ impl Import<'_> {
         Ok(self.images(layer))
     }
 
-    /// Adds or multiplies by a constant: a bias, or a number that GELU or attention needs.
+    /// A sigmoid, hard or not. Where nothing reads it but products with what it is of, those are the layer.
+    fn gate(&mut self, node: &NodeProto, x: &Flow, function: Function) -> Result<Flow, OnnxError> {
+        let (graph, from) = (self.graph, node.input.first());
+        let (output, readers) = (node.output.first(), node.output.first().and_then(|o| graph.readers.get(o)));
+        let of_both = |reader: &usize| {
+            let other = &graph.nodes[*reader];
+            let has = |name: Option<&String>| name.is_some_and(|name| other.input.contains(name));
+            other.op_type == "Mul" && has(from) && has(output)
+        };
+        let gates_itself =
+            output != Some(&graph.output) && readers.is_some_and(|readers| readers.iter().all(of_both));
+        if !gates_itself {
+            return self.each(node, x, function.layer());
+        }
+        self.whole(node, x)?;
+        Ok(Flow { stage: Stage::Gate(function), ..x.clone() })
+    }
+
+    /// The product of two values, element by element, or of channels by one value of each.
+    pub fn multiplied(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
+        let [x, y] = [self.whole(node, x)?.clone(), self.whole(node, y)?.clone()];
+        let [of_x, of_y] = [x.layer, y.layer].map(|layer| self.builder.shape(layer));
+        let positions = |dim: &[Atom]| dim.iter().all(|atom| matches!(atom.axis, Axis::Row | Axis::Column));
+        let scales = |x: &View, y: &View| {
+            let dims = x.dims.iter().zip(&y.dims);
+            x.dims.len() == y.dims.len()
+                && dims.into_iter().all(|(x, y)| x == y || y.is_empty() && positions(x))
+        };
+        let (scaled, scale) = match (of_x, of_y) {
+            _ if of_x == of_y && x.dims == y.dims => (x, y),
+            _ if of_y.pixels() == 1 && of_x.channels == of_y.channels && scales(&x, &y) => (x, y),
+            _ if of_x.pixels() == 1 && of_x.channels == of_y.channels && scales(&y, &x) => (y, x),
+            _ => {
+                let why = format!("Mul of {:?} and {:?}, which do not lie alike", x.sizes(), y.sizes());
+                return Err(unsupported(node, why));
+            }
+        };
+        let name = self.name(node, None);
+        let layer = self.layer(&name, LayerKind::Multiply, &[scaled.layer, scale.layer], None)?;
+        Ok(Flow::output(scaled.with_layer(layer)))
+    }
+
+    /// Adds or multiplies by a constant: a bias, a scale, or a number that GELU or attention needs.
     fn with_constant(&mut self, node: &NodeProto, x: &Flow, constant: &Constant) -> Result<Flow, OnnxError> {
         if let Some(flow) = self.number(node, x, constant)? {
             return Ok(flow);
         }
-        if node.op_type != "Add" {
-            return Err(unsupported(node, format!("{} by a weight", node.op_type)));
+        if node.op_type == "Div" {
+            return Err(unsupported(node, "Div by a weight"));
         }
         let view = self.whole(node, x)?.clone();
         let shape = self.builder.shape(view.layer);
         let lead = view.dims.len().checked_sub(constant.dims.len());
-        let Some(lead) = lead else { return Err(unsupported(node, "Add of a weight with more dimensions")) };
+        let Some(lead) = lead else {
+            return Err(unsupported(node, format!("{} of a weight with more dimensions", node.op_type)));
+        };
         let (mut channels, mut positions) = (false, 1);
         for (dim, wanted) in view.dims[lead..].iter().zip(&constant.dims) {
             let over_positions = dim.iter().all(|atom| matches!(atom.axis, Axis::Row | Axis::Column));
@@ -495,15 +544,23 @@ impl Import<'_> {
             } else if over_positions {
                 positions *= *wanted;
             } else {
-                return Err(unsupported(node, "Add of a weight that is another for every sample"));
+                let why = format!("{} of a weight that is another for every sample", node.op_type);
+                return Err(unsupported(node, why));
             }
         }
-        let over = match (channels, positions) {
-            (true, 1) => Extent::Channels,
-            (true, all) if all == shape.pixels() => Extent::Positions,
-            _ => return Err(unsupported(node, format!("Add of a weight of {:?}", constant.dims))),
+        let add = node.op_type == "Add";
+        let kind = match (channels, positions) {
+            (true, 1) if add => LayerKind::Bias { over: Extent::Channels, spare: 0 },
+            (true, all) if add && all == shape.pixels() => {
+                LayerKind::Bias { over: Extent::Positions, spare: 0 }
+            }
+            // What is computed, and no tensor of the file, is no parameter that could be trained.
+            (true, 1) if constant.initialiser.is_some() => LayerKind::Scale,
+            _ => {
+                let why = format!("{} of a weight of {:?}", node.op_type, constant.dims);
+                return Err(unsupported(node, why));
+            }
         };
-        let kind = LayerKind::Bias { over, spare: 0 };
         self.take(constant);
         let name = self.name(node, Some(constant));
         let layer = self.layer(&name, kind, &[view.layer], None)?;
