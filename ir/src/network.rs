@@ -315,6 +315,24 @@ pub enum LayerKind {
         /// Added to the sum (k in the paper).
         bias: f32,
     },
+    /// Some rows or channels of what it takes.
+    Slice {
+        /// Along what.
+        along: Axis,
+        /// The first.
+        first: u32,
+        /// How many.
+        length: u32,
+    },
+    /// The positions of a map as those of a sequence: row after row, in one column. Nothing moves.
+    Flatten,
+    /// Learned rows of one column, the same for every sample, from no input: the class token of vision transformers.
+    Learned {
+        /// Rows of the output.
+        rows: u32,
+        /// Channels of the output.
+        channels: u32,
+    },
     /// Softmax and cross entropy against the labels, at every position; the last layer, and the only one of its kind.
     SoftmaxCrossEntropy,
 }
@@ -348,6 +366,9 @@ impl LayerKind {
             LayerKind::Scale => "scale",
             LayerKind::Concat { .. } => "concat",
             LayerKind::Lrn { .. } => "lrn",
+            LayerKind::Slice { .. } => "slice",
+            LayerKind::Flatten => "flatten",
+            LayerKind::Learned { .. } => "learned",
             LayerKind::SoftmaxCrossEntropy => "loss",
         }
     }
@@ -434,6 +455,7 @@ impl Network {
             LayerKind::Embedding { vocabulary, width, .. } => u64::from(*vocabulary) * u64::from(*width),
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 2 * u64::from(input.channels),
             LayerKind::Scale => u64::from(input.channels),
+            LayerKind::Learned { .. } => layer.output.elements(),
             LayerKind::FullyConnected { outputs, bias } => {
                 u64::from(*outputs) * (input.elements() + u64::from(*bias))
             }
@@ -446,7 +468,7 @@ impl Network {
         let input = self.input_shape(layer);
         let out = layer.output.elements();
         match &layer.kind {
-            LayerKind::Input => 0,
+            LayerKind::Input | LayerKind::Flatten => 0,
             LayerKind::Conv { window, groups, bias, .. } => {
                 let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
                 out * (2 * taps * u64::from(input.channels / groups) + u64::from(*bias))
@@ -466,6 +488,8 @@ impl Network {
             | LayerKind::Add
             | LayerKind::Multiply
             | LayerKind::Scale
+            | LayerKind::Slice { .. }
+            | LayerKind::Learned { .. }
             | LayerKind::Concat { .. }
             | LayerKind::Bias { .. }
             | LayerKind::Embedding { .. } => out,

@@ -338,6 +338,10 @@ pub enum Call {
     ConcatPart { rows: u64, channels: u64, first: u64, total: u64 },
     /// dy -> dx: the channels of one part.
     SplitPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
+    /// dy -> dx: dy at its channels of dx, 0 at the others. What [`Call::SplitPart`] takes, put back.
+    PadPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
+    /// parameter -> y: every row of y is the parameter, of `channels` elements. Its gradient is that of a bias.
+    Repeat { shape: RowShape },
     /// x -> y. See [`crate::network::LayerKind::Lrn`].
     LrnForward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32 },
     /// x, dy -> dx. Computes the sums anew from x.
@@ -400,13 +404,15 @@ impl Call {
             Call::ReluForward { .. }
             | Call::ActivationForward { .. }
             | Call::AvgPoolForward { .. }
-            | Call::LrnForward { .. } => &[R, W],
+            | Call::LrnForward { .. }
+            | Call::Repeat { .. } => &[R, W],
             Call::ConcatPart { first: 0, .. } => &[R, W],
             Call::ConcatPart { .. } => &[R, U],
             Call::ReluMaskForward { .. } | Call::MaxPoolForward { .. } => &[R, W, W],
             Call::DropoutForward { .. } | Call::Add { .. } => &[R, R, W],
             Call::AvgPoolBackward { accumulate, .. }
             | Call::SplitPart { accumulate, .. }
+            | Call::PadPart { accumulate, .. }
             | Call::BiasBackward { accumulate, .. } => {
                 if *accumulate {
                     &[R, U]
@@ -532,6 +538,8 @@ impl Call {
             Call::ConcatPart { rows, channels, .. } | Call::SplitPart { rows, channels, .. } => {
                 product(&[*rows, *channels])
             }
+            Call::PadPart { rows, total, .. } => product(&[*rows, *total]),
+            Call::Repeat { shape } => product(&[shape.rows, shape.channels]),
             Call::LrnForward { shape, size, .. } => {
                 product(&[shape.rows, shape.channels, 2 * u64::from(*size) + 20])
             }
@@ -581,6 +589,8 @@ impl Call {
             Call::Add { .. } => "add",
             Call::ConcatPart { .. } => "concat_part",
             Call::SplitPart { .. } => "split_part",
+            Call::PadPart { .. } => "pad_part",
+            Call::Repeat { .. } => "repeat",
             Call::LrnForward { .. } => "lrn_forward",
             Call::LrnBackward { .. } => "lrn_backward",
             Call::SoftmaxCrossEntropyForward { .. } => "softmax_cross_entropy_forward",

@@ -72,6 +72,7 @@ impl Builder {
             LayerKind::Concat { .. } => inputs.len().max(1),
             LayerKind::LstmCell => inputs.len().clamp(1, 2),
             LayerKind::Add | LayerKind::Multiply => 2,
+            LayerKind::Learned { .. } => 0,
             _ => 1,
         };
         if inputs.len() != wanted {
@@ -290,6 +291,9 @@ fn weight_matrix(kind: &LayerKind, input: Option<Shape>) -> Option<(u64, u64, bo
 
 /// Weights of a layer, biases left aside, without overflow.
 fn weights(kind: &LayerKind, input: Option<Shape>) -> u128 {
+    if let LayerKind::Learned { rows, channels } = kind {
+        return u128::from(*rows) * u128::from(*channels);
+    }
     let Some(input) = input else { return 0 };
     match kind {
         LayerKind::Conv { out_channels, window, groups, .. } => {
@@ -310,6 +314,10 @@ fn weights(kind: &LayerKind, input: Option<Shape>) -> u128 {
 /// The shape of what a layer gives, or what is wrong with the layer.
 fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, NetworkError> {
     let bad = |why: String| Err(NetworkError::BadLayer { layer: name.to_owned(), why });
+    if let LayerKind::Learned { rows, channels } = *kind {
+        let output = Shape { height: rows, width: 1, channels };
+        return if output.elements() > 0 { Ok(output) } else { bad("it has no rows or no channels".into()) };
+    }
     let Some(&input) = inputs.first() else { return bad("it takes at least one input".into()) };
     match kind {
         LayerKind::Conv { out_channels, window, groups, .. } => {
@@ -375,6 +383,20 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
             bad(format!("{input} cannot be multiplied by {}, only by as much or by one position", inputs[1]))
         }
         LayerKind::Concat { along } => concat_shape(name, *along, inputs),
+        LayerKind::Slice { along, first, length } => {
+            let all = if *along == Axis::Rows { input.height } else { input.channels };
+            if *length == 0 || first.checked_add(*length).is_none_or(|end| end > all) {
+                return bad(format!("{length} from {first} on are not among the {all} there are"));
+            }
+            Ok(match along {
+                Axis::Rows => Shape { height: *length, ..input },
+                Axis::Channels => Shape { channels: *length, ..input },
+            })
+        }
+        LayerKind::Flatten => match u32::try_from(input.pixels()) {
+            Ok(height) => Ok(Shape { height, width: 1, ..input }),
+            Err(_) => bad(format!("{} rows are too many", input.pixels())),
+        },
         _ => Ok(input),
     }
 }

@@ -190,6 +190,9 @@ fn parameters_of(network: &Network, layer: &Layer) -> Vec<(&'static str, Vec<u64
             let init = Init::Normal(if tied { 0.02 } else { 1.0 });
             vec![("weight", vec![u64::from(*vocabulary), u64::from(*width)], init)]
         }
+        LayerKind::Learned { rows, channels } => {
+            vec![("weight", vec![u64::from(*rows), u64::from(*channels)], Init::Normal(0.02))]
+        }
         LayerKind::Scale => vec![("weight", vec![u64::from(input.channels)], Init::Constant(1.0))],
         LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => {
             let channels = vec![u64::from(input.channels)];

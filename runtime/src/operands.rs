@@ -148,6 +148,11 @@ fn spans(call: &Call) -> Vec<u64> {
             let whole = (*total).max(first.saturating_add(*channels));
             vec![words(&[*rows, *channels]), words(&[*rows, whole])]
         }
+        Call::PadPart { rows, channels, first, total, .. } => {
+            let whole = (*total).max(first.saturating_add(*channels));
+            vec![words(&[*rows, *channels]), words(&[*rows, whole])]
+        }
+        Call::Repeat { shape } => vec![words(&[shape.channels]), words(&[shape.rows, shape.channels])],
         Call::SplitPart { rows, channels, first, total, .. } => {
             let whole = (*total).max(first.saturating_add(*channels));
             vec![words(&[*rows, whole]), words(&[*rows, *channels])]
@@ -276,6 +281,9 @@ mod tests {
         check(Call::ReluMaskBackward { elements: 9, accumulate: false }, &[2, 36, 36]);
         check(Call::ConcatPart { rows: 3, channels: 2, first: 1, total: 5 }, &[24, 60]);
         check(Call::SplitPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[60, 24]);
+        check(Call::PadPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[24, 60]);
+        check(Call::PadPart { rows: 3, channels: 2, first: 4, total: 5, accumulate: false }, &[24, 72]);
+        check(Call::Repeat { shape: rows }, &[12, 120]);
         check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
         check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
         check(Call::Sgd { elements: 7, decay: true, idle: false }, &[24, 28, 28, 28]);

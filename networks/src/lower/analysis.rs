@@ -7,8 +7,8 @@ use plimsoll_ir::network::{LayerKind, Network};
 
 /// Facts of each layer, by its position.
 pub(super) struct Analysis {
-    /// The layer whose output it hands on unchanged: itself, but for dropout in evaluation, and for sums of which a draw of
-    /// stochastic depth leaves one term.
+    /// The layer whose output it hands on unchanged: itself, but for maps that become sequences, for dropout in evaluation, and
+    /// for sums of which a draw of stochastic depth leaves one term.
     source: Vec<LayerId>,
     /// Whether a draw of stochastic depth leaves it out: a dropped branch, and what only leads to it.
     pub absent: Vec<bool>,
@@ -48,7 +48,10 @@ impl Analysis {
                     || layer.shares.is_some()
                     || inputs.iter().any(|v| facts.trained[v.index()]));
             let one_term = layer.kind == LayerKind::Add && inputs.len() == 1;
-            if one_term || evaluate && matches!(layer.kind, LayerKind::Dropout { .. }) {
+            if one_term
+                || layer.kind == LayerKind::Flatten
+                || evaluate && matches!(layer.kind, LayerKind::Dropout { .. })
+            {
                 facts.source[i] = inputs[0];
                 continue;
             }

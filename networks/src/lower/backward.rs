@@ -81,7 +81,7 @@ impl Lowering<'_> {
     fn backward_layer(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
         use Operand::Tensor as T;
         let layer = self.network.layer(id);
-        let input = layer.inputs[0];
+        let Some(input) = layer.inputs.first().copied() else { return self.backward_learned(id, dy) };
         let x = self.value(input);
         let saved = self.saved[id.index()].first().copied();
         let elements = self.elements(id);
@@ -159,7 +159,15 @@ impl Lowering<'_> {
                     )
                 });
             }
-            LayerKind::Add => self.pass_on(id, dy, gradients),
+            LayerKind::Add | LayerKind::Flatten => self.pass_on(id, dy, gradients),
+            LayerKind::Slice { along, first, .. } => {
+                let [part, whole] = [id, input].map(|id| self.parts(id, along));
+                let first = self.first_of(id, along, first);
+                let (rows, channels, total) = (part.rows, part.channels, whole.channels);
+                self.contribute(id, input, dy, false, gradients, |accumulate, dx| {
+                    (Call::PadPart { rows, channels, first, total, accumulate }, vec![T(dy), T(dx)])
+                });
+            }
             LayerKind::Multiply | LayerKind::Scale => self.backward_scale(id, dy, gradients),
             LayerKind::Concat { along } => self.backward_concat(id, along, dy, gradients),
             LayerKind::Lrn { size, alpha, beta, bias } => {
@@ -169,8 +177,10 @@ impl Lowering<'_> {
                     (call, vec![T(x), T(dy), T(dx)])
                 });
             }
-            LayerKind::Input | LayerKind::SoftmaxCrossEntropy => {
-                unreachable!("neither is between input and loss")
+            LayerKind::Input | LayerKind::SoftmaxCrossEntropy | LayerKind::Learned { .. } => {
+                unreachable!(
+                    "the first two are not between input and loss, and what has no input does not come here"
+                )
             }
         }
     }
@@ -220,6 +230,13 @@ impl Lowering<'_> {
         let call = Call::BiasBackward { shape: self.bias_rows(id, over), accumulate };
         self.push(id, "backward", Phase::Backward, call, operands);
         self.pass_on(id, dy, gradients);
+    }
+
+    /// The gradient of learned rows is the sum of the samples'.
+    fn backward_learned(&mut self, id: LayerId, dy: TensorId) {
+        let operands = [&[Operand::Tensor(dy)][..], &self.parameter_gradients(id)].concat();
+        let call = Call::BiasBackward { shape: self.samples(id), accumulate: false };
+        self.push(id, "backward", Phase::Backward, call, operands);
     }
 
     /// A step of a memory. The gradient of the gates lies over the activated gates, which nobody needs afterwards; that of

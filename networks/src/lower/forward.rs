@@ -27,7 +27,7 @@ impl Lowering<'_> {
     fn forward_layer(&mut self, id: LayerId, labels: TensorId) -> TensorId {
         let layer = self.network.layer(id);
         let inputs: Vec<LayerId> = layer.inputs.iter().map(|i| self.analysis.source(*i)).collect();
-        let x = self.value(inputs[0]);
+        let Some(x) = inputs.first().map(|input| self.value(*input)) else { return self.forward_learned(id) };
         let elements = self.elements(id);
         match layer.kind {
             LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } => {
@@ -115,6 +115,13 @@ impl Lowering<'_> {
                 self.forward_op(id, call, x, &[scale], over, &[])
             }
             LayerKind::Concat { along } => self.forward_concat(id, &inputs, along),
+            LayerKind::Slice { along, first, .. } => {
+                let [part, whole] = [id, layer.inputs[0]].map(|id| self.parts(id, along));
+                let first = self.first_of(id, along, first);
+                let (rows, channels, total) = (part.rows, part.channels, whole.channels);
+                let call = Call::SplitPart { rows, channels, first, total, accumulate: false };
+                self.forward_op(id, call, x, &[], None, &[])
+            }
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 let call = Call::LrnForward { shape: self.rows(id), size, alpha, beta, bias };
                 self.forward_op(id, call, x, &[], None, &[])
@@ -125,7 +132,9 @@ impl Lowering<'_> {
                 let metrics = Operand::Resident(self.resident.metrics);
                 self.forward_op(id, call, x, &[Operand::Tensor(labels)], over, &[metrics])
             }
-            LayerKind::Input => unreachable!("the builder makes one input, the first layer"),
+            LayerKind::Input | LayerKind::Flatten | LayerKind::Learned { .. } => {
+                unreachable!("the first layer, what hands on its input, and what has none do not come here")
+            }
         }
     }
 
@@ -145,6 +154,14 @@ impl Lowering<'_> {
         operands.push(Operand::Tensor(y));
         operands.extend(saved);
         self.push(id, "forward", Phase::Forward, call, operands);
+        y
+    }
+
+    /// Learned rows, the same for every sample.
+    fn forward_learned(&mut self, id: LayerId) -> TensorId {
+        let y = self.output(id);
+        let operands = [&self.parameters(id)[..], &[Operand::Tensor(y)]].concat();
+        self.push(id, "forward", Phase::Forward, Call::Repeat { shape: self.samples(id) }, operands);
         y
     }
 
@@ -258,6 +275,15 @@ impl Lowering<'_> {
         match along {
             Axis::Channels => self.rows(id),
             Axis::Rows => self.samples(id),
+        }
+    }
+
+    /// Where a slice begins in rows of so many elements as [`Lowering::parts`] gives.
+    pub(super) fn first_of(&self, id: LayerId, along: Axis, first: u32) -> u64 {
+        let shape = self.network.layer(id).output;
+        match along {
+            Axis::Channels => u64::from(first),
+            Axis::Rows => u64::from(first) * u64::from(shape.width) * u64::from(shape.channels),
         }
     }
 

@@ -25,6 +25,7 @@
 //! What this folder deliberately does not do: open files, read weights, or run anything.
 
 mod constant;
+mod drawn;
 mod error;
 mod fold;
 mod graph;

@@ -21,6 +21,7 @@ impl Import<'_> {
         node: &NodeProto,
         inputs: &[Option<Value>],
     ) -> Result<Vec<Flow>, OnnxError> {
+        let inputs = &self.settle(node, inputs)?[..];
         let first = inputs.first().and_then(Option::as_ref);
         let second = inputs.get(1).and_then(Option::as_ref);
         let one = |flow: Flow| Ok(vec![flow]);
@@ -32,7 +33,7 @@ impl Import<'_> {
                 ("Add" | "Mul", Some(Value::Constant(c)), Some(Value::Flow(x))) => {
                     one(self.with_constant(node, x, c)?)
                 }
-                ("Concat", ..) => Err(unsupported(node, "Concat with weights")),
+                ("Concat", ..) => one(self.concat(node, inputs)?),
                 ("Where", Some(Value::Constant(_)), _) => one(self.masked(node, inputs)?),
                 _ => Err(unsupported(
                     node,
@@ -70,6 +71,14 @@ impl Import<'_> {
             ("Concat", _) => one(self.concat(node, inputs)?),
             ("Gather", Some(Value::Constant(index))) => {
                 let positions = self.numbers.of(&label(node), index)?;
+                // All elements in their order: strides that exporters write down, and which say nothing.
+                let in_order = || positions.iter().zip(0..).all(|(at, i)| *at == f64::from(i));
+                if x.view.sizes() == [positions.len() as u64]
+                    && in_order()
+                    && let Some(view) = x.view.reshape(&index.dims)
+                {
+                    return one(Flow { view, ..x.clone() });
+                }
                 one(picked(node, x, index, &positions)?)
             }
             ("Softmax" | "LogSoftmax", _) => one(self.softmax(node, x)?),
@@ -77,6 +86,29 @@ impl Import<'_> {
             ("Where", _) => one(self.masked(node, inputs)?),
             (op, _) => Err(unsupported(node, format!("{op} of what depends on the input"))),
         }
+    }
+
+    /// The inputs of a node with parts of outputs as layers of their own, but for what attention takes as parts: factors of
+    /// products of two outputs, and of numbers.
+    fn settle(
+        &mut self,
+        node: &NodeProto,
+        inputs: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>, OnnxError> {
+        let flows = inputs.iter().flatten().filter(|input| matches!(input, Value::Flow(_))).count();
+        let parts = match node.op_type.as_str() {
+            "MatMul" => flows > 1,
+            "Add" | "Mul" | "Div" => flows < 2,
+            "Softmax" | "LogSoftmax" | "Where" | "Erf" | "Gather" => true,
+            _ => false,
+        };
+        let mut settled = inputs.to_vec();
+        for input in settled.iter_mut().flatten().filter(|_| !parts) {
+            if let Value::Flow(flow) = input {
+                *flow = self.settled(node, flow)?;
+            }
+        }
+        Ok(settled)
     }
 
     /// The layer that owns a weight already, so that a second one shares it; else this weight is noted for the next layer.
@@ -180,7 +212,7 @@ impl Import<'_> {
                 let why = format!("a bias of {:?} for {outputs} outputs; export the file again", bias.dims);
                 broken(label(node), why)
             }
-            Some(Value::Flow(_)) => {
+            Some(Value::Flow(_) | Value::Drawn(_)) => {
                 Err(unsupported(node, format!("{} with a bias that depends on the input", node.op_type)))
             }
         }
@@ -418,13 +450,22 @@ impl Import<'_> {
     }
 
     fn concat(&mut self, node: &NodeProto, inputs: &[Option<Value>]) -> Result<Flow, OnnxError> {
+        let first = inputs.iter().flatten().find_map(|v| if let Value::Flow(f) = v { Some(f) } else { None });
+        let Some(first) = first else { return broken(label(node), "it joins nothing") };
+        let first = self.whole(node, first)?.clone();
+        let along = axis(node, int(node, "axis", 0)?, first.dims.len())?;
         let mut views = Vec::new();
         for input in inputs.iter().flatten() {
-            let Value::Flow(flow) = input else { return Err(unsupported(node, "Concat with weights")) };
-            views.push(self.whole(node, flow)?.clone());
+            views.push(match input {
+                Value::Flow(flow) => {
+                    let view = self.whole(node, flow)?.clone();
+                    self.as_sequence(node, view, along)?
+                }
+                Value::Constant(constant) => self.learned(node, constant, &first, along)?,
+                Value::Drawn(_) => return Err(unsupported(node, "Concat with random numbers")),
+            });
         }
         let Some(first) = views.first().cloned() else { return broken(label(node), "it joins nothing") };
-        let along = axis(node, int(node, "axis", 0)?, first.dims.len())?;
         let alike = |view: &View| {
             view.dims.len() == first.dims.len()
                 && (0..first.dims.len()).all(|d| d == along || view.dims[d] == first.dims[d])
@@ -436,7 +477,8 @@ impl Import<'_> {
         }
         let rows = |view: &View| {
             let shape = self.builder.shape(view.layer);
-            view.dims[along] == whole(Axis::Row, u64::from(shape.height)) && shape.height > 1
+            view.dims[along] == whole(Axis::Row, u64::from(shape.height))
+                && (shape.height > 1 || shape.width == 1)
         };
         let (axis, kind) = if views.iter().all(|view| self.over_channels(view, along)) {
             (Axis::Channel, Along::Channels)
@@ -453,6 +495,55 @@ impl Import<'_> {
         let mut dims = first.dims;
         dims[along] = whole(axis, views.iter().map(|view| size(&view.dims[along])).sum());
         Ok(Flow::output(View::of(layer, dims)))
+    }
+
+    /// A map of which one dimension runs over all positions, as a sequence; any other value as it is.
+    fn as_sequence(&mut self, node: &NodeProto, view: View, along: usize) -> Result<View, OnnxError> {
+        let shape = self.builder.shape(view.layer);
+        let [height, width] = [shape.height, shape.width].map(u64::from);
+        let positions = [whole(Axis::Row, height), whole(Axis::Column, width)].concat();
+        if shape.width == 1 || shape.height == 1 || view.dims[along] != positions {
+            return Ok(view);
+        }
+        let name = self.name(node, None);
+        let layer = self.layer(&name, LayerKind::Flatten, &[view.layer], None)?;
+        let mut dims = view.dims;
+        dims[along] = whole(Axis::Row, height * width);
+        Ok(View::of(layer, dims))
+    }
+
+    /// Rows that are the same for every sample, to be joined with others: a weight that is repeated for all samples.
+    fn learned(
+        &mut self,
+        node: &NodeProto,
+        constant: &Constant,
+        other: &View,
+        along: usize,
+    ) -> Result<View, OnnxError> {
+        let no = || unsupported(node, "Concat with a weight that is not one for all samples");
+        let at = constant.repeats.or(constant.initialiser).ok_or_else(no)?;
+        let channels = u64::from(self.builder.shape(other.layer).channels);
+        let rows = constant.dims.get(along).copied().unwrap_or(0);
+        let fits = constant.dims.len() == other.dims.len()
+            && constant.dims.iter().zip(&other.dims).enumerate().all(|(d, (given, dim))| {
+                d == along
+                    || *given == size(dim)
+                        && (dim.is_empty() || d == 0 || *dim == whole(Axis::Channel, channels))
+            })
+            && along != 0
+            && other.dims[0] == whole(Axis::Batch, self.batch)
+            && other.dims.contains(&whole(Axis::Channel, channels));
+        let held = super::tensor::elements(&super::tensor::dims(&self.graph.initialisers[at]));
+        if !fits || constant.turned || held != rows.checked_mul(channels) {
+            return Err(no());
+        }
+        self.take(constant);
+        let name = self.name(node, Some(&Constant::initialiser(self.graph, at)));
+        let [rows, channels] = [rows, channels].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let layer = self.layer(&name, LayerKind::Learned { rows, channels }, &[], None)?;
+        let mut dims = other.dims.clone();
+        dims[along] = whole(Axis::Row, u64::from(rows));
+        Ok(View::of(layer, dims))
     }
 
     fn lrn(&mut self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {

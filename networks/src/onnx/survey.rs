@@ -56,6 +56,8 @@ const OPERATORS: &[(&str, &[&str])] = &[
     ("Not", &[]),
     ("Or", &[]),
     ("Pow", &[]),
+    ("RandomUniform", &["dtype", "high", "low", "seed", "shape"]),
+    ("RandomUniformLike", &["dtype", "high", "low", "seed"]),
     ("Range", &[]),
     ("Reciprocal", &[]),
     ("ReduceMean", &["axes", "keepdims", "noop_with_empty_axes"]),

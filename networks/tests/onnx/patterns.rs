@@ -151,9 +151,9 @@ fn what_is_not_read_is_named_with_its_node_and_all_at_once() {
             integers("one", &[1]),
             integers("zero", &[0]),
             node("Slice", &["x", "zero", "one", "one"], &["p"], &[]),
-            node("Relu", &["p"], &["b"], &[]),
+            node("Erf", &["p"], &["b"], &[]),
         ],
-        &["Relu of a part of what a layer gives"],
+        &["Erf of a part of what a layer gives"],
     );
 }
 

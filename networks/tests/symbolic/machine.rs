@@ -253,6 +253,8 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
         }
         Call::ConcatPart { rows, channels, total, .. } => vec![4 * rows * channels, 4 * rows * total],
         Call::SplitPart { rows, channels, total, .. } => vec![4 * rows * total, 4 * rows * channels],
+        Call::PadPart { rows, channels, total, .. } => vec![4 * rows * channels, 4 * rows * total],
+        Call::Repeat { shape } => vec![4 * shape.channels, 4 * shape.rows * shape.channels],
         Call::LrnForward { shape, .. } => vec![4 * shape.rows * shape.channels; 2],
         Call::LrnBackward { shape, .. } => vec![4 * shape.rows * shape.channels; 3],
         Call::SoftmaxCrossEntropyForward { shape: s } => {
@@ -476,6 +478,7 @@ fn map(call: &Call) -> Option<String> {
         Call::ReluForward { ceiling, .. } => format!("relu {ceiling}"),
         Call::ActivationForward { function, .. } => function.name().to_owned(),
         Call::AvgPoolForward { shape } => format!("mean {shape:?}"),
+        Call::Repeat { .. } => "repeated".to_owned(),
         Call::LrnForward { size, alpha, beta, bias, .. } => format!("lrn {size} {alpha} {beta} {bias}"),
         _ => return None,
     })
@@ -535,6 +538,9 @@ fn input_gradient(
         }
         Call::SplitPart { channels, first, accumulate, .. } => {
             (accumulate, format!("split {channels} from {first}"), vec![get(0)])
+        }
+        Call::PadPart { channels, first, total, accumulate, .. } => {
+            (accumulate, format!("padded {channels} from {first} of {total}"), vec![get(0)])
         }
         Call::LrnBackward { size, alpha, beta, bias, accumulate, .. } => {
             (accumulate, format!("lrn dx {size} {alpha} {beta} {bias}"), vec![get(0), get(1)])

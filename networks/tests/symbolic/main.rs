@@ -299,7 +299,7 @@ struct Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Most layers stand on the latest one; the others branch.
     let on = prop_oneof![3 => Just(0usize), 2 => 0..64usize];
-    let step = (0..19u8, on, 0..64usize, any::<bool>());
+    let step = (0..21u8, on, 0..64usize, any::<bool>());
     proptest::collection::vec(step.prop_map(|(kind, on, with, flag)| Step { kind, on, with, flag }), 1..16)
 }
 
@@ -359,7 +359,7 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
             9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
             10 if step.flag => LayerKind::GlobalAvgPool,
             10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
-            11 => LayerKind::LayerNorm { epsilon: 1e-5 },
+            11 if shape.channels > 1 => LayerKind::LayerNorm { epsilon: 1e-5 },
             12 => LayerKind::Activation { function: Function::ALL[step.with % Function::ALL.len()] },
             13 => LayerKind::Bias {
                 over: if step.flag { Extent::Channels } else { Extent::Positions },
@@ -390,6 +390,23 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 LayerKind::Multiply
             }
             17 => LayerKind::Scale,
+            18 => {
+                let along = if step.flag { Axis::Rows } else { Axis::Channels };
+                let all = if step.flag { shape.height } else { shape.channels };
+                let first = step.with as u32 % all;
+                LayerKind::Slice { along, first, length: 1 + step.with as u32 / 7 % (all - first) }
+            }
+            19 => {
+                // A sequence with a token before it.
+                let flat = b.add(&format!("flat{i}"), LayerKind::Flatten, &[x])?;
+                let token = LayerKind::Learned { rows: 1 + u32::from(step.flag), channels: shape.channels };
+                let token = b.add(&format!("token{i}"), token, &[])?;
+                layers.extend([flat, token]);
+                unused.extend([false, false]);
+                inputs = if step.flag { vec![token, flat] } else { vec![flat, token] };
+                unused[x.index()] = false;
+                LayerKind::Concat { along: Axis::Rows }
+            }
             _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },
         };
         let layer = b.add(&format!("l{i}"), kind, &inputs)?;

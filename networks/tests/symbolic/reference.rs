@@ -84,6 +84,10 @@ impl<'a> Reference<'a> {
 
     fn forward(&mut self, terms: &mut Terms, index: usize, layer: &Layer) -> TermId {
         let inputs: Vec<TermId> = layer.inputs.iter().map(|i| self.values[i.index()]).collect();
+        if let LayerKind::Learned { .. } = layer.kind {
+            let rows = terms.atom(&format!("{}.weight", layer.name));
+            return terms.apply("repeated", &[rows]);
+        }
         let Some(&x) = inputs.first() else { return terms.atom("images") };
         let owner = self.owner(layer);
         let mut own = |part: &str| terms.atom(&format!("{owner}.{part}"));
@@ -171,7 +175,12 @@ impl<'a> Reference<'a> {
                 self.metrics = terms.apply("metrics", &[x, labels]);
                 terms.apply("softmax", &[x])
             }
-            LayerKind::Input => unreachable!("it has no inputs"),
+            LayerKind::Slice { along, .. } => {
+                let [first, length, _] = self.cut(layer, along);
+                terms.apply(&format!("split {length} from {first}"), &[x])
+            }
+            LayerKind::Flatten => x,
+            LayerKind::Input | LayerKind::Learned { .. } => unreachable!("they have no inputs"),
         }
     }
 
@@ -200,6 +209,12 @@ impl<'a> Reference<'a> {
         layer: &Layer,
         dy: Option<TermId>,
     ) -> Vec<(usize, TermId)> {
+        if let LayerKind::Learned { .. } = layer.kind {
+            let dy = dy.expect("every layer leads to the loss");
+            let given = terms.apply(&format!("dbias of {}", layer.output.elements()), &[dy]);
+            self.add_gradient(terms, format!("{}.weight", layer.name), given);
+            return vec![];
+        }
         let input = layer.inputs[0].index();
         let x = self.values[input];
         if layer.kind == LayerKind::SoftmaxCrossEntropy {
@@ -295,7 +310,14 @@ impl<'a> Reference<'a> {
                 };
                 return layer.inputs.iter().map(part).collect();
             }
-            LayerKind::Input | LayerKind::SoftmaxCrossEntropy => unreachable!("handled above"),
+            LayerKind::Slice { along, .. } => {
+                let [first, length, total] = self.cut(layer, along);
+                terms.apply(&format!("padded {length} from {first} of {total}"), &[dy])
+            }
+            LayerKind::Flatten => dy,
+            LayerKind::Input | LayerKind::SoftmaxCrossEntropy | LayerKind::Learned { .. } => {
+                unreachable!("handled above")
+            }
         };
         vec![(input, dx)]
     }
@@ -341,6 +363,15 @@ impl<'a> Reference<'a> {
             Some(_) => [self.batch, pixels],
         };
         format!("product of {groups} {rows} {channels}")
+    }
+
+    /// Of a slice, in elements of a row or of a sample: where it begins, how long it is, and how long what it is of.
+    fn cut(&self, layer: &Layer, along: Axis) -> [u64; 3] {
+        let LayerKind::Slice { first, .. } = layer.kind else { unreachable!() };
+        let (y, first) = (layer.output, u64::from(first));
+        let first = if along == Axis::Rows { first * u64::from(y.width * y.channels) } else { first };
+        let length = if along == Axis::Rows { y.elements() } else { u64::from(y.channels) };
+        [first, length, self.part(layer.inputs[0], along)]
     }
 
     /// How many elements a dropout drops at once.

@@ -84,6 +84,7 @@ proptest! {
 
     fn parts(rows in 1usize..100, before in 0usize..40, channels in 1usize..40, after in 0usize..40, seed in 0u32..60_000) {
         part_of(rows, [before, channels, before + channels + after], seed);
+        repeated_rows_of(rows, channels, seed);
     }
 
     fn local_response(rows in 1usize..30, channels in 1usize..12, size in 1u32..8, seed in 0u32..60_000) {

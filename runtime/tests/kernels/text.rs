@@ -221,6 +221,8 @@ fn calls() -> Vec<Call> {
         Call::LstmBackward { shape: rows, first: false, last: false },
         Call::ConcatPart { rows: 4, channels: 3, first: 1, total: 5 },
         Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
+        Call::PadPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
+        Call::Repeat { shape: rows },
         Call::LrnForward { shape: rows, size, alpha, beta, bias },
         Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
         Call::SoftmaxCrossEntropyForward { shape: rows },

@@ -8,7 +8,7 @@
 pub mod drawn;
 pub mod spoilt;
 
-use plimsoll_ir::network::{DropUnit, Function, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, DropUnit, Function, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
@@ -48,7 +48,13 @@ pub fn everything() -> Network {
         let m = b.max_pool("m", q, Window::square(2, 2, 0))?;
         let v = b.add("v", LayerKind::AvgPool { window: Window::square(2, 2, 0) }, &[q])?;
         let c = b.concat("c", &[m, v])?;
-        let f = b.fully_connected("f", c, 32)?;
+        let cut = |along, first, length| LayerKind::Slice { along, first, length };
+        let flat = b.add("flat", LayerKind::Flatten, &[c])?;
+        let token = b.add("token", LayerKind::Learned { rows: 2, channels: 16 }, &[])?;
+        let all = b.add("all", LayerKind::Concat { along: Axis::Rows }, &[token, flat])?;
+        let rows = b.add("rows", cut(Axis::Rows, 1, 9), &[all])?;
+        let channels = b.add("channels", cut(Axis::Channels, 3, 12), &[rows])?;
+        let f = b.fully_connected("f", channels, 32)?;
         let i = b.add("i", Function::Silu.layer(), &[f])?;
         let j = b.add("j", Function::HardSigmoid.layer(), &[f])?;
         let y = b.add("y", LayerKind::Multiply, &[i, j])?;

@@ -204,6 +204,11 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 let part = elementwise::Part { rows, channels, first, total };
                 elementwise::split_part(&part, accumulate, f(0), f(1), threads);
             }
+            Call::PadPart { rows, channels, first, total, accumulate } => {
+                let part = elementwise::Part { rows, channels, first, total };
+                elementwise::pad_part(&part, accumulate, f(0), f(1), threads);
+            }
+            Call::Repeat { shape: s } => elementwise::repeat(&s, f(0), f(1), threads),
             Call::LrnForward { shape: s, size, alpha, beta, bias } => {
                 let lrn = lrn::Lrn { size, alpha, beta, bias };
                 lrn::forward(&s, &lrn, f(0), f(1), threads);

@@ -163,6 +163,23 @@ KERNEL(split_part, (const float *dy, float *dx, unsigned long long n, unsigned c
     dx[i] = accumulate ? dx[i] + v : v;
 }
 
+// One element of the whole a thread.
+KERNEL(pad_part, (const float *dy, float *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
+                  unsigned accumulate)) {
+    u64 i = INDEX;
+    if (i >= n) return;
+    u64 row = quotient(i, total), channel = i - row * total - first;
+    unsigned inside = channel < channels;
+    float v = inside ? dy[row * channels + channel] : 0.0f;
+    if (inside || !accumulate) dx[i] = accumulate ? dx[i] + v : v;
+}
+
+// Every row of y is x.
+KERNEL(repeat, (const float *x, float *y, unsigned long long n, unsigned long long channels)) {
+    u64 i = INDEX;
+    if (i < n) y[i] = x[i % channels];
+}
+
 // hyper's words 0 to 2 are learning rate, momentum and weight decay.
 KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float *momentum, unsigned long long n, unsigned decay, unsigned idle)) {
     u64 i = 4 * INDEX;

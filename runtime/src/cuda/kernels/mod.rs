@@ -262,6 +262,16 @@ fn elementwise(p: &mut Plan, call: &Call) {
             let arguments = vec![Operand(0), Operand(1), U64(n), channels, first, total, flag(accumulate)];
             p.launch("split_part", n, arguments);
         }
+        Call::PadPart { rows, channels, first, total, accumulate } => {
+            let n = rows.saturating_mul(total);
+            let part = [channels, first, total].map(|n| U32(narrow(n)));
+            let leading = [Operand(0), Operand(1), U64(n)];
+            p.launch("pad_part", n, [&leading[..], &part, &[flag(accumulate)]].concat());
+        }
+        Call::Repeat { shape } => {
+            let n = elements(&shape);
+            p.launch("repeat", n, vec![Operand(0), Operand(1), U64(n), U64(shape.channels)]);
+        }
         Call::Sgd { elements: n, decay, idle } => {
             let [gradient, momentum] = if idle { [1, 2] } else { [2, 3] }.map(Operand);
             let arguments = vec![Operand(0), Operand(1), gradient, momentum, U64(n), flag(decay), flag(idle)];
