@@ -9,6 +9,7 @@ mod judge;
 mod meaning;
 mod patterns;
 
+mod torchvision;
 mod vision;
 mod writer;
 

@@ -144,6 +144,9 @@ def zoo():
     yield "inception_v3", lambda: models.inception_v3(**plain), image(299)
     for family in FAMILIES:
         yield family, getattr(models, family), image(224)
+    # Small ones of two families that are refused.
+    yield "swin", lambda: models.SwinTransformer([4, 4], 8, [2], [2], [4, 4], num_classes=10), image(32)
+    yield "maxvit", lambda: models.MaxVit((32, 32), 8, 4, [8], [1], 4, 0.0, num_classes=10), image(32)
     yield "gpt", lambda: Gpt(), tokens()
     yield "gpt-manual", lambda: Gpt(ManualBlock, tied=False), tokens()
     yield "separate", lambda: Gpt(SeparateBlock, tied=False, drop=0.1), tokens()
@@ -184,7 +187,7 @@ def export(name, make, example):
 
     The new exporter's optimisation, which is its default, folds batch normalisation even in training mode; so there it is off.
     """
-    ways = [("dynamo", True)] if name in FAMILIES else [("script", True), ("dynamo", False)]
+    ways = [("dynamo", True)] if name in [*FAMILIES, "swin", "maxvit"] else [("script", True), ("dynamo", False)]
     if name in ("resnet18", "mobilenet_v2", "encoder", "gpt"):
         ways += [("script", False), ("dynamo", True)]
     for exporter, training in ways:
