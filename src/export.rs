@@ -10,8 +10,8 @@
 
 use crate::args::DecayArg;
 use crate::failure::Failure;
-use crate::verbs::profile::may_be_off;
 use crate::output::visible;
+use crate::verbs::profile::may_be_off;
 use clap::ValueEnum;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};

@@ -92,6 +92,67 @@ pub enum Extent {
     Positions,
 }
 
+/// A function of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Function {
+    /// x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016), as it is: its
+    /// approximation by tanh is up to 5e-4 off, was made for machines without erf, and is no faster where memory is slower
+    /// than arithmetic.
+    Gelu,
+    /// 1 / (1 + exp(-x)).
+    Sigmoid,
+    /// x times its sigmoid.
+    Silu,
+    /// x / 6 + 1 / 2, at least 0 and at most 1 (Howard et al. 2019, §5.2).
+    HardSigmoid,
+    /// x times its hard sigmoid.
+    HardSwish,
+}
+
+impl Function {
+    /// All of them.
+    pub const ALL: [Function; 5] =
+        [Function::Gelu, Function::Sigmoid, Function::Silu, Function::HardSigmoid, Function::HardSwish];
+
+    /// The layer that computes it.
+    pub const fn layer(self) -> LayerKind {
+        LayerKind::Activation { function: self }
+    }
+
+    /// The layer type, as `trace/1` and the performance model name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Function::Gelu => "gelu",
+            Function::Sigmoid => "sigmoid",
+            Function::Silu => "silu",
+            Function::HardSigmoid => "hardsigmoid",
+            Function::HardSwish => "hardswish",
+        }
+    }
+
+    /// Floating-point operations for an element.
+    pub fn flops(self) -> u64 {
+        match self {
+            Function::Gelu => 50,
+            Function::Sigmoid => 25,
+            Function::Silu => 26,
+            Function::HardSigmoid => 4,
+            Function::HardSwish => 5,
+        }
+    }
+}
+
+/// What a dropout drops at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DropUnit {
+    /// Each element by itself.
+    Element,
+    /// All elements of a sample, each sample by itself: stochastic depth as torchvision has it.
+    Sample,
+    /// All elements of the batch: stochastic depth (Huang et al. 2016).
+    Batch,
+}
+
 impl Window {
     /// A square window.
     pub fn square(size: u32, stride: u32, padding: u32) -> Window {
@@ -208,10 +269,11 @@ pub enum LayerKind {
         /// 6 for ReLU6, infinite for the plain one.
         ceiling: f32,
     },
-    /// x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016), as it is: its
-    /// approximation by tanh is up to 5e-4 off, was made for machines without erf, and is no faster where memory is slower
-    /// than arithmetic.
-    Gelu,
+    /// A function of each element.
+    Activation {
+        /// Which.
+        function: Function,
+    },
     /// Largest of each window.
     MaxPool {
         /// The window.
@@ -233,15 +295,20 @@ pub enum LayerKind {
         /// Whether a bias is added.
         bias: bool,
     },
-    /// Zeroes each element with this probability and scales the rest by 1 / (1 - p), in training only.
+    /// Zeroes each unit with this probability and scales the rest by 1 / (1 - p), in training only.
     Dropout {
         /// The probability.
         probability: f32,
-        /// Whether all elements of the batch share one fate: stochastic depth (Huang et al. 2016).
-        whole: bool,
+        /// What is dropped at once.
+        unit: DropUnit,
     },
     /// Sum of two inputs of one shape.
     Add,
+    /// Product of two inputs, element by element. The second has the shape of the first, or one position, whose channels scale
+    /// those of every position of the first.
+    Multiply,
+    /// Multiplies each channel by a number of its own, which is trained.
+    Scale,
     /// The inputs side by side.
     Concat {
         /// Along what.
@@ -259,6 +326,24 @@ pub enum LayerKind {
         /// Added to the sum (k in the paper).
         bias: f32,
     },
+    /// Some rows or channels of what it takes.
+    Slice {
+        /// Along what.
+        along: Axis,
+        /// The first.
+        first: u32,
+        /// How many.
+        length: u32,
+    },
+    /// The positions of a map as those of a sequence: row after row, in one column. Nothing moves.
+    Flatten,
+    /// Learned rows of one column, the same for every sample, from no input: the class token of vision transformers.
+    Learned {
+        /// Rows of the output.
+        rows: u32,
+        /// Channels of the output.
+        channels: u32,
+    },
     /// Softmax and cross entropy against the labels, at every position; the last layer, and the only one of its kind.
     SoftmaxCrossEntropy,
 }
@@ -266,6 +351,9 @@ pub enum LayerKind {
 impl LayerKind {
     /// The plain ReLU.
     pub const RELU: LayerKind = LayerKind::Relu { ceiling: f32::INFINITY };
+
+    /// The exact GELU.
+    pub const GELU: LayerKind = Function::Gelu.layer();
 
     /// The layer type, as `trace/1` and the performance model name it.
     pub fn name(&self) -> &'static str {
@@ -281,12 +369,17 @@ impl LayerKind {
             LayerKind::BatchNorm { .. } => "bn",
             LayerKind::LayerNorm { .. } => "layernorm",
             LayerKind::Relu { .. } => "relu",
-            LayerKind::Gelu => "gelu",
+            LayerKind::Activation { function } => function.name(),
             LayerKind::MaxPool { .. } | LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => "pool",
             LayerKind::Dropout { .. } => "dropout",
             LayerKind::Add => "add",
+            LayerKind::Multiply => "multiply",
+            LayerKind::Scale => "scale",
             LayerKind::Concat { .. } => "concat",
             LayerKind::Lrn { .. } => "lrn",
+            LayerKind::Slice { .. } => "slice",
+            LayerKind::Flatten => "flatten",
+            LayerKind::Learned { .. } => "learned",
             LayerKind::SoftmaxCrossEntropy => "loss",
         }
     }
@@ -372,6 +465,8 @@ impl Network {
             }
             LayerKind::Embedding { vocabulary, width, .. } => u64::from(*vocabulary) * u64::from(*width),
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 2 * u64::from(input.channels),
+            LayerKind::Scale => u64::from(input.channels),
+            LayerKind::Learned { .. } => layer.output.elements(),
             LayerKind::FullyConnected { outputs, bias } => {
                 u64::from(*outputs) * (input.elements() + u64::from(*bias))
             }
@@ -384,13 +479,13 @@ impl Network {
         let input = self.input_shape(layer);
         let out = layer.output.elements();
         match &layer.kind {
-            LayerKind::Input => 0,
+            LayerKind::Input | LayerKind::Flatten => 0,
             LayerKind::Conv { window, groups, bias, .. } => {
                 let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
                 out * (2 * taps * u64::from(input.channels / groups) + u64::from(*bias))
             }
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 8 * out,
-            LayerKind::Gelu => 50 * out,
+            LayerKind::Activation { function } => function.flops() * out,
             LayerKind::ConvTranspose { out_channels, window } => {
                 let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
                 input.elements() * 2 * taps * u64::from(*out_channels)
@@ -402,6 +497,10 @@ impl Network {
             LayerKind::LstmCell => 100 * out,
             LayerKind::Relu { .. }
             | LayerKind::Add
+            | LayerKind::Multiply
+            | LayerKind::Scale
+            | LayerKind::Slice { .. }
+            | LayerKind::Learned { .. }
             | LayerKind::Concat { .. }
             | LayerKind::Bias { .. }
             | LayerKind::Embedding { .. } => out,

@@ -9,7 +9,7 @@
 //! What it deliberately does not do: name a device, an algorithm or an address of the pool.
 
 use crate::ids::TensorId;
-use crate::network::Window;
+use crate::network::{Function, Window};
 use crate::trace::Trace;
 use crate::units::Bytes;
 
@@ -190,6 +190,29 @@ pub struct RowShape {
     pub channels: u64,
 }
 
+/// Shape of a product with a scale: what is scaled is `[groups][rows][channels]`, the scale `[groups][channels]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScaleShape {
+    /// Parts that have a scale each: samples, or one for the whole batch.
+    pub groups: u64,
+    /// Positions of a group.
+    pub rows: u64,
+    /// Channels, innermost.
+    pub channels: u64,
+}
+
+impl ScaleShape {
+    /// Elements of what is scaled, saturating.
+    pub fn elements(self) -> u64 {
+        self.scales().saturating_mul(self.rows)
+    }
+
+    /// Elements of the scale, saturating.
+    pub fn scales(self) -> u64 {
+        self.groups.saturating_mul(self.channels)
+    }
+}
+
 /// Shape of a lookup of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmbeddingShape {
@@ -260,10 +283,14 @@ pub enum Call {
     ReluMaskForward { elements: u64, ceiling: f32 },
     /// mask, dy -> dx = dy where the bit is set, else 0. dx may be dy.
     ReluMaskBackward { elements: u64, accumulate: bool },
-    /// x -> y = x * P(x), where P(x) = (1 + erf(x / sqrt(2))) / 2 is the normal distribution. In place allowed.
-    GeluForward { elements: u64 },
-    /// x, dy -> dx = dy * (P(x) + x * p(x)), where p(x) = exp(-x^2 / 2) / sqrt(2 pi) is the density. dx may be dy.
-    GeluBackward { elements: u64, accumulate: bool },
+    /// x -> y = f(x). In place allowed. GELU is x * P(x), where P(x) = (1 + erf(x / sqrt(2))) / 2 is the normal distribution.
+    ActivationForward { elements: u64, function: Function },
+    /// x, dy -> dx = dy * f'(x). dx may be dy. Where f has no derivative (the ends of a hard sigmoid) it counts as flat.
+    ActivationBackward { elements: u64, function: Function, accumulate: bool },
+    /// x, scale -> y = x * scale: element (g, r, c) by element (g, c). y may be x.
+    Multiply { shape: ScaleShape, accumulate: bool },
+    /// x, dy -> dscale: the sums of x * dy over the rows of each group.
+    MultiplySums { shape: ScaleShape, accumulate: bool },
     /// x -> y, places: one byte an output element, the position in the window (row * columns + column) of the first
     /// largest element. Windows have at most 256 positions.
     MaxPoolForward { shape: PoolShape },
@@ -273,12 +300,12 @@ pub enum Call {
     AvgPoolForward { shape: PoolShape },
     /// dy -> dx.
     AvgPoolBackward { shape: PoolShape, accumulate: bool },
-    /// hyper, x -> y = x / (1 - p) where kept, else 0. Element i of layer number `stream` is dropped where
-    /// `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is below p. With
-    /// `whole`, what is drawn for element 0 holds for all. In place allowed.
-    DropoutForward { elements: u64, probability: f32, stream: u32, whole: bool },
+    /// hyper, x -> y = x / (1 - p) where kept, else 0. Runs of `run` elements, at least 1, share a fate: run i of layer number
+    /// `stream` is dropped where `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is
+    /// below p. In place allowed.
+    DropoutForward { elements: u64, probability: f32, stream: u32, run: u64 },
     /// hyper, dy -> dx: drawn again from the same counter. dx may be dy.
-    DropoutBackward { elements: u64, probability: f32, stream: u32, whole: bool, accumulate: bool },
+    DropoutBackward { elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool },
     /// x, bias -> y: bias, of `channels` elements, added to each row. In place allowed.
     BiasForward { shape: RowShape },
     /// dy -> dbias: the sum of the rows. Overwrites, or adds where other layers share the parameter.
@@ -311,6 +338,10 @@ pub enum Call {
     ConcatPart { rows: u64, channels: u64, first: u64, total: u64 },
     /// dy -> dx: the channels of one part.
     SplitPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
+    /// dy -> dx: dy at its channels of dx, 0 at the others. What [`Call::SplitPart`] takes, put back.
+    PadPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
+    /// parameter -> y: every row of y is the parameter, of `channels` elements. Its gradient is that of a bias.
+    Repeat { shape: RowShape },
     /// x -> y. See [`crate::network::LayerKind::Lrn`].
     LrnForward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32 },
     /// x, dy -> dx. Computes the sums anew from x.
@@ -371,15 +402,17 @@ impl Call {
             Call::LstmBackward { first: false, last: true, .. } => &[R, R, R, R, W, W],
             Call::LstmBackward { first: false, last: false, .. } => &[R, R, R, R, R, W, W],
             Call::ReluForward { .. }
-            | Call::GeluForward { .. }
+            | Call::ActivationForward { .. }
             | Call::AvgPoolForward { .. }
-            | Call::LrnForward { .. } => &[R, W],
+            | Call::LrnForward { .. }
+            | Call::Repeat { .. } => &[R, W],
             Call::ConcatPart { first: 0, .. } => &[R, W],
             Call::ConcatPart { .. } => &[R, U],
             Call::ReluMaskForward { .. } | Call::MaxPoolForward { .. } => &[R, W, W],
             Call::DropoutForward { .. } | Call::Add { .. } => &[R, R, W],
             Call::AvgPoolBackward { accumulate, .. }
             | Call::SplitPart { accumulate, .. }
+            | Call::PadPart { accumulate, .. }
             | Call::BiasBackward { accumulate, .. } => {
                 if *accumulate {
                     &[R, U]
@@ -392,7 +425,9 @@ impl Call {
             | Call::EmbeddingBackward { accumulate, .. }
             | Call::ReluBackward { accumulate, .. }
             | Call::ReluMaskBackward { accumulate, .. }
-            | Call::GeluBackward { accumulate, .. }
+            | Call::ActivationBackward { accumulate, .. }
+            | Call::Multiply { accumulate, .. }
+            | Call::MultiplySums { accumulate, .. }
             | Call::MaxPoolBackward { accumulate, .. }
             | Call::DropoutBackward { accumulate, .. }
             | Call::LrnBackward { accumulate, .. } => {
@@ -491,14 +526,20 @@ impl Call {
             | Call::ReluMaskForward { elements, .. }
             | Call::ReluMaskBackward { elements, .. }
             | Call::Add { elements } => *elements,
-            Call::GeluForward { elements } => product(&[50, *elements]),
-            Call::GeluBackward { elements, .. } => product(&[52, *elements]),
+            Call::ActivationForward { elements, function } => product(&[function.flops(), *elements]),
+            Call::ActivationBackward { elements, function, .. } => {
+                product(&[function.flops() + 2, *elements])
+            }
+            Call::Multiply { shape, .. } => shape.elements(),
+            Call::MultiplySums { shape, .. } => product(&[2, shape.elements()]),
             Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
                 product(&[2, *elements])
             }
             Call::ConcatPart { rows, channels, .. } | Call::SplitPart { rows, channels, .. } => {
                 product(&[*rows, *channels])
             }
+            Call::PadPart { rows, total, .. } => product(&[*rows, *total]),
+            Call::Repeat { shape } => product(&[shape.rows, shape.channels]),
             Call::LrnForward { shape, size, .. } => {
                 product(&[shape.rows, shape.channels, 2 * u64::from(*size) + 20])
             }
@@ -527,8 +568,10 @@ impl Call {
             Call::ReluBackward { .. } => "relu_backward",
             Call::ReluMaskForward { .. } => "relu_mask_forward",
             Call::ReluMaskBackward { .. } => "relu_mask_backward",
-            Call::GeluForward { .. } => "gelu_forward",
-            Call::GeluBackward { .. } => "gelu_backward",
+            Call::ActivationForward { .. } => "activation_forward",
+            Call::ActivationBackward { .. } => "activation_backward",
+            Call::Multiply { .. } => "multiply",
+            Call::MultiplySums { .. } => "multiply_sums",
             Call::MaxPoolForward { .. } => "max_pool_forward",
             Call::MaxPoolBackward { .. } => "max_pool_backward",
             Call::AvgPoolForward { .. } => "avg_pool_forward",
@@ -546,6 +589,8 @@ impl Call {
             Call::Add { .. } => "add",
             Call::ConcatPart { .. } => "concat_part",
             Call::SplitPart { .. } => "split_part",
+            Call::PadPart { .. } => "pad_part",
+            Call::Repeat { .. } => "repeat",
             Call::LrnForward { .. } => "lrn_forward",
             Call::LrnBackward { .. } => "lrn_backward",
             Call::SoftmaxCrossEntropyForward { .. } => "softmax_cross_entropy_forward",

@@ -4,7 +4,7 @@
 //! their types. The lowering relies on that and checks none of it again.
 
 use crate::error::NetworkError;
-use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
+use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, NetworkSpec, Shape, Window};
 use plimsoll_ir::{Bytes, LayerId};
 use std::collections::HashSet;
 
@@ -71,7 +71,8 @@ impl Builder {
             }
             LayerKind::Concat { .. } => inputs.len().max(1),
             LayerKind::LstmCell => inputs.len().clamp(1, 2),
-            LayerKind::Add => 2,
+            LayerKind::Add | LayerKind::Multiply => 2,
+            LayerKind::Learned { .. } => 0,
             _ => 1,
         };
         if inputs.len() != wanted {
@@ -236,7 +237,7 @@ impl Builder {
 
     /// x times the normal distribution at x.
     pub fn gelu(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Gelu, &[input])
+        self.add(name, LayerKind::GELU, &[input])
     }
 
     /// Lays what the inputs give side by side, channel after channel.
@@ -246,7 +247,7 @@ impl Builder {
 
     /// Dropout, element by element.
     pub fn dropout(&mut self, name: &str, input: LayerId, probability: f32) -> Result<LayerId, NetworkError> {
-        self.add(name, LayerKind::Dropout { probability, whole: false }, &[input])
+        self.add(name, LayerKind::Dropout { probability, unit: DropUnit::Element }, &[input])
     }
 
     /// Max pooling.
@@ -290,6 +291,9 @@ fn weight_matrix(kind: &LayerKind, input: Option<Shape>) -> Option<(u64, u64, bo
 
 /// Weights of a layer, biases left aside, without overflow.
 fn weights(kind: &LayerKind, input: Option<Shape>) -> u128 {
+    if let LayerKind::Learned { rows, channels } = kind {
+        return u128::from(*rows) * u128::from(*channels);
+    }
     let Some(input) = input else { return 0 };
     match kind {
         LayerKind::Conv { out_channels, window, groups, .. } => {
@@ -310,6 +314,10 @@ fn weights(kind: &LayerKind, input: Option<Shape>) -> u128 {
 /// The shape of what a layer gives, or what is wrong with the layer.
 fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, NetworkError> {
     let bad = |why: String| Err(NetworkError::BadLayer { layer: name.to_owned(), why });
+    if let LayerKind::Learned { rows, channels } = *kind {
+        let output = Shape { height: rows, width: 1, channels };
+        return if output.elements() > 0 { Ok(output) } else { bad("it has no rows or no channels".into()) };
+    }
     let Some(&input) = inputs.first() else { return bad("it takes at least one input".into()) };
     match kind {
         LayerKind::Conv { out_channels, window, groups, .. } => {
@@ -371,7 +379,24 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
         }
         LayerKind::Lrn { size, .. } if size % 2 == 0 => bad(format!("the neighbourhood is odd, not {size}")),
         LayerKind::Add if inputs[1] != input => bad(format!("{input} and {} cannot be added", inputs[1])),
+        LayerKind::Multiply if ![input, Shape { height: 1, width: 1, ..input }].contains(&inputs[1]) => {
+            bad(format!("{input} cannot be multiplied by {}, only by as much or by one position", inputs[1]))
+        }
         LayerKind::Concat { along } => concat_shape(name, *along, inputs),
+        LayerKind::Slice { along, first, length } => {
+            let all = if *along == Axis::Rows { input.height } else { input.channels };
+            if *length == 0 || first.checked_add(*length).is_none_or(|end| end > all) {
+                return bad(format!("{length} from {first} on are not among the {all} there are"));
+            }
+            Ok(match along {
+                Axis::Rows => Shape { height: *length, ..input },
+                Axis::Channels => Shape { channels: *length, ..input },
+            })
+        }
+        LayerKind::Flatten => match u32::try_from(input.pixels()) {
+            Ok(height) => Ok(Shape { height, width: 1, ..input }),
+            Err(_) => bad(format!("{} rows are too many", input.pixels())),
+        },
         _ => Ok(input),
     }
 }

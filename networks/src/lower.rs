@@ -25,7 +25,7 @@ use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use crate::resident::{Resident, resident};
 use analysis::Analysis;
-use plimsoll_ir::network::{Layer, LayerKind, Network, Shape, Window};
+use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network, Shape, Window};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{
     Call, ConvShape, Kernel, Operand, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
@@ -56,7 +56,7 @@ pub enum ReluStorage {
     Mask,
 }
 
-/// Which branches an iteration drops: what `Dropout { whole: true }` draws in its kernel, known beforehand.
+/// Which branches an iteration drops: what a dropout of whole batches draws in its kernel, known beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Draw {
     /// The seed of the training.
@@ -68,7 +68,7 @@ pub struct Draw {
 impl Draw {
     /// Whether the layer is a branch that is dropped.
     pub fn drops(self, layer: LayerId, kind: &LayerKind) -> bool {
-        let LayerKind::Dropout { probability, whole: true } = *kind else { return false };
+        let LayerKind::Dropout { probability, unit: DropUnit::Batch } = *kind else { return false };
         unit_f32(philox4x32(self.seed, [0, 0, self.step, layer.0])[0]) < probability
     }
 }

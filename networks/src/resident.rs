@@ -5,7 +5,7 @@
 //!
 //! How parameters start is one rule for every network, PyTorch's own where it has one: convolutions He-normal with
 //! fan-out and no bias (torchvision's networks), fully connected layers and their biases uniform within
-//! 1 / sqrt(inputs) (PyTorch's default), normalisations the identity, learned positions and tables of tokens normal
+//! 1 / sqrt(inputs) (PyTorch's default), normalisations and scales the identity, learned positions and tables of tokens normal
 //! with a deviation of 0.02 where the head uses the table too (GPT-2, BERT) and of 1 otherwise (PyTorch's default). Layers that share parameters have one region for them.
 
 use crate::builder::BYTES_LIMIT;
@@ -190,6 +190,10 @@ fn parameters_of(network: &Network, layer: &Layer) -> Vec<(&'static str, Vec<u64
             let init = Init::Normal(if tied { 0.02 } else { 1.0 });
             vec![("weight", vec![u64::from(*vocabulary), u64::from(*width)], init)]
         }
+        LayerKind::Learned { rows, channels } => {
+            vec![("weight", vec![u64::from(*rows), u64::from(*channels)], Init::Normal(0.02))]
+        }
+        LayerKind::Scale => vec![("weight", vec![u64::from(input.channels)], Init::Constant(1.0))],
         LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => {
             let channels = vec![u64::from(input.channels)];
             vec![("weight", channels.clone(), Init::Constant(1.0)), ("bias", channels, Init::Constant(0.0))]

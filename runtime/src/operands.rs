@@ -5,7 +5,7 @@
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{AttentionShape, Call, ConvShape, EmbeddingShape, Hyper, PoolShape};
+use plimsoll_ir::program::{AttentionShape, Call, ConvShape, EmbeddingShape, Hyper, PoolShape, ScaleShape};
 
 /// Bytes of `count` f32 or i32, saturating: a product too large for any memory stays too large.
 fn words(factors: &[u64]) -> u64 {
@@ -53,6 +53,11 @@ fn attention(s: &AttentionShape) -> [u64; 3] {
     [y.saturating_mul(3), y, words(&[s.batch, s.heads, s.length, s.length])]
 }
 
+/// x, scale.
+fn scaled(s: &ScaleShape) -> [u64; 2] {
+    [words(&[s.groups, s.rows, s.channels]), words(&[s.groups, s.channels])]
+}
+
 /// The bytes that each operand of a call spans, in the documented order; as many as `Call::accesses` has entries.
 pub fn operand_bytes(call: &Call) -> Vec<Bytes> {
     spans(call).into_iter().map(Bytes).collect()
@@ -89,9 +94,19 @@ fn spans(call: &Call) -> Vec<u64> {
             let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, x, c, words(&[2, shape.channels]), x, c, c]
         }
-        Call::ReluForward { elements, .. } | Call::GeluForward { elements } => vec![words(&[*elements]); 2],
+        Call::ReluForward { elements, .. } | Call::ActivationForward { elements, .. } => {
+            vec![words(&[*elements]); 2]
+        }
+        Call::Multiply { shape, .. } => {
+            let [x, scale] = scaled(shape);
+            vec![x, scale, x]
+        }
+        Call::MultiplySums { shape, .. } => {
+            let [x, scale] = scaled(shape);
+            vec![x, x, scale]
+        }
         Call::ReluBackward { elements, .. }
-        | Call::GeluBackward { elements, .. }
+        | Call::ActivationBackward { elements, .. }
         | Call::Add { elements } => vec![words(&[*elements]); 3],
         Call::ReluMaskForward { elements, .. } => {
             let x = words(&[*elements]);
@@ -133,6 +148,11 @@ fn spans(call: &Call) -> Vec<u64> {
             let whole = (*total).max(first.saturating_add(*channels));
             vec![words(&[*rows, *channels]), words(&[*rows, whole])]
         }
+        Call::PadPart { rows, channels, first, total, .. } => {
+            let whole = (*total).max(first.saturating_add(*channels));
+            vec![words(&[*rows, *channels]), words(&[*rows, whole])]
+        }
+        Call::Repeat { shape } => vec![words(&[shape.channels]), words(&[shape.rows, shape.channels])],
         Call::SplitPart { rows, channels, first, total, .. } => {
             let whole = (*total).max(first.saturating_add(*channels));
             vec![words(&[*rows, whole]), words(&[*rows, *channels])]
@@ -210,6 +230,7 @@ fn sequence_spans(call: &Call) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_ir::network::Function;
     use plimsoll_ir::program::RowShape;
 
     fn check(call: Call, expected: &[u64]) {
@@ -250,18 +271,25 @@ mod tests {
         check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
         check(Call::LayerNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 80]);
         check(Call::LayerNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 80, 120, 12, 12]);
-        check(Call::GeluForward { elements: 9 }, &[36, 36]);
-        check(Call::GeluBackward { elements: 9, accumulate: true }, &[36, 36, 36]);
+        let function = Function::Gelu;
+        check(Call::ActivationForward { elements: 9, function }, &[36, 36]);
+        check(Call::ActivationBackward { elements: 9, function, accumulate: true }, &[36, 36, 36]);
+        let scaled = ScaleShape { groups: 2, rows: 5, channels: 3 };
+        check(Call::Multiply { shape: scaled, accumulate: true }, &[120, 24, 120]);
+        check(Call::MultiplySums { shape: scaled, accumulate: false }, &[120, 120, 24]);
         check(Call::ReluMaskForward { elements: 9, ceiling: 6.0 }, &[36, 36, 2]);
         check(Call::ReluMaskBackward { elements: 9, accumulate: false }, &[2, 36, 36]);
         check(Call::ConcatPart { rows: 3, channels: 2, first: 1, total: 5 }, &[24, 60]);
         check(Call::SplitPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[60, 24]);
+        check(Call::PadPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[24, 60]);
+        check(Call::PadPart { rows: 3, channels: 2, first: 4, total: 5, accumulate: false }, &[24, 72]);
+        check(Call::Repeat { shape: rows }, &[12, 120]);
         check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
         check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
         check(Call::Sgd { elements: 7, decay: true, idle: false }, &[24, 28, 28, 28]);
         check(Call::Sgd { elements: 7, decay: true, idle: true }, &[24, 28, 28]);
         check(
-            Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0, whole: false },
+            Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0, run: 1 },
             &[24, u64::MAX, u64::MAX],
         );
     }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use plimsoll_ir::network::{LayerKind, Network, Window};
+use plimsoll_ir::network::{DropUnit, LayerKind, Network, Window};
 use plimsoll_networks::{Builder, Draw, LowerOptions, lower};
 use plimsoll_runtime::{Checkpoint, CpuOptions};
 use std::path::Path;
@@ -20,7 +20,7 @@ fn blocks() -> Network {
             let y = b.layer_norm(&format!("norm{i}"), x)?;
             let y = b.conv(&format!("conv{i}"), y, 8, window, true)?;
             let y = b.relu(&format!("relu{i}"), y)?;
-            let drop = LayerKind::Dropout { probability: 0.4, whole: true };
+            let drop = LayerKind::Dropout { probability: 0.4, unit: DropUnit::Batch };
             let y = b.add(&format!("drop{i}"), drop, &[y])?;
             x = b.add(&format!("sum{i}"), LayerKind::Add, &[x, y])?;
         }

@@ -7,7 +7,7 @@ use crate::output::{self, Table};
 use crate::task::Setup;
 use crate::verbs::networks::network;
 use crate::verbs::profile::may_be_off;
-use plimsoll_ir::network::{Layer, LayerKind, Network};
+use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::trace::Trace;
@@ -95,7 +95,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
 /// The draw that is asked for, which the network must have.
 fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Failure> {
     let draw = args.draw.map(|step| Draw { seed: args.seed, step });
-    let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { whole: true, .. });
+    let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { unit: DropUnit::Batch, .. });
     if draw.is_some() && !network.layers.iter().any(whole) {
         return Err(Failure::usage(format_args!(
             "`{}` drops no branches, so it has no draws",

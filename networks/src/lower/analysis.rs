@@ -7,8 +7,8 @@ use plimsoll_ir::network::{LayerKind, Network};
 
 /// Facts of each layer, by its position.
 pub(super) struct Analysis {
-    /// The layer whose output it hands on unchanged: itself, but for dropout in evaluation, and for sums of which a draw of
-    /// stochastic depth leaves one term.
+    /// The layer whose output it hands on unchanged: itself, but for maps that become sequences, for dropout in evaluation, and
+    /// for sums of which a draw of stochastic depth leaves one term.
     source: Vec<LayerId>,
     /// Whether a draw of stochastic depth leaves it out: a dropped branch, and what only leads to it.
     pub absent: Vec<bool>,
@@ -48,13 +48,16 @@ impl Analysis {
                     || layer.shares.is_some()
                     || inputs.iter().any(|v| facts.trained[v.index()]));
             let one_term = layer.kind == LayerKind::Add && inputs.len() == 1;
-            if one_term || evaluate && matches!(layer.kind, LayerKind::Dropout { .. }) {
+            if one_term
+                || layer.kind == LayerKind::Flatten
+                || evaluate && matches!(layer.kind, LayerKind::Dropout { .. })
+            {
                 facts.source[i] = inputs[0];
                 continue;
             }
             // Of the step before, a cell reads the cell state and not the output.
             let reads = if layer.kind == LayerKind::LstmCell { 1 } else { inputs.len() };
-            for input in inputs.into_iter().take(reads) {
+            for (at, input) in inputs.iter().copied().take(reads).enumerate() {
                 facts.last_reader[input.index()] = Some(LayerId::new(i));
                 let reads_input = match layer.kind {
                     LayerKind::Conv { .. }
@@ -62,10 +65,13 @@ impl Analysis {
                     | LayerKind::FullyConnected { .. }
                     | LayerKind::Embedding { .. }
                     | LayerKind::BatchNorm { .. }
-                    | LayerKind::LayerNorm { .. } => true,
-                    LayerKind::Lrn { .. } | LayerKind::Gelu | LayerKind::Attention { .. } => {
+                    | LayerKind::LayerNorm { .. }
+                    | LayerKind::Scale => true,
+                    LayerKind::Lrn { .. } | LayerKind::Activation { .. } | LayerKind::Attention { .. } => {
                         facts.trained[input.index()]
                     }
+                    // Each factor is the other's gradient.
+                    LayerKind::Multiply => facts.trained[inputs[1 - at].index()],
                     _ => false,
                 };
                 facts.kept[input.index()] |= reads_input && !evaluate;

@@ -81,7 +81,7 @@ impl Lowering<'_> {
     fn backward_layer(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
         use Operand::Tensor as T;
         let layer = self.network.layer(id);
-        let input = layer.inputs[0];
+        let Some(input) = layer.inputs.first().copied() else { return self.backward_learned(id, dy) };
         let x = self.value(input);
         let saved = self.saved[id.index()].first().copied();
         let elements = self.elements(id);
@@ -131,9 +131,10 @@ impl Lowering<'_> {
                     None => (Call::ReluBackward { elements, ceiling, accumulate }, vec![T(y), T(dy), T(dx)]),
                 });
             }
-            LayerKind::Gelu => {
+            LayerKind::Activation { function } => {
                 self.contribute(id, input, dy, true, gradients, |accumulate, dx| {
-                    (Call::GeluBackward { elements, accumulate }, vec![T(x), T(dy), T(dx)])
+                    let call = Call::ActivationBackward { elements, function, accumulate };
+                    (call, vec![T(x), T(dy), T(dx)])
                 });
             }
             LayerKind::MaxPool { .. } => {
@@ -149,16 +150,25 @@ impl Lowering<'_> {
                     (Call::AvgPoolBackward { shape, accumulate }, vec![T(dy), T(dx)])
                 });
             }
-            LayerKind::Dropout { probability, whole } => {
-                let stream = id.0;
+            LayerKind::Dropout { probability, unit } => {
+                let (stream, run) = (id.0, self.run(id, unit));
                 self.contribute(id, input, dy, true, gradients, |accumulate, dx| {
                     (
-                        Call::DropoutBackward { elements, probability, stream, whole, accumulate },
+                        Call::DropoutBackward { elements, probability, stream, run, accumulate },
                         vec![hyper, T(dy), T(dx)],
                     )
                 });
             }
-            LayerKind::Add => self.pass_on(id, dy, gradients),
+            LayerKind::Add | LayerKind::Flatten => self.pass_on(id, dy, gradients),
+            LayerKind::Slice { along, first, .. } => {
+                let [part, whole] = [id, input].map(|id| self.parts(id, along));
+                let first = self.first_of(id, along, first);
+                let (rows, channels, total) = (part.rows, part.channels, whole.channels);
+                self.contribute(id, input, dy, false, gradients, |accumulate, dx| {
+                    (Call::PadPart { rows, channels, first, total, accumulate }, vec![T(dy), T(dx)])
+                });
+            }
+            LayerKind::Multiply | LayerKind::Scale => self.backward_scale(id, dy, gradients),
             LayerKind::Concat { along } => self.backward_concat(id, along, dy, gradients),
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 let shape = self.rows(id);
@@ -167,8 +177,10 @@ impl Lowering<'_> {
                     (call, vec![T(x), T(dy), T(dx)])
                 });
             }
-            LayerKind::Input | LayerKind::SoftmaxCrossEntropy => {
-                unreachable!("neither is between input and loss")
+            LayerKind::Input | LayerKind::SoftmaxCrossEntropy | LayerKind::Learned { .. } => {
+                unreachable!(
+                    "the first two are not between input and loss, and what has no input does not come here"
+                )
             }
         }
     }
@@ -218,6 +230,13 @@ impl Lowering<'_> {
         let call = Call::BiasBackward { shape: self.bias_rows(id, over), accumulate };
         self.push(id, "backward", Phase::Backward, call, operands);
         self.pass_on(id, dy, gradients);
+    }
+
+    /// The gradient of learned rows is the sum of the samples'.
+    fn backward_learned(&mut self, id: LayerId, dy: TensorId) {
+        let operands = [&[Operand::Tensor(dy)][..], &self.parameter_gradients(id)].concat();
+        let call = Call::BiasBackward { shape: self.samples(id), accumulate: false };
+        self.push(id, "backward", Phase::Backward, call, operands);
     }
 
     /// A step of a memory. The gradient of the gates lies over the activated gates, which nobody needs afterwards; that of
@@ -274,6 +293,44 @@ impl Lowering<'_> {
             let (call, operands) = call(false, dx);
             self.push(id, "backward", Phase::Backward, call, operands);
         }
+    }
+
+    /// A product: the gradient of the scale first, which is the smaller, or a parameter's; then that of what is scaled, which
+    /// may lie over the product's. Where both factors are of one shape, each is the other's gradient.
+    fn backward_scale(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
+        use Operand::Tensor as T;
+        let layer = self.network.layer(id);
+        let (shape, input) = (self.scale_shape(id), layer.inputs[0]);
+        let x = self.value(input);
+        let scale = match layer.inputs.get(1).copied() {
+            None => {
+                let operands = [&[T(x), T(dy)][..], &self.parameter_gradients(id)].concat();
+                let call = Call::MultiplySums { shape, accumulate: false };
+                self.push(id, "scale.backward", Phase::Backward, call, operands);
+                self.parameters(id)[0]
+            }
+            Some(scale) => {
+                self.contribute_as(
+                    "scale.backward",
+                    id,
+                    scale,
+                    dy,
+                    false,
+                    gradients,
+                    |accumulate, dscale| {
+                        let call = match shape.rows {
+                            1 => Call::Multiply { shape, accumulate },
+                            _ => Call::MultiplySums { shape, accumulate },
+                        };
+                        (call, vec![T(x), T(dy), T(dscale)])
+                    },
+                );
+                T(self.value(scale))
+            }
+        };
+        self.contribute(id, input, dy, true, gradients, |accumulate, dx| {
+            (Call::Multiply { shape, accumulate }, vec![T(dy), scale, T(dx)])
+        });
     }
 
     /// All terms have the sum's gradient: no op, unless a term has another gradient already.

@@ -2,8 +2,8 @@
 //! the normalisation itself can be computed again) and concatenation (one op a part).
 
 use super::{Lowering, Mode};
-use plimsoll_ir::network::{Axis, Extent, LayerKind};
-use plimsoll_ir::program::{AttentionShape, Call, EmbeddingShape, Operand, RowShape};
+use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind};
+use plimsoll_ir::program::{AttentionShape, Call, EmbeddingShape, Operand, RowShape, ScaleShape};
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{Bytes, LayerId, TensorId};
 
@@ -27,7 +27,7 @@ impl Lowering<'_> {
     fn forward_layer(&mut self, id: LayerId, labels: TensorId) -> TensorId {
         let layer = self.network.layer(id);
         let inputs: Vec<LayerId> = layer.inputs.iter().map(|i| self.analysis.source(*i)).collect();
-        let x = self.value(inputs[0]);
+        let Some(x) = inputs.first().map(|input| self.value(*input)) else { return self.forward_learned(id) };
         let elements = self.elements(id);
         match layer.kind {
             LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } => {
@@ -74,9 +74,9 @@ impl Lowering<'_> {
                 let over = self.overwritten(id, &inputs);
                 self.forward_op(id, Call::ReluForward { elements, ceiling }, x, &[], over, &[])
             }
-            LayerKind::Gelu => {
+            LayerKind::Activation { function } => {
                 let over = self.overwritten(id, &inputs);
-                self.forward_op(id, Call::GeluForward { elements }, x, &[], over, &[])
+                self.forward_op(id, Call::ActivationForward { elements, function }, x, &[], over, &[])
             }
             LayerKind::MaxPool { .. } => {
                 let places = self.save(id, "places", elements);
@@ -87,8 +87,9 @@ impl Lowering<'_> {
                 let call = Call::AvgPoolForward { shape: self.pool_shape(layer) };
                 self.forward_op(id, call, x, &[], None, &[])
             }
-            LayerKind::Dropout { probability, whole } => {
-                let call = Call::DropoutForward { elements, probability, stream: id.0, whole };
+            LayerKind::Dropout { probability, unit } => {
+                let run = self.run(id, unit);
+                let call = Call::DropoutForward { elements, probability, stream: id.0, run };
                 let over = self.overwritten(id, &inputs);
                 let y = over.unwrap_or_else(|| self.output(id));
                 let operands =
@@ -103,7 +104,24 @@ impl Lowering<'_> {
                 let (a, b) = if over == Some(b) { (b, a) } else { (a, b) };
                 self.forward_op(id, Call::Add { elements }, a, &[Operand::Tensor(b)], over, &[])
             }
+            LayerKind::Multiply | LayerKind::Scale => {
+                let scale = match inputs.get(1) {
+                    Some(scale) => Operand::Tensor(self.value(*scale)),
+                    None => self.parameters(id)[0],
+                };
+                // Only the first factor has the shape of the product for sure.
+                let over = self.overwritten(id, &inputs).filter(|over| *over == x);
+                let call = Call::Multiply { shape: self.scale_shape(id), accumulate: false };
+                self.forward_op(id, call, x, &[scale], over, &[])
+            }
             LayerKind::Concat { along } => self.forward_concat(id, &inputs, along),
+            LayerKind::Slice { along, first, .. } => {
+                let [part, whole] = [id, layer.inputs[0]].map(|id| self.parts(id, along));
+                let first = self.first_of(id, along, first);
+                let (rows, channels, total) = (part.rows, part.channels, whole.channels);
+                let call = Call::SplitPart { rows, channels, first, total, accumulate: false };
+                self.forward_op(id, call, x, &[], None, &[])
+            }
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 let call = Call::LrnForward { shape: self.rows(id), size, alpha, beta, bias };
                 self.forward_op(id, call, x, &[], None, &[])
@@ -114,7 +132,9 @@ impl Lowering<'_> {
                 let metrics = Operand::Resident(self.resident.metrics);
                 self.forward_op(id, call, x, &[Operand::Tensor(labels)], over, &[metrics])
             }
-            LayerKind::Input => unreachable!("the builder makes one input, the first layer"),
+            LayerKind::Input | LayerKind::Flatten | LayerKind::Learned { .. } => {
+                unreachable!("the first layer, what hands on its input, and what has none do not come here")
+            }
         }
     }
 
@@ -134,6 +154,14 @@ impl Lowering<'_> {
         operands.push(Operand::Tensor(y));
         operands.extend(saved);
         self.push(id, "forward", Phase::Forward, call, operands);
+        y
+    }
+
+    /// Learned rows, the same for every sample.
+    fn forward_learned(&mut self, id: LayerId) -> TensorId {
+        let y = self.output(id);
+        let operands = [&self.parameters(id)[..], &[Operand::Tensor(y)]].concat();
+        self.push(id, "forward", Phase::Forward, Call::Repeat { shape: self.samples(id) }, operands);
         y
     }
 
@@ -247,6 +275,37 @@ impl Lowering<'_> {
         match along {
             Axis::Channels => self.rows(id),
             Axis::Rows => self.samples(id),
+        }
+    }
+
+    /// Where a slice begins in rows of so many elements as [`Lowering::parts`] gives.
+    pub(super) fn first_of(&self, id: LayerId, along: Axis, first: u32) -> u64 {
+        let shape = self.network.layer(id).output;
+        match along {
+            Axis::Channels => u64::from(first),
+            Axis::Rows => u64::from(first) * u64::from(shape.width) * u64::from(shape.channels),
+        }
+    }
+
+    /// How many elements, one after the other, a dropout drops at once.
+    pub(super) fn run(&self, id: LayerId, unit: DropUnit) -> u64 {
+        match unit {
+            DropUnit::Element => 1,
+            DropUnit::Sample => self.network.layer(id).output.elements(),
+            DropUnit::Batch => self.elements(id),
+        }
+    }
+
+    /// The shape of a product, of two inputs or of one and a parameter.
+    pub(super) fn scale_shape(&self, id: LayerId) -> ScaleShape {
+        let layer = self.network.layer(id);
+        let (pixels, channels) = (layer.output.pixels(), u64::from(layer.output.channels));
+        match layer.inputs.get(1).map(|scale| self.network.layer(*scale).output) {
+            None => ScaleShape { groups: 1, rows: self.batch * pixels, channels },
+            Some(scale) if scale == layer.output => {
+                ScaleShape { groups: self.batch * pixels, rows: 1, channels }
+            }
+            Some(_) => ScaleShape { groups: self.batch, rows: pixels, channels },
         }
     }
 

@@ -39,6 +39,8 @@ pub struct Constant {
     pub initialiser: Option<usize>,
     /// Whether it is that transposed.
     pub turned: bool,
+    /// The initialiser that it repeats along dimensions of one step.
+    pub repeats: Option<usize>,
     data: Data,
 }
 
@@ -111,7 +113,14 @@ pub struct Numbers<'g> {
 impl Constant {
     /// Numbers that are known.
     pub fn known(kind: Kind, dims: Vec<u64>, numbers: Vec<f64>) -> Constant {
-        Constant { dims, kind, initialiser: None, turned: false, data: Data::Known(numbers.into()) }
+        Constant {
+            dims,
+            kind,
+            initialiser: None,
+            turned: false,
+            repeats: None,
+            data: Data::Known(numbers.into()),
+        }
     }
 
     /// A tensor of the file.
@@ -122,6 +131,7 @@ impl Constant {
             kind: kind_of(tensor.data_type),
             initialiser: Some(at),
             turned: false,
+            repeats: None,
             data: Data::File(at),
         }
     }
@@ -145,12 +155,24 @@ impl Constant {
             return Err(OnnxError::TooLarge { what });
         }
         let made = Made { step, inputs, dims: dims.clone(), depth, result: OnceCell::new() };
-        Ok(Constant { dims, kind, initialiser: None, turned: false, data: Data::Made(Rc::new(made)) })
+        Ok(Constant {
+            dims,
+            kind,
+            initialiser: None,
+            turned: false,
+            repeats: None,
+            data: Data::Made(Rc::new(made)),
+        })
     }
 
     /// The same initialiser as another constant, in another layout, `turned` once more or not.
     pub fn still(self, other: &Constant, turned: bool) -> Constant {
         Constant { initialiser: other.initialiser, turned: other.turned != turned, ..self }
+    }
+
+    /// What repeats another constant along dimensions of one step.
+    pub fn repeating(self, other: &Constant) -> Constant {
+        Constant { repeats: other.initialiser, ..self }
     }
 
     /// The same numbers as another kind.

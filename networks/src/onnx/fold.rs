@@ -111,7 +111,7 @@ fn laid_out(place: &str, from: &Constant, layout: Layout) -> Result<Vec<Constant
         }
         Layout::Expand(dims) => {
             let steps = broadcast(&from.dims, &dims);
-            vec![strided(dims, 0, steps)?]
+            vec![strided(dims, 0, steps)?.repeating(from)]
         }
         Layout::Split(axis, sizes) => {
             let mut start = 0;

@@ -5,6 +5,7 @@
 //! make no layer (`view.rs`), and those of constants none either (`fold.rs`).
 
 use super::constant::{Constant, Kind, Numbers};
+use super::drawn::Drawn;
 use super::error::{OnnxError, Trouble, broken, shown};
 use super::fold::{cast, fold, integers};
 use super::graph::{Graph, attribute, int, label};
@@ -15,7 +16,7 @@ use super::tensor;
 use super::view::{self, Axis, View, whole};
 use crate::builder::Builder;
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Shape};
+use plimsoll_ir::network::{Function, Layer, LayerKind, Network, NetworkSpec, Shape};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
@@ -27,6 +28,8 @@ const OPEN_BATCH: u64 = 509;
 pub enum Value {
     /// Numbers that do not depend on the input.
     Constant(Constant),
+    /// Random numbers.
+    Drawn(Drawn),
     /// The output of a layer, or what lies between two of our layers.
     Flow(Flow),
 }
@@ -53,6 +56,8 @@ pub enum Stage {
     ErfAndOne,
     /// x (1 + erf(x / sqrt(2))) of it: twice its GELU.
     TwiceGelu,
+    /// The sigmoid of it, hard or not, which nothing reads but products of the two.
+    Gate(Function),
     /// Queries times keys.
     Scores(Rc<Scores>),
     /// Softmax of these.
@@ -101,6 +106,10 @@ pub struct Import<'g> {
     pub taken: HashSet<usize>,
     /// Additions that are the bias of the layer before.
     pub biases: HashSet<usize>,
+    /// Convolutions with a bias, which may have a normalisation folded into them.
+    pub biased: Vec<LayerId>,
+    /// The layers that give a part of another, by what they are a part of: rows and channels from one on, so many.
+    pub parts: HashMap<(LayerId, [u64; 4]), LayerId>,
     values: HashMap<&'g str, Value>,
     names: HashMap<String, u32>,
 }
@@ -128,6 +137,8 @@ pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> R
         computed: HashSet::new(),
         taken: HashSet::new(),
         biases: HashSet::new(),
+        biased: Vec::new(),
+        parts: HashMap::new(),
         values: HashMap::new(),
         names: HashMap::from([("images".to_owned(), 1), ("loss".to_owned(), 1)]),
         builder,
@@ -227,6 +238,7 @@ impl Flow {
             }
             Stage::Output => "of a part of what a layer gives, which only attention takes",
             Stage::Erf | Stage::ErfAndOne | Stage::TwiceGelu => "of an error function that is no GELU",
+            Stage::Gate(_) => "of a sigmoid",
             Stage::Scores(_) | Stage::Shares(_) => "of products of two values that are no attention",
         }
     }
@@ -243,6 +255,9 @@ impl<'g> Import<'g> {
         }
         if node.op_type == "Shape" {
             return self.shape_of(node, inputs.first()).map(|shape| vec![Value::Constant(shape)]);
+        }
+        if let Some(value) = self.random(node, &inputs)? {
+            return Ok(vec![value]);
         }
         let constants: Vec<Option<Constant>> = (inputs.iter())
             .map(|input| if let Some(Value::Constant(c)) = input { Some(c.clone()) } else { None })
@@ -304,6 +319,7 @@ impl<'g> Import<'g> {
         let to = match like {
             Some(Value::Constant(like)) => i64::from(of_kind(like.kind)),
             Some(Value::Flow(like)) => i64::from(of_kind(kind_of_flow(like))),
+            Some(Value::Drawn(_)) => i64::from(tensor::FLOAT),
             None if attribute(node, "to").is_some() => int(node, "to", 0)?,
             None => return broken(label(node), "it has no `to`, which says the type; export the file again"),
         };
@@ -348,6 +364,7 @@ impl<'g> Import<'g> {
         let sizes = match input {
             Some(Some(Value::Constant(constant))) => constant.dims.clone(),
             Some(Some(Value::Flow(flow))) => flow.view.sizes(),
+            Some(Some(Value::Drawn(drawn))) => drawn.dims.clone(),
             _ => return broken(label(node), "it has no input; export the file again"),
         };
         let rank = sizes.len() as i64;
@@ -370,7 +387,8 @@ impl<'g> Import<'g> {
         let base = name.rsplit('.').next().unwrap_or(name).to_lowercase();
         let own = match &kind {
             LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } | LayerKind::Embedding { .. } => "",
-            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::Bias { .. } => "",
+            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => "",
+            LayerKind::Bias { .. } | LayerKind::Scale | LayerKind::Learned { .. } => "",
             other => other.name(),
         };
         let name = if base.contains(own) { name.to_owned() } else { format!("{name}.{own}") };
@@ -391,7 +409,9 @@ impl<'g> Import<'g> {
     pub fn name(&self, node: &NodeProto, weight: Option<&Constant>) -> String {
         let weight = weight.and_then(|constant| constant.initialiser);
         let tensor = weight.map_or("", |at| self.graph.initialisers[at].name.as_str());
-        let given = tensor.strip_suffix(".weight").or(Some(tensor).filter(|_| node.op_type == "Add"));
+        let own = tensor.strip_suffix(".weight").or_else(|| tensor.strip_suffix("_weight"));
+        let adds = ["Add", "Mul", "Concat"].contains(&node.op_type.as_str());
+        let given = own.or(Some(tensor).filter(|_| adds));
         let named = given.filter(|stem| !stem.is_empty() && !stem.starts_with("onnx::"));
         let name = named.map_or_else(|| own_name(node), str::to_owned);
         let allowed = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
@@ -407,6 +427,37 @@ impl<'g> Import<'g> {
             return Ok(&flow.view);
         }
         Err(unsupported(node, format!("{} {}", node.op_type, flow.nature())))
+    }
+
+    /// A value that is some rows or channels of what a layer gives, in order, as the whole of a layer of its own.
+    pub fn settled(&mut self, node: &NodeProto, flow: &Flow) -> Result<Flow, OnnxError> {
+        let (view, shape) = (&flow.view, self.builder.shape(flow.view.layer));
+        let [height, width, channels] = [shape.height, shape.width, shape.channels].map(u64::from);
+        let output = matches!(flow.stage, Stage::Output) && flow.factor == 1.0 && !self.is_tokens(flow);
+        let (Some(rows), Some(of_channels)) = (view.run(Axis::Row), view.run(Axis::Channel)) else {
+            return Ok(flow.clone());
+        };
+        let all = |axis: Axis, size: u64| view.run(axis) == Some(size);
+        let whole = (rows, of_channels) == (height, channels);
+        if !output || whole || !all(Axis::Batch, self.batch) || !all(Axis::Column, width) {
+            return Ok(flow.clone());
+        }
+        let key = (view.layer, [view.row, rows, view.channel, of_channels]);
+        let layer = if let Some(layer) = self.parts.get(&key) {
+            *layer
+        } else {
+            let mut layer = view.layer;
+            use plimsoll_ir::network::Axis::{Channels, Rows};
+            let cuts = [(Rows, view.row, rows, height), (Channels, view.channel, of_channels, channels)];
+            for (along, first, length, _) in cuts.into_iter().filter(|(_, _, length, all)| length != all) {
+                let [first, length] = [first, length].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+                let name = format!("{}.slice", self.name(node, None));
+                layer = self.layer(&name, LayerKind::Slice { along, first, length }, &[layer], None)?;
+            }
+            self.parts.insert(key, layer);
+            layer
+        };
+        Ok(Flow::output(View::of(layer, view.dims.clone())))
     }
 
     /// The layer of a value that must be images as ONNX has them, and its shape.
@@ -455,8 +506,30 @@ impl<'g> Import<'g> {
         }
         self.builder.set_classes(shape.channels);
         let network = self.builder.finish(layer)?;
+        self.notes.extend(folded(&network, &self.biased));
         Ok(Read { network, notes: self.notes, numbers: self.numbers.read() })
     }
+}
+
+/// What to say where convolutions feed an activation without a normalisation. Exporters fold batch normalisation into the
+/// convolution before it, which gets a bias by that; a convolution of a single position is a product, and has none to lose.
+fn folded(network: &Network, biased: &[LayerId]) -> Option<String> {
+    let activates = |layer: &Layer| match layer.kind {
+        LayerKind::Relu { .. } => true,
+        LayerKind::Activation { function } => !matches!(function, Function::Sigmoid | Function::HardSigmoid),
+        _ => false,
+    };
+    let feeds =
+        |id: LayerId| network.layers.iter().any(|layer| layer.inputs.contains(&id) && activates(layer));
+    let bare = biased.iter().filter(|id| network.layer(**id).output.pixels() > 1 && feeds(**id));
+    let bare: Vec<&LayerId> = bare.collect();
+    let first = &network.layer(**bare.first()?).name;
+    Some(format!(
+        "{} convolution(s), the first `{first}`, feed an activation without a normalisation; if the network has batch \
+         normalisation, the exporter folded it away, and neither its memory nor its training is counted: keep it with \
+         torch.onnx.export(model.train(), args, path, dynamo=True, optimize=False)",
+        bare.len()
+    ))
 }
 
 /// The name of a node in short: `layer1.0.conv1` for `/layer1/layer1.0/conv1/Conv`.

@@ -9,22 +9,26 @@
 //! bytes ─weigh, Graph::open─▶ Graph ─survey─▶ all that is not read, at once
 //!                               │ import: node by node
 //!                               ▼
-//!            constants (fold.rs), values that lie in a layer's output (view.rs), layers (operators.rs, transformer.rs)
+//!            constants (fold.rs), random numbers (drawn.rs), values that lie in a layer's output (view.rs),
+//!            layers (operators.rs, transformer.rs)
 //!                               ▼
 //!                            Network, and a copy of the file that holds its architecture alone
 //! ```
 //!
-//! What is read: convolutions, products with weights, batch and layer normalisation, ReLU and its kin, GELU, poolings,
-//! dropout, sums, concatenations, local response normalisation, embeddings, learned positions, multi-head attention with or
-//! without a causal mask, and whatever only moves elements about or computes shapes. Whatever else changes a number is
-//! refused with its node. Read with a note to the user: floats of 16 and 64 bits (all is computed in 32), dropout within
+//! What is read: convolutions, products with weights, batch and layer normalisation, ReLU and its kin, GELU, sigmoids, SiLU
+//! and their imitations of lines, poolings, dropout, stochastic depth, sums, products of two outputs of one shape or of
+//! channels by one value each, scales, concatenations, parts, local response normalisation, embeddings, learned positions and
+//! tokens, multi-head attention with or without a causal mask, and whatever only moves elements about or computes shapes.
+//! Whatever else changes a number is refused with its node. Read with a note to the user: floats of 16 and 64 bits (all is computed in 32), dropout within
 //! attention (left out), a softmax at the end (the loss has it), normalisations without a shift (they get one), scales and
 //! biases that several layers have (each gets its own). Batch normalisation and dropout are read as in training, whether the
-//! file was exported for training or not. Constants that are added are biases, and trained.
+//! file was exported for training or not. Constants that are added are biases, tensors of the file that are multiplied by are
+//! scales; both are trained. Convolutions without a normalisation before their activation are noted, since exporters fold it away.
 //!
 //! What this folder deliberately does not do: open files, read weights, or run anything.
 
 mod constant;
+mod drawn;
 mod error;
 mod fold;
 mod graph;

@@ -6,12 +6,12 @@ use super::constant::Constant;
 use super::error::{OnnxError, broken, shown};
 use super::fold::attribute_or_input;
 use super::graph::{attribute, float, int, ints, label};
-use super::import::{Flow, Import, Owner, Value, picked, unsupported};
+use super::import::{Flow, Import, Owner, Stage, Value, picked, unsupported};
 use super::layout::{axes, axis};
 use super::proto::NodeProto;
-use super::view::{Axis, View, size, whole};
+use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{Axis as Along, Extent, LayerKind, Window};
+use plimsoll_ir::network::{Axis as Along, DropUnit, Extent, Function, LayerKind, Window};
 
 impl Import<'_> {
     /// What a node gives of which an input depends on the images or tokens.
@@ -21,6 +21,7 @@ impl Import<'_> {
         node: &NodeProto,
         inputs: &[Option<Value>],
     ) -> Result<Vec<Flow>, OnnxError> {
+        let inputs = &self.settle(node, inputs)?[..];
         let first = inputs.first().and_then(Option::as_ref);
         let second = inputs.get(1).and_then(Option::as_ref);
         let one = |flow: Flow| Ok(vec![flow]);
@@ -32,7 +33,7 @@ impl Import<'_> {
                 ("Add" | "Mul", Some(Value::Constant(c)), Some(Value::Flow(x))) => {
                     one(self.with_constant(node, x, c)?)
                 }
-                ("Concat", ..) => Err(unsupported(node, "Concat with weights")),
+                ("Concat", ..) => one(self.concat(node, inputs)?),
                 ("Where", Some(Value::Constant(_)), _) => one(self.masked(node, inputs)?),
                 _ => Err(unsupported(
                     node,
@@ -49,11 +50,15 @@ impl Import<'_> {
             ("Add" | "Mul" | "Div", Some(Value::Constant(c))) => one(self.with_constant(node, x, c)?),
             ("Add", Some(Value::Flow(y))) => one(self.sum(node, x, y)?),
             ("Mul", Some(Value::Flow(y))) => one(self.gated(node, x, y)?),
+            ("Sigmoid", _) => one(self.gate(node, x, Function::Sigmoid)?),
+            ("HardSigmoid", _) => one(self.gate(node, x, Function::HardSigmoid)?),
+            ("HardSwish", _) => one(self.each(node, x, Function::HardSwish.layer())?),
+            ("Swish", _) => one(self.each(node, x, Function::Silu.layer())?),
             ("BatchNormalization", _) => one(self.batch_norm(node, x, inputs)?),
             ("LayerNormalization", _) => one(self.layer_norm(node, x, inputs)?),
             ("Relu", _) => one(self.each(node, x, LayerKind::RELU)?),
             ("Clip", _) => one(self.clip(node, x, inputs)?),
-            ("Gelu", _) => one(self.each(node, x, LayerKind::Gelu)?),
+            ("Gelu", _) => one(self.each(node, x, LayerKind::GELU)?),
             ("Erf", _) => one(self.erf(node, x)?),
             ("MaxPool" | "AveragePool", _) => one(self.pool(node, x)?),
             ("GlobalAveragePool", _) => {
@@ -66,6 +71,14 @@ impl Import<'_> {
             ("Concat", _) => one(self.concat(node, inputs)?),
             ("Gather", Some(Value::Constant(index))) => {
                 let positions = self.numbers.of(&label(node), index)?;
+                // All elements in their order: strides that exporters write down, and which say nothing.
+                let in_order = || positions.iter().zip(0..).all(|(at, i)| *at == f64::from(i));
+                if x.view.sizes() == [positions.len() as u64]
+                    && in_order()
+                    && let Some(view) = x.view.reshape(&index.dims)
+                {
+                    return one(Flow { view, ..x.clone() });
+                }
                 one(picked(node, x, index, &positions)?)
             }
             ("Softmax" | "LogSoftmax", _) => one(self.softmax(node, x)?),
@@ -73,6 +86,29 @@ impl Import<'_> {
             ("Where", _) => one(self.masked(node, inputs)?),
             (op, _) => Err(unsupported(node, format!("{op} of what depends on the input"))),
         }
+    }
+
+    /// The inputs of a node with parts of outputs as layers of their own, but for what attention takes as parts: factors of
+    /// products of two outputs, and of numbers.
+    fn settle(
+        &mut self,
+        node: &NodeProto,
+        inputs: &[Option<Value>],
+    ) -> Result<Vec<Option<Value>>, OnnxError> {
+        let flows = inputs.iter().flatten().filter(|input| matches!(input, Value::Flow(_))).count();
+        let parts = match node.op_type.as_str() {
+            "MatMul" => flows > 1,
+            "Add" | "Mul" | "Div" => flows < 2,
+            "Softmax" | "LogSoftmax" | "Where" | "Erf" | "Gather" => true,
+            _ => false,
+        };
+        let mut settled = inputs.to_vec();
+        for input in settled.iter_mut().flatten().filter(|_| !parts) {
+            if let Value::Flow(flow) = input {
+                *flow = self.settled(node, flow)?;
+            }
+        }
+        Ok(settled)
     }
 
     /// The layer that owns a weight already, so that a second one shares it; else this weight is noted for the next layer.
@@ -153,6 +189,7 @@ impl Import<'_> {
         let bias = self.bias(node, tensor, out)?;
         let kind = LayerKind::Conv { out_channels, window, groups, bias };
         let layer = self.weighted(node, kind, layer, weight, (false, initialiser(tensor)))?;
+        self.biased.extend(bias.then_some(layer));
         Ok(self.images(layer))
     }
 
@@ -175,7 +212,7 @@ impl Import<'_> {
                 let why = format!("a bias of {:?} for {outputs} outputs; export the file again", bias.dims);
                 broken(label(node), why)
             }
-            Some(Value::Flow(_)) => {
+            Some(Value::Flow(_) | Value::Drawn(_)) => {
                 Err(unsupported(node, format!("{} with a bias that depends on the input", node.op_type)))
             }
         }
@@ -398,7 +435,7 @@ impl Import<'_> {
         if let Some(flow) = self.dropped_shares(x) {
             return Ok(flow);
         }
-        self.each(node, x, LayerKind::Dropout { probability: probability as f32, whole: false })
+        self.each(node, x, LayerKind::Dropout { probability: probability as f32, unit: DropUnit::Element })
     }
 
     fn sum(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
@@ -413,13 +450,22 @@ impl Import<'_> {
     }
 
     fn concat(&mut self, node: &NodeProto, inputs: &[Option<Value>]) -> Result<Flow, OnnxError> {
+        let first = inputs.iter().flatten().find_map(|v| if let Value::Flow(f) = v { Some(f) } else { None });
+        let Some(first) = first else { return broken(label(node), "it joins nothing") };
+        let first = self.whole(node, first)?.clone();
+        let along = axis(node, int(node, "axis", 0)?, first.dims.len())?;
         let mut views = Vec::new();
         for input in inputs.iter().flatten() {
-            let Value::Flow(flow) = input else { return Err(unsupported(node, "Concat with weights")) };
-            views.push(self.whole(node, flow)?.clone());
+            views.push(match input {
+                Value::Flow(flow) => {
+                    let view = self.whole(node, flow)?.clone();
+                    self.as_sequence(node, view, along)?
+                }
+                Value::Constant(constant) => self.learned(node, constant, &first, along)?,
+                Value::Drawn(_) => return Err(unsupported(node, "Concat with random numbers")),
+            });
         }
         let Some(first) = views.first().cloned() else { return broken(label(node), "it joins nothing") };
-        let along = axis(node, int(node, "axis", 0)?, first.dims.len())?;
         let alike = |view: &View| {
             view.dims.len() == first.dims.len()
                 && (0..first.dims.len()).all(|d| d == along || view.dims[d] == first.dims[d])
@@ -431,7 +477,8 @@ impl Import<'_> {
         }
         let rows = |view: &View| {
             let shape = self.builder.shape(view.layer);
-            view.dims[along] == whole(Axis::Row, u64::from(shape.height)) && shape.height > 1
+            view.dims[along] == whole(Axis::Row, u64::from(shape.height))
+                && (shape.height > 1 || shape.width == 1)
         };
         let (axis, kind) = if views.iter().all(|view| self.over_channels(view, along)) {
             (Axis::Channel, Along::Channels)
@@ -448,6 +495,55 @@ impl Import<'_> {
         let mut dims = first.dims;
         dims[along] = whole(axis, views.iter().map(|view| size(&view.dims[along])).sum());
         Ok(Flow::output(View::of(layer, dims)))
+    }
+
+    /// A map of which one dimension runs over all positions, as a sequence; any other value as it is.
+    fn as_sequence(&mut self, node: &NodeProto, view: View, along: usize) -> Result<View, OnnxError> {
+        let shape = self.builder.shape(view.layer);
+        let [height, width] = [shape.height, shape.width].map(u64::from);
+        let positions = [whole(Axis::Row, height), whole(Axis::Column, width)].concat();
+        if shape.width == 1 || shape.height == 1 || view.dims[along] != positions {
+            return Ok(view);
+        }
+        let name = self.name(node, None);
+        let layer = self.layer(&name, LayerKind::Flatten, &[view.layer], None)?;
+        let mut dims = view.dims;
+        dims[along] = whole(Axis::Row, height * width);
+        Ok(View::of(layer, dims))
+    }
+
+    /// Rows that are the same for every sample, to be joined with others: a weight that is repeated for all samples.
+    fn learned(
+        &mut self,
+        node: &NodeProto,
+        constant: &Constant,
+        other: &View,
+        along: usize,
+    ) -> Result<View, OnnxError> {
+        let no = || unsupported(node, "Concat with a weight that is not one for all samples");
+        let at = constant.repeats.or(constant.initialiser).ok_or_else(no)?;
+        let channels = u64::from(self.builder.shape(other.layer).channels);
+        let rows = constant.dims.get(along).copied().unwrap_or(0);
+        let fits = constant.dims.len() == other.dims.len()
+            && constant.dims.iter().zip(&other.dims).enumerate().all(|(d, (given, dim))| {
+                d == along
+                    || *given == size(dim)
+                        && (dim.is_empty() || d == 0 || *dim == whole(Axis::Channel, channels))
+            })
+            && along != 0
+            && other.dims[0] == whole(Axis::Batch, self.batch)
+            && other.dims.contains(&whole(Axis::Channel, channels));
+        let held = super::tensor::elements(&super::tensor::dims(&self.graph.initialisers[at]));
+        if !fits || constant.turned || held != rows.checked_mul(channels) {
+            return Err(no());
+        }
+        self.take(constant);
+        let name = self.name(node, Some(&Constant::initialiser(self.graph, at)));
+        let [rows, channels] = [rows, channels].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let layer = self.layer(&name, LayerKind::Learned { rows, channels }, &[], None)?;
+        let mut dims = other.dims.clone();
+        dims[along] = whole(Axis::Row, u64::from(rows));
+        Ok(View::of(layer, dims))
     }
 
     fn lrn(&mut self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
@@ -469,18 +565,62 @@ impl Import<'_> {
         Ok(self.images(layer))
     }
 
-    /// Adds or multiplies by a constant: a bias, or a number that GELU or attention needs.
+    /// A sigmoid, hard or not. Where nothing reads it but products with what it is of, those are the layer.
+    fn gate(&mut self, node: &NodeProto, x: &Flow, function: Function) -> Result<Flow, OnnxError> {
+        let (graph, from) = (self.graph, node.input.first());
+        let (output, readers) = (node.output.first(), node.output.first().and_then(|o| graph.readers.get(o)));
+        let of_both = |reader: &usize| {
+            let other = &graph.nodes[*reader];
+            let has = |name: Option<&String>| name.is_some_and(|name| other.input.contains(name));
+            other.op_type == "Mul" && has(from) && has(output)
+        };
+        let gates_itself =
+            output != Some(&graph.output) && readers.is_some_and(|readers| readers.iter().all(of_both));
+        if !gates_itself {
+            return self.each(node, x, function.layer());
+        }
+        self.whole(node, x)?;
+        Ok(Flow { stage: Stage::Gate(function), ..x.clone() })
+    }
+
+    /// The product of two values, element by element, or of channels by one value of each.
+    pub fn multiplied(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
+        let [x, y] = [self.whole(node, x)?.clone(), self.whole(node, y)?.clone()];
+        let [of_x, of_y] = [x.layer, y.layer].map(|layer| self.builder.shape(layer));
+        let positions = |dim: &[Atom]| dim.iter().all(|atom| matches!(atom.axis, Axis::Row | Axis::Column));
+        let scales = |x: &View, y: &View| {
+            let dims = x.dims.iter().zip(&y.dims);
+            x.dims.len() == y.dims.len()
+                && dims.into_iter().all(|(x, y)| x == y || y.is_empty() && positions(x))
+        };
+        let (scaled, scale) = match (of_x, of_y) {
+            _ if of_x == of_y && x.dims == y.dims => (x, y),
+            _ if of_y.pixels() == 1 && of_x.channels == of_y.channels && scales(&x, &y) => (x, y),
+            _ if of_x.pixels() == 1 && of_x.channels == of_y.channels && scales(&y, &x) => (y, x),
+            _ => {
+                let why = format!("Mul of {:?} and {:?}, which do not lie alike", x.sizes(), y.sizes());
+                return Err(unsupported(node, why));
+            }
+        };
+        let name = self.name(node, None);
+        let layer = self.layer(&name, LayerKind::Multiply, &[scaled.layer, scale.layer], None)?;
+        Ok(Flow::output(scaled.with_layer(layer)))
+    }
+
+    /// Adds or multiplies by a constant: a bias, a scale, or a number that GELU or attention needs.
     fn with_constant(&mut self, node: &NodeProto, x: &Flow, constant: &Constant) -> Result<Flow, OnnxError> {
         if let Some(flow) = self.number(node, x, constant)? {
             return Ok(flow);
         }
-        if node.op_type != "Add" {
-            return Err(unsupported(node, format!("{} by a weight", node.op_type)));
+        if node.op_type == "Div" {
+            return Err(unsupported(node, "Div by a weight"));
         }
         let view = self.whole(node, x)?.clone();
         let shape = self.builder.shape(view.layer);
         let lead = view.dims.len().checked_sub(constant.dims.len());
-        let Some(lead) = lead else { return Err(unsupported(node, "Add of a weight with more dimensions")) };
+        let Some(lead) = lead else {
+            return Err(unsupported(node, format!("{} of a weight with more dimensions", node.op_type)));
+        };
         let (mut channels, mut positions) = (false, 1);
         for (dim, wanted) in view.dims[lead..].iter().zip(&constant.dims) {
             let over_positions = dim.iter().all(|atom| matches!(atom.axis, Axis::Row | Axis::Column));
@@ -495,15 +635,23 @@ impl Import<'_> {
             } else if over_positions {
                 positions *= *wanted;
             } else {
-                return Err(unsupported(node, "Add of a weight that is another for every sample"));
+                let why = format!("{} of a weight that is another for every sample", node.op_type);
+                return Err(unsupported(node, why));
             }
         }
-        let over = match (channels, positions) {
-            (true, 1) => Extent::Channels,
-            (true, all) if all == shape.pixels() => Extent::Positions,
-            _ => return Err(unsupported(node, format!("Add of a weight of {:?}", constant.dims))),
+        let add = node.op_type == "Add";
+        let kind = match (channels, positions) {
+            (true, 1) if add => LayerKind::Bias { over: Extent::Channels, spare: 0 },
+            (true, all) if add && all == shape.pixels() => {
+                LayerKind::Bias { over: Extent::Positions, spare: 0 }
+            }
+            // What is computed, and no tensor of the file, is no parameter that could be trained.
+            (true, 1) if constant.initialiser.is_some() => LayerKind::Scale,
+            _ => {
+                let why = format!("{} of a weight of {:?}", node.op_type, constant.dims);
+                return Err(unsupported(node, why));
+            }
         };
-        let kind = LayerKind::Bias { over, spare: 0 };
         self.take(constant);
         let name = self.name(node, Some(constant));
         let layer = self.layer(&name, kind, &[view.layer], None)?;

@@ -37,6 +37,8 @@ const OPERATORS: &[(&str, &[&str])] = &[
     ("GlobalAveragePool", &[]),
     ("Greater", &[]),
     ("GreaterOrEqual", &[]),
+    ("HardSigmoid", &["alpha", "beta"]),
+    ("HardSwish", &[]),
     ("Identity", &[]),
     ("IsNaN", &[]),
     ("LRN", &["alpha", "beta", "bias", "size"]),
@@ -54,18 +56,22 @@ const OPERATORS: &[(&str, &[&str])] = &[
     ("Not", &[]),
     ("Or", &[]),
     ("Pow", &[]),
+    ("RandomUniform", &["dtype", "high", "low", "seed", "shape"]),
+    ("RandomUniformLike", &["dtype", "high", "low", "seed"]),
     ("Range", &[]),
     ("Reciprocal", &[]),
     ("ReduceMean", &["axes", "keepdims", "noop_with_empty_axes"]),
     ("Relu", &[]),
     ("Reshape", &["allowzero"]),
     ("Shape", &["end", "start"]),
+    ("Sigmoid", &[]),
     ("Slice", &["axes", "ends", "starts"]),
     ("Softmax", &["axis"]),
     ("Split", &["axis", "num_outputs", "split"]),
     ("Sqrt", &[]),
     ("Squeeze", &["axes"]),
     ("Sub", &[]),
+    ("Swish", &["alpha"]),
     ("Transpose", &["perm"]),
     ("Trilu", &["upper"]),
     ("Unsqueeze", &["axes"]),
@@ -137,6 +143,14 @@ fn troubles_of(node: &NodeProto) -> Result<Vec<String>, OnnxError> {
         if factors != [1.0; 2] || int(node, "transA", 0)? != 0 {
             all.push("Gemm with factors, or of what is transposed".to_owned());
         }
+    }
+    let hard = [float(node, "alpha", 0.2)?, float(node, "beta", 0.5)?];
+    if op == "HardSigmoid" && ((hard[0] - 1.0 / 6.0).abs() > 1e-5 || hard[1] != 0.5) {
+        let [alpha, beta] = hard;
+        all.push(format!("HardSigmoid with alpha {alpha} and beta {beta}, not 1/6 and 0.5"));
+    }
+    if op == "Swish" && float(node, "alpha", 1.0)? != 1.0 {
+        all.push("Swish with alpha other than 1".to_owned());
     }
     if op == "Gelu" && attribute(node, "approximate").is_some() {
         let approximate = text(node, "approximate")?;

@@ -14,7 +14,7 @@ use super::operators::small;
 use super::proto::NodeProto;
 use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::LayerKind;
+use plimsoll_ir::network::{Function, LayerKind};
 use std::rc::Rc;
 
 /// How far a number of the file may be from the one that our layer has: exporters write them in 32 bits.
@@ -108,8 +108,18 @@ impl Import<'_> {
         Ok(Flow { stage: Stage::Erf, ..inner })
     }
 
-    /// A product of two values, element by element, which must be the one in GELU.
+    /// A product of two values, element by element: one in which a value gates itself, as GELU and its kin do, or any other.
     pub fn gated(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
+        if let [(Stage::Output, Stage::Gate(gate)), _] | [_, (Stage::Output, Stage::Gate(gate))] =
+            [(&x.stage, &y.stage), (&y.stage, &x.stage)]
+            && x.view == y.view
+        {
+            let function = if *gate == Function::HardSigmoid { Function::HardSwish } else { Function::Silu };
+            return self.each(node, &Flow { stage: Stage::Output, ..x.clone() }, function.layer());
+        }
+        if matches!((&x.stage, &y.stage), (Stage::Output, Stage::Output)) {
+            return self.multiplied(node, x, y);
+        }
         let (x, gate) = if matches!(x.stage, Stage::ErfAndOne) { (y, x) } else { (x, y) };
         let gelu =
             matches!((&x.stage, &gate.stage), (Stage::Output, Stage::ErfAndOne)) && x.view == gate.view;
@@ -121,7 +131,7 @@ impl Import<'_> {
     }
 
     fn gelu(&mut self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
-        self.each(node, &Flow::output(x.view.clone()), LayerKind::Gelu)
+        self.each(node, &Flow::output(x.view.clone()), LayerKind::GELU)
     }
 
     /// The product of two values, which must be one of the two in attention.

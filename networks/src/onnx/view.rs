@@ -97,6 +97,18 @@ impl View {
         merged(self.dims.iter().flatten().copied())
     }
 
+    /// How many positions of an axis it runs over, one next to the other and in order; none where it does otherwise.
+    pub fn run(&self, axis: Axis) -> Option<u64> {
+        let mut size = 1;
+        for atom in self.dims.iter().flatten().filter(|atom| atom.axis == axis).rev() {
+            if atom.stride != size {
+                return None;
+            }
+            size *= atom.size;
+        }
+        Some(size)
+    }
+
     /// Whether it runs over everything that its layer gives, in whatever order.
     pub fn is_whole(&self, batch: u64, shape: Shape) -> bool {
         let over = |axis: Axis| {

@@ -9,7 +9,7 @@ use super::{impossible, numbers};
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{DropUnit, LayerKind, Network, NetworkSpec, Window};
 
 /// What a residual network is made of.
 struct Plan {
@@ -160,7 +160,7 @@ fn residual_block(
     }
     if dropped > 0.0 {
         // All samples share one draw. In training what is kept is scaled up, where the paper scales down in testing.
-        let kind = LayerKind::Dropout { probability: dropped, whole: true };
+        let kind = LayerKind::Dropout { probability: dropped, unit: DropUnit::Batch };
         x = b.add(&format!("{name}.drop"), kind, &[x])?;
     }
     let mut shortcut = input;

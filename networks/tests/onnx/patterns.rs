@@ -1,7 +1,7 @@
 //! What single operators become, and what is said where they become nothing: small graphs, one property each.
 
 use crate::judge::read_bytes;
-use crate::writer::{file, input, int, integers, ints, node, output, tensor, weight, word};
+use crate::writer::{file, float, input, int, integers, ints, node, output, tensor, weight, word};
 use plimsoll_networks::onnx::OnnxError;
 
 /// A graph that ends in a product over all that `b` holds.
@@ -54,6 +54,42 @@ fn operators_become_layers() {
         324,
         "Bias { over: Channels, spare: 0 } 9x9x4",
     );
+    check(&[weight("m", &[4, 1, 1]), node("Mul", &["x", "m"], &["b"], &[])], 324, "Scale 9x9x4");
+    check(&[node("Mul", &["x", "x"], &["b"], &[])], 324, "Multiply 9x9x4");
+    let mean = node("GlobalAveragePool", &["x"], &["m"], &[]);
+    for [a, b] in [["x", "s"], ["s", "x"]] {
+        let gate = node("Sigmoid", &["m"], &["s"], &[]);
+        check(
+            &[mean.clone(), gate, node("Mul", &[a, b], &["b"], &[])],
+            324,
+            "GlobalAvgPool 1x1x4; Activation { function: Sigmoid } 1x1x4; Multiply 9x9x4",
+        );
+    }
+    // A sigmoid of what it gates is one layer, unless something else reads it.
+    let gated = |op: &str, more: &[Vec<u8>]| {
+        [&[node(op, &["x"], &["s"], more), node("Mul", &["s", "x"], &["b"], &[])][..], &[]].concat()
+    };
+    let sixth = [float("alpha", 1.0 / 6.0)];
+    check(&gated("Sigmoid", &[]), 324, "Activation { function: Silu } 9x9x4");
+    check(&gated("HardSigmoid", &sixth), 324, "Activation { function: HardSwish } 9x9x4");
+    check(
+        &[
+            &gated("Sigmoid", &[])[..1],
+            &[node("Mul", &["x", "s"], &["p"], &[]), node("Add", &["p", "s"], &["b"], &[])],
+        ]
+        .concat(),
+        324,
+        "Activation { function: Sigmoid } 9x9x4; Multiply 9x9x4; Add 9x9x4",
+    );
+    for (op, more, function) in
+        [("HardSwish", &[][..], "HardSwish"), ("Swish", &[], "Silu"), ("HardSigmoid", &sixth, "HardSigmoid")]
+    {
+        check(
+            &[node(op, &["x"], &["b"], more)],
+            324,
+            &format!("Activation {{ function: {function} }} 9x9x4"),
+        );
+    }
     let six = tensor("six", &[], 1, &crate::writer::bytes(9, &6_f32.to_le_bytes()));
     let zero = tensor("zero", &[], 1, &crate::writer::bytes(9, &0_f32.to_le_bytes()));
     check(&[six, zero, node("Clip", &["x", "zero", "six"], &["b"], &[])], 324, "Relu { ceiling: 6.0 } 9x9x4");
@@ -62,7 +98,7 @@ fn operators_become_layers() {
         324,
         "Lrn { size: 5, alpha: 0.0001, beta: 0.75, bias: 1.0 } 9x9x4",
     );
-    check(&[node("Dropout", &["x"], &["b"], &[])], 324, "Dropout { probability: 0.5, whole: false } 9x9x4");
+    check(&[node("Dropout", &["x"], &["b"], &[])], 324, "Dropout { probability: 0.5, unit: Element } 9x9x4");
     check(&[node("Identity", &["x"], &["b"], &[])], 324, "");
     check(&[node("Softmax", &["x"], &["b2"], &[]), node("Identity", &["x"], &["b"], &[])], 324, "");
 }
@@ -79,29 +115,45 @@ fn what_is_not_read_is_named_with_its_node_and_all_at_once() {
     let pool = |more: Vec<u8>| node("AveragePool", &["x"], &["b"], &[ints("kernel_shape", &[3, 3]), more]);
     check(
         &[
-            node("HardSwish", &["x"], &["p"], &[]),
-            node("HardSwish", &["p"], &["q"], &[]),
+            node("Softplus", &["x"], &["p"], &[]),
+            node("Softplus", &["p"], &["q"], &[]),
             node("Resize", &["q"], &["b"], &[]),
         ],
-        &["operator HardSwish (2 nodes, the first `p`)", "operator Resize (node `b`)"],
+        &["operator Softplus (2 nodes, the first `p`)", "operator Resize (node `b`)"],
     );
     check(&[pool(ints("pads", &[0, 1, 1, 1]))], &["AveragePool with more padding on one side"]);
     check(&[pool(ints("pads", &[1, 1, 1, 1]))], &["count_include_pad"]);
     check(&[pool(word("auto_pad", "SAME_UPPER"))], &["AveragePool with auto_pad SAME_UPPER"]);
     check(&[pool(ints("dilations", &[2, 2]))], &["AveragePool with dilation"]);
     check(&[pool(int("frames", 2))], &["AveragePool with attribute frames"]);
-    check(&[node("Mul", &["x", "x"], &["b"], &[])], &["Mul of two values"]);
     check(&[node("Add", &["x", "z"], &["b"], &[]), node("Relu", &["x"], &["z"], &[])], &["reads `z`"]);
     check(&[node("Softmax", &["x"], &["b"], &[])], &["Softmax elsewhere"]);
-    check(&[weight("m", &[4, 1, 1]), node("Mul", &["x", "m"], &["b"], &[])], &["Mul by a weight"]);
+    check(
+        &[weight("m", &[4, 9, 9]), node("Mul", &["x", "m"], &["b"], &[])],
+        &["Mul of a weight of [4, 9, 9]"],
+    );
+    check(&[weight("m", &[4, 1, 1]), node("Div", &["x", "m"], &["b"], &[])], &["Div by a weight"]);
+    let hard = |alpha: f32, beta: f32| {
+        node("HardSigmoid", &["x"], &["b"], &[float("alpha", alpha), float("beta", beta)])
+    };
+    check(&[hard(0.2, 0.5)], &["HardSigmoid with alpha 0.2 and beta 0.5"]);
+    check(&[hard(1.0 / 6.0, 0.4)], &["HardSigmoid with alpha", "and beta 0.4"]);
+    check(&[node("HardSigmoid", &["x"], &["b"], &[])], &["HardSigmoid with alpha 0.2"]);
+    check(&[node("Swish", &["x"], &["b"], &[float("alpha", 1.5)])], &["Swish with alpha"]);
+    // A scale that is computed is no parameter.
+    let doubled = node("Add", &["m", "m"], &["m2"], &[]);
+    check(
+        &[weight("m", &[4, 1, 1]), doubled, node("Mul", &["x", "m2"], &["b"], &[])],
+        &["Mul of a weight of [4, 1, 1]"],
+    );
     check(
         &[
             integers("one", &[1]),
             integers("zero", &[0]),
             node("Slice", &["x", "zero", "one", "one"], &["p"], &[]),
-            node("Relu", &["p"], &["b"], &[]),
+            node("Erf", &["p"], &["b"], &[]),
         ],
-        &["Relu of a part of what a layer gives"],
+        &["Erf of a part of what a layer gives"],
     );
 }
 

@@ -1,7 +1,7 @@
 //! Runs a program's kernels on terms, and holds each kernel to what its documentation allows.
 
 use crate::terms::{TermId, Terms};
-use plimsoll_ir::program::{Call, Operand, Program, Region, Role};
+use plimsoll_ir::program::{Call, Operand, Program, Region, Role, ScaleShape};
 use plimsoll_ir::{Bytes, TensorId};
 use std::collections::HashMap;
 
@@ -131,7 +131,8 @@ impl<'a> Machine<'a> {
         let allowed = in_place(&kernel.call);
         for (j, b) in kernel.operands.iter().enumerate() {
             for (i, a) in kernel.operands[..j].iter().enumerate() {
-                let both_terms = matches!(kernel.call, Call::Add { .. }) && (i, j) == (0, 1);
+                let both_terms =
+                    matches!(kernel.call, Call::Add { .. } | Call::Multiply { .. }) && (i, j) == (0, 1);
                 let distinct_sum = both_terms && kernel.operands[2] != *a;
                 assert!(
                     a != b || allowed.contains(&(i, j)) || distinct_sum,
@@ -145,7 +146,10 @@ impl<'a> Machine<'a> {
 /// Which operand may be computed over which, as each call's documentation says.
 fn in_place(call: &Call) -> Vec<(usize, usize)> {
     match call {
-        Call::ReluForward { .. } | Call::ReluMaskForward { .. } | Call::GeluForward { .. } => vec![(0, 1)],
+        Call::ReluForward { .. } | Call::ReluMaskForward { .. } | Call::ActivationForward { .. } => {
+            vec![(0, 1)]
+        }
+        Call::Multiply { accumulate: false, .. } => vec![(0, 2)],
         Call::LstmBackward { first, last, .. } => {
             let [before, after] = [!*first, !*last].map(usize::from);
             let (dcell, dgates) = (3 + before, 3 + before + after);
@@ -156,7 +160,7 @@ fn in_place(call: &Call) -> Vec<(usize, usize)> {
         Call::LstmForward { first, .. } => vec![(0, 4 - usize::from(*first))],
         Call::ReluBackward { accumulate: false, .. }
         | Call::ReluMaskBackward { accumulate: false, .. }
-        | Call::GeluBackward { accumulate: false, .. }
+        | Call::ActivationBackward { accumulate: false, .. }
         | Call::DropoutBackward { accumulate: false, .. }
         | Call::DropoutForward { .. } => vec![(1, 2)],
         Call::Add { .. }
@@ -219,9 +223,15 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
         | Call::AttentionBackward { .. }
         | Call::LstmForward { .. }
         | Call::LstmBackward { .. } => sequence_bytes(call),
-        Call::ReluForward { elements, .. } | Call::GeluForward { elements } => vec![4 * elements; 2],
+        Call::ReluForward { elements, .. } | Call::ActivationForward { elements, .. } => {
+            vec![4 * elements; 2]
+        }
+        Call::Multiply { shape: s, .. } | Call::MultiplySums { shape: s, .. } => {
+            let (x, scale) = (4 * s.groups * s.rows * s.channels, 4 * s.groups * s.channels);
+            if matches!(call, Call::Multiply { .. }) { vec![x, scale, x] } else { vec![x, x, scale] }
+        }
         Call::ReluBackward { elements, .. }
-        | Call::GeluBackward { elements, .. }
+        | Call::ActivationBackward { elements, .. }
         | Call::Add { elements } => vec![4 * elements; 3],
         Call::ReluMaskForward { elements, .. } => vec![4 * elements, 4 * elements, elements.div_ceil(8)],
         Call::ReluMaskBackward { elements, .. } => vec![elements.div_ceil(8), 4 * elements, 4 * elements],
@@ -243,6 +253,8 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
         }
         Call::ConcatPart { rows, channels, total, .. } => vec![4 * rows * channels, 4 * rows * total],
         Call::SplitPart { rows, channels, total, .. } => vec![4 * rows * total, 4 * rows * channels],
+        Call::PadPart { rows, channels, total, .. } => vec![4 * rows * channels, 4 * rows * total],
+        Call::Repeat { shape } => vec![4 * shape.channels, 4 * shape.rows * shape.channels],
         Call::LrnForward { shape, .. } => vec![4 * shape.rows * shape.channels; 2],
         Call::LrnBackward { shape, .. } => vec![4 * shape.rows * shape.channels; 3],
         Call::SoftmaxCrossEntropyForward { shape: s } => {
@@ -412,9 +424,9 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let places = terms.apply(&format!("places {shape:?}"), &[x]);
             vec![(1, terms.apply(&format!("max {shape:?}"), &[x])), (2, places)]
         }
-        Call::DropoutForward { probability, stream, whole, .. } => {
+        Call::DropoutForward { probability, stream, run, .. } => {
             let inputs = [get(0), get(1)];
-            vec![(2, terms.apply(&format!("dropout {probability} {stream} {whole}"), &inputs))]
+            vec![(2, terms.apply(&format!("dropout {probability} {stream} {run}"), &inputs))]
         }
         Call::Add { .. } => {
             let (a, b) = (get(0), get(1));
@@ -464,11 +476,17 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
 fn map(call: &Call) -> Option<String> {
     Some(match *call {
         Call::ReluForward { ceiling, .. } => format!("relu {ceiling}"),
-        Call::GeluForward { .. } => "gelu".to_owned(),
+        Call::ActivationForward { function, .. } => function.name().to_owned(),
         Call::AvgPoolForward { shape } => format!("mean {shape:?}"),
+        Call::Repeat { .. } => "repeated".to_owned(),
         Call::LrnForward { size, alpha, beta, bias, .. } => format!("lrn {size} {alpha} {beta} {bias}"),
         _ => return None,
     })
+}
+
+/// A product with a scale by its shape.
+fn product(s: ScaleShape) -> String {
+    format!("product of {} {} {}", s.groups, s.rows, s.channels)
 }
 
 /// The calls that only give one gradient: whether they add it to what their last operand holds, and the
@@ -501,7 +519,13 @@ fn input_gradient(
         Call::EmbeddingBackward { shape, accumulate } => {
             (accumulate, format!("dtable {shape:?}"), vec![get(0), get(1)])
         }
-        Call::GeluBackward { accumulate, .. } => (accumulate, "gelu dx".to_owned(), vec![get(0), get(1)]),
+        Call::ActivationBackward { function, accumulate, .. } => {
+            (accumulate, format!("{} dx", function.name()), vec![get(0), get(1)])
+        }
+        Call::Multiply { shape, accumulate } => (accumulate, product(shape), vec![get(0), get(1)]),
+        Call::MultiplySums { shape, accumulate } => {
+            (accumulate, format!("sums of {}", product(shape)), vec![get(0), get(1)])
+        }
         Call::MaxPoolBackward { shape, accumulate } => {
             let x = terms.argument_of(&format!("places {shape:?}"), get(0));
             (accumulate, format!("max dx {shape:?}"), vec![x, get(1)])
@@ -509,11 +533,14 @@ fn input_gradient(
         Call::AvgPoolBackward { shape, accumulate } => {
             (accumulate, format!("mean dx {shape:?}"), vec![get(0)])
         }
-        Call::DropoutBackward { probability, stream, whole, accumulate, .. } => {
-            (accumulate, format!("dropout dx {probability} {stream} {whole}"), vec![get(0), get(1)])
+        Call::DropoutBackward { probability, stream, run, accumulate, .. } => {
+            (accumulate, format!("dropout dx {probability} {stream} {run}"), vec![get(0), get(1)])
         }
         Call::SplitPart { channels, first, accumulate, .. } => {
             (accumulate, format!("split {channels} from {first}"), vec![get(0)])
+        }
+        Call::PadPart { channels, first, total, accumulate, .. } => {
+            (accumulate, format!("padded {channels} from {first} of {total}"), vec![get(0)])
         }
         Call::LrnBackward { size, alpha, beta, bias, accumulate, .. } => {
             (accumulate, format!("lrn dx {size} {alpha} {beta} {bias}"), vec![get(0), get(1)])

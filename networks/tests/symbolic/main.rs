@@ -11,7 +11,9 @@ mod terms;
 
 use machine::Machine;
 use plimsoll_ir::document::Document;
-use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{
+    Axis, DropUnit, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window,
+};
 use plimsoll_ir::program::{Program, Role, Way};
 use plimsoll_ir::trace::{Op, Phase};
 use plimsoll_ir::{Bytes, LayerId};
@@ -191,7 +193,7 @@ fn attention(length: u32, heads: u32, causal: bool) -> Result<Network, NetworkEr
 fn stochastic_depth() -> Result<Network, NetworkError> {
     let spec = NetworkSpec { name: "blocks".to_owned(), image: [4, 4], channels: 2, classes: 3 };
     let mut b = Builder::new(&spec)?;
-    let drop = LayerKind::Dropout { probability: 0.5, whole: true };
+    let drop = LayerKind::Dropout { probability: 0.5, unit: DropUnit::Batch };
     let mut x = b.conv("stem", b.images(), 4, Window::square(3, 1, 1), false)?;
     for i in 0..4 {
         let shortcut = if i == 2 { b.conv("shortcut", x, 4, Window::square(1, 1, 0), false)? } else { x };
@@ -241,8 +243,9 @@ fn draws_leave_out_what_they_drop() {
 fn a_dropped_layer_that_no_sum_can_do_without_is_refused() {
     let spec = NetworkSpec { name: "chain".to_owned(), image: [4, 4], channels: 2, classes: 3 };
     let mut b = Builder::new(&spec).expect("a sound spec");
-    let x =
-        b.add("drop", LayerKind::Dropout { probability: 0.5, whole: true }, &[LayerId(0)]).expect("sound");
+    let x = b
+        .add("drop", LayerKind::Dropout { probability: 0.5, unit: DropUnit::Batch }, &[LayerId(0)])
+        .expect("sound");
     let logits = b.fully_connected("logits", x, 3).expect("sound");
     let network = b.finish(logits).expect("sound");
     let lowered = |step| {
@@ -296,7 +299,7 @@ struct Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Most layers stand on the latest one; the others branch.
     let on = prop_oneof![3 => Just(0usize), 2 => 0..64usize];
-    let step = (0..17u8, on, 0..64usize, any::<bool>());
+    let step = (0..21u8, on, 0..64usize, any::<bool>());
     proptest::collection::vec(step.prop_map(|(kind, on, with, flag)| Step { kind, on, with, flag }), 1..16)
 }
 
@@ -340,7 +343,10 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
             2 => LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 },
             3 => LayerKind::RELU,
             4 => LayerKind::Relu { ceiling: 6.0 },
-            5 => LayerKind::Dropout { probability: 0.25, whole: step.flag },
+            5 => {
+                let units = [DropUnit::Element, DropUnit::Sample, DropUnit::Batch];
+                LayerKind::Dropout { probability: 0.25, unit: units[step.with % 3] }
+            }
             6 | 7 => {
                 inputs.push(other(&|l| b.shape(l) == shape));
                 LayerKind::Add
@@ -353,8 +359,8 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
             9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
             10 if step.flag => LayerKind::GlobalAvgPool,
             10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
-            11 => LayerKind::LayerNorm { epsilon: 1e-5 },
-            12 => LayerKind::Gelu,
+            11 if shape.channels > 1 => LayerKind::LayerNorm { epsilon: 1e-5 },
+            12 => LayerKind::Activation { function: Function::ALL[step.with % Function::ALL.len()] },
             13 => LayerKind::Bias {
                 over: if step.flag { Extent::Channels } else { Extent::Positions },
                 spare: step.with as u32 % 2,
@@ -367,6 +373,38 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 inputs.push(other(&|l| {
                     (b.shape(l).width, b.shape(l).channels) == (shape.width, shape.channels)
                 }));
+                LayerKind::Concat { along: Axis::Rows }
+            }
+            16 => {
+                // As much, or what has one position; else the mean of the layer itself.
+                let one = Shape { height: 1, width: 1, ..shape };
+                let scale = other(&|l| b.shape(l) == shape || b.shape(l) == one);
+                if step.flag && scale == x {
+                    let mean = b.add(&format!("mean{i}"), LayerKind::GlobalAvgPool, &[x])?;
+                    layers.push(mean);
+                    unused.push(false);
+                    inputs.push(mean);
+                } else {
+                    inputs.push(scale);
+                }
+                LayerKind::Multiply
+            }
+            17 => LayerKind::Scale,
+            18 => {
+                let along = if step.flag { Axis::Rows } else { Axis::Channels };
+                let all = if step.flag { shape.height } else { shape.channels };
+                let first = step.with as u32 % all;
+                LayerKind::Slice { along, first, length: 1 + step.with as u32 / 7 % (all - first) }
+            }
+            19 => {
+                // A sequence with a token before it.
+                let flat = b.add(&format!("flat{i}"), LayerKind::Flatten, &[x])?;
+                let token = LayerKind::Learned { rows: 1 + u32::from(step.flag), channels: shape.channels };
+                let token = b.add(&format!("token{i}"), token, &[])?;
+                layers.extend([flat, token]);
+                unused.extend([false, false]);
+                inputs = if step.flag { vec![token, flat] } else { vec![flat, token] };
+                unused[x.index()] = false;
                 LayerKind::Concat { along: Axis::Rows }
             }
             _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },

@@ -2,7 +2,7 @@
 
 use crate::terms::{TermId, Terms};
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{Axis, Extent, Layer, LayerKind, Network, Window};
+use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, Window};
 use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape};
 use std::collections::HashMap;
 
@@ -84,6 +84,10 @@ impl<'a> Reference<'a> {
 
     fn forward(&mut self, terms: &mut Terms, index: usize, layer: &Layer) -> TermId {
         let inputs: Vec<TermId> = layer.inputs.iter().map(|i| self.values[i.index()]).collect();
+        if let LayerKind::Learned { .. } = layer.kind {
+            let rows = terms.atom(&format!("{}.weight", layer.name));
+            return terms.apply("repeated", &[rows]);
+        }
         let Some(&x) = inputs.first() else { return terms.atom("images") };
         let owner = self.owner(layer);
         let mut own = |part: &str| terms.atom(&format!("{owner}.{part}"));
@@ -135,19 +139,24 @@ impl<'a> Reference<'a> {
                 terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta])
             }
             LayerKind::Relu { ceiling } => terms.apply(&format!("relu {ceiling}"), &[x]),
-            LayerKind::Gelu => terms.apply("gelu", &[x]),
+            LayerKind::Activation { function } => terms.apply(function.name(), &[x]),
             LayerKind::MaxPool { .. } => terms.apply(&format!("max {:?}", self.pool(layer)), &[x]),
             LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
                 terms.apply(&format!("mean {:?}", self.pool(layer)), &[x])
             }
             LayerKind::Dropout { .. } if !self.train => x,
-            LayerKind::Dropout { probability, whole } => {
-                let hyper = terms.atom("hyper");
-                terms.apply(&format!("dropout {probability} {index} {whole}"), &[hyper, x])
+            LayerKind::Dropout { probability, unit } => {
+                let (hyper, run) = (terms.atom("hyper"), self.run(layer, unit));
+                terms.apply(&format!("dropout {probability} {index} {run}"), &[hyper, x])
             }
             LayerKind::Add => {
                 let left = layer.inputs.iter().zip(&inputs).filter(|(id, _)| !self.dropped.contains(id));
                 left.map(|(_, value)| *value).reduce(|a, b| terms.sum(a, b)).expect("a term is left")
+            }
+            LayerKind::Multiply => terms.apply(&self.product(layer), &inputs),
+            LayerKind::Scale => {
+                let scale = own("weight");
+                terms.apply(&self.product(layer), &[x, scale])
             }
             LayerKind::Concat { along } => {
                 let mut whole = terms.apply("part from 0", &[x]);
@@ -166,7 +175,12 @@ impl<'a> Reference<'a> {
                 self.metrics = terms.apply("metrics", &[x, labels]);
                 terms.apply("softmax", &[x])
             }
-            LayerKind::Input => unreachable!("it has no inputs"),
+            LayerKind::Slice { along, .. } => {
+                let [first, length, _] = self.cut(layer, along);
+                terms.apply(&format!("split {length} from {first}"), &[x])
+            }
+            LayerKind::Flatten => x,
+            LayerKind::Input | LayerKind::Learned { .. } => unreachable!("they have no inputs"),
         }
     }
 
@@ -195,6 +209,12 @@ impl<'a> Reference<'a> {
         layer: &Layer,
         dy: Option<TermId>,
     ) -> Vec<(usize, TermId)> {
+        if let LayerKind::Learned { .. } = layer.kind {
+            let dy = dy.expect("every layer leads to the loss");
+            let given = terms.apply(&format!("dbias of {}", layer.output.elements()), &[dy]);
+            self.add_gradient(terms, format!("{}.weight", layer.name), given);
+            return vec![];
+        }
         let input = layer.inputs[0].index();
         let x = self.values[input];
         if layer.kind == LayerKind::SoftmaxCrossEntropy {
@@ -252,14 +272,14 @@ impl<'a> Reference<'a> {
                 terms.apply("ln dx", &[x, dy, gamma, stats])
             }
             LayerKind::Relu { ceiling } => terms.apply(&format!("relu dx {ceiling}"), &[x, dy]),
-            LayerKind::Gelu => terms.apply("gelu dx", &[x, dy]),
+            LayerKind::Activation { function } => terms.apply(&format!("{} dx", function.name()), &[x, dy]),
             LayerKind::MaxPool { .. } => terms.apply(&format!("max dx {:?}", self.pool(layer)), &[x, dy]),
             LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => {
                 terms.apply(&format!("mean dx {:?}", self.pool(layer)), &[dy])
             }
-            LayerKind::Dropout { probability, whole } => {
-                let hyper = terms.atom("hyper");
-                terms.apply(&format!("dropout dx {probability} {index} {whole}"), &[hyper, dy])
+            LayerKind::Dropout { probability, unit } => {
+                let (hyper, run) = (terms.atom("hyper"), self.run(layer, unit));
+                terms.apply(&format!("dropout dx {probability} {index} {run}"), &[hyper, dy])
             }
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 terms.apply(&format!("lrn dx {size} {alpha} {beta} {bias}"), &[x, dy])
@@ -267,6 +287,19 @@ impl<'a> Reference<'a> {
             LayerKind::Add => {
                 let left = layer.inputs.iter().filter(|i| !self.dropped.contains(i));
                 return left.map(|i| (i.index(), dy)).collect();
+            }
+            LayerKind::Scale => {
+                let (product, scale) = (self.product(layer), terms.atom(&format!("{name}.weight")));
+                let dscale = terms.apply(&format!("sums of {product}"), &[x, dy]);
+                self.add_gradient(terms, format!("{name}.weight"), dscale);
+                terms.apply(&product, &[dy, scale])
+            }
+            LayerKind::Multiply => {
+                let (product, scale) = (self.product(layer), layer.inputs[1].index());
+                let same = self.network.layers[scale].output == layer.output;
+                let of_scale = if same { product.clone() } else { format!("sums of {product}") };
+                let dx = terms.apply(&product, &[dy, self.values[scale]]);
+                return vec![(input, dx), (scale, terms.apply(&of_scale, &[x, dy]))];
             }
             LayerKind::Concat { along } => {
                 let mut first = 0;
@@ -277,7 +310,14 @@ impl<'a> Reference<'a> {
                 };
                 return layer.inputs.iter().map(part).collect();
             }
-            LayerKind::Input | LayerKind::SoftmaxCrossEntropy => unreachable!("handled above"),
+            LayerKind::Slice { along, .. } => {
+                let [first, length, total] = self.cut(layer, along);
+                terms.apply(&format!("padded {length} from {first} of {total}"), &[dy])
+            }
+            LayerKind::Flatten => dy,
+            LayerKind::Input | LayerKind::SoftmaxCrossEntropy | LayerKind::Learned { .. } => {
+                unreachable!("handled above")
+            }
         };
         vec![(input, dx)]
     }
@@ -311,6 +351,36 @@ impl<'a> Reference<'a> {
     fn part(&self, id: LayerId, along: Axis) -> u64 {
         let shape = self.network.layer(id).output;
         if along == Axis::Rows { shape.elements() } else { u64::from(shape.channels) }
+    }
+
+    /// A product by what it multiplies: groups, rows and channels.
+    fn product(&self, layer: &Layer) -> String {
+        let y = layer.output;
+        let (pixels, channels) = (u64::from(y.height) * u64::from(y.width), y.channels);
+        let [groups, rows] = match layer.inputs.get(1).map(|scale| self.network.layer(*scale).output) {
+            None => [1, self.batch * pixels],
+            Some(scale) if scale == y => [self.batch * pixels, 1],
+            Some(_) => [self.batch, pixels],
+        };
+        format!("product of {groups} {rows} {channels}")
+    }
+
+    /// Of a slice, in elements of a row or of a sample: where it begins, how long it is, and how long what it is of.
+    fn cut(&self, layer: &Layer, along: Axis) -> [u64; 3] {
+        let LayerKind::Slice { first, .. } = layer.kind else { unreachable!() };
+        let (y, first) = (layer.output, u64::from(first));
+        let first = if along == Axis::Rows { first * u64::from(y.width * y.channels) } else { first };
+        let length = if along == Axis::Rows { y.elements() } else { u64::from(y.channels) };
+        [first, length, self.part(layer.inputs[0], along)]
+    }
+
+    /// How many elements a dropout drops at once.
+    fn run(&self, layer: &Layer, unit: DropUnit) -> u64 {
+        match unit {
+            DropUnit::Element => 1,
+            DropUnit::Sample => layer.output.elements(),
+            DropUnit::Batch => layer.output.elements() * self.batch,
+        }
     }
 
     /// How many numbers a bias has.

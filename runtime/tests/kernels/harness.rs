@@ -208,6 +208,7 @@ fn exact(call: &Call) -> bool {
             | Call::LrnForward { .. }
             | Call::LrnBackward { .. }
             | Call::BiasBackward { .. }
+            | Call::MultiplySums { .. }
             | Call::AttentionForward { .. }
             | Call::AttentionBackward { .. }
             | Call::SoftmaxCrossEntropyForward { .. }
@@ -323,6 +324,7 @@ fn terms(call: &Call) -> f64 {
     match call {
         Call::BatchNormBackward { shape, .. } | Call::LayerNormBackward { shape, .. } => shape.rows as f64,
         Call::BiasBackward { shape, .. } => shape.rows as f64,
+        Call::MultiplySums { shape, .. } => shape.rows as f64,
         Call::AttentionBackward { shape, .. } => shape.length as f64,
         Call::ConvBackwardFilter { shape, .. } => {
             shape.batch as f64 * f64::from(shape.output[0]) * f64::from(shape.output[1])

@@ -6,11 +6,12 @@
 //!
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
+mod activation;
 mod attention;
 pub mod device;
-mod gelu;
 mod harness;
 mod layer_norm;
+mod multiply;
 mod nvrtc;
 pub mod random;
 mod reference;
@@ -18,13 +19,14 @@ mod sequences;
 mod text;
 mod ways;
 
+use activation::{activation_gradients_are_derivatives, activations, activations_have_no_surprises_far_out};
 use attention::{attention, attention_gradients_are_derivatives, attention_has_no_surprises_far_out};
-use gelu::{gelu, gelu_gradients_are_derivatives, gelu_has_no_surprises_far_out};
 use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes, output,
     updated,
 };
 use layer_norm::{large_rows_keep_their_variance, layer_norm, layer_norm_gradients_are_derivatives};
+use multiply::{gradients_of_products_are_derivatives, products_with_scales};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape, RowShape};
@@ -323,15 +325,17 @@ fn a_number_that_is_none_stays_none() {
 
 fn dropout() {
     for n in LENGTHS {
-        dropout_of(n, 0.3, false, [5, 6, 7, 4]);
+        for run in [1, 2, 9, n as u64] {
+            dropout_of(n, 0.3, run, [5, 6, 7, 4]);
+        }
     }
     // One draw for all: some of these drop everything, some nothing.
     for step in 0..12 {
-        dropout_of(1001, 0.5, true, [5, 6, step, 4]);
+        dropout_of(1001, 0.5, 1001, [5, 6, step, 4]);
     }
 }
 
-fn dropout_of(n: usize, probability: f32, whole: bool, [seed_low, seed_high, step, stream]: [u32; 4]) {
+fn dropout_of(n: usize, probability: f32, run: u64, [seed_low, seed_high, step, stream]: [u32; 4]) {
     let hyper = Hyper { learning_rate: 0.0, momentum: 0.0, weight_decay: 0.0, seed_low, seed_high, step };
     let hyper = Arg::In(hyper.to_bytes().to_vec());
     let x = Random::new(1).floats(n);
@@ -339,17 +343,17 @@ fn dropout_of(n: usize, probability: f32, whole: bool, [seed_low, seed_high, ste
     let seed = u64::from(seed_high) << 32 | u64::from(seed_low);
     let kept: Vec<bool> = (0..n)
         .map(|i| {
-            let drawn = if whole { 0 } else { i };
+            let drawn = i / run as usize;
             let word = philox4x32(seed, [(drawn / 4) as u32, 0, step, stream])[drawn % 4];
             unit_f32(word) >= probability
         })
         .collect();
     let y = reference::dropout(f64::from(probability), &kept, &wide(&x));
     let args = [hyper, input(&x), output(n)];
-    let forward = Call::DropoutForward { elements, probability, stream, whole };
+    let forward = Call::DropoutForward { elements, probability, stream, run };
     check(&forward, &args, &[(2, &y)]);
     check_in_place(&forward, &args, 1, 2);
-    let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, whole, accumulate };
+    let backward = |accumulate| Call::DropoutBackward { elements, probability, stream, run, accumulate };
     check_accumulate(backward, &args, 2, &y);
     check_in_place(&backward(false), &args, 1, 2);
 }
@@ -371,6 +375,22 @@ fn part_of(rows: usize, [first, channels, total]: [usize; 3], seed: u32) {
     let taken = reference::taken(lengths, &wide(&whole));
     let split = |accumulate| Call::SplitPart { rows: r, channels: c, first: f, total: t, accumulate };
     check_accumulate(split, &[input(&whole), output(part.len())], 1, &taken);
+    let padded = reference::joined(lengths, &wide(&part), &vec![0.0; whole.len()]);
+    let pad = |accumulate| Call::PadPart { rows: r, channels: c, first: f, total: t, accumulate };
+    check_accumulate(pad, &[input(&part), output(whole.len())], 1, &padded);
+}
+
+fn repeated_rows() {
+    for (rows, channels) in [(1, 1), (5, 3), (3, 40_003), (700, 24)] {
+        repeated_rows_of(rows, channels, 4);
+    }
+}
+
+fn repeated_rows_of(rows: usize, channels: usize, seed: u32) {
+    let x = Random::new(seed).floats(channels);
+    let y = reference::bias(channels, &vec![0.0; rows * channels], &wide(&x));
+    let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+    check(&Call::Repeat { shape }, &[input(&x), output(y.len())], &[(1, &y)]);
 }
 
 fn gradients_of_what_is_linear_in_parts_are_derivatives() {
@@ -390,6 +410,8 @@ fn gradients_of_what_is_linear_in_parts_are_derivatives() {
     let dpart = reference::taken(lengths, &dy);
     let part = &x[..6];
     reference::assert_gradient("part", part, &dy, &dpart, |part| reference::joined(lengths, part, &x));
+    let dwhole = reference::joined(lengths, &dy[..6], &[0.0; 24]);
+    reference::assert_gradient("slice", &x, &dy[..6], &dwhole, |x| reference::taken(lengths, x));
     let sum = |x: &[f64]| -> Vec<f64> { x.iter().zip(&dy).map(|(a, b)| a + b).collect() };
     reference::assert_gradient("sum", &x, &dy, &dy, sum);
 }
@@ -589,13 +611,16 @@ plimsoll_ir::tests![
     lstm_steps,
     lstm_gradients_are_derivatives,
     lstm_has_no_surprises_far_out,
-    gelu,
-    gelu_gradients_are_derivatives,
-    gelu_has_no_surprises_far_out,
+    activations,
+    activation_gradients_are_derivatives,
+    activations_have_no_surprises_far_out,
+    products_with_scales,
+    gradients_of_products_are_derivatives,
     relu_add_and_their_gradients,
     a_number_that_is_none_stays_none,
     dropout,
     parts_of_a_concatenation,
+    repeated_rows,
     gradients_of_what_is_linear_in_parts_are_derivatives,
     pooling,
     pooling_gradients_are_derivatives,

@@ -4,6 +4,7 @@
 //! shapes too.
 
 use super::*;
+use plimsoll_ir::network::Function;
 use plimsoll_ir::philox::philox4x32;
 use proptest::prelude::*;
 
@@ -51,12 +52,17 @@ proptest! {
         batch_norm_after_training_of(rows as u64, channels, seed);
     }
 
-    fn elements(n in 1usize..5000, seed in 0u32..60_000, probability in 0f32..0.99, whole: bool, more: [u32; 4]) {
+    fn elements(n in 1usize..5000, seed in 0u32..60_000, probability in 0f32..0.99, run in 1u64..900, more: [u32; 4]) {
         add_of(n, seed);
-        relu_of(n, if whole { 0.3 } else { f32::INFINITY }, seed);
+        relu_of(n, if seed % 2 == 0 { 0.3 } else { f32::INFINITY }, seed);
         descent_of(n, seed);
-        dropout_of(n, probability, whole, more);
-        gelu::gelu_of(n, seed);
+        dropout_of(n, probability, if run % 3 == 0 { 1 } else { run }, more);
+        activation::activation_of(Function::ALL[seed as usize % Function::ALL.len()], n, seed);
+    }
+
+    fn products(sides in (1u64..5, 1u64..200, 1u64..80), seed in 0u32..60_000) {
+        let (groups, rows, channels) = sides;
+        multiply::product_of([groups, rows, channels], seed);
     }
 
     fn layer_norm(rows in 1usize..300, channels in 1usize..300, seed in 0u32..60_000) {
@@ -78,6 +84,7 @@ proptest! {
 
     fn parts(rows in 1usize..100, before in 0usize..40, channels in 1usize..40, after in 0usize..40, seed in 0u32..60_000) {
         part_of(rows, [before, channels, before + channels + after], seed);
+        repeated_rows_of(rows, channels, seed);
     }
 
     fn local_response(rows in 1usize..30, channels in 1usize..12, size in 1u32..8, seed in 0u32..60_000) {
@@ -98,6 +105,7 @@ plimsoll_ir::tests![
     batch_norm,
     layer_norm,
     elements,
+    products,
     attention,
     sequences,
     parts,

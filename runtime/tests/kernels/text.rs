@@ -11,8 +11,10 @@
 pub mod kernels;
 
 use kernels::{Argument, Grid};
-use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RowShape};
+use plimsoll_ir::network::{Function, Window};
+use plimsoll_ir::program::{
+    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RowShape, ScaleShape,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::fmt::Write;
@@ -175,7 +177,8 @@ fn calls() -> Vec<Call> {
     let table = EmbeddingShape { batch: 2, length: 3, first: 0, count: 3, vocabulary: 7, width: 4 };
     let heads = AttentionShape { batch: 2, length: 3, heads: 2, width: 4, causal: true };
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
-    let (accumulate, whole, ceiling) = (false, false, 6.0);
+    let scaled = ScaleShape { groups: 2, rows: 90, channels: 5 };
+    let (accumulate, ceiling) = (false, 6.0);
     let mut all: Vec<Call> = [conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)]
         .into_iter()
         .flat_map(|shape| {
@@ -193,8 +196,10 @@ fn calls() -> Vec<Call> {
         Call::BatchNormBackward { shape: rows, accumulate },
         Call::LayerNormForward { shape: rows, epsilon },
         Call::LayerNormBackward { shape: rows, accumulate },
-        Call::GeluForward { elements },
-        Call::GeluBackward { elements, accumulate },
+        Call::ActivationForward { elements, function: Function::Gelu },
+        Call::ActivationBackward { elements, function: Function::Gelu, accumulate },
+        Call::Multiply { shape: scaled, accumulate },
+        Call::MultiplySums { shape: scaled, accumulate },
         Call::ReluForward { elements, ceiling },
         Call::ReluBackward { elements, ceiling, accumulate },
         Call::ReluMaskForward { elements, ceiling },
@@ -203,8 +208,8 @@ fn calls() -> Vec<Call> {
         Call::MaxPoolBackward { shape: pool, accumulate },
         Call::AvgPoolForward { shape: pool },
         Call::AvgPoolBackward { shape: pool, accumulate },
-        Call::DropoutForward { elements, probability: 0.5, stream: 1, whole },
-        Call::DropoutBackward { elements, probability: 0.5, stream: 1, whole, accumulate },
+        Call::DropoutForward { elements, probability: 0.5, stream: 1, run: 1 },
+        Call::DropoutBackward { elements, probability: 0.5, stream: 1, run: 1, accumulate },
         Call::Add { elements },
         Call::BiasForward { shape: rows },
         Call::BiasBackward { shape: long, accumulate },
@@ -216,6 +221,8 @@ fn calls() -> Vec<Call> {
         Call::LstmBackward { shape: rows, first: false, last: false },
         Call::ConcatPart { rows: 4, channels: 3, first: 1, total: 5 },
         Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
+        Call::PadPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
+        Call::Repeat { shape: rows },
         Call::LrnForward { shape: rows, size, alpha, beta, bias },
         Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
         Call::SoftmaxCrossEntropyForward { shape: rows },
@@ -254,6 +261,10 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
         Call::LayerNormBackward { shape, accumulate: false },
         Call::SoftmaxCrossEntropyForward { shape },
         Call::BiasBackward { shape, accumulate: true },
+        Call::MultiplySums {
+            shape: ScaleShape { groups: most, rows: most, channels: most },
+            accumulate: false,
+        },
         Call::AttentionForward { shape: heads },
         Call::AttentionBackward { shape: heads, accumulate: true },
     ] {

@@ -2,7 +2,7 @@
 //! whatever their shape, without a set of data.
 #![allow(dead_code, reason = "every test binary uses a part")]
 
-use plimsoll_ir::network::{Axis, Extent, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Hyper, Init, Program, Region, Role};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::testing::Random;
@@ -37,7 +37,7 @@ pub fn text() -> Network {
         let q = b.add("q", pixel(24, true), &[n])?;
         let a = b.add("a", LayerKind::Attention { heads: 2, causal: true }, &[q])?;
         let o = b.add("o", pixel(8, true), &[a])?;
-        let d = b.add("d", LayerKind::Dropout { probability: 0.3, whole: true }, &[o])?;
+        let d = b.add("d", LayerKind::Dropout { probability: 0.3, unit: DropUnit::Batch }, &[o])?;
         let mut rows = vec![b.add("s", LayerKind::Add, &[p, d])?];
         let (mut gates, mut recurrent, mut last) = (None, None, None);
         for step in 0..3 {
@@ -84,7 +84,7 @@ pub fn maps() -> Network {
         let u = b.add("u", LayerKind::ConvTranspose { out_channels: 5, window }, &[g])?;
         let v = b.add("v", LayerKind::Bias { over: Extent::Channels, spare: 0 }, &[u])?;
         let c = b.concat("c", &[r, v])?;
-        let d = b.add("d", LayerKind::Dropout { probability: 0.4, whole: false }, &[c])?;
+        let d = b.add("d", LayerKind::Dropout { probability: 0.4, unit: DropUnit::Element }, &[c])?;
         b.add("o", pixel(3, true), &[d])
     })();
     b.finish(made.expect("the shapes agree")).expect("every layer is used")

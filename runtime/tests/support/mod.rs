@@ -8,7 +8,7 @@
 pub mod drawn;
 pub mod spoilt;
 
-use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Axis, DropUnit, Function, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Call, Program, Way};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
@@ -37,13 +37,29 @@ pub fn everything() -> Network {
         let g = b.add("g", grouped, &[l])?;
         let t = b.layer_norm("t", g)?;
         let u = b.gelu("u", t)?;
-        let s = b.add("s", LayerKind::Add, &[u, r])?;
+        let k = b.add("k", LayerKind::GlobalAvgPool, &[u])?;
+        let e = b.fully_connected("e", k, 8)?;
+        let z = b.add("z", Function::Sigmoid.layer(), &[e])?;
+        let w = b.add("w", LayerKind::Multiply, &[u, z])?;
+        let x = b.add("x", LayerKind::Scale, &[w])?;
+        let p = b.add("p", LayerKind::Dropout { probability: 0.2, unit: DropUnit::Sample }, &[x])?;
+        let s = b.add("s", LayerKind::Add, &[p, r])?;
         let q = b.relu("q", s)?;
         let m = b.max_pool("m", q, Window::square(2, 2, 0))?;
         let v = b.add("v", LayerKind::AvgPool { window: Window::square(2, 2, 0) }, &[q])?;
         let c = b.concat("c", &[m, v])?;
-        let f = b.fully_connected("f", c, 32)?;
-        let h = b.relu("h", f)?;
+        let cut = |along, first, length| LayerKind::Slice { along, first, length };
+        let flat = b.add("flat", LayerKind::Flatten, &[c])?;
+        let token = b.add("token", LayerKind::Learned { rows: 2, channels: 16 }, &[])?;
+        let all = b.add("all", LayerKind::Concat { along: Axis::Rows }, &[token, flat])?;
+        let rows = b.add("rows", cut(Axis::Rows, 1, 9), &[all])?;
+        let channels = b.add("channels", cut(Axis::Channels, 3, 12), &[rows])?;
+        let f = b.fully_connected("f", channels, 32)?;
+        let i = b.add("i", Function::Silu.layer(), &[f])?;
+        let j = b.add("j", Function::HardSigmoid.layer(), &[f])?;
+        let y = b.add("y", LayerKind::Multiply, &[i, j])?;
+        let swish = b.add("b", Function::HardSwish.layer(), &[y])?;
+        let h = b.relu("h", swish)?;
         let d = b.dropout("d", h, 0.3)?;
         b.fully_connected("o", d, 10)
     })();

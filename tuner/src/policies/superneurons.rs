@@ -16,7 +16,22 @@ use crate::realise::{GIVEN, Realised, Task};
 use plimsoll_ir::trace::Phase;
 
 /// The layer types that are made again.
-const CHEAP_KINDS: [&str; 8] = ["pool", "relu", "gelu", "bn", "layernorm", "lrn", "softmax", "dropout"];
+const CHEAP_KINDS: [&str; 14] = [
+    "pool",
+    "relu",
+    "gelu",
+    "sigmoid",
+    "silu",
+    "hardsigmoid",
+    "hardswish",
+    "bn",
+    "layernorm",
+    "lrn",
+    "softmax",
+    "dropout",
+    "multiply",
+    "scale",
+];
 
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     let kept = keep(task, task.thorough())?;

@@ -7,6 +7,7 @@
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
+use plimsoll_ir::program::RowShape;
 
 /// Elements of a task; a multiple of 8, so that no two tasks share a byte of a mask.
 pub(super) const PIECE: usize = 1 << 14;
@@ -40,7 +41,7 @@ pub(super) unsafe fn map<const N: usize>(
 
 /// min(max(x, 0), ceiling); NaN stays NaN, so that a run that diverged is seen.
 #[inline(always)]
-fn relu(x: f32, ceiling: f32) -> f32 {
+pub(super) fn relu(x: f32, ceiling: f32) -> f32 {
     let above = if x <= 0.0 { 0.0 } else { x };
     if above >= ceiling { ceiling } else { above }
 }
@@ -196,8 +197,8 @@ pub(super) struct Dropout {
     pub probability: f32,
     /// The layer's number among those that draw.
     pub stream: u32,
-    /// Whether one draw, that of element 0, holds for all.
-    pub whole: bool,
+    /// Elements that share a draw, one after the other.
+    pub run: u64,
 }
 
 /// y = x / (1 - p) where kept, else 0, or added to y. Forward and backward are the same map, drawn from one counter.
@@ -215,25 +216,33 @@ pub(super) unsafe fn dropout(
     // SAFETY: the caller's promise; seed low, seed high and step are words 3, 4 and 5.
     let [low, high, step] = unsafe { [hyper.at(3).get(), hyper.at(4).get(), hyper.at(5).get()] };
     let seed = u64::from(high) << 32 | u64::from(low);
-    let &Dropout { elements, probability, stream, whole } = drop;
+    let &Dropout { elements, probability, stream, run } = drop;
     let scale = 1.0 / (1.0 - probability);
-    if whole {
-        let dropped = unit_f32(philox4x32(seed, [0, 0, step, stream])[0]) < probability;
-        let kept = move |x: f32| if dropped { 0.0 } else { x * scale };
-        // SAFETY: the caller's promise.
-        return unsafe {
-            if accumulate {
-                map(elements, [x, y], y, threads, move |[x, y]| y + kept(x));
-            } else {
-                map(elements, [x], y, threads, move |[x]| kept(x));
+    let words = move |block: u64| philox4x32(seed, [block as u32, (block >> 32) as u32, step, stream]);
+    if run > 1 {
+        return pieces(elements, threads, |start, len| {
+            let (mut i, end) = (start as u64, (start + len) as u64);
+            while i < end {
+                let number = i / run;
+                let dropped = unit_f32(words(number / 4)[(number % 4) as usize]) < probability;
+                let kept = move |x: f32| if dropped { 0.0 } else { x * scale };
+                let some = (end - i).min(run - i % run) as usize;
+                let (x, y) = (x.at(i as usize), y.at(i as usize));
+                // SAFETY: the caller's promise; pieces do not overlap, and the run ends with its piece at the latest.
+                unsafe {
+                    if accumulate {
+                        map_rows([x, y], [], y, 1, some, move |[x, y], []| y + kept(x));
+                    } else {
+                        map_rows([x], [], y, 1, some, move |[x], []| kept(x));
+                    }
+                }
+                i += some as u64;
             }
-        };
+        });
     }
     pieces(elements, threads, |start, len| {
         for first in (start..start + len).step_by(4) {
-            let counter = (first / 4) as u64;
-            let words = philox4x32(seed, [counter as u32, (counter >> 32) as u32, step, stream]);
-            for (i, word) in (first..start + len).zip(words) {
+            for (i, word) in (first..start + len).zip(words((first / 4) as u64)) {
                 // SAFETY: i < elements, and pieces do not overlap.
                 unsafe {
                     let kept = if unit_f32(word) < probability { 0.0 } else { x.at(i).get() * scale };
@@ -303,5 +312,38 @@ pub(super) unsafe fn split_part(
                 dy.0.copy_to_nonoverlapping(dx.0, channels);
             }
         }
+    });
+}
+
+/// Copies dy to its channels of dx and 0 to the others, or adds it there.
+///
+/// # Safety
+/// dy has the part's elements, dx the whole's, and they do not overlap.
+pub(super) unsafe fn pad_part(part: &Part, accumulate: bool, dy: Ptr<f32>, dx: Ptr<f32>, threads: &Threads) {
+    let [channels, first, total] = [part.channels, part.first, part.total].map(|n| n as usize);
+    part.rows(threads, |of_part, of_whole| {
+        let (dy, to, row) = (dy.at(of_part), dx.at(of_whole), dx.at(of_whole - first));
+        // SAFETY: the caller's promise; rows do not overlap.
+        unsafe {
+            if accumulate {
+                map_rows([to, dy], [], to, 1, channels, |[a, b], []| a + b);
+            } else {
+                row.slice_mut(first).fill(0.0);
+                dy.0.copy_to_nonoverlapping(to.0, channels);
+                to.at(channels).slice_mut(total - first - channels).fill(0.0);
+            }
+        }
+    });
+}
+
+/// Every row of y is x.
+///
+/// # Safety
+/// x has the channels of the shape, y all of it, and they do not overlap.
+pub(super) unsafe fn repeat(shape: &RowShape, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+    let channels = shape.channels as usize;
+    threads.each(shape.rows as usize, |row, _| {
+        // SAFETY: the caller's promise; rows do not overlap.
+        unsafe { x.at(0).0.copy_to_nonoverlapping(y.at(row * channels).0, channels) };
     });
 }

@@ -46,9 +46,16 @@ pub(super) fn exponential(x: f32) -> f32 {
 /// 1 / (1 + exp(-x)).
 #[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
+    sigmoids(x)[0]
+}
+
+/// The sigmoids of x and of -x, which are 1 together.
+#[inline(always)]
+pub(super) fn sigmoids(x: f32) -> [f32; 2] {
     let tail = exponential(-x.abs());
-    let above = 1.0 / (1.0 + tail);
-    if x < 0.0 { tail * above } else { above }
+    let large = 1.0 / (1.0 + tail);
+    let small = tail * large;
+    if x < 0.0 { [small, large] } else { [large, small] }
 }
 
 /// (1 - exp(-2x)) / (1 + exp(-2x)).

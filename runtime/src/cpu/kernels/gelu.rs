@@ -1,4 +1,4 @@
-//! GELU, exactly: x * P(x) with the normal distribution P, and its gradient dy * (P(x) + x * p(x)) with the density p.
+//! What GELU is made of, exactly: the normal distribution P and its density p.
 //!
 //! With t = |x|, P of -t is p(t) * M(t), where M, Mills' ratio, falls smoothly from sqrt(pi / 2) like 1 / t: a polynomial of
 //! u = (t - K) / (t + K) divided by t + K (the substitution of Shepherd and Laframboise 1981). So one exponential gives both
@@ -7,15 +7,12 @@
 //! 2.6e-8 of M).
 //!
 //! Only sums, products, one quotient and whole-number arithmetic on bits: it is all done in vectors, and CUDA's kernel, the
-//! same steps in `gelu.cu`, gives the same bits. A number that is none stays none, and minus infinity becomes one, as 0 *
+//! same steps in `activation.cu`, gives the same bits. A number that is none stays none, and minus infinity becomes one, as 0 *
 //! infinity.
 //!
 //! What it deliberately does not do: the approximation by tanh.
 
-use super::elementwise::map;
 use super::exponential::{parts, polynomial};
-use super::threads::Threads;
-use super::vector::Ptr;
 
 /// From here on p is below 1e-37 and taken for 0.
 const FAR: f32 = 13.0;
@@ -38,7 +35,7 @@ const HEIGHT: f32 = 0.398_942_3;
 
 /// P(x) and p(x).
 #[inline(always)]
-fn normal(x: f32) -> (f32, f32) {
+pub(super) fn normal(x: f32) -> (f32, f32) {
     let t = if x.abs() < FAR { x.abs() } else { FAR };
     // t^2 / 2 = (the square of its upper half, which is exact, - what is left) / 2.
     let upper = f32::from_bits(t.to_bits() & 0xFFFF_F000);
@@ -48,41 +45,6 @@ fn normal(x: f32) -> (f32, f32) {
     let inverse = 1.0 / (t + MIDDLE);
     let tail = polynomial(MILLS, (t - MIDDLE) * inverse) * inverse * density;
     (if x < 0.0 { tail } else { 1.0 - tail }, density)
-}
-
-/// y = x * P(x).
-///
-/// # Safety
-/// Live operands of that many elements; y may be x.
-pub(super) unsafe fn forward(elements: u64, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
-    // SAFETY: the caller's promise.
-    unsafe { map(elements, [x], y, threads, |[x]| x * normal(x).0) };
-}
-
-/// dx = dy * (P(x) + x * p(x)), or added to what dx holds.
-///
-/// # Safety
-/// Live operands of that many elements; dx may be dy.
-pub(super) unsafe fn backward(
-    elements: u64,
-    accumulate: bool,
-    x: Ptr<f32>,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
-    threads: &Threads,
-) {
-    let gradient = |x: f32, dy: f32| {
-        let (below, density) = normal(x);
-        dy * (below + x * density)
-    };
-    // SAFETY: the caller's promise.
-    unsafe {
-        if accumulate {
-            map(elements, [x, dy, dx], dx, threads, move |[x, dy, dx]| dx + gradient(x, dy));
-        } else {
-            map(elements, [x, dy], dx, threads, move |[x, dy]| gradient(x, dy));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! What it deliberately does not do: allocate what grows with the batch (scratch comes with the call), choose between
 //! algorithms by measuring, or check operands: `run` is unsafe, and its caller is the executor.
 
+mod activation;
 mod attention;
 mod bias;
 mod columns;
@@ -22,6 +23,7 @@ mod layer_norm;
 mod loss;
 mod lrn;
 mod lstm;
+mod multiply;
 mod norm;
 mod pool;
 mod sgd;
@@ -49,6 +51,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
         Call::BiasBackward { shape, .. } => bias::backward_scratch(shape),
+        Call::MultiplySums { shape, .. } => multiply::sums_scratch(shape),
         Call::AttentionBackward { shape, .. } => attention::backward_scratch(shape, lanes),
         Call::SoftmaxCrossEntropyForward { shape } => loss::forward_scratch(shape),
         _ => 0,
@@ -119,9 +122,17 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 let inputs = [f(0), f(1), f(2), f(3)];
                 layer_norm::backward(&s, accumulate, inputs, [f(4), f(5), f(6)], scratch, threads);
             }
-            Call::GeluForward { elements } => gelu::forward(elements, f(0), f(1), threads),
-            Call::GeluBackward { elements, accumulate } => {
-                gelu::backward(elements, accumulate, f(0), f(1), f(2), threads);
+            Call::ActivationForward { elements, function } => {
+                activation::forward(elements, function, f(0), f(1), threads);
+            }
+            Call::ActivationBackward { elements, function, accumulate } => {
+                activation::backward(elements, function, accumulate, [f(0), f(1)], f(2), threads);
+            }
+            Call::Multiply { shape: s, accumulate } => {
+                multiply::multiply(&s, accumulate, [f(0), f(1)], f(2), threads);
+            }
+            Call::MultiplySums { shape: s, accumulate } => {
+                multiply::sums(&s, accumulate, [f(0), f(1)], f(2), scratch, threads);
             }
             Call::ReluForward { elements, ceiling } => {
                 elementwise::relu_forward(elements, ceiling, f(0), f(1), threads);
@@ -143,12 +154,12 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             Call::AvgPoolBackward { shape: s, accumulate } => {
                 pool::avg_backward(&s, accumulate, f(0), f(1), threads);
             }
-            Call::DropoutForward { elements, probability, stream, whole } => {
-                let drop = elementwise::Dropout { elements, probability, stream, whole };
+            Call::DropoutForward { elements, probability, stream, run } => {
+                let drop = elementwise::Dropout { elements, probability, stream, run };
                 elementwise::dropout(&drop, false, words(0), f(1), f(2), threads);
             }
-            Call::DropoutBackward { elements, probability, stream, whole, accumulate } => {
-                let drop = elementwise::Dropout { elements, probability, stream, whole };
+            Call::DropoutBackward { elements, probability, stream, run, accumulate } => {
+                let drop = elementwise::Dropout { elements, probability, stream, run };
                 elementwise::dropout(&drop, accumulate, words(0), f(1), f(2), threads);
             }
             Call::BiasForward { shape: s } => bias::forward(&s, f(0), f(1), f(2), threads),
@@ -193,6 +204,11 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 let part = elementwise::Part { rows, channels, first, total };
                 elementwise::split_part(&part, accumulate, f(0), f(1), threads);
             }
+            Call::PadPart { rows, channels, first, total, accumulate } => {
+                let part = elementwise::Part { rows, channels, first, total };
+                elementwise::pad_part(&part, accumulate, f(0), f(1), threads);
+            }
+            Call::Repeat { shape: s } => elementwise::repeat(&s, f(0), f(1), threads),
             Call::LrnForward { shape: s, size, alpha, beta, bias } => {
                 let lrn = lrn::Lrn { size, alpha, beta, bias };
                 lrn::forward(&s, &lrn, f(0), f(1), threads);

@@ -113,20 +113,33 @@ FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
 }
 
 // Forward and backward are the same map, drawn from one counter. hyper's words 3 to 5 are seed low, seed high and step.
-// With `whole`, what is drawn for the first element holds for all.
+// Elements of a run share a draw.
 KERNEL(dropout, (const unsigned *hyper, const float *x, float *y, unsigned long long n, float probability, float scale,
-                 unsigned stream, unsigned whole, unsigned accumulate)) {
-    u64 i = 4 * INDEX, drawn_for = whole ? 0 : INDEX;
+                 unsigned stream, unsigned long long run, unsigned accumulate)) {
+    u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     if (count == 0) return;
-    unsigned words[4] = {(unsigned)drawn_for, (unsigned)(drawn_for >> 32), hyper[5], stream};
-    philox(hyper[3], hyper[4], words);
+    unsigned words[4];
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        // Of runs of one element, a block of words is for these four.
+        u64 number = run == 1 ? i + l : (i + l) / run;
+        if (l == 0 || run > 1) {
+            unsigned drawn[4] = {(unsigned)(number / 4), (unsigned)(number / 4 >> 32), hyper[5], stream};
+            philox(hyper[3], hyper[4], drawn);
+            UNROLL
+            for (unsigned k = 0; k < 4; k++) {
+                if (run == 1) words[k] = drawn[k];
+                else if (k == number % 4) words[l] = drawn[k];
+            }
+        }
+    }
     float v[4], old[4];
     load(x, i, count, v);
     if (accumulate) load(y, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        float drawn = (float)(words[whole ? 0 : l] >> 8) / 16777216.0f;
+        float drawn = (float)(words[l] >> 8) / 16777216.0f;
         float kept = drawn < probability ? 0.0f : v[l] * scale;
         v[l] = accumulate ? old[l] + kept : kept;
     }
@@ -148,6 +161,23 @@ KERNEL(split_part, (const float *dy, float *dx, unsigned long long n, unsigned c
     u64 row = quotient(i, channels);
     float v = dy[row * total + first + (i - row * channels)];
     dx[i] = accumulate ? dx[i] + v : v;
+}
+
+// One element of the whole a thread.
+KERNEL(pad_part, (const float *dy, float *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
+                  unsigned accumulate)) {
+    u64 i = INDEX;
+    if (i >= n) return;
+    u64 row = quotient(i, total), channel = i - row * total - first;
+    unsigned inside = channel < channels;
+    float v = inside ? dy[row * channels + channel] : 0.0f;
+    if (inside || !accumulate) dx[i] = accumulate ? dx[i] + v : v;
+}
+
+// Every row of y is x.
+KERNEL(repeat, (const float *x, float *y, unsigned long long n, unsigned long long channels)) {
+    u64 i = INDEX;
+    if (i < n) y[i] = x[i % channels];
 }
 
 // hyper's words 0 to 2 are learning rate, momentum and weight decay.

@@ -12,11 +12,12 @@
 mod attention;
 mod conv;
 mod layer_norm;
+mod multiply;
 mod norm;
 mod sequences;
 
 use plimsoll_ir::Bytes;
-use plimsoll_ir::network::Window;
+use plimsoll_ir::network::{Function, Window};
 use plimsoll_ir::program::{Call, PoolShape, RowShape, STORAGE_ALIGNMENT};
 
 /// Threads of a block; 128 of them leave each the registers that a tile of a convolution takes.
@@ -44,7 +45,8 @@ pub(crate) fn source() -> String {
         include_str!("elementwise.cu"),
         include_str!("pool.cu"),
         include_str!("exponential.cu"),
-        include_str!("gelu.cu"),
+        include_str!("activation.cu"),
+        include_str!("multiply.cu"),
         include_str!("embedding.cu"),
         include_str!("lstm.cu"),
         include_str!("norm.cu"),
@@ -199,6 +201,8 @@ fn plan(call: &Call) -> Plan {
         Call::AttentionBackward { shape, accumulate } => attention::backward(p, &shape, accumulate),
         Call::LstmForward { shape, first } => sequences::lstm(p, &shape, first),
         Call::LstmBackward { shape, first, last } => sequences::lstm_backward(p, &shape, first, last),
+        Call::Multiply { shape, accumulate } => multiply::multiply(p, &shape, accumulate),
+        Call::MultiplySums { shape, accumulate } => multiply::sums(p, &shape, accumulate),
         Call::MaxPoolForward { .. }
         | Call::MaxPoolBackward { .. }
         | Call::AvgPoolForward { .. }
@@ -232,18 +236,20 @@ fn elementwise(p: &mut Plan, call: &Call) {
             let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)];
             p.launch("relu_mask_backward", n.div_ceil(8), arguments);
         }
-        Call::GeluForward { elements: n } => {
-            fours(p, "gelu_forward", n, vec![Operand(0), Operand(1), U64(n)]);
+        Call::ActivationForward { elements: n, function } => {
+            fours(p, "activation_forward", n, vec![Operand(0), Operand(1), U64(n), number(function)]);
         }
-        Call::GeluBackward { elements: n, accumulate } => {
-            fours(p, "gelu_backward", n, vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)]);
+        Call::ActivationBackward { elements: n, function, accumulate } => {
+            let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
+            let last = [number(function), flag(accumulate)];
+            fours(p, "activation_backward", n, [&leading[..], &last].concat());
         }
         Call::Add { elements: n } => fours(p, "add", n, vec![Operand(0), Operand(1), Operand(2), U64(n)]),
-        Call::DropoutForward { elements: n, probability, stream, whole } => {
-            fours(p, "dropout", n, dropout(n, probability, stream, [whole, false]));
+        Call::DropoutForward { elements: n, probability, stream, run } => {
+            fours(p, "dropout", n, dropout(n, probability, stream, run, false));
         }
-        Call::DropoutBackward { elements: n, probability, stream, whole, accumulate } => {
-            fours(p, "dropout", n, dropout(n, probability, stream, [whole, accumulate]));
+        Call::DropoutBackward { elements: n, probability, stream, run, accumulate } => {
+            fours(p, "dropout", n, dropout(n, probability, stream, run, accumulate));
         }
         Call::ConcatPart { rows, channels, first, total } => {
             let n = rows.saturating_mul(channels);
@@ -255,6 +261,16 @@ fn elementwise(p: &mut Plan, call: &Call) {
             let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
             let arguments = vec![Operand(0), Operand(1), U64(n), channels, first, total, flag(accumulate)];
             p.launch("split_part", n, arguments);
+        }
+        Call::PadPart { rows, channels, first, total, accumulate } => {
+            let n = rows.saturating_mul(total);
+            let part = [channels, first, total].map(|n| U32(narrow(n)));
+            let leading = [Operand(0), Operand(1), U64(n)];
+            p.launch("pad_part", n, [&leading[..], &part, &[flag(accumulate)]].concat());
+        }
+        Call::Repeat { shape } => {
+            let n = elements(&shape);
+            p.launch("repeat", n, vec![Operand(0), Operand(1), U64(n), U64(shape.channels)]);
         }
         Call::Sgd { elements: n, decay, idle } => {
             let [gradient, momentum] = if idle { [1, 2] } else { [2, 3] }.map(Operand);
@@ -269,7 +285,18 @@ fn flag(set: bool) -> Argument {
     U32(u32::from(set))
 }
 
-fn dropout(elements: u64, probability: f32, stream: u32, [whole, accumulate]: [bool; 2]) -> Vec<Argument> {
+/// A function by the number that it has in `activation.cu`.
+fn number(function: Function) -> Argument {
+    U32(match function {
+        Function::Gelu => 0,
+        Function::Sigmoid => 1,
+        Function::Silu => 2,
+        Function::HardSigmoid => 3,
+        Function::HardSwish => 4,
+    })
+}
+
+fn dropout(elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool) -> Vec<Argument> {
     let scale = 1.0 / (1.0 - probability);
     vec![
         Operand(0),
@@ -279,7 +306,7 @@ fn dropout(elements: u64, probability: f32, stream: u32, [whole, accumulate]: [b
         F32(probability),
         F32(scale),
         U32(stream),
-        flag(whole),
+        U64(run),
         flag(accumulate),
     ]
 }

@@ -263,6 +263,9 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
             let passes = if accumulate { 3.0 } else { 2.0 };
             return 4.0 * passes * rows as f64 * channels as f64;
         }
+        Call::PadPart { rows, channels, accumulate: true, .. } => {
+            return 12.0 * rows as f64 * channels as f64;
+        }
         _ => {}
     }
     // Products write scores, which the softmax reads and writes and the next product reads: four passes, and seven backward, over what

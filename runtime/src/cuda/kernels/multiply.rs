@@ -1,0 +1,31 @@
+//! The launches of products with a scale, and of the scale's gradient: sums over the rows of each group, in parts that are then
+//! put together.
+//!
+//! What it deliberately does not do: hold a formula; those are in `multiply.cu`.
+
+use super::Argument::{Operand, U32, U64};
+use super::{PARALLEL, Plan, flag, narrow};
+use plimsoll_ir::program::ScaleShape;
+
+/// Rows that a part of a sum has at least.
+const LEAST_ROWS: u64 = 16;
+
+/// x, scale -> y.
+pub(super) fn multiply(p: &mut Plan, shape: &ScaleShape, accumulate: bool) {
+    let n = shape.elements();
+    let sides = [U64(shape.rows), U32(narrow(shape.channels)), flag(accumulate)];
+    let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
+    p.launch("multiply", n.div_ceil(4), [&leading[..], &sides].concat());
+}
+
+/// x, dy -> dscale.
+pub(super) fn sums(p: &mut Plan, shape: &ScaleShape, accumulate: bool) {
+    let width = shape.scales();
+    let most = u64::from(narrow(shape.rows.div_ceil(LEAST_ROWS))).max(1);
+    let count = (PARALLEL / width.max(1)).clamp(1, most);
+    let threads = count.saturating_mul(width);
+    let parts = p.floats(threads);
+    let sides = [U64(threads), U64(width), U64(shape.rows), U32(narrow(shape.channels)), U32(narrow(count))];
+    p.launch("multiply_parts", threads, [&[Operand(0), Operand(1), parts], &sides[..]].concat());
+    p.sum(parts, count, width, Operand(2), accumulate);
+}
