@@ -264,6 +264,11 @@ pub enum LayerKind {
         /// Added to the variance.
         epsilon: f32,
     },
+    /// Each position divided by the root of its channels' mean square, with a scale of each channel (Zhang and Sennrich 2019).
+    RmsNorm {
+        /// Added to the mean square.
+        epsilon: f32,
+    },
     /// min(max(x, 0), ceiling).
     Relu {
         /// 6 for ReLU6, infinite for the plain one.
@@ -368,6 +373,7 @@ impl LayerKind {
             LayerKind::FullyConnected { .. } => "fc",
             LayerKind::BatchNorm { .. } => "bn",
             LayerKind::LayerNorm { .. } => "layernorm",
+            LayerKind::RmsNorm { .. } => "rmsnorm",
             LayerKind::Relu { .. } => "relu",
             LayerKind::Activation { function } => function.name(),
             LayerKind::MaxPool { .. } | LayerKind::AvgPool { .. } | LayerKind::GlobalAvgPool => "pool",
@@ -465,7 +471,7 @@ impl Network {
             }
             LayerKind::Embedding { vocabulary, width, .. } => u64::from(*vocabulary) * u64::from(*width),
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 2 * u64::from(input.channels),
-            LayerKind::Scale => u64::from(input.channels),
+            LayerKind::Scale | LayerKind::RmsNorm { .. } => u64::from(input.channels),
             LayerKind::Learned { .. } => layer.output.elements(),
             LayerKind::FullyConnected { outputs, bias } => {
                 u64::from(*outputs) * (input.elements() + u64::from(*bias))
@@ -485,6 +491,7 @@ impl Network {
                 out * (2 * taps * u64::from(input.channels / groups) + u64::from(*bias))
             }
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 8 * out,
+            LayerKind::RmsNorm { .. } => 4 * out,
             LayerKind::Activation { function } => function.flops() * out,
             LayerKind::ConvTranspose { out_channels, window } => {
                 let taps = u64::from(window.size[0]) * u64::from(window.size[1]);

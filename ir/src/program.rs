@@ -274,6 +274,11 @@ pub enum Call {
     LayerNormForward { shape: RowShape, epsilon: f32 },
     /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
     LayerNormBackward { shape: RowShape, accumulate: bool },
+    /// x, gamma -> y, stats: y = x / sqrt(mean square + epsilon) * gamma with the mean square of each row, and gamma of each
+    /// channel; stats is `[1 / sqrt(mean square + epsilon); rows]`. y may be x.
+    RmsNormForward { shape: RowShape, epsilon: f32 },
+    /// x, dy, gamma, stats -> dx, dgamma. dx may be dy. Overwrites dgamma.
+    RmsNormBackward { shape: RowShape, accumulate: bool },
     /// x -> y = min(max(x, 0), ceiling); plain with an infinite ceiling. In place allowed.
     ReluForward { elements: u64, ceiling: f32 },
     /// y, dy -> dx = dy where 0 < y < ceiling, else 0. dx may be dy.
@@ -440,6 +445,9 @@ impl Call {
             Call::AttentionBackward { accumulate: true, .. } => &[R, R, R, U],
             Call::AttentionBackward { accumulate: false, .. } => &[R, R, R, W],
             Call::BatchNormForward { .. } | Call::LayerNormForward { .. } => &[R, R, R, W, W],
+            Call::RmsNormForward { .. } => &[R, R, W, W],
+            Call::RmsNormBackward { accumulate: true, .. } => &[R, R, R, R, U, W],
+            Call::RmsNormBackward { accumulate: false, .. } => &[R, R, R, R, W, W],
             Call::BatchNormRunning { .. } => &[R, U, U],
             Call::BatchNormInference { .. } => &[R, R, R, R, R, W],
             Call::BatchNormBackward { accumulate, .. } | Call::LayerNormBackward { accumulate, .. } => {
@@ -489,6 +497,8 @@ impl Call {
             Call::BatchNormForward { shape, .. }
             | Call::BatchNormBackward { shape, .. }
             | Call::LayerNormForward { shape, .. } => product(&[8, shape.rows, shape.channels]),
+            Call::RmsNormForward { shape, .. } => product(&[4, shape.rows, shape.channels]),
+            Call::RmsNormBackward { shape, .. } => product(&[11, shape.rows, shape.channels]),
             Call::LayerNormBackward { shape, .. } => product(&[15, shape.rows, shape.channels]),
             Call::BatchNormInference { shape, .. } => product(&[2, shape.rows, shape.channels]),
             Call::BatchNormRunning { shape, .. } => product(&[8, shape.channels]),
@@ -564,6 +574,8 @@ impl Call {
             Call::BatchNormBackward { .. } => "batch_norm_backward",
             Call::LayerNormForward { .. } => "layer_norm_forward",
             Call::LayerNormBackward { .. } => "layer_norm_backward",
+            Call::RmsNormForward { .. } => "rms_norm_forward",
+            Call::RmsNormBackward { .. } => "rms_norm_backward",
             Call::ReluForward { .. } => "relu_forward",
             Call::ReluBackward { .. } => "relu_backward",
             Call::ReluMaskForward { .. } => "relu_mask_forward",

@@ -371,8 +371,12 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
         LayerKind::Dropout { probability, .. } if !(0.0..1.0).contains(probability) => {
             bad(format!("a dropout probability is from 0 to below 1, not {probability}"))
         }
-        LayerKind::LayerNorm { epsilon } if !(*epsilon > 0.0 && epsilon.is_finite()) => {
-            bad(format!("epsilon is above 0 and finite, not {epsilon}: rows of one value have no variance"))
+        LayerKind::LayerNorm { epsilon } | LayerKind::RmsNorm { epsilon }
+            if !(*epsilon > 0.0 && epsilon.is_finite()) =>
+        {
+            bad(format!(
+                "epsilon is above 0 and finite, not {epsilon}: rows of one value have no variance, and of zeros no length"
+            ))
         }
         LayerKind::LayerNorm { .. } if input.channels == 1 => {
             bad("over one channel it leaves nothing but its shift; it needs at least 2".into())

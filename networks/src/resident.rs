@@ -193,7 +193,9 @@ fn parameters_of(network: &Network, layer: &Layer) -> Vec<(&'static str, Vec<u64
         LayerKind::Learned { rows, channels } => {
             vec![("weight", vec![u64::from(*rows), u64::from(*channels)], Init::Normal(0.02))]
         }
-        LayerKind::Scale => vec![("weight", vec![u64::from(input.channels)], Init::Constant(1.0))],
+        LayerKind::Scale | LayerKind::RmsNorm { .. } => {
+            vec![("weight", vec![u64::from(input.channels)], Init::Constant(1.0))]
+        }
         LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => {
             let channels = vec![u64::from(input.channels)];
             vec![("weight", channels.clone(), Init::Constant(1.0)), ("bias", channels, Init::Constant(0.0))]

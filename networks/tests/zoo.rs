@@ -289,6 +289,7 @@ fn layers_that_make_no_sense_are_refused() {
     check("odd", &one(LayerKind::Lrn { size: 4, alpha: 1.0, beta: 1.0, bias: 1.0 }));
     for epsilon in [0.0, f32::NAN, f32::INFINITY] {
         check("epsilon is above 0", &one(LayerKind::LayerNorm { epsilon }));
+        check("epsilon is above 0", &one(LayerKind::RmsNorm { epsilon }));
     }
     check("at least 2", &|b| {
         let conv = b.conv("conv", b.images(), 1, Window::square(1, 1, 0), false)?;

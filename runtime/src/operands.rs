@@ -135,6 +135,8 @@ fn spans(call: &Call) -> Vec<u64> {
         }
         Call::LayerNormForward { .. }
         | Call::LayerNormBackward { .. }
+        | Call::RmsNormForward { .. }
+        | Call::RmsNormBackward { .. }
         | Call::BiasForward { .. }
         | Call::BiasBackward { .. }
         | Call::EmbeddingForward { .. }
@@ -184,6 +186,14 @@ fn sequence_spans(call: &Call) -> Vec<u64> {
         Call::LayerNormBackward { shape, .. } => {
             let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, x, c, words(&[2, shape.rows]), x, c, c]
+        }
+        Call::RmsNormForward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, c, x, words(&[shape.rows])]
+        }
+        Call::RmsNormBackward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, x, c, words(&[shape.rows]), x, c]
         }
         Call::BiasForward { shape } => {
             let (x, b) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
@@ -297,6 +307,8 @@ mod tests {
     #[test]
     fn spans_of_sequences_stand_in_the_documented_order() {
         let rows = RowShape { rows: 10, channels: 3 };
+        check(Call::RmsNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 120, 40]);
+        check(Call::RmsNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 40, 120, 12]);
         check(Call::BiasForward { shape: rows }, &[120, 12, 120]);
         check(Call::BiasBackward { shape: rows, accumulate: true }, &[120, 12]);
         let (gates, cell) = (480, 120);

@@ -66,6 +66,7 @@ impl Analysis {
                     | LayerKind::Embedding { .. }
                     | LayerKind::BatchNorm { .. }
                     | LayerKind::LayerNorm { .. }
+                    | LayerKind::RmsNorm { .. }
                     | LayerKind::Scale => true,
                     LayerKind::Lrn { .. } | LayerKind::Activation { .. } | LayerKind::Attention { .. } => {
                         facts.trained[input.index()]

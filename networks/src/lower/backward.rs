@@ -122,6 +122,13 @@ impl Lowering<'_> {
                     accumulate,
                 });
             }
+            LayerKind::RmsNorm { .. } => {
+                let shape = self.rows(id);
+                self.backward_norm(id, dy, gradients, |accumulate| Call::RmsNormBackward {
+                    shape,
+                    accumulate,
+                });
+            }
             LayerKind::Relu { ceiling } => {
                 let y = self.value(id);
                 self.contribute(id, input, dy, true, gradients, |accumulate, dx| match saved {
@@ -267,7 +274,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A normalisation: x, dy, gamma, stats -> dx, dgamma, dbeta. All gradients come from one op, so it runs even where
+    /// A normalisation: x, dy, gamma, stats -> dx, dgamma, and dbeta where it has a shift. All gradients come from one op, so it runs even where
     /// nobody needs the neuron gradient.
     fn backward_norm(
         &mut self,

@@ -65,6 +65,12 @@ impl Lowering<'_> {
                 let parameters = self.parameters(id);
                 self.forward_op(id, Call::LayerNormForward { shape, epsilon }, x, &parameters, over, &[stats])
             }
+            LayerKind::RmsNorm { epsilon } => {
+                let shape = self.rows(id);
+                let stats = self.save(id, "stats", 4 * shape.rows);
+                let (parameters, over) = (self.parameters(id), self.overwritten(id, &inputs));
+                self.forward_op(id, Call::RmsNormForward { shape, epsilon }, x, &parameters, over, &[stats])
+            }
             LayerKind::Relu { ceiling } if self.analysis.masked[id.index()] => {
                 let mask = self.save(id, "mask", elements.div_ceil(8));
                 let over = self.overwritten(id, &inputs);

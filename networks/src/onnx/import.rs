@@ -58,10 +58,29 @@ pub enum Stage {
     TwiceGelu,
     /// The sigmoid of it, hard or not, which nothing reads but products of the two.
     Gate(Function),
+    /// The square of it.
+    Square,
+    /// On the way from the mean of its squares over channels to 1 over their root.
+    Root(Rc<Root>),
+    /// It over that root, which is a normalisation once it has a scale; with what was added to the mean.
+    Unit(f64),
     /// Queries times keys.
     Scores(Rc<Scores>),
     /// Softmax of these.
     Shares(Rc<Scores>),
+}
+
+/// A root of a mean square, as far as it has come.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// What was squared.
+    pub of: View,
+    /// What was added to the mean; none yet.
+    pub epsilon: Option<f64>,
+    /// Whether the root was taken.
+    pub rooted: bool,
+    /// Whether 1 was divided by it.
+    pub inverted: bool,
 }
 
 /// Queries and keys that were multiplied.
@@ -239,6 +258,9 @@ impl Flow {
             Stage::Output => "of a part of what a layer gives, which only attention takes",
             Stage::Erf | Stage::ErfAndOne | Stage::TwiceGelu => "of an error function that is no GELU",
             Stage::Gate(_) => "of a sigmoid",
+            Stage::Square | Stage::Root(_) | Stage::Unit(_) => {
+                "of squares that are no normalisation: one has a mean over channels, a root and a scale"
+            }
             Stage::Scores(_) | Stage::Shares(_) => "of products of two values that are no attention",
         }
     }
@@ -389,6 +411,7 @@ impl<'g> Import<'g> {
             LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } | LayerKind::Embedding { .. } => "",
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => "",
             LayerKind::Bias { .. } | LayerKind::Scale | LayerKind::Learned { .. } => "",
+            LayerKind::RmsNorm { .. } => "",
             other => other.name(),
         };
         let name = if base.contains(own) { name.to_owned() } else { format!("{name}.{own}") };

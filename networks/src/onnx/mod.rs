@@ -15,7 +15,7 @@
 //!                            Network, and a copy of the file that holds its architecture alone
 //! ```
 //!
-//! What is read: convolutions, products with weights, batch and layer normalisation, ReLU and its kin, GELU, sigmoids, SiLU
+//! What is read: convolutions, products with weights, batch, layer and RMS normalisation, ReLU and its kin, GELU, sigmoids, SiLU
 //! and their imitations of lines, poolings, dropout, stochastic depth, sums, products of two outputs of one shape or of
 //! channels by one value each, scales, concatenations, parts, local response normalisation, embeddings, learned positions and
 //! tokens, multi-head attention with or without a causal mask, and whatever only moves elements about or computes shapes.

@@ -56,6 +56,10 @@ impl Import<'_> {
             ("Swish", _) => one(self.each(node, x, Function::Silu.layer())?),
             ("BatchNormalization", _) => one(self.batch_norm(node, x, inputs)?),
             ("LayerNormalization", _) => one(self.layer_norm(node, x, inputs)?),
+            ("RMSNormalization", Some(Value::Constant(scale))) => one(self.rms_norm(node, x, scale)?),
+            ("Pow", Some(Value::Constant(power))) => one(self.square(node, x, power)?),
+            ("Sqrt" | "Reciprocal", _) => one(self.root(node, x)?),
+            ("ReduceMean", _) if matches!(x.stage, Stage::Square) => one(self.mean_square(node, x, second)?),
             ("Relu", _) => one(self.each(node, x, LayerKind::RELU)?),
             ("Clip", _) => one(self.clip(node, x, inputs)?),
             ("Gelu", _) => one(self.each(node, x, LayerKind::GELU)?),
@@ -396,9 +400,13 @@ impl Import<'_> {
         Ok(self.images(layer))
     }
 
-    /// The mean over all positions.
-    fn mean(&mut self, node: &NodeProto, x: &Flow, second: Option<&Value>) -> Result<Flow, OnnxError> {
-        let view = self.whole(node, x)?.clone();
+    /// The dimensions that a node takes a mean over.
+    pub fn reduced(
+        &self,
+        node: &NodeProto,
+        rank: usize,
+        second: Option<&Value>,
+    ) -> Result<Vec<usize>, OnnxError> {
         let given = match second {
             Some(Value::Constant(constant)) => {
                 let numbers = self.numbers.of(&label(node), constant)?;
@@ -407,11 +415,18 @@ impl Import<'_> {
             _ => None,
         };
         let given: Option<Vec<i64>> = axes(node, &|_| Ok(given.clone()))?;
-        let over = given.unwrap_or_default().into_iter().map(|a| axis(node, a, view.dims.len()));
+        let over = given.unwrap_or_default().into_iter().map(|a| axis(node, a, rank));
         let over = over.collect::<Result<Vec<usize>, _>>()?;
         if over.iter().enumerate().any(|(i, dim)| over[..i].contains(dim)) {
             return broken(label(node), "its axes name a dimension twice; export the file again");
         }
+        Ok(over)
+    }
+
+    /// The mean over all positions.
+    fn mean(&mut self, node: &NodeProto, x: &Flow, second: Option<&Value>) -> Result<Flow, OnnxError> {
+        let view = self.whole(node, x)?.clone();
+        let over = self.reduced(node, view.dims.len(), second)?;
         let positions =
             |dim: &usize| view.dims[*dim].iter().all(|a| matches!(a.axis, Axis::Row | Axis::Column));
         let pixels = self.builder.shape(view.layer).pixels();
@@ -611,6 +626,9 @@ impl Import<'_> {
     fn with_constant(&mut self, node: &NodeProto, x: &Flow, constant: &Constant) -> Result<Flow, OnnxError> {
         if let Some(flow) = self.number(node, x, constant)? {
             return Ok(flow);
+        }
+        if let Stage::Unit(epsilon) = x.stage {
+            return self.normalised_by_root(node, x, constant, epsilon);
         }
         if node.op_type == "Div" {
             return Err(unsupported(node, "Div by a weight"));

@@ -56,6 +56,7 @@ const OPERATORS: &[(&str, &[&str])] = &[
     ("Not", &[]),
     ("Or", &[]),
     ("Pow", &[]),
+    ("RMSNormalization", &["axis", "epsilon", "stash_type"]),
     ("RandomUniform", &["dtype", "high", "low", "seed", "shape"]),
     ("RandomUniformLike", &["dtype", "high", "low", "seed"]),
     ("Range", &[]),

@@ -7,8 +7,8 @@
 use super::constant::Constant;
 use super::error::{OnnxError, broken};
 use super::fold::scalar;
-use super::graph::{int, label};
-use super::import::{Flow, Import, Scores, Stage, Value, unsupported};
+use super::graph::{float, int, label};
+use super::import::{Flow, Import, Root, Scores, Stage, Value, unsupported};
 use super::layout::{axis, common};
 use super::operators::small;
 use super::proto::NodeProto;
@@ -89,6 +89,13 @@ impl Import<'_> {
         let flow = |factor: f64, stage: Stage| Ok(Some(Flow { factor, stage, ..x.clone() }));
         match (node.op_type.as_str(), &x.stage) {
             // Both may have been multiplied already: what counts is that they were by the same number.
+            ("Add", Stage::Root(root)) if root.epsilon.is_none() && !root.rooted && number > 0.0 => {
+                let root = Root { epsilon: Some(number), ..(**root).clone() };
+                flow(x.factor, Stage::Root(Rc::new(root)))
+            }
+            (op, Stage::Square | Stage::Root(_) | Stage::Unit(_)) => {
+                Err(unsupported(node, format!("{op} of the number {number} {}", x.nature())))
+            }
             ("Add", Stage::Erf) if near(number, x.factor) => flow(x.factor, Stage::ErfAndOne),
             ("Mul", Stage::TwiceGelu) if near(number * x.factor, 0.5) => self.gelu(node, x).map(Some),
             ("Div", Stage::TwiceGelu) if near(x.factor / number, 0.5) => self.gelu(node, x).map(Some),
@@ -117,6 +124,19 @@ impl Import<'_> {
             let function = if *gate == Function::HardSigmoid { Function::HardSwish } else { Function::Silu };
             return self.each(node, &Flow { stage: Stage::Output, ..x.clone() }, function.layer());
         }
+        if let [(Stage::Output, Stage::Root(root)), _] | [_, (Stage::Output, Stage::Root(root))] =
+            [(&x.stage, &y.stage), (&y.stage, &x.stage)]
+        {
+            let value = if matches!(x.stage, Stage::Output) { x } else { y };
+            return match root.epsilon {
+                Some(epsilon) if root.inverted && root.of == value.view && value.factor == 1.0 => {
+                    Ok(Flow { stage: Stage::Unit(epsilon), ..value.clone() })
+                }
+                _ => {
+                    Err(unsupported(node, "Mul by a mean square that is no root of it, or of something else"))
+                }
+            };
+        }
         if matches!((&x.stage, &y.stage), (Stage::Output, Stage::Output)) {
             return self.multiplied(node, x, y);
         }
@@ -132,6 +152,81 @@ impl Import<'_> {
 
     fn gelu(&mut self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
         self.each(node, &Flow::output(x.view.clone()), LayerKind::GELU)
+    }
+
+    /// The square of a value, which a normalisation by its root has.
+    pub fn square(&self, node: &NodeProto, x: &Flow, power: &Constant) -> Result<Flow, OnnxError> {
+        self.whole(node, x)?;
+        match scalar(&self.numbers, &label(node), power)? {
+            Some(2.0) => Ok(Flow { stage: Stage::Square, ..x.clone() }),
+            _ => Err(unsupported(node, "Pow with another power than 2")),
+        }
+    }
+
+    /// The mean of squares over channels.
+    pub fn mean_square(&self, node: &NodeProto, x: &Flow, axes: Option<&Value>) -> Result<Flow, OnnxError> {
+        let rank = x.view.dims.len();
+        let over = self.reduced(node, rank, axes)?;
+        let [dim] = over[..] else { return Err(unsupported(node, format!("ReduceMean {}", x.nature()))) };
+        if !self.over_channels(&x.view, dim) || int(node, "keepdims", 1)? == 0 {
+            return Err(unsupported(node, format!("ReduceMean {}", x.nature())));
+        }
+        let root = Root { of: x.view.clone(), epsilon: None, rooted: false, inverted: false };
+        let mut view = x.view.clone();
+        view.dims[dim] = Vec::new();
+        Ok(Flow { view, factor: 1.0, stage: Stage::Root(Rc::new(root)) })
+    }
+
+    /// The root of a mean square, and 1 over it.
+    pub fn root(&self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
+        let op = node.op_type.as_str();
+        let root = match (&x.stage, op) {
+            (Stage::Root(root), "Sqrt") if root.epsilon.is_some() && !root.rooted => {
+                Root { rooted: true, ..(**root).clone() }
+            }
+            (Stage::Root(root), "Reciprocal") if root.rooted && !root.inverted => {
+                Root { inverted: true, ..(**root).clone() }
+            }
+            _ => return Err(unsupported(node, format!("{op} of what depends on the input"))),
+        };
+        Ok(Flow { stage: Stage::Root(Rc::new(root)), ..x.clone() })
+    }
+
+    /// A value over the root of its mean square, with a scale of each channel: the layer.
+    pub fn normalised_by_root(
+        &mut self,
+        node: &NodeProto,
+        x: &Flow,
+        scale: &Constant,
+        epsilon: f64,
+    ) -> Result<Flow, OnnxError> {
+        let view = x.view.clone();
+        let channels = u64::from(self.builder.shape(view.layer).channels);
+        let last = view.dims.len().saturating_sub(1);
+        let fits = scale.dims == [channels] && self.over_channels(&view, last);
+        if node.op_type != "Mul" || !fits || scale.initialiser.is_none() || x.factor != 1.0 {
+            return Err(unsupported(node, format!("{} {}", node.op_type, x.nature())));
+        }
+        self.take(scale);
+        let name = self.name(node, Some(scale));
+        let kind = LayerKind::RmsNorm { epsilon: epsilon as f32 };
+        let layer = self.layer(&name, kind, &[view.layer], None)?;
+        Ok(Flow::output(view.with_layer(layer)))
+    }
+
+    /// The same as one operator.
+    pub fn rms_norm(&mut self, node: &NodeProto, x: &Flow, scale: &Constant) -> Result<Flow, OnnxError> {
+        let view = self.whole(node, x)?.clone();
+        let over = axis(node, int(node, "axis", -1)?, view.dims.len())?;
+        let channels = u64::from(self.builder.shape(view.layer).channels);
+        if over + 1 != view.dims.len() || !self.over_channels(&view, over) || scale.dims != [channels] {
+            return Err(unsupported(node, "RMSNormalization over something else than channels"));
+        }
+        self.take(scale);
+        let name = self.name(node, Some(scale));
+        let kind = LayerKind::RmsNorm { epsilon: float(node, "epsilon", 1e-5)? };
+        let layer = self.layer(&name, kind, &[view.layer], None)?;
+        Ok(Flow::output(view.with_layer(layer)))
     }
 
     /// The product of two values, which must be one of the two in attention.

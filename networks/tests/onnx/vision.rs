@@ -235,3 +235,86 @@ fn a_normalisation_that_was_folded_away_is_missed_aloud() {
         );
     }
 }
+
+/// Positions of six channels over the root of their mean square, times `scale`, and a product at each position; `change` gets
+/// the nodes first.
+fn rooted(change: &dyn Fn(&mut Vec<Vec<u8>>)) -> Vec<u8> {
+    let mut nodes = vec![
+        node("Pow", &["x", "two"], &["squares"], &[]),
+        node("ReduceMean", &["squares", "last"], &["mean"], &[int("keepdims", 1)]),
+        node("Add", &["mean", "epsilon"], &["more"], &[]),
+        node("Sqrt", &["more"], &["root"], &[]),
+        node("Reciprocal", &["root"], &["inverse"], &[]),
+        node("Mul", &["x", "inverse"], &["unit"], &[]),
+        node("Mul", &["unit", "n.weight"], &["b"], &[]),
+    ];
+    change(&mut nodes);
+    let parts = [
+        input("x", 1, &[2, 8, 6]),
+        floats("two", &[], &[2.0]),
+        floats("three", &[], &[3.0]),
+        integers("last", &[-1]),
+        integers("rows", &[1]),
+        floats("epsilon", &[], &[1e-5]),
+        weight("n.weight", &[6]),
+        weight("f.weight", &[6, 5]),
+    ];
+    let end = [node("MatMul", &["b", "f.weight"], &["y"], &[]), output("y")];
+    file(&[&parts[..], &nodes, &end].concat())
+}
+
+#[test]
+fn what_is_divided_by_the_root_of_its_mean_square_is_a_normalisation() {
+    let norm = "RmsNorm { epsilon: 1e-5 } 8x1x6; Conv";
+    assert!(layers(&rooted(&|_| ())).starts_with(norm), "{}", layers(&rooted(&|_| ())));
+    let turned = rooted(&|nodes| {
+        nodes[5] = node("Mul", &["inverse", "x"], &["unit"], &[]);
+        nodes[6] = node("Mul", &["n.weight", "unit"], &["b"], &[]);
+    });
+    assert!(layers(&turned).starts_with(norm));
+    let whole = |more: &[Vec<u8>]| {
+        let nodes = [node("RMSNormalization", &["x", "n.weight"], &["b"], more)];
+        rooted(&|all| *all = nodes.to_vec())
+    };
+    assert!(layers(&whole(&[])).starts_with(norm));
+    refused(&whole(&[int("axis", 1)]), &["RMSNormalization over something else than channels"]);
+    let no = |change: &dyn Fn(&mut Vec<Vec<u8>>), expected: &[&str]| refused(&rooted(change), expected);
+    no(
+        &|nodes| nodes[0] = node("Pow", &["x", "three"], &["squares"], &[]),
+        &["Pow with another power than 2"],
+    );
+    no(
+        &|nodes| nodes[1] = node("ReduceMean", &["squares", "rows"], &["mean"], &[]),
+        &["ReduceMean of squares"],
+    );
+    no(
+        &|nodes| nodes[2] = node("Mul", &["mean", "epsilon"], &["more"], &[]),
+        &["Mul of the number", "node `more`"],
+    );
+    no(
+        &|nodes| nodes[2] = node("Identity", &["mean"], &["more"], &[]),
+        &["Sqrt of what depends on the input"],
+    );
+    no(
+        &|nodes| nodes[3] = node("Identity", &["more"], &["root"], &[]),
+        &["Reciprocal of what depends on the input"],
+    );
+    no(
+        &|nodes| nodes[4] = node("Identity", &["root"], &["inverse"], &[]),
+        &["Mul by a mean square", "node `unit`"],
+    );
+    no(
+        &|nodes| nodes[6] = node("Add", &["unit", "n.weight"], &["b"], &[]),
+        &["Add of squares that are no normalisation"],
+    );
+    no(
+        &|nodes| nodes[6] = node("Identity", &["unit"], &["b"], &[]),
+        &["MatMul of squares that are no normalisation"],
+    );
+    // The root of another value.
+    let other = |nodes: &mut Vec<Vec<u8>>| {
+        nodes.insert(5, node("Relu", &["x"], &["z"], &[]));
+        nodes[6] = node("Mul", &["z", "inverse"], &["unit"], &[]);
+    };
+    no(&other, &["Mul by a mean square", "or of something else"]);
+}

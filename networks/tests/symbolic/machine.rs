@@ -167,7 +167,9 @@ fn in_place(call: &Call) -> Vec<(usize, usize)> {
         | Call::SoftmaxCrossEntropyForward { .. }
         | Call::SoftmaxCrossEntropyBackward { .. } => vec![(0, 2)],
         Call::BatchNormBackward { accumulate: false, .. }
-        | Call::LayerNormBackward { accumulate: false, .. } => vec![(1, 4)],
+        | Call::LayerNormBackward { accumulate: false, .. }
+        | Call::RmsNormBackward { accumulate: false, .. } => vec![(1, 4)],
+        Call::RmsNormForward { .. } => vec![(0, 2)],
         Call::LayerNormForward { .. } => vec![(0, 3)],
         Call::BatchNormInference { .. } => vec![(0, 5)],
         _ => Vec::new(),
@@ -206,6 +208,14 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
         Call::BatchNormBackward { shape, .. } => {
             let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
             vec![x, x, c, 2 * c, x, c, c]
+        }
+        Call::RmsNormForward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, x, 4 * shape.rows]
+        }
+        Call::RmsNormBackward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, x, c, 4 * shape.rows, x, c]
         }
         Call::LayerNormForward { shape, .. } => {
             let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
@@ -326,6 +336,17 @@ fn evaluate_sequence(
             let y = terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta]);
             vec![(3, y), (4, terms.apply(&format!("row stats {epsilon}"), &[x]))]
         }
+        Call::RmsNormForward { epsilon, .. } => {
+            let (x, gamma) = (get(0), get(1));
+            let y = terms.apply(&format!("rms {epsilon}"), &[x, gamma]);
+            vec![(2, y), (3, terms.apply(&format!("roots {epsilon}"), &[x]))]
+        }
+        Call::RmsNormBackward { accumulate, .. } => {
+            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
+            let dx = terms.apply("rms dx", &[x, dy, gamma, stats]);
+            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
+            vec![(4, dx), (5, terms.apply("rms dgamma", &[x, dy, stats]))]
+        }
         Call::BiasForward { shape } => {
             let inputs = [get(0), get(1)];
             vec![(2, terms.apply(&format!("biased by {}", shape.channels), &inputs))]
@@ -394,6 +415,8 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             given.into_iter().map(&mut sum).collect()
         }
         Call::LayerNormForward { .. }
+        | Call::RmsNormForward { .. }
+        | Call::RmsNormBackward { .. }
         | Call::BiasForward { .. }
         | Call::EmbeddingForward { .. }
         | Call::AttentionForward { .. }

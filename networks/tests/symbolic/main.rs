@@ -359,6 +359,7 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
             9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
             10 if step.flag => LayerKind::GlobalAvgPool,
             10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
+            11 if step.flag => LayerKind::RmsNorm { epsilon: 1e-5 },
             11 if shape.channels > 1 => LayerKind::LayerNorm { epsilon: 1e-5 },
             12 => LayerKind::Activation { function: Function::ALL[step.with % Function::ALL.len()] },
             13 => LayerKind::Bias {

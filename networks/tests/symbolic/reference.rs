@@ -138,6 +138,10 @@ impl<'a> Reference<'a> {
                 let [gamma, beta] = ["weight", "bias"].map(&mut own);
                 terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta])
             }
+            LayerKind::RmsNorm { epsilon } => {
+                let gamma = own("weight");
+                terms.apply(&format!("rms {epsilon}"), &[x, gamma])
+            }
             LayerKind::Relu { ceiling } => terms.apply(&format!("relu {ceiling}"), &[x]),
             LayerKind::Activation { function } => terms.apply(function.name(), &[x]),
             LayerKind::MaxPool { .. } => terms.apply(&format!("max {:?}", self.pool(layer)), &[x]),
@@ -270,6 +274,12 @@ impl<'a> Reference<'a> {
                 self.gradients.insert(format!("{name}.weight"), dgamma);
                 self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
                 terms.apply("ln dx", &[x, dy, gamma, stats])
+            }
+            LayerKind::RmsNorm { epsilon } => {
+                let gamma = terms.atom(&format!("{name}.weight"));
+                let stats = terms.apply(&format!("roots {epsilon}"), &[x]);
+                self.gradients.insert(format!("{name}.weight"), terms.apply("rms dgamma", &[x, dy, stats]));
+                terms.apply("rms dx", &[x, dy, gamma, stats])
             }
             LayerKind::Relu { ceiling } => terms.apply(&format!("relu dx {ceiling}"), &[x, dy]),
             LayerKind::Activation { function } => terms.apply(&format!("{} dx", function.name()), &[x, dy]),

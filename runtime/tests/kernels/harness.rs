@@ -205,6 +205,8 @@ fn exact(call: &Call) -> bool {
             | Call::BatchNormBackward { .. }
             | Call::LayerNormForward { .. }
             | Call::LayerNormBackward { .. }
+            | Call::RmsNormForward { .. }
+            | Call::RmsNormBackward { .. }
             | Call::LrnForward { .. }
             | Call::LrnBackward { .. }
             | Call::BiasBackward { .. }
@@ -323,7 +325,7 @@ pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
 fn terms(call: &Call) -> f64 {
     match call {
         Call::BatchNormBackward { shape, .. } | Call::LayerNormBackward { shape, .. } => shape.rows as f64,
-        Call::BiasBackward { shape, .. } => shape.rows as f64,
+        Call::BiasBackward { shape, .. } | Call::RmsNormBackward { shape, .. } => shape.rows as f64,
         Call::MultiplySums { shape, .. } => shape.rows as f64,
         Call::AttentionBackward { shape, .. } => shape.length as f64,
         Call::ConvBackwardFilter { shape, .. } => {

@@ -1,4 +1,4 @@
-//! Layer normalisation and its gradients against plain f64 sums, in rows of one channel to thousands.
+//! Layer normalisation, that by the root of the mean square, and their gradients against plain f64 sums, in rows of one channel to thousands.
 //!
 //! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
 
@@ -43,6 +43,54 @@ pub fn layer_norm_of(rows: usize, channels: usize, seed: u32) {
     check(&backward(false), &args, &[(5, &dgamma), (6, &dbeta)]);
     check_accumulate(backward, &args, 4, &dx);
     check_in_place(&backward(false), &args, 1, 4);
+}
+
+pub fn rms_norm() {
+    for (i, (rows, channels)) in
+        [(1, 1), (1, 2), (3, 1), (5, 31), (7, 32), (400, 8), (33, 259), (600, 40), (9, 3000)]
+            .into_iter()
+            .enumerate()
+    {
+        rms_norm_of(rows, channels, i as u32);
+    }
+}
+
+pub fn rms_norm_of(rows: usize, channels: usize, seed: u32) {
+    let shape = RowShape { rows: rows as u64, channels: channels as u64 };
+    let random = &mut Random::new(seed);
+    let [x, dy] = [0, 1].map(|_| random.floats(rows * channels));
+    let gamma = random.floats(channels);
+    let (wx, wgamma, wdy) = (wide(&x), wide(&gamma), wide(&dy));
+    let e = f64::from(EPSILON);
+
+    let [y, inverse] = reference::rms_norm(channels, e, &wx, &wgamma);
+    let forward = Call::RmsNormForward { shape, epsilon: EPSILON };
+    let args = [input(&x), input(&gamma), output(x.len()), output(rows)];
+    check(&forward, &args, &[(2, &y), (3, &inverse)]);
+    check_in_place(&forward, &args, 0, 2);
+
+    let stats: Vec<f32> = inverse.iter().map(|s| *s as f32).collect();
+    let [dx, dgamma] = reference::rms_norm_gradient(channels, e, &wx, &wgamma, &wdy);
+    let args = [input(&x), input(&dy), input(&gamma), input(&stats), output(x.len()), output(channels)];
+    let backward = |accumulate| Call::RmsNormBackward { shape, accumulate };
+    check(&backward(false), &args, &[(5, &dgamma)]);
+    check_accumulate(backward, &args, 4, &dx);
+    check_in_place(&backward(false), &args, 1, 4);
+}
+
+pub fn rms_norm_gradients_are_derivatives() {
+    for (rows, channels) in [(1, 1), (1, 2), (5, 3), (2, 9)] {
+        let random = &mut Random::new(rows as u32);
+        let [x, dy] = [0, 1].map(|_| wide(&random.floats(rows * channels)));
+        let gamma = wide(&random.floats(channels));
+        let [dx, dgamma] = reference::rms_norm_gradient(channels, 0.1, &x, &gamma, &dy);
+        let y = |x: &[f64], gamma: &[f64]| {
+            let [y, _] = reference::rms_norm(channels, 0.1, x, gamma);
+            y
+        };
+        reference::assert_gradient("x", &x, &dy, &dx, |x| y(x, &gamma));
+        reference::assert_gradient("gamma", &gamma, &dy, &dgamma, |gamma| y(&x, gamma));
+    }
 }
 
 pub fn layer_norm_gradients_are_derivatives() {

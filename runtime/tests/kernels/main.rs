@@ -25,7 +25,10 @@ use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes, output,
     updated,
 };
-use layer_norm::{large_rows_keep_their_variance, layer_norm, layer_norm_gradients_are_derivatives};
+use layer_norm::{
+    large_rows_keep_their_variance, layer_norm, layer_norm_gradients_are_derivatives, rms_norm,
+    rms_norm_gradients_are_derivatives,
+};
 use multiply::{gradients_of_products_are_derivatives, products_with_scales};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
@@ -601,6 +604,8 @@ plimsoll_ir::tests![
     layer_norm,
     layer_norm_gradients_are_derivatives,
     large_rows_keep_their_variance,
+    rms_norm,
+    rms_norm_gradients_are_derivatives,
     attention,
     attention_gradients_are_derivatives,
     attention_has_no_surprises_far_out,

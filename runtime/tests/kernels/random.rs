@@ -67,6 +67,7 @@ proptest! {
 
     fn layer_norm(rows in 1usize..300, channels in 1usize..300, seed in 0u32..60_000) {
         layer_norm::layer_norm_of(rows, channels, seed);
+        layer_norm::rms_norm_of(rows, channels, seed);
     }
 
     fn attention(sides in (1u64..4, 1u64..90, 1u64..4, 1u64..20), causal: bool, seed in 0u32..60_000) {

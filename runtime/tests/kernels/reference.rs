@@ -168,6 +168,35 @@ pub fn layer_norm_gradient(
     [dx, dgamma, dbeta]
 }
 
+/// y, and 1 / sqrt(mean square + epsilon) of each row.
+pub fn rms_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64]) -> [Vec<f64>; 2] {
+    let square = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>() / channels as f64;
+    let inverse: Vec<f64> = x.chunks(channels).map(|row| 1.0 / (square(row) + epsilon).sqrt()).collect();
+    let y = x.iter().enumerate().map(|(i, x)| x * inverse[i / channels] * gamma[i % channels]).collect();
+    [y, inverse]
+}
+
+/// dx, dgamma: dx by the derivative of each output of a row by each of its inputs.
+pub fn rms_norm_gradient(
+    channels: usize,
+    epsilon: f64,
+    x: &[f64],
+    gamma: &[f64],
+    dy: &[f64],
+) -> [Vec<f64>; 2] {
+    let [_, inverse] = rms_norm(channels, epsilon, x, gamma);
+    let (mut dx, mut dgamma) = (vec![0.0; x.len()], vec![0.0; channels]);
+    for i in 0..x.len() {
+        let (c, inverse) = (i % channels, inverse[i / channels]);
+        dgamma[c] += dy[i] * x[i] * inverse;
+        for (j, dx) in dx.iter_mut().enumerate().skip(i - c).take(channels) {
+            let same = if i == j { 1.0 } else { 0.0 };
+            *dx += dy[i] * gamma[c] * inverse * (same - x[i] * x[j] * inverse * inverse / channels as f64);
+        }
+    }
+    [dx, dgamma]
+}
+
 /// The normal distribution and its density: by Marsaglia's series (2004), whose terms are all of one sign, and where its
 /// density is nothing in f64, by its limit.
 fn normal(x: f64) -> (f64, f64) {

@@ -196,6 +196,8 @@ fn calls() -> Vec<Call> {
         Call::BatchNormBackward { shape: rows, accumulate },
         Call::LayerNormForward { shape: rows, epsilon },
         Call::LayerNormBackward { shape: rows, accumulate },
+        Call::RmsNormForward { shape: rows, epsilon },
+        Call::RmsNormBackward { shape: rows, accumulate },
         Call::ActivationForward { elements, function: Function::Gelu },
         Call::ActivationBackward { elements, function: Function::Gelu, accumulate },
         Call::Multiply { shape: scaled, accumulate },
@@ -259,6 +261,8 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
         Call::BatchNormBackward { shape, accumulate: false },
         Call::LayerNormForward { shape, epsilon: 0.1 },
         Call::LayerNormBackward { shape, accumulate: false },
+        Call::RmsNormForward { shape, epsilon: 0.1 },
+        Call::RmsNormBackward { shape, accumulate: false },
         Call::SoftmaxCrossEntropyForward { shape },
         Call::BiasBackward { shape, accumulate: true },
         Call::MultiplySums {

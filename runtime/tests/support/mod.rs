@@ -54,7 +54,8 @@ pub fn everything() -> Network {
         let all = b.add("all", LayerKind::Concat { along: Axis::Rows }, &[token, flat])?;
         let rows = b.add("rows", cut(Axis::Rows, 1, 9), &[all])?;
         let channels = b.add("channels", cut(Axis::Channels, 3, 12), &[rows])?;
-        let f = b.fully_connected("f", channels, 32)?;
+        let root = b.add("root", LayerKind::RmsNorm { epsilon: 1e-5 }, &[channels])?;
+        let f = b.fully_connected("f", root, 32)?;
         let i = b.add("i", Function::Silu.layer(), &[f])?;
         let j = b.add("j", Function::HardSigmoid.layer(), &[f])?;
         let y = b.add("y", LayerKind::Multiply, &[i, j])?;

@@ -16,7 +16,7 @@ use crate::realise::{GIVEN, Realised, Task};
 use plimsoll_ir::trace::Phase;
 
 /// The layer types that are made again.
-const CHEAP_KINDS: [&str; 14] = [
+const CHEAP_KINDS: [&str; 15] = [
     "pool",
     "relu",
     "gelu",
@@ -26,6 +26,7 @@ const CHEAP_KINDS: [&str; 14] = [
     "hardswish",
     "bn",
     "layernorm",
+    "rmsnorm",
     "lrn",
     "softmax",
     "dropout",

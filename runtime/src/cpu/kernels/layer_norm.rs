@@ -19,24 +19,24 @@ const CHANNELS: usize = 64;
 
 /// How rows are cut.
 #[derive(Clone, Copy)]
-struct Chunks {
-    rows: usize,
-    channels: usize,
+pub(super) struct Chunks {
+    pub rows: usize,
+    pub channels: usize,
     rows_of_chunk: usize,
 }
 
 impl Chunks {
-    fn of(shape: &RowShape) -> Chunks {
+    pub fn of(shape: &RowShape) -> Chunks {
         let [rows, channels] = [shape.rows, shape.channels].map(|n| n as usize);
         Chunks { rows, channels, rows_of_chunk: (CHUNK / channels.max(1)).clamp(ROWS[0], ROWS[1]) }
     }
 
-    fn count(self) -> usize {
+    pub fn count(self) -> usize {
         self.rows.div_ceil(self.rows_of_chunk)
     }
 
     /// Calls `work(chunk, first row, rows)` for each.
-    fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
+    pub fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
         threads.each(self.count(), |chunk, _| {
             let first = chunk * self.rows_of_chunk;
             work(chunk, first, self.rows_of_chunk.min(self.rows - first));
@@ -152,21 +152,37 @@ pub(super) unsafe fn backward(
         // SAFETY: the caller's promise; chunks do not overlap, and each has sums of its own.
         unsafe { backward_rows(accumulate, inputs, stats, dx.at(first * c), sums, rows, c) };
     });
+    // SAFETY: written by the tasks above, which are done; nobody else touches the gradients.
+    unsafe { add_chunks(chunks, scratch, [dgamma, dbeta], threads) };
+}
+
+/// Adds what the chunks gave to each of the gradients of parameters, in their order, in f64: a chunk's sums of the first lie
+/// before those of the next.
+///
+/// # Safety
+/// `sums` holds them, and nobody else touches the gradients.
+pub(super) unsafe fn add_chunks<const N: usize>(
+    chunks: Chunks,
+    sums: Ptr<f32>,
+    gradients: [Ptr<f32>; N],
+    threads: &Threads,
+) {
+    let c = chunks.channels;
     threads.each(c.div_ceil(CHANNELS), |task, _| {
         let first = task * CHANNELS;
         let channels = CHANNELS.min(c - first);
-        for (i, to) in [dgamma, dbeta].into_iter().enumerate() {
-            let mut sums = [0.0f64; CHANNELS];
+        for (i, to) in gradients.into_iter().enumerate() {
+            let mut totals = [0.0f64; CHANNELS];
             for chunk in 0..chunks.count() {
-                // SAFETY: written by the tasks above, which are done.
-                let parts = unsafe { scratch.at(2 * c * chunk + i * c + first).slice(channels) };
-                for (sum, part) in sums.iter_mut().zip(parts) {
-                    *sum += f64::from(*part);
+                // SAFETY: the caller's promise.
+                let parts = unsafe { sums.at(N * c * chunk + i * c + first).slice(channels) };
+                for (total, part) in totals.iter_mut().zip(parts) {
+                    *total += f64::from(*part);
                 }
             }
-            for (channel, sum) in sums[..channels].iter().enumerate() {
+            for (channel, total) in totals[..channels].iter().enumerate() {
                 // SAFETY: the caller's promise; a channel is one task's.
-                unsafe { to.at(first + channel).set(*sum as f32) };
+                unsafe { to.at(first + channel).set(*total as f32) };
             }
         }
     });

@@ -26,6 +26,7 @@ mod lstm;
 mod multiply;
 mod norm;
 mod pool;
+mod rms_norm;
 mod sgd;
 mod threads;
 mod vector;
@@ -49,6 +50,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::ConvBackwardData { shape, .. } => conv::backward_data_scratch(shape, lanes),
         Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::scratch(shape),
         Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape),
+        Call::RmsNormBackward { shape, .. } => rms_norm::backward_scratch(shape),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
         Call::BiasBackward { shape, .. } => bias::backward_scratch(shape),
         Call::MultiplySums { shape, .. } => multiply::sums_scratch(shape),
@@ -121,6 +123,13 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             Call::LayerNormBackward { shape: s, accumulate } => {
                 let inputs = [f(0), f(1), f(2), f(3)];
                 layer_norm::backward(&s, accumulate, inputs, [f(4), f(5), f(6)], scratch, threads);
+            }
+            Call::RmsNormForward { shape: s, epsilon } => {
+                rms_norm::forward(&s, epsilon, [f(0), f(1)], f(2), f(3), threads);
+            }
+            Call::RmsNormBackward { shape: s, accumulate } => {
+                let inputs = [f(0), f(1), f(2), f(3)];
+                rms_norm::backward(&s, accumulate, inputs, [f(4), f(5)], scratch, threads);
             }
             Call::ActivationForward { elements, function } => {
                 activation::forward(elements, function, f(0), f(1), threads);

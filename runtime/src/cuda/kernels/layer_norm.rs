@@ -1,7 +1,7 @@
-//! The launches of a layer normalisation: what each row needs, in pieces that are then put together, and one pass over the
+//! The launches of a layer normalisation, and of one by the root of the mean square: what each row needs, in pieces that are then put together, and one pass over the
 //! elements.
 //!
-//! What it deliberately does not do: hold a formula; those are in `layer_norm.cu`.
+//! What it deliberately does not do: hold a formula; those are in `layer_norm.cu` and `rms_norm.cu`.
 
 use super::Argument::{F32, Operand, U32, U64};
 use super::{Plan, elements, flag, narrow, norm};
@@ -51,4 +51,36 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     let n = elements(shape);
     let arguments = vec![x, dy, gamma, stats, slopes, dx, U64(n), rows, channels, flag(accumulate)];
     p.launch("layer_norm_backward", n.div_ceil(4), arguments);
+}
+
+/// x, gamma -> y, stats.
+pub(super) fn rms_forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
+    let [x, gamma, y, stats] = [0, 1, 2, 3].map(Operand);
+    let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
+    let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
+    let parts = p.floats(threads);
+    p.launch("rms_norm_squares", threads, vec![x, parts, U64(threads), channels, pieces]);
+    p.launch("rms_norm_stats", shape.rows, vec![parts, stats, rows, channels, pieces, F32(epsilon)]);
+    let n = elements(shape);
+    p.launch("rms_norm_apply", n.div_ceil(4), vec![x, stats, gamma, y, U64(n), channels]);
+}
+
+/// x, dy, gamma, stats -> dx, dgamma. dx is last, as it may lie where dy does.
+pub(super) fn rms_backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
+    let [x, dy, gamma, stats, dx, dgamma] = [0, 1, 2, 3, 4, 5].map(Operand);
+    let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
+    let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
+    let [products, slopes] = [threads, shape.rows].map(|n| p.floats(n));
+    p.launch("rms_norm_products", threads, vec![x, dy, gamma, products, U64(threads), channels, pieces]);
+    p.launch("rms_norm_slopes", shape.rows, vec![products, stats, slopes, rows, channels, pieces]);
+
+    let count = norm::parts(shape);
+    let of_parts = count.saturating_mul(shape.channels);
+    let gammas = p.floats(of_parts);
+    p.launch("rms_norm_gradients", of_parts, vec![x, dy, stats, gammas, rows, channels, U32(narrow(count))]);
+    p.sum(gammas, count, shape.channels, dgamma, false);
+
+    let n = elements(shape);
+    let arguments = vec![x, dy, gamma, stats, slopes, dx, U64(n), channels, flag(accumulate)];
+    p.launch("rms_norm_backward", n.div_ceil(4), arguments);
 }

@@ -51,6 +51,7 @@ pub(crate) fn source() -> String {
         include_str!("lstm.cu"),
         include_str!("norm.cu"),
         include_str!("layer_norm.cu"),
+        include_str!("rms_norm.cu"),
         include_str!("loss.cu"),
         &tiled("8", "8", "fetch_all", "put_all"),
         &tiled("4", "4", "fetch_all", "put_all"),
@@ -187,6 +188,8 @@ fn plan(call: &Call) -> Plan {
         Call::BatchNormBackward { shape, accumulate } => norm::backward(p, &shape, accumulate),
         Call::LayerNormForward { shape, epsilon } => layer_norm::forward(p, &shape, epsilon),
         Call::LayerNormBackward { shape, accumulate } => layer_norm::backward(p, &shape, accumulate),
+        Call::RmsNormForward { shape, epsilon } => layer_norm::rms_forward(p, &shape, epsilon),
+        Call::RmsNormBackward { shape, accumulate } => layer_norm::rms_backward(p, &shape, accumulate),
         Call::LrnForward { shape, size, alpha, beta, bias } => {
             norm::lrn(p, &shape, [alpha, beta, bias], size, None);
         }

@@ -1,0 +1,112 @@
+//! Normalisation by the root of the mean square of each row (Zhang and Sennrich 2019): forward, and backward.
+//!
+//! As layer normalisation without the mean: rows are cut into the same chunks, read from a core's caches, and the gradient of the
+//! scale is put together from the chunks' sums in their order, in f64.
+//!
+//! What it deliberately does not do: keep anything but one number a row for the way back.
+
+use super::layer_norm::{Chunks, add_chunks};
+use super::threads::Threads;
+use super::vector::{Ptr, along, map_row, vectorized};
+use plimsoll_ir::program::RowShape;
+
+vectorized! {
+    /// Some rows of `forward`; `stats` are the rows' inverse roots.
+    ///
+    /// # Safety
+    /// All are live and of these rows, and nobody else touches them; y may be x.
+    unsafe fn forward_rows [](inputs: [Ptr<f32>; 2], y: Ptr<f32>, stats: Ptr<f32>, rows: usize, channels: usize, epsilon: f32) {
+        let [x, gamma] = inputs;
+        let share = 1.0 / channels as f64;
+        for row in 0..rows {
+            let (x, y) = (x.at(row * channels), y.at(row * channels));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let square = along([x], channels, |[x]| x * x) * share;
+                let inverse = (1.0 / (square + f64::from(epsilon)).sqrt()) as f32;
+                stats.at(row).set(inverse);
+                map_row([x, gamma], [y], channels, |[x, gamma]| [x * inverse * gamma]);
+            }
+        }
+    }
+}
+
+/// y = x / sqrt(mean square + epsilon) * gamma. `inputs` is x, gamma; the inverse roots go to `stats`.
+///
+/// # Safety
+/// Live operands of the shape; y may be x.
+pub(super) unsafe fn forward(
+    shape: &RowShape,
+    epsilon: f32,
+    [x, gamma]: [Ptr<f32>; 2],
+    y: Ptr<f32>,
+    stats: Ptr<f32>,
+    threads: &Threads,
+) {
+    let chunks = Chunks::of(shape);
+    let c = chunks.channels;
+    chunks.each(threads, |_, first, rows| {
+        let (x, y, stats) = (x.at(first * c), y.at(first * c), stats.at(first));
+        // SAFETY: the caller's promise; chunks do not overlap.
+        unsafe { forward_rows([x, gamma], y, stats, rows, c, epsilon) };
+    });
+}
+
+/// Floats of workspace: the gradient of the scale from each chunk.
+pub(super) fn backward_scratch(shape: &RowShape) -> usize {
+    let chunks = Chunks::of(shape);
+    chunks.channels * chunks.count()
+}
+
+vectorized! {
+    /// Some rows of `backward`; `sums` is what they give to dgamma.
+    ///
+    /// # Safety
+    /// All are live and of these rows, and nobody else touches them; dx may be dy.
+    unsafe fn backward_rows [](accumulate: bool, inputs: [Ptr<f32>; 3], stats: Ptr<f32>, dx: Ptr<f32>, sums: Ptr<f32>, rows: usize, channels: usize) {
+        let [x, dy, gamma] = inputs;
+        let share = 1.0 / channels as f64;
+        // SAFETY: the caller's promise.
+        unsafe { map_row([], [sums], channels, |[]| [0.0]) };
+        for row in 0..rows {
+            let (x, dy, dx) = (x.at(row * channels), dy.at(row * channels), dx.at(row * channels));
+            // SAFETY: the caller's promise.
+            unsafe {
+                let inverse = stats.at(row).get();
+                let product = along([x, dy, gamma], channels, |[x, dy, gamma]| dy * gamma * x);
+                let slope = (product * f64::from(inverse) * share) as f32;
+                map_row([x, dy, gamma, sums, dx], [sums, dx], channels, |[x, dy, gamma, sum, dx]| {
+                    let xhat = x * inverse;
+                    let gradient = inverse * (dy * gamma - xhat * slope);
+                    [sum + dy * xhat, if accumulate { dx + gradient } else { gradient }]
+                });
+            }
+        }
+    }
+}
+
+/// With xhat = x / sqrt(mean square + epsilon) and g = dy * gamma: dgamma = sum dy * xhat over rows,
+/// dx = (g - xhat * mean of g * xhat) / sqrt(mean square + epsilon) with the mean over the row.
+/// `inputs` is x, dy, gamma, stats; `outputs` is dx, dgamma.
+///
+/// # Safety
+/// Live operands of the shape, and the workspace; dx may be dy.
+pub(super) unsafe fn backward(
+    shape: &RowShape,
+    accumulate: bool,
+    [x, dy, gamma, stats]: [Ptr<f32>; 4],
+    [dx, dgamma]: [Ptr<f32>; 2],
+    scratch: Ptr<f32>,
+    threads: &Threads,
+) {
+    let chunks = Chunks::of(shape);
+    let c = chunks.channels;
+    chunks.each(threads, |chunk, first, rows| {
+        let inputs = [x.at(first * c), dy.at(first * c), gamma];
+        let (stats, dx, sums) = (stats.at(first), dx.at(first * c), scratch.at(c * chunk));
+        // SAFETY: the caller's promise; chunks do not overlap, and each has sums of its own.
+        unsafe { backward_rows(accumulate, inputs, stats, dx, sums, rows, c) };
+    });
+    // SAFETY: written by the tasks above, which are done; nobody else touches the gradient.
+    unsafe { add_chunks(chunks, scratch, [dgamma], threads) };
+}
