@@ -486,7 +486,11 @@ fn configs_are_read_strictly() {
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
             ("/threads", Some(json!(0)), "at threads: there are 1 to 1024 compute threads"),
             ("/threads", Some(json!(-2)), "at threads: invalid value: integer `-2`, expected u32"),
-            ("/learning_rate/rate", Some(json!(0.0)), "at learning_rate.rate: a learning rate is above 0"),
+            (
+                "/learning_rate/rate",
+                Some(json!(0.0)),
+                "at learning_rate.rate: a learning rate is above 0, and f32 holds it: from 1.2e-38 to 3.4e38",
+            ),
             ("/learning_rate/base_batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
             (
                 "/learning_rate/rule",

@@ -22,21 +22,33 @@ pub struct Heap;
 // SAFETY: every call is the system allocator's with the same arguments; what it answers is handed on, unless it is null, where
 // nothing is handed on at all.
 unsafe impl GlobalAlloc for Heap {
+    /// # Safety
+    ///
+    /// As for the system's allocator.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller vouches.
         given(unsafe { System.alloc(layout) }, layout.size())
     }
 
+    /// # Safety
+    ///
+    /// As for the system's allocator.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller vouches.
         given(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
+    /// # Safety
+    ///
+    /// As for the system's allocator.
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: as the caller vouches.
         given(unsafe { System.realloc(old, layout, bytes) }, bytes)
     }
 
+    /// # Safety
+    ///
+    /// As for the system's allocator.
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
         // SAFETY: as the caller vouches.
         unsafe { System.dealloc(old, layout) }
