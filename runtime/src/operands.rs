@@ -78,22 +78,14 @@ fn spans(call: &Call) -> Vec<u64> {
             let [x, y, weight, _] = conv(shape);
             vec![y, weight, x]
         }
-        Call::BatchNormForward { shape, .. } => {
-            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
-            vec![x, c, c, x, words(&[2, shape.channels])]
-        }
-        Call::BatchNormRunning { shape, .. } => {
-            let c = words(&[shape.channels]);
-            vec![words(&[2, shape.channels]), c, c]
-        }
-        Call::BatchNormInference { shape, .. } => {
-            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
-            vec![x, c, c, c, c, x]
-        }
-        Call::BatchNormBackward { shape, .. } => {
-            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
-            vec![x, x, c, words(&[2, shape.channels]), x, c, c]
-        }
+        Call::BatchNormForward { .. }
+        | Call::BatchNormRunning { .. }
+        | Call::BatchNormInference { .. }
+        | Call::BatchNormBackward { .. }
+        | Call::LayerNormForward { .. }
+        | Call::LayerNormBackward { .. }
+        | Call::RmsNormForward { .. }
+        | Call::RmsNormBackward { .. } => norm_spans(call),
         Call::ReluForward { elements, .. } | Call::ActivationForward { elements, .. } => {
             vec![words(&[*elements]); 2]
         }
@@ -133,11 +125,7 @@ fn spans(call: &Call) -> Vec<u64> {
             let x = words(&[*elements]);
             vec![hyper, x, x]
         }
-        Call::LayerNormForward { .. }
-        | Call::LayerNormBackward { .. }
-        | Call::RmsNormForward { .. }
-        | Call::RmsNormBackward { .. }
-        | Call::BiasForward { .. }
+        Call::BiasForward { .. }
         | Call::BiasBackward { .. }
         | Call::EmbeddingForward { .. }
         | Call::EmbeddingBackward { .. }
@@ -176,9 +164,25 @@ fn spans(call: &Call) -> Vec<u64> {
     }
 }
 
-/// [`spans`] of the calls that networks of sequences are made of.
-fn sequence_spans(call: &Call) -> Vec<u64> {
+/// [`spans`] of normalisations.
+fn norm_spans(call: &Call) -> Vec<u64> {
     match call {
+        Call::BatchNormForward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, c, c, x, words(&[2, shape.channels])]
+        }
+        Call::BatchNormRunning { shape, .. } => {
+            let c = words(&[shape.channels]);
+            vec![words(&[2, shape.channels]), c, c]
+        }
+        Call::BatchNormInference { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, c, c, c, c, x]
+        }
+        Call::BatchNormBackward { shape, .. } => {
+            let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
+            vec![x, x, c, words(&[2, shape.channels]), x, c, c]
+        }
         Call::LayerNormForward { shape, .. } => {
             let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, c, c, x, words(&[2, shape.rows])]
@@ -195,6 +199,13 @@ fn sequence_spans(call: &Call) -> Vec<u64> {
             let (x, c) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, x, c, words(&[shape.rows]), x, c]
         }
+        _ => unreachable!("{} is no normalisation", call.name()),
+    }
+}
+
+/// [`spans`] of the calls that networks of sequences are made of.
+fn sequence_spans(call: &Call) -> Vec<u64> {
+    match call {
         Call::BiasForward { shape } => {
             let (x, b) = (words(&[shape.rows, shape.channels]), words(&[shape.channels]));
             vec![x, b, x]

@@ -108,26 +108,8 @@ impl Lowering<'_> {
                 });
             }
             LayerKind::LstmCell => self.backward_lstm(id, dy, gradients),
-            LayerKind::BatchNorm { .. } => {
-                let shape = self.rows(id);
-                self.backward_norm(id, dy, gradients, |accumulate| Call::BatchNormBackward {
-                    shape,
-                    accumulate,
-                });
-            }
-            LayerKind::LayerNorm { .. } => {
-                let shape = self.rows(id);
-                self.backward_norm(id, dy, gradients, |accumulate| Call::LayerNormBackward {
-                    shape,
-                    accumulate,
-                });
-            }
-            LayerKind::RmsNorm { .. } => {
-                let shape = self.rows(id);
-                self.backward_norm(id, dy, gradients, |accumulate| Call::RmsNormBackward {
-                    shape,
-                    accumulate,
-                });
+            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => {
+                self.backward_norm(id, dy, gradients);
             }
             LayerKind::Relu { ceiling } => {
                 let y = self.value(id);
@@ -276,14 +258,15 @@ impl Lowering<'_> {
 
     /// A normalisation: x, dy, gamma, stats -> dx, dgamma, and dbeta where it has a shift. All gradients come from one op, so it runs even where
     /// nobody needs the neuron gradient.
-    fn backward_norm(
-        &mut self,
-        id: LayerId,
-        dy: TensorId,
-        gradients: &mut Gradients,
-        norm: impl Fn(bool) -> Call,
-    ) {
-        let input = self.network.layer(id).inputs[0];
+    fn backward_norm(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
+        let (layer, shape) = (self.network.layer(id), self.rows(id));
+        let norm = |accumulate| match layer.kind {
+            LayerKind::BatchNorm { .. } => Call::BatchNormBackward { shape, accumulate },
+            LayerKind::LayerNorm { .. } => Call::LayerNormBackward { shape, accumulate },
+            LayerKind::RmsNorm { .. } => Call::RmsNormBackward { shape, accumulate },
+            _ => unreachable!("{} is no normalisation", layer.name),
+        };
+        let input = layer.inputs[0];
         let x = Operand::Tensor(self.value(input));
         let stats = Operand::Tensor(self.saved[id.index()][0]);
         let gamma = self.parameters(id)[0];

@@ -58,19 +58,7 @@ impl Lowering<'_> {
             }
             LayerKind::LstmCell => self.forward_lstm(id, &inputs),
             LayerKind::BatchNorm { .. } => self.forward_batch_norm(id, inputs[0]),
-            LayerKind::LayerNorm { epsilon } => {
-                let shape = self.rows(id);
-                let stats = self.save(id, "stats", 8 * shape.rows);
-                let over = self.overwritten(id, &inputs);
-                let parameters = self.parameters(id);
-                self.forward_op(id, Call::LayerNormForward { shape, epsilon }, x, &parameters, over, &[stats])
-            }
-            LayerKind::RmsNorm { epsilon } => {
-                let shape = self.rows(id);
-                let stats = self.save(id, "stats", 4 * shape.rows);
-                let (parameters, over) = (self.parameters(id), self.overwritten(id, &inputs));
-                self.forward_op(id, Call::RmsNormForward { shape, epsilon }, x, &parameters, over, &[stats])
-            }
+            LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => self.forward_row_norm(id, &inputs),
             LayerKind::Relu { ceiling } if self.analysis.masked[id.index()] => {
                 let mask = self.save(id, "mask", elements.div_ceil(8));
                 let over = self.overwritten(id, &inputs);
@@ -93,16 +81,7 @@ impl Lowering<'_> {
                 let call = Call::AvgPoolForward { shape: self.pool_shape(layer) };
                 self.forward_op(id, call, x, &[], None, &[])
             }
-            LayerKind::Dropout { probability, unit } => {
-                let run = self.run(id, unit);
-                let call = Call::DropoutForward { elements, probability, stream: id.0, run };
-                let over = self.overwritten(id, &inputs);
-                let y = over.unwrap_or_else(|| self.output(id));
-                let operands =
-                    vec![Operand::Resident(self.resident.hyper), Operand::Tensor(x), Operand::Tensor(y)];
-                self.push(id, "forward", Phase::Forward, call, operands);
-                y
-            }
+            LayerKind::Dropout { .. } => self.forward_dropout(id, &inputs),
             LayerKind::Add => {
                 let [a, b] = [x, self.value(inputs[1])];
                 let over = self.overwritten(id, &inputs);
@@ -142,6 +121,34 @@ impl Lowering<'_> {
                 unreachable!("the first layer, what hands on its input, and what has none do not come here")
             }
         }
+    }
+
+    /// Normalises each position by itself.
+    fn forward_row_norm(&mut self, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let (layer, shape) = (self.network.layer(id), self.rows(id));
+        let (numbers, call) = match layer.kind {
+            LayerKind::LayerNorm { epsilon } => (2, Call::LayerNormForward { shape, epsilon }),
+            LayerKind::RmsNorm { epsilon } => (1, Call::RmsNormForward { shape, epsilon }),
+            _ => unreachable!("{} normalises no positions", layer.name),
+        };
+        let stats = self.save(id, "stats", 4 * numbers * shape.rows);
+        let (parameters, over) = (self.parameters(id), self.overwritten(id, inputs));
+        let x = self.value(inputs[0]);
+        self.forward_op(id, call, x, &parameters, over, &[stats])
+    }
+
+    /// Drops at random: the numbers follow from the iteration, which lies in resident memory.
+    fn forward_dropout(&mut self, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let LayerKind::Dropout { probability, unit } = self.network.layer(id).kind else {
+            unreachable!("only dropout drops")
+        };
+        let (elements, run) = (self.elements(id), self.run(id, unit));
+        let call = Call::DropoutForward { elements, probability, stream: id.0, run };
+        let (x, over) = (self.value(inputs[0]), self.overwritten(id, inputs));
+        let y = over.unwrap_or_else(|| self.output(id));
+        let operands = vec![Operand::Resident(self.resident.hyper), Operand::Tensor(x), Operand::Tensor(y)];
+        self.push(id, "forward", Phase::Forward, call, operands);
+        y
     }
 
     /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; gives y.

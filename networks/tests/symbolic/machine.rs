@@ -194,37 +194,14 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
                 _ => vec![y, weight, x],
             }
         }
-        Call::BatchNormForward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, c, x, 2 * c]
-        }
-        Call::BatchNormRunning { shape, .. } => {
-            vec![8 * shape.channels, 4 * shape.channels, 4 * shape.channels]
-        }
-        Call::BatchNormInference { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, c, c, c, x]
-        }
-        Call::BatchNormBackward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, x, c, 2 * c, x, c, c]
-        }
-        Call::RmsNormForward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, x, 4 * shape.rows]
-        }
-        Call::RmsNormBackward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, x, c, 4 * shape.rows, x, c]
-        }
-        Call::LayerNormForward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, c, x, 8 * shape.rows]
-        }
-        Call::LayerNormBackward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, x, c, 8 * shape.rows, x, c, c]
-        }
+        Call::BatchNormForward { .. }
+        | Call::BatchNormRunning { .. }
+        | Call::BatchNormInference { .. }
+        | Call::BatchNormBackward { .. }
+        | Call::LayerNormForward { .. }
+        | Call::LayerNormBackward { .. }
+        | Call::RmsNormForward { .. }
+        | Call::RmsNormBackward { .. } => norm_bytes(call),
         Call::BiasForward { .. }
         | Call::BiasBackward { .. }
         | Call::EmbeddingForward { .. }
@@ -276,6 +253,44 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
         Call::Sgd { elements, idle, .. } => {
             [24].into_iter().chain(vec![4 * elements; if idle { 2 } else { 3 }]).collect()
         }
+    }
+}
+
+/// [`operand_bytes`] of normalisations.
+fn norm_bytes(call: &Call) -> Vec<u64> {
+    match *call {
+        Call::BatchNormForward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, c, x, 2 * c]
+        }
+        Call::BatchNormRunning { shape, .. } => {
+            vec![8 * shape.channels, 4 * shape.channels, 4 * shape.channels]
+        }
+        Call::BatchNormInference { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, c, c, c, x]
+        }
+        Call::BatchNormBackward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, x, c, 2 * c, x, c, c]
+        }
+        Call::RmsNormForward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, x, 4 * shape.rows]
+        }
+        Call::RmsNormBackward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, x, c, 4 * shape.rows, x, c]
+        }
+        Call::LayerNormForward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, c, c, x, 8 * shape.rows]
+        }
+        Call::LayerNormBackward { shape, .. } => {
+            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
+            vec![x, x, c, 8 * shape.rows, x, c, c]
+        }
+        _ => unreachable!("{} is no normalisation", call.name()),
     }
 }
 
@@ -422,20 +437,8 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
         | Call::AttentionForward { .. }
         | Call::LstmForward { .. }
         | Call::LstmBackward { .. } => evaluate_sequence(terms, call, get),
-        Call::BatchNormForward { epsilon, .. } => {
-            let (x, gamma, beta) = (get(0), get(1), get(2));
-            let y = terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta]);
-            vec![(3, y), (4, terms.apply(&format!("stats {epsilon}"), &[x]))]
-        }
-        Call::BatchNormRunning { epsilon, momentum, .. } => {
-            let (x, mean, variance) =
-                (terms.argument_of(&format!("stats {epsilon}"), get(0)), get(1), get(2));
-            let mean = terms.apply(&format!("running mean {momentum}"), &[x, mean]);
-            vec![(1, mean), (2, terms.apply(&format!("running variance {momentum}"), &[x, variance]))]
-        }
-        Call::BatchNormInference { epsilon, .. } => {
-            let inputs = [get(0), get(1), get(2), get(3), get(4)];
-            vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
+        Call::BatchNormForward { .. } | Call::BatchNormRunning { .. } | Call::BatchNormInference { .. } => {
+            evaluate_batch_norm(terms, call, get)
         }
         Call::ReluMaskForward { ceiling, .. } => {
             let x = get(0);
@@ -492,6 +495,32 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let at = call.accesses().len() - 1;
             vec![(at, if accumulate { terms.sum(get(at), dx) } else { dx })]
         }
+    }
+}
+
+/// [`evaluate`] of what batch normalisation does in the forward pass.
+fn evaluate_batch_norm(
+    terms: &mut Terms,
+    call: &Call,
+    get: &mut dyn FnMut(usize) -> TermId,
+) -> Vec<(usize, TermId)> {
+    match *call {
+        Call::BatchNormForward { epsilon, .. } => {
+            let (x, gamma, beta) = (get(0), get(1), get(2));
+            let y = terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta]);
+            vec![(3, y), (4, terms.apply(&format!("stats {epsilon}"), &[x]))]
+        }
+        Call::BatchNormRunning { epsilon, momentum, .. } => {
+            let (x, mean, variance) =
+                (terms.argument_of(&format!("stats {epsilon}"), get(0)), get(1), get(2));
+            let mean = terms.apply(&format!("running mean {momentum}"), &[x, mean]);
+            vec![(1, mean), (2, terms.apply(&format!("running variance {momentum}"), &[x, variance]))]
+        }
+        Call::BatchNormInference { epsilon, .. } => {
+            let inputs = [get(0), get(1), get(2), get(3), get(4)];
+            vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
+        }
+        _ => unreachable!("{} is no batch normalisation", call.name()),
     }
 }
 

@@ -308,6 +308,23 @@ fn pick(layers: &[LayerId], back: usize) -> LayerId {
     layers[layers.len() - 1 - back % layers.len()]
 }
 
+/// A convolution that keeps height and width.
+fn conv(step: &Step, shape: Shape) -> LayerKind {
+    let groups = if shape.channels % 2 == 0 && step.flag { 2 } else { 1 };
+    let size = 1 + 2 * (step.with as u32 % 2);
+    let dilation = [1, 1 + u32::from(step.flag)];
+    let padding = [size / 2, dilation[1] * (size / 2)];
+    let window = Window { dilation, padding, ..Window::square(size, 1, 1) };
+    LayerKind::Conv { out_channels: 2 + 2 * (step.with as u32 % 3 / 2), window, groups, bias: step.flag }
+}
+
+/// Some rows or channels that are next to each other.
+fn slice(step: &Step, shape: Shape) -> LayerKind {
+    let (along, all) = if step.flag { (Axis::Rows, shape.height) } else { (Axis::Channels, shape.channels) };
+    let first = step.with as u32 % all;
+    LayerKind::Slice { along, first, length: 1 + step.with as u32 / 7 % (all - first) }
+}
+
 /// A sound network from any steps: what is left unused at the end is pooled and put side by side.
 fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
     let spec = NetworkSpec { name: "random".to_owned(), image: [6, 5], channels: 2, classes: 3 };
@@ -323,23 +340,7 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
         };
         let mut inputs = vec![x];
         let kind = match step.kind {
-            0 | 1 => {
-                let groups = if shape.channels % 2 == 0 && step.flag { 2 } else { 1 };
-                let window = Window {
-                    dilation: [1, 1 + u32::from(step.flag)],
-                    ..Window::square(1 + 2 * (step.with as u32 % 2), 1, 1)
-                };
-                let window = Window {
-                    padding: [window.size[0] / 2, window.dilation[1] * (window.size[1] / 2)],
-                    ..window
-                };
-                LayerKind::Conv {
-                    out_channels: 2 + 2 * (step.with as u32 % 3 / 2),
-                    window,
-                    groups,
-                    bias: step.flag,
-                }
-            }
+            0 | 1 => conv(step, shape),
             2 => LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 },
             3 => LayerKind::RELU,
             4 => LayerKind::Relu { ceiling: 6.0 },
@@ -391,12 +392,7 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 LayerKind::Multiply
             }
             17 => LayerKind::Scale,
-            18 => {
-                let along = if step.flag { Axis::Rows } else { Axis::Channels };
-                let all = if step.flag { shape.height } else { shape.channels };
-                let first = step.with as u32 % all;
-                LayerKind::Slice { along, first, length: 1 + step.with as u32 / 7 % (all - first) }
-            }
+            18 => slice(step, shape),
             19 => {
                 // A sequence with a token before it.
                 let flat = b.add(&format!("flat{i}"), LayerKind::Flatten, &[x])?;

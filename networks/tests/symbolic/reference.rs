@@ -120,27 +120,8 @@ impl<'a> Reference<'a> {
                 self.cells.insert(index, terms.apply("cell", &inputs));
                 terms.apply("h", &inputs)
             }
-            LayerKind::BatchNorm { epsilon, momentum } => {
-                let names = ["running_mean", "running_var"];
-                let [gamma, beta] = ["weight", "bias"].map(&mut own);
-                let [mean, variance] = names.map(&mut own);
-                if !self.train {
-                    return terms
-                        .apply(&format!("bn inference {epsilon}"), &[x, gamma, beta, mean, variance]);
-                }
-                for (name, (what, before)) in names.iter().zip([("mean", mean), ("variance", variance)]) {
-                    let after = terms.apply(&format!("running {what} {momentum}"), &[x, before]);
-                    self.states.insert(format!("{}.{name}", layer.name), after);
-                }
-                terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta])
-            }
-            LayerKind::LayerNorm { epsilon } => {
-                let [gamma, beta] = ["weight", "bias"].map(&mut own);
-                terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta])
-            }
-            LayerKind::RmsNorm { epsilon } => {
-                let gamma = own("weight");
-                terms.apply(&format!("rms {epsilon}"), &[x, gamma])
+            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => {
+                self.normalise(terms, layer, x)
             }
             LayerKind::Relu { ceiling } => terms.apply(&format!("relu {ceiling}"), &[x]),
             LayerKind::Activation { function } => terms.apply(function.name(), &[x]),
@@ -188,6 +169,37 @@ impl<'a> Reference<'a> {
         }
     }
 
+    /// What a normalisation gives; that of a batch notes its running statistics.
+    fn normalise(&mut self, terms: &mut Terms, layer: &Layer, x: TermId) -> TermId {
+        let owner = self.owner(layer);
+        let mut own = |part: &str| terms.atom(&format!("{owner}.{part}"));
+        match layer.kind {
+            LayerKind::BatchNorm { epsilon, momentum } => {
+                let names = ["running_mean", "running_var"];
+                let [gamma, beta] = ["weight", "bias"].map(&mut own);
+                let [mean, variance] = names.map(&mut own);
+                if !self.train {
+                    return terms
+                        .apply(&format!("bn inference {epsilon}"), &[x, gamma, beta, mean, variance]);
+                }
+                for (name, (what, before)) in names.iter().zip([("mean", mean), ("variance", variance)]) {
+                    let after = terms.apply(&format!("running {what} {momentum}"), &[x, before]);
+                    self.states.insert(format!("{}.{name}", layer.name), after);
+                }
+                terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta])
+            }
+            LayerKind::LayerNorm { epsilon } => {
+                let [gamma, beta] = ["weight", "bias"].map(&mut own);
+                terms.apply(&format!("ln {epsilon}"), &[x, gamma, beta])
+            }
+            LayerKind::RmsNorm { epsilon } => {
+                let gamma = own("weight");
+                terms.apply(&format!("rms {epsilon}"), &[x, gamma])
+            }
+            _ => unreachable!("{} is no normalisation", layer.name),
+        }
+    }
+
     /// The chain rule, from the loss up. Gradients that nobody needs are derived too, and simply not looked at.
     pub fn differentiate(&mut self, terms: &mut Terms) {
         let mut sums: Vec<Option<TermId>> = vec![None; self.network.layers.len()];
@@ -228,23 +240,8 @@ impl<'a> Reference<'a> {
         let dy = dy.expect("every layer leads to the loss");
         let name = &self.owner(layer);
         let dx = match layer.kind {
-            LayerKind::Conv { bias, .. } | LayerKind::FullyConnected { bias, .. } => {
-                let shape = self.conv(layer);
-                let weight = terms.atom(&format!("{name}.weight"));
-                let dweight = terms.apply(&format!("dweight {shape:?}"), &[x, dy]);
-                self.add_gradient(terms, format!("{name}.weight"), dweight);
-                if bias {
-                    let dbias = terms.apply("dbias", &[dy]);
-                    self.add_gradient(terms, format!("{name}.bias"), dbias);
-                }
-                terms.apply(&format!("conv dx {shape:?}"), &[dy, weight])
-            }
-            LayerKind::ConvTranspose { .. } => {
-                let shape = self.conv(layer);
-                let weight = terms.atom(&format!("{name}.weight"));
-                let dweight = terms.apply(&format!("dweight {shape:?}"), &[dy, x]);
-                self.add_gradient(terms, format!("{name}.weight"), dweight);
-                terms.apply(&format!("conv {shape:?}"), &[dy, weight])
+            LayerKind::Conv { .. } | LayerKind::FullyConnected { .. } | LayerKind::ConvTranspose { .. } => {
+                self.convolve_back(terms, layer, x, dy)
             }
             LayerKind::Bias { over, .. } => {
                 let dbias = terms.apply(&format!("dbias of {}", self.biases(layer, over)), &[dy]);
@@ -260,26 +257,8 @@ impl<'a> Reference<'a> {
                 terms.apply(&format!("dqkv {:?}", self.attention(layer)), &[x, dy])
             }
             LayerKind::LstmCell => self.step_back(terms, index, layer, dy),
-            LayerKind::BatchNorm { epsilon, .. } => {
-                let gamma = terms.atom(&format!("{name}.weight"));
-                let stats = terms.apply(&format!("stats {epsilon}"), &[x]);
-                self.gradients.insert(format!("{name}.weight"), terms.apply("dgamma", &[x, dy, stats]));
-                self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
-                terms.apply("bn dx", &[x, dy, gamma, stats])
-            }
-            LayerKind::LayerNorm { epsilon } => {
-                let gamma = terms.atom(&format!("{name}.weight"));
-                let stats = terms.apply(&format!("row stats {epsilon}"), &[x]);
-                let dgamma = terms.apply("ln dgamma", &[x, dy, stats]);
-                self.gradients.insert(format!("{name}.weight"), dgamma);
-                self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
-                terms.apply("ln dx", &[x, dy, gamma, stats])
-            }
-            LayerKind::RmsNorm { epsilon } => {
-                let gamma = terms.atom(&format!("{name}.weight"));
-                let stats = terms.apply(&format!("roots {epsilon}"), &[x]);
-                self.gradients.insert(format!("{name}.weight"), terms.apply("rms dgamma", &[x, dy, stats]));
-                terms.apply("rms dx", &[x, dy, gamma, stats])
+            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => {
+                self.normalise_back(terms, layer, x, dy)
             }
             LayerKind::Relu { ceiling } => terms.apply(&format!("relu dx {ceiling}"), &[x, dy]),
             LayerKind::Activation { function } => terms.apply(&format!("{} dx", function.name()), &[x, dy]),
@@ -330,6 +309,61 @@ impl<'a> Reference<'a> {
             }
         };
         vec![(input, dx)]
+    }
+
+    /// The gradient that a convolution, or the transpose of one, gives its input.
+    fn convolve_back(&mut self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> TermId {
+        let name = &self.owner(layer);
+        match layer.kind {
+            LayerKind::Conv { bias, .. } | LayerKind::FullyConnected { bias, .. } => {
+                let shape = self.conv(layer);
+                let weight = terms.atom(&format!("{name}.weight"));
+                let dweight = terms.apply(&format!("dweight {shape:?}"), &[x, dy]);
+                self.add_gradient(terms, format!("{name}.weight"), dweight);
+                if bias {
+                    let dbias = terms.apply("dbias", &[dy]);
+                    self.add_gradient(terms, format!("{name}.bias"), dbias);
+                }
+                terms.apply(&format!("conv dx {shape:?}"), &[dy, weight])
+            }
+            LayerKind::ConvTranspose { .. } => {
+                let shape = self.conv(layer);
+                let weight = terms.atom(&format!("{name}.weight"));
+                let dweight = terms.apply(&format!("dweight {shape:?}"), &[dy, x]);
+                self.add_gradient(terms, format!("{name}.weight"), dweight);
+                terms.apply(&format!("conv {shape:?}"), &[dy, weight])
+            }
+            _ => unreachable!("{} is no convolution", layer.name),
+        }
+    }
+
+    /// The gradient that a normalisation gives its input.
+    fn normalise_back(&mut self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> TermId {
+        let name = &self.owner(layer);
+        match layer.kind {
+            LayerKind::BatchNorm { epsilon, .. } => {
+                let gamma = terms.atom(&format!("{name}.weight"));
+                let stats = terms.apply(&format!("stats {epsilon}"), &[x]);
+                self.gradients.insert(format!("{name}.weight"), terms.apply("dgamma", &[x, dy, stats]));
+                self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
+                terms.apply("bn dx", &[x, dy, gamma, stats])
+            }
+            LayerKind::LayerNorm { epsilon } => {
+                let gamma = terms.atom(&format!("{name}.weight"));
+                let stats = terms.apply(&format!("row stats {epsilon}"), &[x]);
+                let dgamma = terms.apply("ln dgamma", &[x, dy, stats]);
+                self.gradients.insert(format!("{name}.weight"), dgamma);
+                self.gradients.insert(format!("{name}.bias"), terms.apply("dbeta", &[dy]));
+                terms.apply("ln dx", &[x, dy, gamma, stats])
+            }
+            LayerKind::RmsNorm { epsilon } => {
+                let gamma = terms.atom(&format!("{name}.weight"));
+                let stats = terms.apply(&format!("roots {epsilon}"), &[x]);
+                self.gradients.insert(format!("{name}.weight"), terms.apply("rms dgamma", &[x, dy, stats]));
+                terms.apply("rms dx", &[x, dy, gamma, stats])
+            }
+            _ => unreachable!("{} is no normalisation", layer.name),
+        }
     }
 
     /// The gradient of a step's gates; that of the cell state before is kept for the step before.
