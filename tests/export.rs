@@ -94,11 +94,11 @@ fn the_plans_own_batch_has_the_configs_own_numbers_and_more_follow_its_rule() {
 fn no_name_begins_a_line_of_its_own() {
     let mut config = config();
     config.network.name = "net\nrm -rf /tmp/x\u{1b}[2K\u{202e}".to_owned();
-    let mut export = Export::new(&config, 1, None, 20).expect("it divides");
+    let mut export = Export::new(&config, &schedule(), &WANTED).expect("it divides");
     let schedule = Schedule::from_json(include_str!("data/chosen.schedule.json")).expect("a schedule");
     export.tell(&config, &schedule, "a\nb");
     for tool in [Tool::Torchrun, Tool::Accelerate, Tool::Lightning] {
-        let lines = export.lines(tool);
+        let lines = export.lines(tool).expect("every tool has constant rates");
         assert!(lines.contains("net\\nrm -rf"), "{lines}");
         assert!(
             !lines.contains(['\u{1b}', '\u{202e}']) && !lines.lines().any(|l| l.starts_with("rm")),

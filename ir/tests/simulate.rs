@@ -4,7 +4,7 @@ use plimsoll_ir::check::check;
 use plimsoll_ir::ids::CommandId;
 use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::simulate::{Cause, PoolStep, Span, Stall, Timeline, Totals, simulate};
-use plimsoll_ir::trace::Trace;
+use plimsoll_ir::trace::{TensorKind, Trace};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use serde_json::{Value, json};
 
@@ -79,11 +79,20 @@ fn full_duplex() {
         offloaded: Bytes(150),
         prefetched: Bytes(100),
         recomputed: Seconds(0.0),
+        recomputed_ops: 0,
     };
     assert_eq!(timeline.totals(&trace, &schedule), totals);
     let pool = steps(&[(0.0, 100), (3.0, 0), (3.0, 50), (3.0, 150), (5.0, 100), (6.0, 0)]);
     assert_eq!(timeline.pool_bytes_over_time(&trace, &schedule), pool);
     assert_eq!(timeline.peak(&trace, &schedule), Bytes(150));
+    assert_eq!(timeline.feature_maps_at_peak(&trace, &schedule), Bytes(150));
+    let mut other = trace.clone();
+    other.tensors[1].kind = TensorKind::Gradient;
+    assert_eq!(
+        timeline.feature_maps_at_peak(&other, &schedule),
+        Bytes(100),
+        "`b` is none, and both are open at 3 s"
+    );
 }
 
 #[test]
