@@ -234,7 +234,7 @@ pub fn tune(
         bar.reset();
         let search = tuner.search(&model, &bar)?;
         let theirs = tuner.algorithm_2(&model, &bar)?;
-        let (found, chosen) = tuner.choose_and_run(&model, &search, theirs, &bar)?;
+        let (found, chosen) = tuner.choose_and_run(&model, &search, theirs.as_ref(), &bar)?;
         kept = tuner.keeping_everything(&model, &chosen, kept)?;
         let all = [Some(&chosen), kept.as_ref()];
         let off: Vec<&Ran> =
@@ -368,11 +368,11 @@ impl Tuner<'_> {
         &self,
         model: &Model,
         search: &Search,
-        theirs: Option<(Candidate, Planned)>,
+        theirs: Option<&(Candidate, Planned)>,
         bar: &progress::Bar,
     ) -> Result<(Found, Ran), Failure> {
         let mut within = self.request.within(0.0);
-        let mut choice = self.choose(model, search, theirs.clone(), within)?;
+        let mut choice = self.choose(model, search, theirs, within)?;
         loop {
             let (candidate, plan) = choice.answer;
             bar.set_message(format!("running batch {}", candidate.batch));
@@ -380,7 +380,7 @@ impl Tuner<'_> {
             let scatter = chosen.measured.figures.map_or(0.0, |figures| figures.relative_error);
             if self.request.within(scatter) > within {
                 within = self.request.within(scatter);
-                let wider = self.choose(model, search, theirs.clone(), within)?;
+                let wider = self.choose(model, search, theirs, within)?;
                 if wider.answer.0.batch != candidate.batch {
                     choice = wider;
                     continue;
@@ -397,17 +397,17 @@ impl Tuner<'_> {
         &self,
         model: &Model,
         search: &Search,
-        theirs: Option<(Candidate, Planned)>,
+        theirs: Option<&(Candidate, Planned)>,
         within: f64,
     ) -> Result<Choice, Failure> {
-        let ours = search.choose(&|batch| model.iteration_error(batch), within);
+        let ours = search.choose(&|batch| model.fit_error(batch), within);
         let why = in_words(&ours.reason, within);
         let ours = (ours.candidate, ours.plan);
         if self.request.search == SearchArg::Plimsoll {
-            return Ok(Choice { answer: ours, other: theirs, why });
+            return Ok(Choice { answer: ours, other: theirs.cloned(), why });
         }
         let (least, most) = (self.request.min_batch, self.largest);
-        let answer = theirs.ok_or_else(|| {
+        let answer = theirs.cloned().ok_or_else(|| {
             Failure::new(Exit::NoPlan, format!("{NO_ALGORITHM_2} from {least} to {most}"))
                 .help("raise --budget, lower --min-batch, or leave out --search accudnn")
         })?;

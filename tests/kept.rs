@@ -282,8 +282,8 @@ fn ctrl_c_ends_the_wait_for_a_slow_link_and_saves() {
     assert!(schedule.contains("\"offload\""), "something is swapped");
     for line in [
         "run study --epochs 1",
-        "verify --network resnet20 --batch 8 --link 12B/s",
-        "verify --network resnet20 --batch 8 --link 12B/s --duplex half",
+        "verify --network resnet20 --batch 8 --link 12B/s --policy naive",
+        "verify --network resnet20 --batch 8 --link 12B/s --duplex half --policy naive",
         "profile --network resnet20 --max-batch 32 --link 12B/s --study other",
     ] {
         let (code, took, said) = interrupted(folder, line);

@@ -297,7 +297,7 @@ fn the_host_of_a_modelled_device_has_so_much_memory() {
     let at = folder.path();
     let [_, said] = told(at, "profile --network mlp --device m40 --max-batch 64 --study m", 0);
     assert!(said.contains("with 89.6 GiB of host memory"), "70 % of 128 GiB: {said}");
-    let tune = "tune --network resnet20 --device k40 --budget 8MiB --max-batch 64";
+    let tune = "tune --network resnet20 --device k40 --budget 8MiB --max-batch 64 --objective fastest";
     let on_host = |study: &str| {
         let report: Value =
             serde_json::from_str(&told(at, &format!("report {study} --format json"), 0)[0]).expect("JSON");

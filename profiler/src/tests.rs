@@ -454,7 +454,7 @@ fn shared(ran: usize) -> Option<Health> {
 fn who_else_is_on_the_device_is_said_once_and_stands_in_the_profile() {
     let folder = folder();
     let request = request(&folder);
-    for stop_after in [41, usize::MAX] {
+    for stop_after in [59, usize::MAX] {
         let mut said = Vec::new();
         let asked = std::cell::Cell::new(0);
         let stop = || {

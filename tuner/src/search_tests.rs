@@ -103,14 +103,14 @@ fn a_stalling_machine_has_its_best_batch_where_the_stalls_begin() {
 
 #[test]
 fn a_gain_within_the_error_keeps_everything() {
-    // Twice the batch saves 5 % of the epoch.
-    let seconds = |k: u64| Some(0.01 * k as f64 * if k > 100 { 0.95 } else { 1.0 });
+    // Larger batches save next to nothing, but above 100 they save 5 % of the epoch.
+    let seconds = |k: u64| Some((1e-6 + 0.01 * k as f64) * if k > 100 { 0.95 } else { 1.0 });
     let (_, found) = run(&Case { error: 0.06, ..CASE }, seconds).expect("found");
     assert_eq!(found.candidate.batch, 100);
-    assert!(matches!(found.reason, Reason::WithinError { gain, .. } if (gain - 0.05).abs() < 1e-9));
+    assert!(matches!(found.reason, Reason::WithinError { gain, .. } if (gain - 0.05).abs() < 1e-5));
     let (_, found) = run(&Case { error: 0.04, ..CASE }, seconds).expect("found");
     assert!(found.candidate.batch > 100);
-    assert!(matches!(found.reason, Reason::Shortest { gain: Some(gain) } if (gain - 0.05).abs() < 1e-9));
+    assert!(matches!(found.reason, Reason::Shortest { gain: Some(gain) } if (gain - 0.05).abs() < 1e-5));
 }
 
 #[test]

@@ -76,8 +76,8 @@ fn a_wrong_offset_shows() {
 
 #[test]
 fn a_copy_in_the_wrong_direction_shows() {
-    check(Fault::WrongDirection, 0..16, None, 0.8);
-    check(Fault::WrongDirection, 0..16, Some(Policy::Accudnn), 0.8);
+    check(Fault::WrongDirection, 0..8, None, 0.8);
+    check(Fault::WrongDirection, 0..8, Some(Policy::Accudnn), 0.8);
 }
 
 /// Everything stays, and at the end one tensor goes to the host besides: the only one to wait for it is the join.

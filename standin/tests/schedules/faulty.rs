@@ -91,14 +91,17 @@ impl<D: Device> Faulty<D> {
     }
 
     /// The transfer that takes the place of one.
-    fn instead(&self, at: usize, right: Transfer) -> Option<Transfer> {
+    fn instead(&self, right: Transfer) -> Option<Transfer> {
         let others = self.known.iter().copied();
+        let at = self.transfers.len();
+        let is_prefetch = |t: &&Transfer| t.stream() == Stream::Prefetch;
+        let prefetches = self.transfers.iter().filter(is_prefetch).count();
         match self.fault {
             Fault::WrongOffset(n) if n == at => {
                 let fits = |t: &Transfer| t.stream() == right.stream() && t.bytes() == right.bytes();
                 others.filter(fits).find(|t| t.device() != right.device() && t.host() != right.host())
             }
-            Fault::WrongDirection(n) if n == at && right.stream() == Stream::Prefetch => {
+            Fault::WrongDirection(n) if n == prefetches && right.stream() == Stream::Prefetch => {
                 let fits = |t: &Transfer| t.host() == right.host() && t.bytes() == right.bytes();
                 others.filter(fits).find(|t| t.stream() == Stream::Offload)
             }
@@ -139,7 +142,7 @@ impl<D: Device> Device for Faulty<D> {
     }
 
     fn copy(&mut self, transfer: Transfer) {
-        let wrong = self.instead(self.transfers.len(), transfer);
+        let wrong = self.instead(transfer);
         self.transfers.push(transfer);
         if wrong.is_some() {
             self.plant();
