@@ -17,7 +17,7 @@ use plimsoll_networks::Mode;
 use plimsoll_runtime::MemoryLayout;
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::Model;
-use plimsoll_tuner::search::{Planned, SearchError, SearchRequest, search};
+use plimsoll_tuner::search::{Choice, Planned, SearchError, SearchRequest, search};
 use serde_json::{Value, json};
 
 /// The section.
@@ -240,6 +240,7 @@ fn optimal(
         keeps_all: keep,
         between: &|_| Seconds::ZERO,
         relative_error: &|_| 0.0,
+        within: 0.0,
         evaluations: EVALUATIONS,
         // What is left then is for the runs.
         stop: &|| ground.left() < until + RUNNING,
@@ -251,11 +252,12 @@ fn optimal(
                 other => Failure::usage(other.to_string()),
             }
         })?;
-    let batch = found.chosen.batch;
+    let Choice { candidate, plan, .. } = found.choose(&|_| 0.0, 0.0);
+    let batch = candidate.batch;
     // The one that is run is looked for longer.
     let longer =
-        planned(task, model, within, batch, PLANNING)?.filter(|plan| plan.makespan <= found.plan.makespan);
-    Ok((batch, longer.unwrap_or(found.plan).schedule))
+        planned(task, model, within, batch, PLANNING)?.filter(|longer| longer.makespan <= plan.makespan);
+    Ok((batch, longer.unwrap_or(plan).schedule))
 }
 
 /// Runs the largest batch that the device holds, where making again leaves no more to swap than the host holds; else the largest

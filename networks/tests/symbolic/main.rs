@@ -310,7 +310,7 @@ fn pick(layers: &[LayerId], back: usize) -> LayerId {
 
 /// A convolution that keeps height and width.
 fn conv(step: &Step, shape: Shape) -> LayerKind {
-    let groups = if shape.channels % 2 == 0 && step.flag { 2 } else { 1 };
+    let groups = if shape.channels.is_multiple_of(2) && step.flag { 2 } else { 1 };
     let size = 1 + 2 * (step.with as u32 % 2);
     let dilation = [1, 1 + u32::from(step.flag)];
     let padding = [size / 2, dilation[1] * (size / 2)];
