@@ -524,12 +524,20 @@ impl Tuner<'_> {
 
     /// The plan of a batch size at which everything is kept.
     fn kept(&self, model: &Model, batch: u64) -> Result<(Candidate, Planned), Failure> {
+        let request = self.search_request(&|_| 0.0);
+        if let Some(plan) = self.planned(model, batch)? {
+            let candidate = request.candidate(batch, &plan);
+            if candidate.keeps_everything() {
+                return Ok((candidate, plan));
+            }
+        }
+        // Where memory is short, the planner swaps for faster ways to run ops.
         let mut trace = self.task.trace(batch)?;
         model.fill(&mut trace).map_err(Failure::usage)?;
         let outcome = self.task.outcome(&trace, Policy::Keep, self.request.budget, model.link())?;
         let plan = self.fitting(trace, outcome);
         let plan = plan.ok_or_else(|| Failure::new(Exit::Internal, "what keeps everything has no plan"))?;
-        Ok((self.search_request(&|_| 0.0).candidate(batch, &plan), plan))
+        Ok((request.candidate(batch, &plan), plan))
     }
 
     /// Plans a batch size at which everything is kept, and runs it.

@@ -253,26 +253,18 @@ impl Timeline {
         steps.iter().map(|step| step.bytes).max().unwrap_or(Bytes::ZERO)
     }
 
-    /// Bytes of feature maps (activations) in open buffers at the first time when the most bytes lie in open buffers.
-    pub fn feature_maps_at_peak(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
-        let is_feature_map = |buffer: BufferId| match schedule.buffers[buffer.index()].holds {
+    /// The most bytes of feature maps (activations) that lie in open buffers at once.
+    pub fn most_feature_maps(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
+        let is_feature_map = |event: &PoolEvent| match schedule.buffers[event.buffer.index()].holds {
             Holds::Tensor { tensor, .. } => trace.tensors[tensor.index()].kind == TensorKind::Activation,
             Holds::Workspace { .. } => false,
         };
-        let (mut open, mut maps) = (Bytes::ZERO, Bytes::ZERO);
-        let (mut most, mut at_peak) = (Bytes::ZERO, Bytes::ZERO);
-        for event in self.pool_events(trace, schedule) {
-            let own = if is_feature_map(event.buffer) { event.bytes } else { Bytes::ZERO };
-            if event.opens {
-                (open, maps) = (open + event.bytes, maps + own);
-            } else {
-                (open, maps) = (open.saturating_sub(event.bytes), maps.saturating_sub(own));
-            }
-            if open > most {
-                (most, at_peak) = (open, maps);
-            }
+        let (mut open, mut most) = (Bytes::ZERO, Bytes::ZERO);
+        for event in self.pool_events(trace, schedule).into_iter().filter(is_feature_map) {
+            open = if event.opens { open + event.bytes } else { open.saturating_sub(event.bytes) };
+            most = most.max(open);
         }
-        at_peak
+        most
     }
 
     /// When a buffer is open: from the start of the command that opens it until the last end of those that close it.

@@ -113,7 +113,7 @@ pub struct Planned {
     pub compute_seconds: Seconds,
     /// Resident bytes and pool.
     pub peak_bytes: Bytes,
-    /// Feature maps that are on the device when most of its pool is in use.
+    /// The most bytes of feature maps that are on the device at once.
     pub at_peak_bytes: Bytes,
     /// Bytes that are swapped out in every iteration.
     pub offloaded_bytes: Bytes,

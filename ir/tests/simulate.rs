@@ -85,14 +85,10 @@ fn full_duplex() {
     let pool = steps(&[(0.0, 100), (3.0, 0), (3.0, 50), (3.0, 150), (5.0, 100), (6.0, 0)]);
     assert_eq!(timeline.pool_bytes_over_time(&trace, &schedule), pool);
     assert_eq!(timeline.peak(&trace, &schedule), Bytes(150));
-    assert_eq!(timeline.feature_maps_at_peak(&trace, &schedule), Bytes(150));
+    assert_eq!(timeline.most_feature_maps(&trace, &schedule), Bytes(150));
     let mut other = trace.clone();
     other.tensors[1].kind = TensorKind::Gradient;
-    assert_eq!(
-        timeline.feature_maps_at_peak(&other, &schedule),
-        Bytes(100),
-        "`b` is none, and both are open at 3 s"
-    );
+    assert_eq!(timeline.most_feature_maps(&other, &schedule), Bytes(100), "`b` is none");
 }
 
 #[test]

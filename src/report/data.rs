@@ -160,7 +160,7 @@ pub struct BatchPoint {
     pub compute_seconds: f64,
     /// What the device would hold.
     pub peak_bytes: u64,
-    /// Feature maps that are on the device when most of its pool is in use.
+    /// The most bytes of feature maps that are on the device at once.
     pub at_peak_bytes: u64,
     /// Bytes that are swapped out in every iteration.
     pub offloaded_bytes: u64,

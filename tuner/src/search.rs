@@ -370,7 +370,7 @@ impl SearchRequest<'_> {
 /// What a schedule does with the feature maps of its trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
-    /// Bytes of feature maps that are on the device when most of its pool is in use.
+    /// The most bytes of feature maps that are on the device at once.
     pub at_peak: Bytes,
     /// Bytes that are copied to the host in one iteration.
     pub offloaded: Bytes,
@@ -395,7 +395,7 @@ pub fn moved(trace: &Trace, schedule: &Schedule) -> Moved {
     let totals = timeline.totals(trace, schedule);
     let busy = |stream: Stream| totals.busy[stream.index()];
     Moved {
-        at_peak: timeline.feature_maps_at_peak(trace, schedule),
+        at_peak: timeline.most_feature_maps(trace, schedule),
         offloaded: totals.offloaded,
         swapping: busy(Stream::Offload) + busy(Stream::Prefetch),
         recomputed_ops: totals.recomputed_ops,
