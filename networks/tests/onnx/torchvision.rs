@@ -14,8 +14,8 @@ const READ: [(&str, &str, u64, &[&str]); 14] = [
     ("AlexNet", "alexnet", 61_100_840, &["dropout"]),
     ("VGG", "vgg11_bn", 132_868_840, &["bn", "dropout"]),
     ("SqueezeNet", "squeezenet1_1", 1_235_496, &["concat"]),
-    ("ResNet, ResNeXt, Wide ResNet", "resnet18", 11_689_512, &["bn", "add"]),
-    ("ResNet, ResNeXt, Wide ResNet", "resnext50_32x4d", 25_028_904, &["bn", "add"]),
+    ("ResNet, ResNeXt", "resnet18", 11_689_512, &["bn", "add"]),
+    ("ResNet, ResNeXt", "resnext50_32x4d", 25_028_904, &["bn", "add"]),
     ("MNASNet", "mnasnet0_5", 2_218_512, &["bn", "dropout"]),
     ("MobileNet v2, v3", "mobilenet_v2", 3_504_872, &["bn", "add"]),
     (
