@@ -125,6 +125,9 @@ impl Export {
         if momentum.is_some() && optimizer != Optimizer::Sgd {
             return Err(Failure::usage("--momentum is for --optimizer sgd").help("leave one of the two out"));
         }
+        if let Some(global) = global {
+            samples_for(config, global)?;
+        }
         let Shares { batch, accumulation } = if as_planned {
             planned(config.batch, workers, global)?
         } else {
@@ -403,29 +406,21 @@ fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Sh
         let accumulation = tuned.div_ceil(held);
         return Ok(Shares { batch: tuned / accumulation, accumulation });
     };
-    let refused = |message: String, batches: u64| {
-        let each = workers * batches;
-        let below = global / each * each;
-        let nearest = if below == 0 { String::new() } else { format!("{below} and ") };
-        Err(Failure::usage(message).help(format!(
-            "the nearest that are: {nearest}{}; or choose other --workers",
-            (global / each + 1).saturating_mul(each)
-        )))
-    };
     if !global.is_multiple_of(workers) {
-        return refused(format!("a global batch of {global} is no multiple of {workers} workers"), 1);
+        let message = format!("a global batch of {global} is no multiple of {workers} workers");
+        return Err(not_shared(message, global, workers));
     }
     let share = global / workers;
     let fewest = share.div_ceil(held);
-    let accumulation = (fewest..=share).find(|batches| share.is_multiple_of(*batches)).unwrap_or(share);
-    if accumulation > fewest.saturating_mul(2) {
+    let Some(accumulation) = (fewest..=share.min(2 * fewest)).find(|batches| share.is_multiple_of(*batches))
+    else {
         let message = format!(
-            "a global batch of {global} gives each worker {share} samples, which are not shared out evenly in batches of at most \
-             {held}, which keep everything, but in {accumulation} of {}",
-            share / accumulation
+            "a global batch of {global} gives each worker {share} samples, which cannot be shared out evenly in batches of {} to \
+             {held}, which keep everything",
+            share.div_ceil(2 * fewest)
         );
-        return refused(message, fewest);
-    }
+        return Err(not_shared(message, global, workers * fewest));
+    };
     Ok(Shares { batch: share / accumulation, accumulation })
 }
 
@@ -434,17 +429,34 @@ fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, Fail
     let at_once = batch * workers;
     let global = global.unwrap_or(at_once);
     if !global.is_multiple_of(at_once) {
-        let below = global / at_once * at_once;
-        let nearest = if below == 0 { String::new() } else { format!("{below} and ") };
         let message = format!(
             "a global batch of {global} is no multiple of {at_once}: {workers} workers with {batch} samples each"
         );
-        return Err(Failure::usage(message).help(format!(
-            "the nearest that are: {nearest}{}; or choose other --workers",
-            below.saturating_add(at_once)
-        )));
+        return Err(not_shared(message, global, at_once));
     }
     Ok(Shares { batch, accumulation: global / at_once })
+}
+
+/// A global batch that is no multiple of what all workers take at once, with the nearest that are.
+fn not_shared(message: String, global: u64, at_once: u64) -> Failure {
+    let below = global / at_once * at_once;
+    let nearest = if below == 0 { String::new() } else { format!("{below} and ") };
+    let above = below.saturating_add(at_once);
+    Failure::usage(message).help(format!("the nearest that are: {nearest}{above}; or choose other --workers"))
+}
+
+/// Samples of the data that a config was tuned for, which are at least one update's.
+fn samples_for(config: &Config, global: u64) -> Result<u64, Failure> {
+    let Figures { iteration_seconds, between_seconds, epoch_seconds, .. } = config.predicted;
+    // An epoch is predicted as so many iterations as there are batches in the data.
+    let iterations = epoch_seconds / (iteration_seconds + between_seconds);
+    let samples = (iterations * config.batch as f64).round() as u64;
+    if samples < global {
+        let message =
+            format!("a global batch of {global} is more than the {samples} samples that were tuned for");
+        return Err(Failure::usage(message).help("lower --global-batch or --workers"));
+    }
+    Ok(samples)
 }
 
 /// As many digits as a rate needs.
@@ -455,16 +467,7 @@ fn to_six_digits(rate: f64) -> f64 {
 /// Rate, warm-up and updates of an epoch, of updates of so many samples: the config's own rate and warm-up at its own batch.
 fn rate_at(config: &Config, global: u64, epochs: u64) -> Result<(f64, u64, u64), Failure> {
     let LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup } = config.learning_rate;
-    let Figures { iteration_seconds, between_seconds, epoch_seconds, .. } = config.predicted;
-    // An epoch is predicted as so many iterations as there are batches in the data.
-    let samples =
-        (epoch_seconds / (iteration_seconds + between_seconds) * config.batch as f64).round() as u64;
-    if samples < global {
-        let message =
-            format!("a global batch of {global} is more than the {samples} samples that were tuned for");
-        return Err(Failure::usage(message).help("lower --global-batch or --workers"));
-    }
-    let updates = samples / global;
+    let updates = samples_for(config, global)? / global;
     if global == config.batch {
         return Ok((rate, warmup, updates));
     }

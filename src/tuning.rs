@@ -305,14 +305,13 @@ fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
 impl Tuner<'_> {
     /// What is searched. What passes between iterations is proportional to the batch (the input), so it does not move
     /// the best batch, and is left out until it is measured.
-    fn search_request<'s>(&self, relative_error: &'s dyn Fn(u64) -> f64) -> SearchRequest<'s> {
+    fn search_request(&self) -> SearchRequest<'_> {
         SearchRequest {
             dataset: self.task.samples(),
             least: self.request.min_batch.max(self.task.smallest_batch()),
             most: self.largest,
             keeps_all: self.keeps_all,
             between: &|_| Seconds::ZERO,
-            relative_error,
             within: self.request.within(0.0),
             evaluations: EVALUATIONS,
             stop: &interrupt::pressed,
@@ -321,13 +320,12 @@ impl Tuner<'_> {
 
     /// Plans at batch sizes over the whole range.
     fn search(&self, model: &Model, bar: &progress::Bar) -> Result<Search, Failure> {
-        let relative_error = |batch| model.fit_error(batch);
         let mut plan_at = |batch| {
             bar.set_message(format!("planning batch {batch}"));
             bar.inc(1);
             self.planned(model, batch)
         };
-        match search(&self.search_request(&relative_error), &mut plan_at) {
+        match search(&self.search_request(), &mut plan_at) {
             _ if interrupt::pressed() => Err(stopped_searching()),
             Ok(found) => Ok(found),
             Err(SearchError::Caller(failure)) => Err(failure),
@@ -344,7 +342,7 @@ impl Tuner<'_> {
         model: &Model,
         bar: &progress::Bar,
     ) -> Result<Option<(Candidate, Planned)>, Failure> {
-        let request = self.search_request(&|_| 0.0);
+        let request = self.search_request();
         let (budget, link) = (self.request.budget, model.link());
         let found = accudnn_batch(request.least, request.most, &interrupt::pressed, &mut |batch| {
             bar.set_message(format!("AccUDNN's Algorithm 2 at batch {batch}"));
@@ -524,7 +522,7 @@ impl Tuner<'_> {
 
     /// The plan of a batch size at which everything is kept.
     fn kept(&self, model: &Model, batch: u64) -> Result<(Candidate, Planned), Failure> {
-        let request = self.search_request(&|_| 0.0);
+        let request = self.search_request();
         if let Some(plan) = self.planned(model, batch)? {
             let candidate = request.candidate(batch, &plan);
             if candidate.keeps_everything() {

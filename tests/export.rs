@@ -65,10 +65,14 @@ fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
 
     let odd = Wanted { global: Some(149), ..WANTED };
     let said = refused(&odd);
-    assert!(said.contains("149 samples, which are not shared out evenly in batches of at most 73"), "{said}");
+    assert!(said.contains("149 samples, which cannot be shared out evenly in batches of 25 to 73"), "{said}");
     assert!(said.contains("the nearest that are: 147 and 150;"), "{said}");
     let said = refused(&Wanted { workers: 8, global: Some(100), ..WANTED });
     assert!(said.contains("100 is no multiple of 8 workers") && said.contains("96 and 104"), "{said}");
+
+    // No search for a divisor of what is more than the data anyway.
+    let huge = refused(&Wanted { global: Some(u64::MAX - 58), ..WANTED });
+    assert!(huge.contains("more than the 9600 samples"), "{huge}");
 
     let none = Config { keeps_all: None, ..config() };
     let failure = Export::new(&none, &schedule(), &WANTED).expect_err("no batch is known to fit");

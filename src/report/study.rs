@@ -201,10 +201,7 @@ impl Tuned {
             3 => "; the model was refitted twice with what was measured".to_owned(),
             n => format!("; the model was refitted {} times with what was measured", n - 1),
         };
-        let mut words = why.clone();
-        if let Some(first) = words.get(..1) {
-            words = first.to_uppercase() + &words[1..];
-        }
+        let words = capitalised(why);
         format!(
             "{words}. {tried} plans were made for batches from {} to {}{refits}.",
             asked.least, asked.largest
@@ -213,11 +210,7 @@ impl Tuned {
 
     /// What stays, what is swapped and what is recomputed, in one sentence.
     pub fn placement(&self) -> String {
-        let mut words = placement(&moved(&self.trace, &self.schedule)) + ".";
-        if let Some(first) = words.get(..1) {
-            words = first.to_uppercase() + &words[1..];
-        }
-        words
+        capitalised(&placement(&moved(&self.trace, &self.schedule))) + "."
     }
 
     fn training(&self, training: &Training) -> Vec<(String, String)> {
@@ -293,6 +286,14 @@ impl Tuned {
             compute_seconds: all.compute_seconds.0,
             rows: all.rows.iter().map(row).collect(),
         }
+    }
+}
+
+/// Words as a sentence begins.
+fn capitalised(words: &str) -> String {
+    match words.get(..1) {
+        Some(first) => first.to_uppercase() + &words[1..],
+        None => words.to_owned(),
     }
 }
 

@@ -38,8 +38,6 @@ pub struct SearchRequest<'a> {
     pub keeps_all: Option<u64>,
     /// Seconds between two iterations at a batch size (Delta of eq. (3)): input, update of workers.
     pub between: &'a dyn Fn(u64) -> Seconds,
-    /// The relative error of the model's iteration time at a batch size.
-    pub relative_error: &'a dyn Fn(u64) -> f64,
     /// Epochs that are longer than the shortest by no more than this share count as equal to it; 0 where every difference counts.
     pub within: f64,
     /// Plans at most.

@@ -74,14 +74,13 @@ fn run(
         most: case.most,
         keeps_all: case.keeps_all,
         between: &|_| Seconds(case.between),
-        relative_error: &|_| case.error,
         evaluations: case.evaluations,
         within: case.within,
         stop: &|| false,
     };
     let swaps = |k| case.keeps_all.is_none_or(|most| k > most);
     let found = search(&request, &mut |k| Ok(seconds(k).map(|s| planned(k, s, swaps(k)))))?;
-    let choice = found.choose(request.relative_error, case.within);
+    let choice = found.choose(&|_| case.error, case.within);
     Ok((found, choice))
 }
 
@@ -177,7 +176,6 @@ fn limits_end_the_search_with_the_best_so_far() {
         most: 10,
         keeps_all: None,
         between: &|_| Seconds::ZERO,
-        relative_error: &|_| 0.0,
         evaluations: 9,
         within: 0.0,
         stop: &|| true,
@@ -194,7 +192,6 @@ fn the_callers_error_comes_through() {
         most: 10,
         keeps_all: None,
         between: &|_| Seconds::ZERO,
-        relative_error: &|_| 0.0,
         evaluations: 9,
         within: 0.0,
         stop: &|| false,

@@ -239,7 +239,6 @@ fn optimal(
         most,
         keeps_all: keep,
         between: &|_| Seconds::ZERO,
-        relative_error: &|_| 0.0,
         within: 0.0,
         evaluations: EVALUATIONS,
         // What is left then is for the runs.
