@@ -2,8 +2,10 @@
 //!
 //! Help texts are these doc comments. What is not built yet is not here.
 
+mod research;
 mod values;
 
+pub use research::{HELP_ALL, program, with_research};
 pub use values::{
     DataSource, DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, Objective, ReluArg, RuleArg,
     SearchArg,
@@ -272,7 +274,7 @@ pub struct SearchArgs {
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it
-    #[arg(long, value_enum, value_name = "WHOSE", default_value_t)]
+    #[arg(long, value_enum, value_name = "WHOSE", default_value_t, hide_short_help = true, hide_long_help = true)]
     pub search: SearchArg,
     /// What the batch is chosen for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
@@ -298,7 +300,7 @@ pub struct RateArgs {
     #[arg(long, value_enum, default_value_t)]
     pub rate_rule: RuleArg,
     /// c of AccUDNN eq. (9): no batch gets a rate above 1 / c; by default 32 base rates
-    #[arg(long, value_name = "C")]
+    #[arg(long, value_name = "C", hide_short_help = true, hide_long_help = true)]
     pub convexity: Option<f64>,
 }
 
@@ -423,16 +425,16 @@ pub struct PlanningArgs {
     #[arg(long)]
     pub no_swap: bool,
     /// Swap whole tensors only
-    #[arg(long)]
+    #[arg(long, hide_short_help = true, hide_long_help = true)]
     pub no_pieces: bool,
     /// Stop after this long with each plan, bound, search and addresses together, and take the best so far
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<Seconds>,
     /// Seed of the search
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, hide_long_help = true)]
     pub seed: u64,
     /// Search without these tricks, by comma, to see what they are worth
-    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick(), hide_short_help = true)]
+    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick(), hide_short_help = true, hide_long_help = true)]
     pub without: Vec<Trick>,
 }
 
@@ -446,7 +448,8 @@ pub struct PlanArgs {
     /// Who decides
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
     pub policy: String,
-    /// Where to write the schedule/1 file; with --sweep a folder, for a schedule of every budget
+    /// Where to write the schedule/1 file: a path, or `-` for standard output; with --sweep a folder, for a schedule of every
+    /// budget. Without it only the answer is printed
     #[arg(short, long, value_name = "SCHEDULE")]
     pub output: Option<PathBuf>,
 }
@@ -638,13 +641,13 @@ pub struct TraceArgs {
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
     /// What ReLU keeps for its backward pass
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, hide_short_help = true, hide_long_help = true)]
     pub relu: ReluArg,
     /// With stochastic depth: only what the draw of this iteration leaves; without it, ops that serve every draw
-    #[arg(long, value_name = "ITERATION")]
+    #[arg(long, value_name = "ITERATION", hide_short_help = true, hide_long_help = true)]
     pub draw: Option<u32>,
     /// With --draw: the seed of the training
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "draw")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "draw", hide_short_help = true, hide_long_help = true)]
     pub seed: u64,
     /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU, whose
     /// libraries know their scratch, unless its kernels are our own
@@ -716,7 +719,7 @@ pub struct ConfigArgs {
 /// What `config` shows.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Print every option of a command, its value, and where that comes from
+    /// Print what is set of a command's options, and where each value comes from
     Show(ConfigShowArgs),
     /// Print the JSON schema of plimsoll.toml, for editors
     Schema,
@@ -725,6 +728,9 @@ pub enum ConfigVerb {
 /// `config show`
 #[derive(Clone, Debug, Args)]
 pub struct ConfigShowArgs {
+    /// Show the options that have their defaults, too
+    #[arg(long)]
+    pub all: bool,
     /// A command, with as many of its options as you like, such as `tune --budget 90%`; without one all commands
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<std::ffi::OsString>,

@@ -6,15 +6,16 @@
 //!
 //! What it deliberately does not do: positional arguments, which say what a command works on, are given on the line only.
 
-use crate::args::{Cli, Image};
+use crate::args::{Cli, HELP_ALL, Image, program, with_research};
 use crate::failure::Failure;
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use std::any::TypeId;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -113,7 +114,7 @@ pub fn read(line: &[OsString]) -> Result<Settings, Stop> {
 
 /// Help needs no file that can be read.
 fn help_or(line: &[OsString], failure: Failure) -> Stop {
-    match Cli::command().try_get_matches_from(line) {
+    match with_research(program(), line).try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             error.into()
         }
@@ -144,7 +145,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// Which command has the options that a failure proposes and this command lacks: `run` trains what `tune` was told. Nothing
 /// where the failure itself names a command that has them.
 fn of_another_command(verb: &str, failure: &Failure) -> Option<String> {
-    let program = Cli::command();
+    let program = program();
     let has = |command: &Command, option: &str| settable(command).any(|(_, name)| name == option);
     let text = format!("{} {}", failure.message, failure.help.as_deref().unwrap_or_default());
     let own = program.find_subcommand(verb).filter(|own| settable(own).next().is_some())?;
@@ -182,9 +183,14 @@ pub fn early(line: &[OsString], name: &str) -> Option<String> {
     on_line.or_else(|| variable(name).map(|(_, value)| value))
 }
 
+/// The name of the environment's variable for an option.
+fn variable_of(name: &str) -> String {
+    format!("{PREFIX}{}", name.to_uppercase().replace('-', "_"))
+}
+
 /// The environment's variable for an option, and its value; an empty one counts as none.
 fn variable(name: &str) -> Option<(String, String)> {
-    let variable = format!("{PREFIX}{}", name.to_uppercase().replace('-', "_"));
+    let variable = variable_of(name);
     let value = std::env::var_os(&variable).filter(|value| !value.is_empty())?;
     Some((variable, value.to_string_lossy().into_owned()))
 }
@@ -192,7 +198,7 @@ fn variable(name: &str) -> Option<(String, String)> {
 /// The options of a command that file and environment can set: all but positional ones, and what only a line can ask for.
 pub fn settable(command: &Command) -> impl Iterator<Item = (&Arg, &str)> {
     let named = command.get_arguments().filter_map(|arg| Some((arg, arg.get_long()?)));
-    named.filter(|(_, name)| !["help", "version", FILE_OPTION].contains(name))
+    named.filter(|(_, name)| !["help", "version", HELP_ALL, FILE_OPTION].contains(name))
 }
 
 /// The commands that have options of their own.
@@ -297,9 +303,10 @@ pub struct Layers {
 impl Layers {
     /// Finds and reads the file, and the environment.
     pub fn find(line: &[OsString]) -> Result<Layers, Failure> {
-        let program = Cli::command();
+        let program = program();
         let file = read_file(early(line, FILE_OPTION))?;
         let mut given = Vec::new();
+        check_variables(&program)?;
         if let Some((path, table)) = &file {
             check_keys(&program, path, table)?;
         }
@@ -335,7 +342,7 @@ impl Layers {
     /// Parses a line. Where it is `lenient`, what the line lacks is no fault. Gives what was left to environment and file, too.
     pub fn parse(&self, line: &[OsString], lenient: bool) -> Result<(ArgMatches, Vec<Given>), Stop> {
         let parse = |given: &[Given], verb: &str| {
-            let program = with_defaults(Cli::command(), given, verb, line, lenient);
+            let program = with_defaults(with_research(program(), line), given, verb, line, lenient);
             program.try_get_matches_from(line).map_err(|error| attribute(error, given, line))
         };
         let mut matches = parse(&self.given, "")?;
@@ -348,7 +355,7 @@ impl Layers {
 
     /// What holds for a command, without what flags or values of higher rank overrule.
     fn left(&self, verb: &str, own: &ArgMatches) -> Result<Vec<Given>, Failure> {
-        let program = Cli::command();
+        let program = program();
         let command = program.find_subcommand(verb).expect("it was just parsed");
         let typed = |option: &str| own.value_source(option) == Some(ValueSource::CommandLine);
         let ours = self.given.iter().filter(|one| one.command == verb && !typed(&one.option));
@@ -465,6 +472,32 @@ fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(),
     Ok(())
 }
 
+/// Variables of ours that name no option: where CUDA's libraries are, and the commit that a build is of, which cargo hands on to what
+/// it runs.
+const OTHER_VARIABLES: [&str; 2] = [plimsoll_runtime::cuda::LIBRARIES_VARIABLE, "PLIMSOLL_COMMIT"];
+
+/// What variables begin with that are read by the stand-in for CUDA's libraries, and not here.
+const OF_THE_STAND_IN: &str = "PLIMSOLL_STANDIN_";
+
+/// Every variable of ours that is set is an option's.
+fn check_variables(program: &Command) -> Result<(), Failure> {
+    let options = program.get_subcommands().flat_map(settable).chain(settable(program));
+    let options = options.map(|(_, name)| name).chain([FILE_OPTION]);
+    let known: BTreeSet<String> =
+        options.map(variable_of).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
+    let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+    let ours = set.map(|(name, _)| name.to_string_lossy().into_owned()).filter(|name| {
+        name.starts_with(PREFIX) && !name.starts_with(OF_THE_STAND_IN) && !known.contains(name)
+    });
+    let Some(unknown) = ours.min() else { return Ok(()) };
+    let message = format!("{unknown} is set in the environment, and no option is called so");
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    let meant = nearest(&unknown, &names).map(|question| format!("{question} Else unset it"));
+    Err(Failure::usage(message).help(meant.unwrap_or_else(|| {
+        format!("unset it: the variable of an option is its name, such as {PREFIX}BUDGET for --budget")
+    })))
+}
+
 /// The name that is nearest to what was asked for, as a question.
 pub fn nearest(asked: &str, names: &[&str]) -> Option<String> {
     let name = plimsoll_networks::nearest(asked, names.iter().copied()).into_iter().next()?;
@@ -473,7 +506,7 @@ pub fn nearest(asked: &str, names: &[&str]) -> Option<String> {
 
 /// The nearest name, or where all names are.
 fn did_you_mean(asked: &str, names: &[&str]) -> String {
-    nearest(asked, names).unwrap_or_else(|| "`plimsoll config show` lists all that there are".to_owned())
+    nearest(asked, names).unwrap_or_else(|| "`plimsoll config show --all` lists all that there are".to_owned())
 }
 
 /// A value of the file as the words of an option.

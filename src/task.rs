@@ -23,7 +23,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Seconds};
 use plimsoll_networks::onnx::{OnnxNetwork, name_in_file};
-use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower, usual};
+use plimsoll_networks::{LowerOptions, Mode, NetworkError, ReluStorage, build, lower, usual};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
@@ -714,9 +714,13 @@ pub fn median(seconds: &mut [f64]) -> Seconds {
     }
 }
 
-impl From<plimsoll_networks::NetworkError> for Failure {
-    fn from(error: plimsoll_networks::NetworkError) -> Failure {
-        Failure::usage(error)
+impl From<NetworkError> for Failure {
+    fn from(error: NetworkError) -> Failure {
+        let failure = Failure::usage(&error);
+        match error {
+            NetworkError::UnknownName { .. } => failure.help("`plimsoll networks` lists all that there are"),
+            _ => failure,
+        }
     }
 }
 

@@ -7,11 +7,11 @@ use plimsoll_ir::network::Shape;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
     /// Choose another name.
-    #[error("no network is called `{name}`; did you mean {}?", either(.nearest))]
+    #[error("no network is called `{name}`{}", meant(.nearest))]
     UnknownName {
         /// What was asked for.
         name: String,
-        /// Names that exist, nearest first.
+        /// Names that may have been meant, the nearest first; none where no name is near.
         nearest: Vec<String>,
     },
     /// Choose another depth of that family.
@@ -99,6 +99,11 @@ pub enum NetworkError {
         /// The layer.
         layer: String,
     },
+}
+
+/// The question whether one of these was meant.
+fn meant(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; did you mean {}?", either(names)) }
 }
 
 /// `a`, `a or b`, `a, b or c`.

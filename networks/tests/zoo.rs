@@ -1,7 +1,7 @@
 //! The zoo: published parameter counts and FLOPs at the usual sizes, and what it says to specs that make no sense.
 
 use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind, Network, NetworkSpec, Window};
-use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, build, entries, lower};
+use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, build, entries, lower, nearest};
 
 fn spec(name: &str, image: u32, channels: u32, classes: u32) -> NetworkSpec {
     NetworkSpec { name: name.to_owned(), image: [image; 2], channels, classes }
@@ -194,6 +194,25 @@ fn every_network_is_built_for_any_images() {
     let digits = build(&spec("resnet20", 8, 1, 10)).expect("8x8 is enough");
     let pooled = digits.layers.iter().find(|l| l.kind == LayerKind::GlobalAvgPool).expect("it has one");
     assert_eq!(digits.input_shape(pooled).to_string(), "2x2x64");
+}
+
+#[test]
+fn only_near_names_are_proposed() {
+    let check = |asked: &str, expected: &[&str]| {
+        let names = entries().iter().map(|entry| entry.name);
+        assert_eq!(nearest(asked, names), expected, "{asked}");
+    };
+    check("vit", &[]);
+    check("transformer", &[]);
+    check("", &[]);
+    check("x", &[]);
+    check("resnt18", &["resnet18"]);
+    check("renset18", &["resnet18"]);
+    check("ResNet-18", &["resnet18"]);
+    check("alex", &["alexnet"]);
+    check("gpt2", &["gpt"]);
+    let error = build(&spec("vit", 32, 3, 10)).expect_err("there is none").to_string();
+    assert_eq!(error, "no network is called `vit`");
 }
 
 #[test]

@@ -1,14 +1,18 @@
 //! `config`: which settings hold and from where, and the schema of `plimsoll.toml`, both made of the command line's own
 //! definitions.
 
-use crate::args::{Cli, ConfigArgs, ConfigVerb};
+use crate::args::{ConfigArgs, ConfigShowArgs, ConfigVerb, program};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use crate::settings::{Given, Kind, Layers, Source, Stop, commands, in_words, settable};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, CommandFactory};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
+
+/// Which column says where a value comes from, and what it says of one that nobody set.
+const SOURCE: usize = 3;
+const DEFAULT: &str = "default";
 
 /// Runs the verb.
 pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Failure> {
@@ -18,13 +22,17 @@ pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Failure> {
             output::write_stdout(format!("{text}\n").as_bytes())?;
             Ok(Vec::new())
         }
-        ConfigVerb::Show(args) => show(&args.command, format),
+        ConfigVerb::Show(args) => show(args, format),
     }
 }
 
-/// The settings of one command, given with any of its options, or of all.
-fn show(command: &[OsString], format: Format) -> Result<Vec<Table>, Failure> {
-    let program = Cli::command();
+/// The settings of one command, given with any of its options, or of all. What has its default is counted, or shown where all is asked
+/// for, before the command or behind it.
+fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    let program = program();
+    let (asked, command): (Vec<OsString>, Vec<OsString>) =
+        args.command.iter().cloned().partition(|word| word == "--all");
+    let all = args.all || !asked.is_empty();
     let mut table = Table::new(
         "settings",
         &[
@@ -50,7 +58,7 @@ fn show(command: &[OsString], format: Format) -> Result<Vec<Table>, Failure> {
             settable(verb).for_each(|option| table.rows.push(row(verb.get_name(), option, own, &given)));
         }
     } else {
-        let (matches, given) = parse(&layers, &line(command))?;
+        let (matches, given) = parse(&layers, &line(&command))?;
         let (name, own) = matches.subcommand().ok_or_else(|| {
             Failure::usage("there is no command on the line to show the settings of")
                 .help("name one, such as `plimsoll config show tune`; without anything all are shown")
@@ -68,7 +76,14 @@ fn show(command: &[OsString], format: Format) -> Result<Vec<Table>, Failure> {
         return Ok(Vec::new());
     }
     let file = layers.file.map(|path| path.display().to_string());
-    output::print(format, &[Table::facts("file", vec![("path", "plimsoll.toml", file.into())]), table])?;
+    let options = table.rows.len();
+    table.rows.retain(|row| all || row[SOURCE] != DEFAULT.into());
+    let left_out = (options - table.rows.len()) as u64;
+    let facts = vec![
+        ("path", "plimsoll.toml", file.into()),
+        ("left_out", "options that have their defaults, shown by --all", left_out.into()),
+    ];
+    output::print(format, &[Table::facts("file", facts), table])?;
     Ok(Vec::new())
 }
 
@@ -93,14 +108,14 @@ fn row(command: &str, (arg, name): (&Arg, &str), matches: &ArgMatches, given: &[
             let source = if matches!(one.source, Source::Environment(_)) { "environment" } else { "file" };
             (source, one.source.to_string().into())
         }
-        (_, None) => ("default", Cell::None),
+        (_, None) => (DEFAULT, Cell::None),
     };
     vec![command.into(), name.into(), words.into(), source.into(), place]
 }
 
 /// The schema of `plimsoll.toml`.
 pub fn schema() -> Value {
-    let program = Cli::command();
+    let program = program();
     let mut top = Map::new();
     for (arg, name) in settable(&program) {
         top.insert(name.to_owned(), option(arg));

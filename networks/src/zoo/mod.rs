@@ -213,26 +213,18 @@ fn nearest_names(asked: &str) -> Vec<String> {
     nearest(asked, entries().iter().map(|e| e.name).filter(|name| !name.contains('<')))
 }
 
-/// The three names that take the fewest edits from what was asked for, whatever its capitals.
+/// The names that may have been meant, at most three, the nearest first, whatever their capitals: those that a few edits for their
+/// length make of what was asked for, and those that begin with it.
 pub fn nearest<'n>(asked: &str, names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
     let asked = asked.to_lowercase();
-    let edits_to = |name: &'n str| (edits(&asked, &name.to_lowercase()), name);
-    let mut ranked: Vec<(usize, &str)> = names.into_iter().map(edits_to).collect();
+    let length = asked.chars().count();
+    let edits_to = |name: &'n str| {
+        let lower = name.to_lowercase();
+        let edits = strsim::osa_distance(&asked, &lower);
+        let begins = length > 2 && lower.starts_with(&asked);
+        (begins || edits <= length.max(lower.chars().count()) / 3).then_some((edits, name))
+    };
+    let mut ranked: Vec<(usize, &str)> = names.into_iter().filter_map(edits_to).collect();
     ranked.sort_by_key(|(edits, _)| *edits);
     ranked.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
-}
-
-/// How many characters must be put in, left out or changed to make `a` of `b`.
-fn edits(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.chars().enumerate() {
-            let change = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
