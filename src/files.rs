@@ -5,23 +5,46 @@
 
 use crate::checksums;
 use crate::failure::Failure;
+use crate::output::write_stdout;
 use plimsoll_ir::Document;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Reads a document; one of a study has the checksum that the study keeps of it.
+/// Whether a path stands for standard input or output.
+pub fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Whether standard input was read: all of it is one document.
+static READ: AtomicBool = AtomicBool::new(false);
+
+fn read_standard() -> Result<Vec<u8>, Failure> {
+    if READ.swap(true, Ordering::SeqCst) {
+        return Err(Failure::usage("`-` is named twice, and standard input holds one document")
+            .help("name a file for one of the two"));
+    }
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().read_to_end(&mut bytes);
+    read.map_err(|error| Failure::file(Path::new("standard input"), "read", &error))?;
+    Ok(bytes)
+}
+
+/// Reads a document, `-` from standard input; one of a study has the checksum that the study keeps of it.
 pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
-    let bytes = checksums::read(path)?;
+    let bytes = if is_standard(path) { read_standard()? } else { checksums::read(path)? };
+    let path = if is_standard(path) { Path::new("standard input") } else { path };
     let text = String::from_utf8(bytes).map_err(|_| {
         Failure::usage(format_args!("{}: not a text file; expected a {} document", path.display(), D::KIND))
     })?;
     D::from_json(&text).map_err(|fault| Failure::document(path, &fault))
 }
 
-/// Writes a document, replacing the one that was there.
+/// Writes a document, `-` to standard output, else replacing the one that was there.
 pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
-    write_text(path, &document.to_json())
+    let text = document.to_json();
+    if is_standard(path) { write_stdout(text.as_bytes()) } else { write_text(path, &text) }
 }
 
 /// Writes a text as [`write_bytes`] does.
@@ -74,6 +97,10 @@ pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Fa
 /// of a study's own. Nothing changes.
 pub fn can_be_made(path: &Path) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::file(path, "write", &error);
+    if is_standard(path) {
+        let failure = Failure::usage("`-` is standard output, which the results go to");
+        return Err(failure.help("name a file, or ./- for one of that name"));
+    }
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     match fs::metadata(&place) {
         Ok(there) if there.is_dir() => return Err(failed(std::io::ErrorKind::IsADirectory.into())),

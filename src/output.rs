@@ -6,7 +6,8 @@
 use crate::failure::Failure;
 use crate::progress::aside;
 use clap::ValueEnum;
-use comfy_table::{CellAlignment, Table as TextTable, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table as TextTable, Width, presets};
+use console::{Term, measure_text_width};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Write};
@@ -192,6 +193,14 @@ fn in_csv(text: &str) -> String {
     if text.starts_with(['=', '+', '-', '@', '\n']) { format!("'{text}") } else { text }
 }
 
+/// The blanks beside the words of a column.
+const PADDING: usize = 2;
+
+/// How wide the longest word of a text is.
+fn longest_word(text: &str) -> usize {
+    text.split(' ').map(measure_text_width).max().unwrap_or(0)
+}
+
 /// Rows under named columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
@@ -249,7 +258,32 @@ impl Table {
         if self.facts { object } else { json!({"type": "array", "items": object}) }
     }
 
-    fn text(&self, markdown: bool) -> String {
+    /// For a terminal of so many columns: lines end between words, and rows that are too wide all the same are shown as lines of
+    /// heading and value. Without a width lines are as long as they are.
+    fn shown(&self, width: Option<u16>) -> String {
+        let Some(width) = width else { return self.text(false, None) };
+        let least: usize = self.longest_words().iter().map(|word| word + PADDING).sum();
+        if self.facts || least <= usize::from(width) {
+            return self.text(false, Some(width));
+        }
+        let row = |row: &Vec<Cell>| {
+            let alone = Table { rows: vec![row.clone()], facts: true, ..self.clone() };
+            alone.text(false, Some(width))
+        };
+        self.rows.iter().map(row).collect::<Vec<_>>().join("\n\n")
+    }
+
+    /// The longest word of each column.
+    fn longest_words(&self) -> Vec<usize> {
+        let columns = self.columns.iter().enumerate();
+        columns.map(|(at, (_, heading))| self.longest_value(at).max(longest_word(heading))).collect()
+    }
+
+    fn longest_value(&self, column: usize) -> usize {
+        self.rows.iter().map(|row| longest_word(&row[column].shown())).max().unwrap_or(0)
+    }
+
+    fn text(&self, markdown: bool, width: Option<u16>) -> String {
         let mut text = TextTable::new();
         text.load_style(if markdown { presets::ASCII_MARKDOWN } else { presets::NOTHING });
         // A bar would end a cell of a Markdown table.
@@ -272,23 +306,50 @@ impl Table {
                 column.set_cell_alignment(if words { CellAlignment::Left } else { CellAlignment::Right });
             }
         }
+        if let Some(width) = width {
+            text.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+            let headings = || self.columns.iter().map(|(_, heading)| longest_word(heading)).max().unwrap_or(0);
+            let values = || (0..self.columns.len()).map(|at| self.longest_value(at)).max().unwrap_or(0);
+            let least: Vec<usize> = if self.facts { vec![headings(), values()] } else { self.longest_words() };
+            for (column, least) in text.column_iter_mut().zip(least) {
+                let least = u16::try_from(least + PADDING).unwrap_or(u16::MAX);
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+            }
+        }
         text.trim_fmt()
     }
+}
 
-    fn csv(&self) -> Vec<u8> {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        let plain = |value: Value| match value {
-            Value::String(text) => in_csv(&text),
-            Value::Null => String::new(),
-            other => other.to_string(),
-        };
-        // Writing to memory cannot fail, and all rows have the columns' length.
-        let headings = writer.write_record(self.columns.iter().map(|(key, _)| *key));
-        let rows =
-            self.rows.iter().map(|row| writer.write_record(row.iter().map(|cell| plain(cell.value()))));
-        headings.and(rows.collect::<Result<(), _>>()).expect("records of one length, written to memory");
-        writer.into_inner().expect("flushing to memory")
+/// Tables as one of comma-separated values. Several have their keys in a first column `table`, and all of their columns behind it: of
+/// those that a table lacks its rows have nothing.
+fn csv(tables: &[Table]) -> Vec<u8> {
+    let mut columns: Vec<&str> = Vec::new();
+    for (key, _) in tables.iter().flat_map(|table| &table.columns) {
+        if !columns.contains(key) {
+            columns.push(key);
+        }
     }
+    let plain = |value: Value| match value {
+        Value::String(text) => in_csv(&text),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let of = |table: &Table, row: &[Cell], column: &str| {
+        let at = table.columns.iter().position(|(key, _)| *key == column);
+        at.map_or(String::new(), |at| plain(row[at].value()))
+    };
+    let first = |words: &str| (tables.len() > 1).then(|| words.to_owned());
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let mut write = |first: Option<String>, cells: Vec<String>| {
+        writer.write_record(first.into_iter().chain(cells)).expect("records of one length, written to memory");
+    };
+    write(first("table"), columns.iter().map(|key| (*key).to_owned()).collect());
+    for table in tables {
+        for row in &table.rows {
+            write(first(table.key), columns.iter().map(|column| of(table, row, column)).collect());
+        }
+    }
+    writer.into_inner().expect("flushing to memory")
 }
 
 /// Writes to stdout. A reader that closed the pipe is no error, a full disk is.
@@ -327,17 +388,14 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
             out.extend_from_slice(visible_json(&text).as_bytes());
             out.push(b'\n');
         }
-        Format::Csv => {
-            for (i, table) in tables.iter().enumerate() {
-                out.extend_from_slice(if i > 0 { b"\n" } else { b"" });
-                out.extend_from_slice(&table.csv());
-            }
-        }
+        Format::Csv => out = csv(tables),
         Format::Table | Format::Md => {
+            let width = Term::stdout().size_checked().map(|(_, columns)| columns);
             // Headings over nothing tell a reader nothing; programs get the empty list.
             for (i, table) in tables.iter().filter(|table| !table.rows.is_empty()).enumerate() {
                 out.extend_from_slice(if i > 0 { b"\n" } else { b"" });
-                out.extend_from_slice(table.text(format == Format::Md).as_bytes());
+                let text = if format == Format::Md { table.text(true, None) } else { table.shown(width) };
+                out.extend_from_slice(text.as_bytes());
                 out.push(b'\n');
             }
         }
@@ -353,7 +411,7 @@ mod tests {
     fn small_learning_rates_keep_their_digits() {
         for (rate, shown) in [(0.05, "0.0500"), (2.0, "2.0000"), (0.000_243, "0.000243"), (0.0, "0.0000")] {
             let table = Table::facts("run", vec![("rate", "rate", Cell::learning_rate(rate))]);
-            assert!(table.text(false).trim_end().ends_with(shown), "{rate}: {}", table.text(false));
+            assert!(table.text(false, None).trim_end().ends_with(shown), "{rate}: {}", table.text(false, None));
         }
     }
 
@@ -366,11 +424,11 @@ mod tests {
             let json = visible_json(&table.objects().to_string());
             let back: Value = serde_json::from_str(&json).expect("it is JSON still");
             assert_eq!(back, table.objects(), "and says the same");
-            let csv = String::from_utf8(table.csv()).expect("text");
+            let csv = String::from_utf8(csv(std::slice::from_ref(&table))).expect("text");
             let cell = csv.lines().nth(1).expect("one row").trim_start_matches('"');
             assert!(!cell.starts_with(['=', '+', '-', '@', '\t', '\r']), "{cell}");
             assert!(csv.trim_end().ends_with(",-1.0"), "numbers stay: {csv}");
-            for text in [json, csv, table.text(false), table.text(true)] {
+            for text in [json, csv, table.text(false, None), table.text(true, None), table.shown(Some(20))] {
                 assert!(!text.chars().any(|c| c != '\n' && is_obeyed(c)), "{text:?}");
             }
         }
@@ -383,7 +441,47 @@ mod tests {
             vec![("pool_bytes", "pool", Bytes(1536).into()), ("gap", "gap", Cell::Share(0.015))],
         );
         assert_eq!(table.objects(), json!({"pool_bytes": 1536, "gap": 0.015}));
-        assert!(table.text(false).contains("1.5 KiB"));
-        assert_eq!(String::from_utf8(table.csv()).unwrap(), "pool_bytes,gap\n1536,0.015\n");
+        assert!(table.text(false, None).contains("1.5 KiB"));
+        assert_eq!(String::from_utf8(csv(&[table])).unwrap(), "pool_bytes,gap\n1536,0.015\n");
+    }
+
+    #[test]
+    fn several_tables_are_one_of_comma_separated_values() {
+        let facts = Table::facts("choice", vec![("batch", "batch", 4u64.into()), ("why", "why", "a, b".into())]);
+        let mut rows = Table::new("runs", &[("run", "run"), ("batch", "batch")]);
+        rows.rows = vec![vec!["first".into(), 8u64.into()], vec!["second".into(), Cell::None]];
+        let text = String::from_utf8(csv(&[facts, rows])).expect("text");
+        let expected = "table,batch,why,run\nchoice,4,\"a, b\",\nruns,8,,first\nruns,,,second\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_terminal_gets_lines_that_end_between_words() {
+        let why = "memory is not short across it, at most 1.726 MiB of 2.255 MiB are in use";
+        let facts = Table::facts("t", vec![("largest", "largest batch that fits", 97u64.into()), ("why", "why", why.into())]);
+        let columns = [("layer", "layer"), ("seconds", "moving, again, waiting"), ("why", "why")];
+        let mut narrow = Table::new("layers", &columns);
+        narrow.rows = vec![vec!["layer1.0.conv1".into(), Seconds(0.0012).into(), why.into()]; 3];
+        let names = ["makespan", "recomputed", "offloaded", "planning", "resident", "feasible", "infeasible"];
+        let mut wide = Table::new("frontier", &names.map(|name| (name, name)));
+        wide.rows = vec![names.map(Cell::from).to_vec(); 2];
+        let words = |text: &str| {
+            let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            words.sort();
+            words
+        };
+        for table in [facts, narrow, wide] {
+            let whole = table.shown(None);
+            let wrapped = table.shown(Some(60));
+            assert!(whole.lines().any(|line| line.len() > 60), "{whole}");
+            assert!(wrapped.lines().all(|line| line.len() <= 60), "{wrapped}");
+            let mut known = words(&whole);
+            known.dedup();
+            assert!(words(&wrapped).iter().all(|word| known.contains(word)), "a word is broken: {wrapped}");
+        }
+        // What is wider than the terminal in itself stays whole, so that it can be copied.
+        let path = "/a/folder/with/a/very/long/name/that/no/terminal/is/wide/enough/for/schedule.json";
+        let kept = Table::facts("t", vec![("kept", "kept in", path.into())]);
+        assert!(kept.shown(Some(40)).contains(path), "{}", kept.shown(Some(40)));
     }
 }

@@ -482,20 +482,23 @@ const OF_THE_STAND_IN: &str = "PLIMSOLL_STANDIN_";
 /// Every variable of ours that is set is an option's.
 fn check_variables(program: &Command) -> Result<(), Failure> {
     let options = program.get_subcommands().flat_map(settable).chain(settable(program));
-    let options = options.map(|(_, name)| name).chain([FILE_OPTION]);
-    let known: BTreeSet<String> =
-        options.map(variable_of).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
+    let options: BTreeSet<&str> = options.map(|(_, name)| name).chain([FILE_OPTION]).collect();
+    let is_known = |variable: &String| {
+        OTHER_VARIABLES.contains(&variable.as_str())
+            || variable.starts_with(OF_THE_STAND_IN)
+            || options.iter().any(|option| variable_of(option) == *variable)
+    };
     let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
-    let ours = set.map(|(name, _)| name.to_string_lossy().into_owned()).filter(|name| {
-        name.starts_with(PREFIX) && !name.starts_with(OF_THE_STAND_IN) && !known.contains(name)
-    });
-    let Some(unknown) = ours.min() else { return Ok(()) };
-    let message = format!("{unknown} is set in the environment, and no option is called so");
-    let names: Vec<&str> = known.iter().map(String::as_str).collect();
-    let meant = nearest(&unknown, &names).map(|question| format!("{question} Else unset it"));
-    Err(Failure::usage(message).help(meant.unwrap_or_else(|| {
-        format!("unset it: the variable of an option is its name, such as {PREFIX}BUDGET for --budget")
-    })))
+    let set = set.map(|(variable, _)| variable.to_string_lossy().into_owned());
+    let ours = set.filter(|variable| variable.starts_with(PREFIX));
+    let Some(unknown) = ours.filter(|variable| !is_known(variable)).min() else { return Ok(()) };
+    let asked = unknown[PREFIX.len()..].to_lowercase().replace('_', "-");
+    let meant = plimsoll_networks::nearest(&asked, options).into_iter().next();
+    let failure = Failure::usage(format_args!("{unknown} is set in the environment, and no option is called `{asked}`"));
+    Err(failure.help(match meant {
+        Some(option) => format!("did you mean {}? Otherwise unset it", variable_of(&option)),
+        None => "unset it; `plimsoll config show --all` lists all options".to_owned(),
+    }))
 }
 
 /// The name that is nearest to what was asked for, as a question.

@@ -110,7 +110,7 @@ fn row(trace: &Trace, one: &Tried) -> Vec<crate::output::Cell> {
         one.policy.name().into(),
         one.of_plan(|made| made.makespan),
         one.ratio(one.bound),
-        one.ratio(Some(trace.compute_seconds())),
+        one.ratio(Some(trace.fastest_seconds())),
         one.of_plan(|made| made.moved),
         one.of_plan(|made| recomputed(trace, made)),
         one.of_plan(|made| made.schedule.host_bytes(trace)),

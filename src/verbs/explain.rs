@@ -74,20 +74,27 @@ impl Subject<'_> {
     fn tables(&self, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Failure> {
         let all = layers(self.trace, self.schedule, &self.predicted, self.measured);
         match layer {
-            None => Ok(vec![self.whole(answer), listed(&all, self.what_it_costs())]),
+            None => {
+                let listed = listed(&all, self.what_it_costs());
+                let left_out = all.len() - listed.rows.len();
+                Ok(vec![self.whole(answer, left_out), listed])
+            }
             Some(name) => match all.iter().find(|layer| layer.layer == name) {
                 Some(layer) => Ok(self.one(layer)),
                 None => {
                     let names = nearest(name, all.iter().map(|layer| layer.layer.as_str()));
-                    let message = format!("`{}` has no layer `{name}`", self.trace.name);
-                    Err(Failure::usage(message).help(format!("did you mean {}?", names.join(", "))))
+                    let failure = Failure::usage(format_args!("`{}` has no layer `{name}`", self.trace.name));
+                    Err(failure.help(match names.is_empty() {
+                        true => "`plimsoll report` of the same shows all layers".to_owned(),
+                        false => format!("did you mean {}?", names.join(", ")),
+                    }))
                 }
             },
         }
     }
 
     /// The iteration, and what limits it.
-    fn whole(&self, mut facts: Facts) -> Table {
+    fn whole(&self, mut facts: Facts, left_out: usize) -> Table {
         let Subject { trace, schedule, predicted, measured } = self;
         let limits = Limits::of(trace, schedule, predicted);
         facts.splice(
@@ -105,6 +112,7 @@ impl Subject<'_> {
             ("limit_budget", "  budget", limits.budget.into()),
             ("limit_link", "  link", limits.link.into()),
             ("limit_compute", "  computing", limits.compute.into()),
+            ("layers_left_out", "layers left out below, shown by --layer", (left_out as u64).into()),
         ]);
         Table::facts("explanation", facts)
     }

@@ -1,5 +1,7 @@
-//! `plan`: one trace and one link, at one budget, which writes a schedule; or the frontier of time over memory for a sweep
-//! of budgets. Exit 3 where nothing fits.
+//! `plan`: one trace and one link, at one budget; or the frontier of time over memory for a sweep of budgets. Exit 3 where nothing fits.
+//!
+//! Standard output has the answer, and `--output` the schedule; with `--output -` standard output has the schedule alone, so that another
+//! command can read it from a pipe.
 //!
 //! Of a sweep, more budget never takes longer: a budget for which the search found less than for a smaller one takes the
 //! plan of that ([`plimsoll_tuner::frontier`]).
@@ -23,41 +25,45 @@ pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let policy = parse_policy(&args.policy)?;
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));
     of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
-    match (&args.output, args.planning.sweep) {
-        (Some(output), None) => one(args, format, &trace, policy, output),
-        (None, None) => Err(Failure::usage("a plan is written to a file, and --output names none")
-            .help("add --output SCHEDULE, or ask for a --sweep")),
-        _ => sweep(args, format, &trace, policy),
-    }
+    if args.planning.sweep.is_some() { sweep(args, format, &trace, policy) } else { one(args, format, &trace, policy) }
 }
 
-/// Plans at the one budget.
-fn one(
-    args: &PlanArgs,
-    format: Format,
-    trace: &Trace,
-    policy: Policy,
-    output: &Path,
-) -> Result<Vec<Table>, Failure> {
-    files::not_the_same(&args.planning.trace, output)?;
-    files::can_be_made(output)?;
+/// Plans at the one budget. What is printed is the answer; or the schedule, where that goes to standard output.
+fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Failure> {
+    let output = args.output.as_deref();
+    let to_stdout = output.is_some_and(files::is_standard);
+    if let Some(file) = output.filter(|_| !to_stdout) {
+        files::not_the_same(&args.planning.trace, file)?;
+        files::can_be_made(file)?;
+    }
     let budget = args.planning.budgets(trace, 1)[0];
     let tried = args.planning.plan(trace, policy, budget, None)?;
+    let answer = |table: Table| if to_stdout { Vec::new() } else { vec![table] };
     match &tried.outcome {
         Outcome::Planned(made) => {
-            files::write(output, &made.schedule)?;
+            output.map_or(Ok(()), |output| files::write(output, &made.schedule))?;
+            let tables = answer(planned(trace, made, &tried, output));
             if interrupt::pressed() {
-                let saved =
-                    format!("stopped; the best plan so far ({}) is in {}", made.makespan, output.display());
+                print(format, &tables)?;
+                let place = match output {
+                    Some(_) if to_stdout => "on standard output".to_owned(),
+                    Some(file) => format!("in {}", file.display()),
+                    None => "shown, and written to no file".to_owned(),
+                };
+                let saved = format!("stopped while planning; the best plan so far ({}) is {place}", made.makespan);
                 return Err(Failure::new(Exit::Interrupted, saved));
             }
-            Ok(vec![planned(trace, made, &tried)])
+            if output.is_none() {
+                tracing::info!("the schedule is written nowhere: add `-o FILE`, or `-o -` for standard output");
+            }
+            Ok(tables)
         }
-        Outcome::Infeasible(_) if interrupt::pressed() => {
-            Err(Failure::new(Exit::Interrupted, "stopped before a plan was found; nothing was written"))
-        }
+        Outcome::Infeasible(_) if interrupt::pressed() => Err(Failure::new(
+            Exit::Interrupted,
+            "stopped while planning, before a plan was found; nothing was written",
+        )),
         Outcome::Infeasible(witness) => {
-            print(format, &[infeasible(trace, witness, &tried)])?;
+            print(format, &answer(infeasible(trace, witness, &tried)))?;
             Err(no_plan(trace, budget, witness))
         }
     }
@@ -109,7 +115,7 @@ pub fn raise_host_memory(witness: &Witness) -> String {
 }
 
 /// What a plan is, one thing a line.
-fn planned(trace: &Trace, made: &Plan, tried: &Tried) -> Table {
+fn planned(trace: &Trace, made: &Plan, tried: &Tried, output: Option<&Path>) -> Table {
     let schedule = &made.schedule;
     let moves = moved(trace, schedule);
     Table::facts(
@@ -123,7 +129,7 @@ fn planned(trace: &Trace, made: &Plan, tried: &Tried) -> Table {
             ("bound_seconds", "lower bound", tried.bound.into()),
             ("gap", "gap", tried.gap().map_or(Cell::None, Cell::Share)),
             ("ratio_to_bound", "makespan / bound", tried.ratio(tried.bound)),
-            ("ratio_to_compute", "makespan / compute", tried.ratio(Some(trace.compute_seconds()))),
+            ("ratio_to_compute", "makespan / compute", tried.ratio(Some(trace.fastest_seconds()))),
             ("offloaded_bytes", "offloaded", moves.offloaded.into()),
             ("recomputed_seconds", "recomputed", recomputed(trace, made).into()),
             ("at_peak_bytes", "feature maps at the peak", moves.at_peak.into()),
@@ -132,6 +138,7 @@ fn planned(trace: &Trace, made: &Plan, tried: &Tried) -> Table {
             ("peak_bytes", "resident + pool", (trace.resident_bytes + schedule.pool_bytes).into()),
             ("budget_bytes", "budget", schedule.budget_bytes.into()),
             ("planning_seconds", "planning time", tried.planning.into()),
+            ("schedule", "schedule", output.map(|file| file.display().to_string()).into()),
         ],
     )
 }
@@ -183,8 +190,13 @@ const COLUMNS: [(&str, &str); 12] = [
 
 /// Plans at every budget of the sweep.
 fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Failure> {
+    if args.output.as_deref().is_some_and(files::is_standard) {
+        return Err(Failure::usage("with --sweep --output is a folder, and `-` is none")
+            .help("name a folder, or plan one --budget"));
+    }
     let mut tried = Vec::new();
     let budgets = args.planning.budgets(trace, 1);
+    let asked = budgets.len();
     let bar = progress::bar("plan", budgets.len() as u64, false);
     for budget in budgets {
         tried.push(args.planning.plan(trace, policy, budget, None)?);
@@ -203,7 +215,8 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
     let table = frontier(trace, &tried);
     if interrupt::pressed() {
         print(format, &[table])?;
-        return Err(Failure::new(Exit::Interrupted, "stopped before every budget was planned"));
+        let message = format!("stopped while planning: {} of {asked} budgets were planned", tried.len());
+        return Err(Failure::new(Exit::Interrupted, message));
     }
     match tried.last().map(|one| (&one.outcome, one.budget)) {
         Some((Outcome::Infeasible(witness), budget)) => {
@@ -216,7 +229,7 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
 
 fn frontier(trace: &Trace, tried: &[Tried]) -> Table {
     let mut table = Table::new("frontier", &COLUMNS);
-    let compute = trace.compute_seconds();
+    let compute = trace.fastest_seconds();
     let row = |one: &Tried| {
         vec![
             one.budget.into(),
