@@ -274,7 +274,14 @@ pub struct SearchArgs {
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it
-    #[arg(long, value_enum, value_name = "WHOSE", default_value_t, hide_short_help = true, hide_long_help = true)]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHOSE",
+        default_value_t,
+        hide_short_help = true,
+        hide_long_help = true
+    )]
     pub search: SearchArg,
     /// What the batch is chosen for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
@@ -395,7 +402,7 @@ pub struct TuneArgs {
 /// What a trace is planned for, however it is planned.
 #[derive(Clone, Debug, Args)]
 pub struct PlanningArgs {
-    /// A trace/1 file
+    /// A trace/1 file, or `-` for standard input
     pub trace: PathBuf,
     /// What the device may hold: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
     #[arg(long, value_name = "BYTES|SIZE|PERCENT", conflicts_with = "sweep")]
@@ -479,18 +486,18 @@ fn policy_help() -> String {
 /// `check`
 #[derive(Clone, Debug, Args)]
 pub struct CheckArgs {
-    /// A trace/1 file
+    /// A trace/1 file, or `-` for standard input
     pub trace: PathBuf,
-    /// A schedule/1 file
+    /// A schedule/1 file, or `-` for standard input
     pub schedule: PathBuf,
 }
 
 /// `simulate`
 #[derive(Clone, Debug, Args)]
 pub struct SimulateArgs {
-    /// A trace/1 file
+    /// A trace/1 file, or `-` for standard input
     pub trace: PathBuf,
-    /// A schedule/1 file
+    /// A schedule/1 file, or `-` for standard input
     pub schedule: PathBuf,
     /// List start and end of every command as well
     #[arg(long)]
@@ -647,7 +654,14 @@ pub struct TraceArgs {
     #[arg(long, value_name = "ITERATION", hide_short_help = true, hide_long_help = true)]
     pub draw: Option<u32>,
     /// With --draw: the seed of the training
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "draw", hide_short_help = true, hide_long_help = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        requires = "draw",
+        hide_short_help = true,
+        hide_long_help = true
+    )]
     pub seed: u64,
     /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU, whose
     /// libraries know their scratch, unless its kernels are our own
@@ -660,7 +674,7 @@ pub struct TraceArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub kernels: KernelArgs,
-    /// Where to write it; by default stdout
+    /// Where to write it: a path, or `-` for standard output, which is the default
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,
 }

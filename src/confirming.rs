@@ -8,6 +8,7 @@
 //! What this file does not do: judge what was measured.
 
 use crate::failure::{Exit, Failure};
+use crate::tuning::GOES_ON;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, alone, undisturbed};
 use plimsoll_ir::simulate::Timeline;
@@ -92,8 +93,9 @@ pub fn run(trainer: &mut Trainer, data: &dyn Dataset, stop: &dyn Fn() -> bool) -
     trainer.train(data, u64::MAX, &mut observe, &|| stop() || observed.borrow().is_enough())?;
     let observed = observed.into_inner();
     // What was hurried is no measurement.
-    let stopped =
-        || Failure::new(Exit::Interrupted, "stopped while confirming the choice; the profile is kept");
+    let stopped = || {
+        Failure::new(Exit::Interrupted, "stopped while running a choice; the profile is kept").help(GOES_ON)
+    };
     if stop() || !observed.is_enough() {
         return Err(stopped());
     }

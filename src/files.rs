@@ -5,16 +5,19 @@
 
 use crate::checksums;
 use crate::failure::Failure;
-use crate::output::write_stdout;
+use crate::output::{visible_json, write_stdout};
 use plimsoll_ir::Document;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The path that stands for standard input or output.
+pub const STANDARD: &str = "-";
+
 /// Whether a path stands for standard input or output.
 pub fn is_standard(path: &Path) -> bool {
-    path == Path::new("-")
+    path == Path::new(STANDARD)
 }
 
 /// Whether standard input was read: all of it is one document.
@@ -44,7 +47,7 @@ pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
 /// Writes a document, `-` to standard output, else replacing the one that was there.
 pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
     let text = document.to_json();
-    if is_standard(path) { write_stdout(text.as_bytes()) } else { write_text(path, &text) }
+    if is_standard(path) { write_stdout(visible_json(&text).as_bytes()) } else { write_text(path, &text) }
 }
 
 /// Writes a text as [`write_bytes`] does.

@@ -258,19 +258,19 @@ impl Table {
         if self.facts { object } else { json!({"type": "array", "items": object}) }
     }
 
-    /// For a terminal of so many columns: lines end between words, and rows that are too wide all the same are shown as lines of
-    /// heading and value. Without a width lines are as long as they are.
+    /// For a terminal of so many columns: lines end between words, and each row is shown as lines of heading and value where the table
+    /// is too wide all the same, or longer so. Without a width lines are as long as they are.
     fn shown(&self, width: Option<u16>) -> String {
-        let Some(width) = width else { return self.text(false, None) };
-        let least: usize = self.longest_words().iter().map(|word| word + PADDING).sum();
-        if self.facts || least <= usize::from(width) {
-            return self.text(false, Some(width));
-        }
+        let table = self.text(false, width);
+        let Some(width) = width.filter(|_| !self.facts) else { return table };
         let row = |row: &Vec<Cell>| {
             let alone = Table { rows: vec![row.clone()], facts: true, ..self.clone() };
             alone.text(false, Some(width))
         };
-        self.rows.iter().map(row).collect::<Vec<_>>().join("\n\n")
+        let rows = self.rows.iter().map(row).collect::<Vec<_>>().join("\n\n");
+        let least: usize = self.longest_words().iter().map(|word| word + PADDING).sum();
+        let fits = least <= usize::from(width);
+        if fits && table.lines().count() <= rows.lines().count() { table } else { rows }
     }
 
     /// The longest word of each column.
@@ -308,9 +308,11 @@ impl Table {
         }
         if let Some(width) = width {
             text.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-            let headings = || self.columns.iter().map(|(_, heading)| longest_word(heading)).max().unwrap_or(0);
+            let headings =
+                || self.columns.iter().map(|(_, heading)| longest_word(heading)).max().unwrap_or(0);
             let values = || (0..self.columns.len()).map(|at| self.longest_value(at)).max().unwrap_or(0);
-            let least: Vec<usize> = if self.facts { vec![headings(), values()] } else { self.longest_words() };
+            let least: Vec<usize> =
+                if self.facts { vec![headings(), values()] } else { self.longest_words() };
             for (column, least) in text.column_iter_mut().zip(least) {
                 let least = u16::try_from(least + PADDING).unwrap_or(u16::MAX);
                 column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
@@ -341,7 +343,9 @@ fn csv(tables: &[Table]) -> Vec<u8> {
     let first = |words: &str| (tables.len() > 1).then(|| words.to_owned());
     let mut writer = csv::Writer::from_writer(Vec::new());
     let mut write = |first: Option<String>, cells: Vec<String>| {
-        writer.write_record(first.into_iter().chain(cells)).expect("records of one length, written to memory");
+        writer
+            .write_record(first.into_iter().chain(cells))
+            .expect("records of one length, written to memory");
     };
     write(first("table"), columns.iter().map(|key| (*key).to_owned()).collect());
     for table in tables {
@@ -411,7 +415,11 @@ mod tests {
     fn small_learning_rates_keep_their_digits() {
         for (rate, shown) in [(0.05, "0.0500"), (2.0, "2.0000"), (0.000_243, "0.000243"), (0.0, "0.0000")] {
             let table = Table::facts("run", vec![("rate", "rate", Cell::learning_rate(rate))]);
-            assert!(table.text(false, None).trim_end().ends_with(shown), "{rate}: {}", table.text(false, None));
+            assert!(
+                table.text(false, None).trim_end().ends_with(shown),
+                "{rate}: {}",
+                table.text(false, None)
+            );
         }
     }
 
@@ -447,7 +455,8 @@ mod tests {
 
     #[test]
     fn several_tables_are_one_of_comma_separated_values() {
-        let facts = Table::facts("choice", vec![("batch", "batch", 4u64.into()), ("why", "why", "a, b".into())]);
+        let facts =
+            Table::facts("choice", vec![("batch", "batch", 4u64.into()), ("why", "why", "a, b".into())]);
         let mut rows = Table::new("runs", &[("run", "run"), ("batch", "batch")]);
         rows.rows = vec![vec!["first".into(), 8u64.into()], vec!["second".into(), Cell::None]];
         let text = String::from_utf8(csv(&[facts, rows])).expect("text");
@@ -458,7 +467,10 @@ mod tests {
     #[test]
     fn a_terminal_gets_lines_that_end_between_words() {
         let why = "memory is not short across it, at most 1.726 MiB of 2.255 MiB are in use";
-        let facts = Table::facts("t", vec![("largest", "largest batch that fits", 97u64.into()), ("why", "why", why.into())]);
+        let facts = Table::facts(
+            "t",
+            vec![("largest", "largest batch that fits", 97u64.into()), ("why", "why", why.into())],
+        );
         let columns = [("layer", "layer"), ("seconds", "moving, again, waiting"), ("why", "why")];
         let mut narrow = Table::new("layers", &columns);
         narrow.rows = vec![vec!["layer1.0.conv1".into(), Seconds(0.0012).into(), why.into()]; 3];

@@ -4,6 +4,7 @@ use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Figures;
 use plimsoll_ir::profile::BatchSamples;
 use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::tuning::Run;
 use plimsoll_tuner::search::{Candidate, Observed, Planned, Verdict, confirm};
 
 /// A choice and what it was measured to take.
@@ -109,6 +110,26 @@ impl Ran {
     }
 }
 
+/// What to say of an iteration that took longer or shorter than the prediction's stated error allows, with all three numbers.
+pub(crate) fn beyond_stated(measured: Seconds, predicted: &Figures) -> Option<String> {
+    let Figures { iteration_seconds: said, relative_error: stated, .. } = *predicted;
+    let off = measured / said - 1.0;
+    let [off_percent, stated_percent] = [off, stated].map(|share| share * 100.0);
+    (off.abs() > stated).then(|| {
+        format!(
+            "{measured}, {off_percent:+.1} % off the predicted {said}, for which an error of {stated_percent:.1} % was stated: the \
+             machine was busier or calmer than when it was measured, or the profile is of another time"
+        )
+    })
+}
+
+/// The same of a run for comparison; nothing of one that was not run.
+pub(crate) fn run_beyond_stated(run: &Run) -> Option<String> {
+    let Run { what, batch, .. } = run;
+    let words = beyond_stated(run.measured?.iteration_seconds, &run.predicted?)?;
+    Some(format!("At batch {batch} ({what}) an iteration took {words}"))
+}
+
 /// Whether a plan took another time than the model's stated error allows; never where it was not run.
 pub(crate) fn wants_refit(ran: &Ran) -> bool {
     let Some(figures) = &ran.measured.figures else { return false };
@@ -132,4 +153,30 @@ fn predicted(measured: &Measured) -> Observed {
 fn observed(figures: &Figures) -> Observed {
     let Figures { iteration_seconds: iteration, peak_bytes: peak, relative_error, .. } = *figures;
     Observed { iteration, peak, relative_error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prediction_that_was_further_off_than_stated_is_told_with_both_numbers() {
+        let check = |measured: f64, says: &[&str]| {
+            let predicted = Figures {
+                iteration_seconds: Seconds(0.01),
+                relative_error: 0.086,
+                between_seconds: Seconds::ZERO,
+                epoch_seconds: Seconds(1.0),
+                peak_bytes: plimsoll_ir::Bytes(1),
+            };
+            let said = beyond_stated(Seconds(measured), &predicted);
+            assert_eq!(said.is_some(), !says.is_empty(), "{said:?}");
+            let said = said.unwrap_or_default();
+            says.iter().for_each(|words| assert!(said.contains(words), "{said}"));
+        };
+        check(0.010_8, &[]);
+        check(0.009_2, &[]);
+        check(0.023_98, &["23.98 ms", "+139.8 % off", "10 ms", "8.6 %"]);
+        check(0.008, &["-20.0 % off"]);
+    }
 }

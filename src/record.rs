@@ -2,13 +2,13 @@
 //! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
 use crate::args::SearchArg;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::ran::{Measured, Ran};
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::task::Task;
 use crate::training::Trained;
-use crate::tuning::{Found, NO_ALGORITHM_2, SEED, Tuner};
+use crate::tuning::{Found, GOES_ON, NO_ALGORITHM_2, SEED, Tuner};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{
@@ -149,7 +149,8 @@ fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Failure> {
     let (trace, schedule) = (&best.plan.trace, &best.plan.schedule);
     let own = tuner.request.policy();
     let own = (own.name(), policies::paper(own));
-    let all = policies::compare(trace, schedule, own, TIME_LIMIT, &interrupt::pressed)?;
+    let all = policies::compare(trace, schedule, own, TIME_LIMIT, &interrupt::pressed)
+        .map_err(|failure| if failure.exit == Exit::Interrupted { failure.help(GOES_ON) } else { failure })?;
     let planning = tuner.costs.borrow().get(&best.batch()).map(|cost| cost.planning);
     let row = |row: crate::report::PolicyRow| PolicyRun {
         planning_seconds: if row.policy == own.0 { planning } else { row.planning_seconds.map(Seconds) },

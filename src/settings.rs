@@ -494,7 +494,9 @@ fn check_variables(program: &Command) -> Result<(), Failure> {
     let Some(unknown) = ours.filter(|variable| !is_known(variable)).min() else { return Ok(()) };
     let asked = unknown[PREFIX.len()..].to_lowercase().replace('_', "-");
     let meant = plimsoll_networks::nearest(&asked, options).into_iter().next();
-    let failure = Failure::usage(format_args!("{unknown} is set in the environment, and no option is called `{asked}`"));
+    let failure = Failure::usage(format_args!(
+        "{unknown} is set in the environment, and no option is called `{asked}`"
+    ));
     Err(failure.help(match meant {
         Some(option) => format!("did you mean {}? Otherwise unset it", variable_of(&option)),
         None => "unset it; `plimsoll config show --all` lists all options".to_owned(),
@@ -509,7 +511,8 @@ pub fn nearest(asked: &str, names: &[&str]) -> Option<String> {
 
 /// The nearest name, or where all names are.
 fn did_you_mean(asked: &str, names: &[&str]) -> String {
-    nearest(asked, names).unwrap_or_else(|| "`plimsoll config show --all` lists all that there are".to_owned())
+    nearest(asked, names)
+        .unwrap_or_else(|| "`plimsoll config show --all` lists all that there are".to_owned())
 }
 
 /// A value of the file as the words of an option.

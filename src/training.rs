@@ -229,7 +229,8 @@ pub fn train(
         } else if interrupt::pressed() {
             kept.write(&mut trainer)?;
             let path = checkpoint.display();
-            let message = format!("stopped after {step} of {total} iterations; saved to {path}");
+            let message =
+                format!("stopped while training, after {step} of {total} iterations; saved to {path}");
             return Err(Failure::new(Exit::Interrupted, message).help(kept.again()));
         }
     }
@@ -295,7 +296,7 @@ fn test(
     }
     // Iterations that were hurried show nothing of others.
     test.filter(|_| !timed || !interrupt::pressed()).map(|test| (test, timeline)).ok_or_else(|| {
-        let message = format!("stopped after all {done} iterations, before everything was tested and timed");
+        let message = format!("stopped while testing, after all {done} iterations of the training");
         Failure::new(Exit::Interrupted, message).help(kept.again())
     })
 }

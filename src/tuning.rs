@@ -14,7 +14,7 @@ use crate::confirming::{self, Confirmed};
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::progress;
-use crate::ran::{Measured, Ran, Timed, wants_refit};
+use crate::ran::{Measured, Ran, Timed, run_beyond_stated, wants_refit};
 use crate::record;
 use crate::study::Study;
 use crate::task::Task;
@@ -248,6 +248,9 @@ pub fn tune(
         }
         bar.finish_and_clear();
         let tuned = tuner.finish(&model, profile, Searched { found, chosen, kept, rounds })?;
+        for words in tuned.tuning.runs.iter().filter_map(run_beyond_stated) {
+            tracing::warn!("{words}; --fresh measures anew");
+        }
         tuner.tried.into_inner().forget()?;
         return Ok(tuned);
     }
@@ -653,9 +656,11 @@ impl Tuner<'_> {
 /// What is said where AccUDNN's search has no answer.
 pub(crate) const NO_ALGORITHM_2: &str = "AccUDNN's eq. (6) holds, with a plan that fits, at no batch";
 
+/// What to do where tuning was stopped.
+pub(crate) const GOES_ON: &str = "the same command goes on from the profile";
+
 fn stopped_searching() -> Failure {
-    let failure = Failure::new(Exit::Interrupted, "stopped while searching; the profile is kept");
-    failure.help("the same command goes on from it")
+    Failure::new(Exit::Interrupted, "stopped while searching batch sizes; the profile is kept").help(GOES_ON)
 }
 
 /// Why a search chose what it chose, where epochs within a share of the shortest count as equal.

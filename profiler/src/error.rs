@@ -17,7 +17,9 @@ pub enum ProfileError {
         batches: Vec<u64>,
     },
     /// Run again: it goes on from the journal.
-    #[error("interrupted; what was measured is in the journal, and the same command goes on from there")]
+    #[error(
+        "stopped while measuring; what was measured is in the journal, and the same command goes on from there"
+    )]
     Interrupted,
     /// Quieten the machine, or allow more time.
     #[error(

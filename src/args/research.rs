@@ -16,7 +16,8 @@ pub fn program() -> Command {
         if !command.get_arguments().any(Arg::is_hide_long_help_set) {
             return command;
         }
-        let more = format!("`plimsoll {} --{HELP_ALL}` shows switches for research, too.", command.get_name());
+        let more =
+            format!("`plimsoll {} --{HELP_ALL}` shows switches for research, too.", command.get_name());
         let after = command.get_after_help().map(|example| format!("{example}\n{more}")).unwrap_or(more);
         let help = Arg::new(HELP_ALL).long(HELP_ALL).action(ArgAction::HelpLong);
         command.after_help(after).arg(help.help("Print help with the switches for research"))
@@ -28,7 +29,6 @@ pub fn with_research(program: Command, line: &[OsString]) -> Command {
     if !line.iter().any(|word| word.to_str().and_then(|word| word.strip_prefix("--")) == Some(HELP_ALL)) {
         return program;
     }
-    program.mut_subcommands(|command| {
-        command.mut_args(|arg| arg.hide_short_help(false).hide_long_help(false))
-    })
+    program
+        .mut_subcommands(|command| command.mut_args(|arg| arg.hide_short_help(false).hide_long_help(false)))
 }

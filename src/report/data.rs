@@ -379,8 +379,10 @@ pub struct FitLink {
     pub bytes_per_second: f64,
     /// The fitted latency.
     pub latency_seconds: f64,
-    /// How far samples lie from the fit.
-    pub relative_error: f64,
+    /// Median of |measured / fitted - 1| over the samples.
+    pub median_error: f64,
+    /// The largest of them.
+    pub worst_error: f64,
     /// Bytes of each sample.
     pub bytes: Vec<u64>,
     /// Seconds of each sample.

@@ -3,7 +3,7 @@
 //! Each is planned as `compare` does. Time is limited: a report of a large trace comes all the same, and the policies that
 //! were not asked say so.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::report::data::{Policies, PolicyRow};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::schedule::Schedule;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Plans under every policy but the one that the schedule is of, and puts all in order. `own` is the name of the schedule's row.
-/// No new policy is begun after `limit`, or once `stop` says so.
+/// No new policy is begun after `limit`. Fails once `stop` says so: what was cut short is no comparison.
 pub fn compare(
     trace: &Trace,
     schedule: &Schedule,
@@ -52,6 +52,9 @@ pub fn compare(
             }
             Outcome::Infeasible(witness) => without(names, witness.to_string(), planning),
         });
+    }
+    if stop() {
+        return Err(Failure::new(Exit::Interrupted, "stopped while comparing policies for the report"));
     }
     // Those that found the same stand in the order of the policies.
     let seconds = |row: &PolicyRow| row.makespan_seconds.unwrap_or(f64::INFINITY);

@@ -4,6 +4,7 @@
 //! which gives the same model.
 
 use crate::failure::Failure;
+use crate::ran::{beyond_stated, run_beyond_stated};
 use crate::report::data::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Policies,
     PolicyRow, Report, Setting,
@@ -15,7 +16,7 @@ use crate::study::{Study, name};
 use crate::verbs::check::check_valid;
 use crate::verbs::tune::{placement, rule_in_words};
 use plimsoll_ir::config::{Config, Figures};
-use plimsoll_ir::profile::{Profile, TransferSample};
+use plimsoll_ir::profile::{Profile, Rate, TransferSample};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
@@ -103,7 +104,12 @@ impl Tuned {
         }
         let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
         let mut warnings = health.unwrap_or_default();
-        warnings.extend(self.tuning.runs.iter().filter_map(beyond_error));
+        warnings.extend(
+            self.tuning.runs.iter().filter_map(run_beyond_stated).map(|words| format!("{words}; {ANEW}.")),
+        );
+        let trained = self.tuning.training.as_ref().map(|training| training.iteration_seconds);
+        let beyond = trained.and_then(|iteration| beyond_stated(iteration, &self.config.predicted));
+        warnings.extend(beyond.map(|words| format!("In training an iteration took {words}; {ANEW}.")));
         warnings.extend(machine.modelled.then(|| MODELLED.to_owned()));
         About {
             network: self.config.network.name.clone(),
@@ -318,20 +324,8 @@ fn setting(run: &Run) -> Setting {
     }
 }
 
-/// What is to be known of a run that took longer or shorter than the errors of prediction and measurement allow.
-fn beyond_error(run: &Run) -> Option<String> {
-    let (predicted, measured) = (run.predicted?, run.measured?);
-    let off = measured.iteration_seconds / predicted.iteration_seconds - 1.0;
-    if off.abs() <= predicted.relative_error {
-        return None;
-    }
-    let (what, batch) = (&run.what, run.batch);
-    let (off, way) = (percent(off.abs()), if off > 0.0 { "more" } else { "less" });
-    Some(format!(
-        "The iteration of batch {batch} ({what}) was measured to take {off} {way} than predicted, beyond the stated error: \
-         the machine was busier or calmer than when the layers were measured. `plimsoll tune --fresh` on a calm machine measures anew."
-    ))
-}
+/// What a report says to do where a prediction missed.
+const ANEW: &str = "`plimsoll tune --fresh` on a calm machine measures anew";
 
 fn ran(run: &Run, figures: Figures) -> BatchMeasured {
     BatchMeasured {
@@ -392,15 +386,19 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
     let mut kinds: Vec<FitKind> = kinds.into_values().collect();
     for kind in &mut kinds {
         let pairs = kind.predicted.iter().zip(&kind.measured).filter(|(predicted, _)| **predicted > 0.0);
-        let mut errors: Vec<f64> =
-            pairs.map(|(predicted, measured)| (measured / predicted - 1.0).abs()).collect();
-        kind.worst_error = errors.iter().copied().fold(0.0, f64::max);
-        kind.median_error = crate::task::median(&mut errors).0;
+        [kind.median_error, kind.worst_error] = median_and_worst(pairs.map(|(p, m)| m / p));
     }
     // What takes most time first.
     let total = |kind: &FitKind| kind.measured.iter().sum::<f64>();
     kinds.sort_by(|a, b| total(b).total_cmp(&total(a)));
     Ok(kinds)
+}
+
+/// How far samples are off what was said of them, from the ratios of the two: the median, and the worst.
+fn median_and_worst(ratios: impl Iterator<Item = f64>) -> [f64; 2] {
+    let mut errors: Vec<f64> = ratios.map(|ratio| (ratio - 1.0).abs()).collect();
+    let worst = errors.iter().copied().fold(0.0, f64::max);
+    [crate::task::median(&mut errors).0, worst]
 }
 
 /// The ops of a profile as a trace, to be filled with predicted seconds.
@@ -456,16 +454,24 @@ fn rounded(value: f64) -> f64 {
     if digits >= 0 { (value * scale).round() / scale } else { (value / scale).round() * scale }
 }
 
-/// The link's fits, with their samples.
+/// The link's fits, with their samples, and how far these are off. A model's own error is of the median of each size, which is not what
+/// is shown.
 fn link(profile: &Profile, rates: &LinkModel) -> Vec<FitLink> {
     let samples = &profile.link;
-    let one = |what: &str, fitted: &FittedRate, samples: &[TransferSample]| FitLink {
-        what: what.to_owned(),
-        bytes_per_second: fitted.rate.bytes_per_second.0,
-        latency_seconds: fitted.rate.latency_seconds.0,
-        relative_error: fitted.relative_error,
-        bytes: samples.iter().map(|sample| sample.bytes.0).collect(),
-        seconds: samples.iter().map(|sample| rounded(sample.seconds.0)).collect(),
+    let one = |what: &str, fitted: &FittedRate, samples: &[TransferSample]| {
+        let Rate { bytes_per_second, latency_seconds } = fitted.rate;
+        let off =
+            samples.iter().map(|sample| sample.seconds / (latency_seconds + sample.bytes / bytes_per_second));
+        let [median_error, worst_error] = median_and_worst(off);
+        FitLink {
+            what: what.to_owned(),
+            bytes_per_second: bytes_per_second.0,
+            latency_seconds: latency_seconds.0,
+            median_error,
+            worst_error,
+            bytes: samples.iter().map(|sample| sample.bytes.0).collect(),
+            seconds: samples.iter().map(|sample| rounded(sample.seconds.0)).collect(),
+        }
     };
     let mut all = vec![
         one("offload alone", &rates.offload_alone, &samples.offload_alone),

@@ -3,6 +3,7 @@
 use crate::args::AutoArgs;
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
+use crate::ran::beyond_stated;
 use crate::report::study::Tuned;
 use crate::study::Study;
 use crate::task::{Setup, Task};
@@ -53,9 +54,11 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let manner = Manner { fresh, timed: false, tunes: true, quiet };
     let trained = train(&task, &config, &schedule, &args.train, &study, &held, manner)?;
     if trained.iterations > trained.resumed_at {
-        let predicted = &config.predicted;
-        let doubt = beyond_error(trained.iteration, predicted.iteration_seconds, predicted.relative_error);
-        doubt.inspect(|words| tracing::warn!("{words}"));
+        beyond_stated(trained.iteration, &config.predicted).inspect(|words| {
+            tracing::warn!(
+                "an iteration took {words}; --fresh measures and trains anew, with --study DIR in another folder"
+            );
+        });
     }
     tables.push(outcome(&task, &config, &trained, &study));
     tables.extend(report::after_training(&study, &trained)?);
@@ -148,19 +151,6 @@ fn kept_choice(config: &Config) -> Table {
     )
 }
 
-/// What to say of a training that took longer or shorter than the prediction's stated error allows.
-fn beyond_error(measured: Seconds, predicted: Seconds, stated: f64) -> Option<String> {
-    let off = measured / predicted - 1.0;
-    let [off_percent, stated_percent] = [off, stated].map(|share| share * 100.0);
-    (off.abs() > stated).then(|| {
-        format!(
-            "an iteration took {measured} in training, {off_percent:+.1} % off the predicted {predicted}, for which an error of \
-             {stated_percent:.1} % was stated: the machine was busier or calmer than when it was measured, or the profile is of \
-             another time; --fresh measures and trains anew, with --study DIR in another folder"
-        )
-    })
-}
-
 /// What training gave, predicted beside measured.
 fn outcome(task: &Task, config: &Config, trained: &Trained, study: &Study) -> Table {
     let trained_now = trained.iterations > trained.resumed_at;
@@ -186,23 +176,4 @@ fn outcome(task: &Task, config: &Config, trained: &Trained, study: &Study) -> Ta
             ("study", "kept in", study.folder().display().to_string().into()),
         ],
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prediction_that_was_further_off_than_stated_is_told_with_both_numbers() {
-        let check = |measured: f64, says: &[&str]| {
-            let said = beyond_error(Seconds(measured), Seconds(0.01), 0.086);
-            assert_eq!(said.is_some(), !says.is_empty(), "{said:?}");
-            let said = said.unwrap_or_default();
-            says.iter().for_each(|words| assert!(said.contains(words), "{said}"));
-        };
-        check(0.010_8, &[]);
-        check(0.009_2, &[]);
-        check(0.023_98, &["23.98 ms", "+139.8 % off", "10 ms", "8.6 %"]);
-        check(0.008, &["-20.0 % off"]);
-    }
 }

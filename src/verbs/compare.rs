@@ -42,6 +42,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));
     of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
     let mut tried = Vec::new();
+    let mut stopped = None;
     let budgets = args.planning.budgets(&trace, BUDGETS);
     let bar = progress::bar("compare", (budgets.len() * policies.len()) as u64, false);
     'all: for budget in budgets {
@@ -50,6 +51,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
         for &policy in &policies {
             let one = args.planning.plan(&trace, policy, budget, bound)?;
             if interrupt::pressed() {
+                stopped = Some((policy, budget));
                 break 'all;
             }
             tried.push(one);
@@ -64,9 +66,10 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
     tried.sort_by_key(|one| (one.budget, place(one.policy)));
     let mut table = Table::new("policies", &COLUMNS);
     table.rows = tried.iter().map(|one| row(&trace, one)).collect();
-    if interrupt::pressed() {
+    if let Some((policy, budget)) = stopped {
         print(format, &[table])?;
-        return Err(Failure::new(Exit::Interrupted, "stopped before all policies were compared"));
+        let message = format!("stopped while planning under policy {policy} at a budget of {budget}");
+        return Err(Failure::new(Exit::Interrupted, message));
     }
     let Some((policy, witness)) = closest(&tried) else { return Ok(vec![table]) };
     print(format, &[table])?;

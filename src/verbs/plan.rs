@@ -25,7 +25,11 @@ pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let policy = parse_policy(&args.policy)?;
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));
     of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
-    if args.planning.sweep.is_some() { sweep(args, format, &trace, policy) } else { one(args, format, &trace, policy) }
+    if args.planning.sweep.is_some() {
+        sweep(args, format, &trace, policy)
+    } else {
+        one(args, format, &trace, policy)
+    }
 }
 
 /// Plans at the one budget. What is printed is the answer; or the schedule, where that goes to standard output.
@@ -50,11 +54,14 @@ fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result
                     Some(file) => format!("in {}", file.display()),
                     None => "shown, and written to no file".to_owned(),
                 };
-                let saved = format!("stopped while planning; the best plan so far ({}) is {place}", made.makespan);
+                let saved =
+                    format!("stopped while planning; the best plan so far ({}) is {place}", made.makespan);
                 return Err(Failure::new(Exit::Interrupted, saved));
             }
             if output.is_none() {
-                tracing::info!("the schedule is written nowhere: add `-o FILE`, or `-o -` for standard output");
+                tracing::info!(
+                    "the schedule is written nowhere: add `-o FILE`, or `-o -` for standard output"
+                );
             }
             Ok(tables)
         }

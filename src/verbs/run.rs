@@ -6,6 +6,7 @@ use crate::files;
 use crate::memory_snapshot::MemorySnapshot;
 use crate::onnx;
 use crate::output::{Cell, Table};
+use crate::ran::beyond_stated;
 use crate::study::Study;
 use crate::task::{Setup, Task, cores, data_for, nothing_runs};
 use crate::trace_events::TraceEvents;
@@ -49,6 +50,11 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         study.are_ours(&[study.checkpoint()])?;
     }
     let trained = train(&task, &config, &schedule, &args.train, &study, &held, manner)?;
+    if trained.iterations > trained.resumed_at {
+        beyond_stated(trained.iteration, &config.predicted).inspect(|words| {
+            tracing::warn!("an iteration took {words}; `plimsoll tune --fresh` measures and tunes anew");
+        });
+    }
     if let (Some(path), Some(measured)) = (&args.trace_out, &trained.timeline) {
         events(&task, &config, &schedule, &study.profile(), measured)?.write(path)?;
         tracing::info!("{} opens in ui.perfetto.dev", path.display());

@@ -3,7 +3,7 @@
 use crate::args::{DeviceChoice, HostPlace, ReluArg, TraceArgs};
 use crate::failure::Failure;
 use crate::files;
-use crate::output::{self, Table};
+use crate::output::Table;
 use crate::task::Setup;
 use crate::verbs::networks::network;
 use crate::verbs::profile::may_be_off;
@@ -15,6 +15,7 @@ use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
+use std::path::Path;
 
 /// What stands between a trace's name and the modelled device that its seconds are of: trace/1 has no other place for it.
 pub const MODELLED: &str = "-modelled-";
@@ -41,7 +42,7 @@ pub fn of_a_model(trace: &Trace) -> Option<String> {
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
-    if let Some(output) = &args.output {
+    if let Some(output) = args.output.as_ref().filter(|output| !files::is_standard(output)) {
         args.onnx.iter().chain(&args.profile).try_for_each(|input| files::not_the_same(input, output))?;
         files::can_be_made(output)?;
     }
@@ -126,11 +127,7 @@ fn modelled(
 }
 
 fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Failure> {
-    let text = plimsoll_ir::Document::to_json(trace);
-    match &args.output {
-        Some(path) => files::write_text(path, &text)?,
-        None => output::write_stdout(output::visible_json(&text).as_bytes())?,
-    }
+    files::write(args.output.as_deref().unwrap_or(Path::new(files::STANDARD)), trace)?;
     Ok(Vec::new())
 }
 

@@ -39,8 +39,8 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let keep = task.plan(&trace, Policy::Keep, Bytes(u64::MAX >> 2), link)?;
     drop(planning);
     let bar = progress::bar("verify", 2 * args.iterations, quiet);
-    let planned = train(&task, args, &plan.schedule, &bar)?;
-    let kept = train(&task, args, &keep.schedule, &bar)?;
+    let planned = train(&task, args, ("as planned", &plan.schedule), &bar)?;
+    let kept = train(&task, args, ("keeping everything", &keep.schedule), &bar)?;
     bar.finish_and_clear();
     if let Some(name) = first_difference(&planned, &kept) {
         let message =
@@ -70,7 +70,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
 fn train(
     task: &Task,
     args: &VerifyArgs,
-    schedule: &Schedule,
+    (how, schedule): (&str, &Schedule),
     bar: &progress::Bar,
 ) -> Result<Checkpoint, Failure> {
     let program = task.program(args.batch, Mode::Train)?;
@@ -89,7 +89,11 @@ fn train(
         Outcome::Finished => Ok(trainer.checkpoint()?),
         Outcome::Paused => Err(Failure::new(
             Exit::Interrupted,
-            format_args!("stopped after {} iterations; nothing was compared", trainer.step()),
+            format_args!(
+                "stopped while training {how}, after {} of {} iterations; nothing was compared",
+                trainer.step(),
+                args.iterations
+            ),
         )),
     }
 }

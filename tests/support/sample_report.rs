@@ -467,7 +467,8 @@ fn fit(dice: &mut Dice) -> Fit {
             what: what.to_owned(),
             bytes_per_second: speed,
             latency_seconds: latency,
-            relative_error: 0.02,
+            median_error: 0.02,
+            worst_error: 0.04,
             bytes,
             seconds,
         }

@@ -195,7 +195,8 @@ function linkTable(link) {
     { title: "way", value: (l) => l.what },
     { title: "rate", csv: "bytes_per_second", value: (l) => l.bytes_per_second, text: (v) => rate(v) },
     { title: "latency", csv: "latency_seconds", value: (l) => l.latency_seconds, text: (v) => seconds(v) },
-    { title: "samples lie from the fit", csv: "relative_error", value: (l) => l.relative_error, text: (v) => percent(v) },
+    { title: "error, median", csv: "median_error", value: (l) => l.median_error, text: (v) => percent(v) },
+    { title: "error, worst", csv: "worst_error", value: (l) => l.worst_error, text: (v) => percent(v) },
     { title: "samples", value: (l) => l.bytes.length, text: count },
   ];
   return table(columns, link, { label: "The link's ways", fixed: true });
