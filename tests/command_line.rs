@@ -258,7 +258,6 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
     check(folder, &format!("{plan} 12XB"), 2, &["a size such as 22GiB"]);
     check(folder, &format!("{plan} 70% --sweep 3"), 2, &["--sweep"]);
     check(folder, "plan t.json --link 12.2GB/s -o x.json", 2, &["--budget", "--sweep"]);
-    check(folder, "plan t.json --link 12.2GB/s --budget 70%", 2, &["--output"]);
     check(folder, &format!("{plan} -5"), 2, &["`-5` is not a size such as 22GiB"]);
     for (line, says) in [
         ("tune --budget -1", "`-1` is not a size such as 22GiB"),
@@ -291,6 +290,7 @@ fn what_is_asked_for_wrongly_is_named_with_what_would_be_right() {
         );
     }
     check(folder, "networks resnt18", 2, &["did you mean resnet18"]);
+    check(folder, "networks vit", 2, &["no network is called `vit`\n", "`plimsoll networks` lists all"]);
     check(folder, "networks vgg17", 2, &["vgg16"]);
     check(folder, "trace alexnet --image 32", 2, &["32x32", "too small", "63"]);
     check(folder, &format!("{plan} 5000000TiB"), 2, &["2^62"]);

@@ -35,9 +35,11 @@ fn auto(study: &Path, press_at: Option<&str>) -> (Option<i32>, String) {
 fn every_phase_stops_and_goes_on() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
-    for marker in ["measuring", "searching", "epoch 2 of"] {
+    for (marker, step) in [("measuring", "measuring"), ("searching", "searching"), ("epoch 2 of", "training")]
+    {
         let (code, said) = auto(&study, Some(marker));
         assert_eq!(code, Some(130), "{marker}:\n{said}");
+        assert!(said.contains(&format!("error: stopped while {step}")), "{marker}:\n{said}");
         assert!(said.contains("goes on from"), "{marker}:\n{said}");
     }
     let (code, said) = auto(&study, None);

@@ -96,6 +96,21 @@ fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
+fn a_training_that_takes_another_time_than_stated_is_told() {
+    let folder = by_hand("mlp", "100%", |config| config["predicted"]["iteration_seconds"] = 1000.0.into());
+    let says = [
+        "WARN an iteration took",
+        "off the predicted 16.67 min",
+        "an error of 10.0 %",
+        "`plimsoll tune --fresh`",
+    ];
+    check(folder.path(), "run study --epochs 1", 0, &says);
+    let folder = by_hand("mlp", "100%", |config| config["predicted"]["relative_error"] = 1e9.into());
+    let said = check(folder.path(), "run study --epochs 1", 0, &[]);
+    assert!(!said.contains("off the predicted"), "{said}");
+}
+
+#[test]
 fn a_damaged_state_is_refused_wherever_a_bit_flipped() {
     let folder = by_hand("resnet20", "100%", |_| {});
     let folder = folder.path();
@@ -280,14 +295,21 @@ fn ctrl_c_ends_the_wait_for_a_slow_link_and_saves() {
     let folder = folder.path();
     let schedule = fs::read_to_string(folder.join("study/chosen.schedule.json")).expect("a schedule");
     assert!(schedule.contains("\"offload\""), "something is swapped");
-    for line in [
-        "run study --epochs 1",
-        "verify --network resnet20 --batch 8 --link 12B/s --policy naive",
-        "verify --network resnet20 --batch 8 --link 12B/s --duplex half --policy naive",
-        "profile --network resnet20 --max-batch 32 --link 12B/s --study other",
+    for (line, step) in [
+        ("run study --epochs 1", "training, after 1 of"),
+        (
+            "verify --network resnet20 --batch 8 --link 12B/s --policy naive",
+            "training as planned, after 1 of 20",
+        ),
+        (
+            "verify --network resnet20 --batch 8 --link 12B/s --duplex half --policy naive",
+            "training as planned",
+        ),
+        ("profile --network resnet20 --max-batch 32 --link 12B/s --study other", "measuring"),
     ] {
         let (code, took, said) = interrupted(folder, line);
         assert_eq!(code, Some(130), "{line}: {said}");
+        assert!(said.contains(&format!("error: stopped while {step}")), "{line}: {said}");
         // A second, and as much for a machine that does other things besides.
         assert!(took < Duration::from_secs(2), "{line}: {took:?}\n{said}");
     }

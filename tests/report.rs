@@ -143,6 +143,7 @@ fn a_schedule_is_reported_as_it_is() {
         let reason = layer["reason"].as_str().expect("a reason");
         assert!(reason.starts_with(first) || reason.starts_with("partly"), "{layer}");
     }
+    the_link_errors_are_those_of_its_points(fit);
     let rows = report["policies"]["rows"].as_array().expect("rows");
     let own: Vec<_> = rows.iter().filter(|row| row["policy"] == "this schedule").collect();
     assert_eq!(own[0]["makespan_seconds"], timeline["makespan_seconds"]);
@@ -241,6 +242,60 @@ fn a_study_is_reported_with_its_answer_and_everything_that_was_measured() {
     assert!(about["data"].as_str().expect("words").contains("10 classes"));
 }
 
+/// What stands beside the chart of the link is what its points are off its curves.
+#[track_caller]
+fn the_link_errors_are_those_of_its_points(fit: &Value) {
+    for way in fit["link"].as_array().expect("ways") {
+        let numbers = |key: &str| -> Vec<f64> {
+            way[key].as_array().expect("a column").iter().map(|n| n.as_f64().expect("a number")).collect()
+        };
+        let number = |key: &str| way[key].as_f64().expect("a number");
+        let fitted = |bytes: &f64| number("latency_seconds") + bytes / number("bytes_per_second");
+        let seconds = numbers("seconds");
+        let pairs = numbers("bytes").iter().map(fitted).zip(&seconds).map(|(fitted, took)| took / fitted);
+        let mut off: Vec<f64> = pairs.map(|ratio| (ratio - 1.0).abs()).collect();
+        off.sort_by(f64::total_cmp);
+        let middle = (off[(off.len() - 1) / 2] + off[off.len() / 2]) / 2.0;
+        let same = |key: &str, expected: f64| {
+            assert!((number(key) - expected).abs() < 1e-3, "{key}: {expected}, {way}")
+        };
+        same("median_error", middle);
+        same("worst_error", off[off.len() - 1]);
+    }
+}
+
+#[test]
+fn a_training_that_took_another_time_than_stated_is_warned_of() {
+    let study = copy();
+    let study = study.path();
+    let tuning = fs::read_to_string(study.join("tuning.json")).expect("a tuning");
+    let mut tuning: Value = serde_json::from_str(&tuning).expect("JSON");
+    let config = fs::read_to_string(study.join("chosen.config.json")).expect("a config");
+    let config: Value = serde_json::from_str(&config).expect("JSON");
+    let predicted = &config["predicted"];
+    let [seconds, stated] =
+        ["iteration_seconds", "relative_error"].map(|key| predicted[key].as_f64().expect("a number"));
+    fs::remove_file(study.join("checksums.txt")).expect("it is there");
+    let mut warned = |off: f64| {
+        tuning["training"] = serde_json::json!({"iterations": 10, "iteration_seconds": seconds * (1.0 + off),
+            "between_seconds": 0.001, "loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "test_samples": 10, "peak_bytes": 10});
+        fs::write(study.join("tuning.json"), tuning.to_string()).expect("a file");
+        let report = json(study, "report .");
+        let warnings = report["about"]["warnings"].as_array().expect("warnings").clone();
+        warnings
+            .iter()
+            .filter_map(Value::as_str)
+            .find(|words| words.starts_with("In training"))
+            .map(str::to_owned)
+    };
+    assert_eq!(warned(0.9 * stated), None);
+    let words = warned(stated + 0.5).expect("it is said");
+    let numbers =
+        [format!("{:+.1} % off", (stated + 0.5) * 100.0), format!("an error of {:.1} %", stated * 100.0)];
+    assert!(numbers.iter().all(|number| words.contains(number)), "{words}");
+    assert!(words.contains("`plimsoll tune --fresh`"), "{words}");
+}
+
 #[test]
 fn a_page_stands_in_the_study_or_where_it_is_asked_for() {
     let copied = copy();
@@ -265,7 +320,7 @@ fn a_study_is_explained_and_each_of_its_layers() {
     let of_one = json(study(), "explain . --layer fc2");
     assert_eq!(of_one["layer"]["layer"], "fc2");
     assert!(of_one["ops"].as_array().expect("ops").iter().any(|op| op["phase"] == "backward"));
-    refused(study(), "explain . --layer fc22", 2, &["has no layer `fc22`", "did you mean fc2, "]);
+    refused(study(), "explain . --layer fc22", 2, &["has no layer `fc22`", "did you mean fc2?"]);
 }
 
 #[test]

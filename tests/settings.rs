@@ -25,7 +25,7 @@ fn with_file(text: &str) -> tempfile::TempDir {
 /// Value, source and place of an option, as `config show` has them.
 #[track_caller]
 fn shown(folder: &Path, variables: &[(&str, &str)], line: &str, option: &str) -> [Option<String>; 3] {
-    let output = plimsoll(folder, variables, &format!("config show --format json {line}"));
+    let output = plimsoll(folder, variables, &format!("config show --all --format json {line}"));
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let rows = all["settings"].as_array().expect("rows");
@@ -130,6 +130,57 @@ fn a_bad_file_is_told_with_file_key_and_what_is_wanted() {
     let said = plimsoll(folder.path(), &[("PLIMSOLL_EPOCHS", "no")], "tune");
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("PLIMSOLL_EPOCHS: invalid value 'no' for '--epochs <N>'"), "{said}");
+}
+
+#[test]
+fn a_variable_that_is_no_option_is_told_with_the_one_that_may_be_meant() {
+    let folder = with_file("");
+    let folder = folder.path();
+    for (variable, says) in [
+        ("PLIMSOLL_BUDGETT", &["no option is called `budgett`", "did you mean PLIMSOLL_BUDGET?"][..]),
+        ("PLIMSOLL_HOST_MEMROY", &["`host-memroy`", "did you mean PLIMSOLL_HOST_MEMORY?"]),
+        ("PLIMSOLL_X", &["`x`", "unset it"]),
+        ("PLIMSOLL_HELP_ALL", &["`help-all`"]),
+    ] {
+        let refused = plimsoll(folder, &[(variable, "1")], "networks");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{variable}: {said}");
+        assert!(said.starts_with(&format!("error: {variable} is set")), "{said}");
+        assert!(says.iter().all(|words| said.contains(words)), "{variable}: {said}");
+        // Help needs no environment that can be read; an empty variable counts as none.
+        assert!(plimsoll(folder, &[(variable, "1")], "tune --help").status.success(), "{variable}");
+        assert!(plimsoll(folder, &[(variable, "")], "networks").status.success(), "{variable}");
+    }
+    for known in ["PLIMSOLL_CUDA_LIBRARIES", "PLIMSOLL_STANDIN_HEALTH", "PLIMSOLL_COMMIT", "PLIMSOLL_BUDGET"]
+    {
+        assert!(plimsoll(folder, &[(known, "1GiB")], "networks").status.success(), "{known}");
+    }
+}
+
+#[test]
+fn what_is_set_is_shown_and_the_rest_is_counted() {
+    let folder = with_file("epochs = 3\n");
+    let folder = folder.path();
+    let show = |line: &str| -> serde_json::Value {
+        let output = plimsoll(folder, &[("PLIMSOLL_BUDGET", "7MiB")], &format!("config show {line}"));
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let rows = |shown: &serde_json::Value| shown["settings"].as_array().expect("rows").clone();
+    let few = show("tune --max-batch 9 --format json");
+    let names: Vec<_> =
+        rows(&few).iter().map(|row| row["option"].as_str().expect("a name").to_owned()).collect();
+    assert_eq!(names, ["format", "budget", "max-batch", "epochs"]);
+    for line in ["--all tune --max-batch 9 --format json", "tune --max-batch 9 --all --format json"] {
+        let all = show(line);
+        assert_eq!(all["file"]["left_out"], 0, "{line}");
+        let left_out = few["file"]["left_out"].as_u64().expect("a number") as usize;
+        assert_eq!(rows(&all).len(), names.len() + left_out, "{line}");
+    }
+    // Of all commands, too.
+    let everywhere = show("--format json");
+    assert!(rows(&everywhere).iter().all(|row| row["source"] != "default"), "{everywhere}");
+    assert!(everywhere["file"]["left_out"].as_u64() > Some(50), "{everywhere}");
 }
 
 #[test]

@@ -121,6 +121,12 @@ fn help_of_every_command() {
     for verb in program.get_subcommands().map(clap::Command::get_name) {
         insta::assert_snapshot!(format!("help-{verb}"), told(folder.path(), &format!("{verb} --help")));
     }
+    for verb in ["auto", "plan", "trace"] {
+        insta::assert_snapshot!(
+            format!("help-all-{verb}"),
+            told(folder.path(), &format!("{verb} --help-all"))
+        );
+    }
     let nested = ["config show --help", "config schema --help"].map(|line| told(folder.path(), line));
     insta::assert_snapshot!("help-config-verbs", nested.concat());
 }
@@ -140,7 +146,15 @@ const EXACT: [(&str, &[&str]); 7] = [
         ],
     ),
     ("networks", &["networks lenet", "networks"]),
-    ("config", &["config show", "config show plan --budget 3MiB", "--config-file wrong.toml networks"]),
+    (
+        "config",
+        &[
+            "config show",
+            "config show --all",
+            "config show plan --budget 3MiB",
+            "--config-file wrong.toml networks",
+        ],
+    ),
     (
         "export",
         &[
@@ -197,7 +211,7 @@ const PLANNED: [(&str, &[&str]); 2] = [
         "plan",
         &[
             "plan t.json --budget 95% --link 50MB/s -o p.json",
-            "plan t.json --budget 100% --link 50MB/s -o p.json",
+            "plan t.json --budget 100% --link 50MB/s",
             "plan t.json --budget 95% --link 50MB/s -o p.json --policy keep",
             "plan t.json --budget 1KiB --link 50MB/s -o p.json",
             "plan t.json --sweep 3 --link 50MB/s",
@@ -304,7 +318,7 @@ const BAD: [(&str, &[&str]); 17] = [
             "plan s.json --budget 70% --link 1GB/s -o x.json",
             "plan t.json --budget 70% --link 1GB/s -o t.json",
             "plan t.json --budget 100% --link 1GB/s -o no/x.json",
-            "plan t.json --budget 70% --link 1GB/s",
+            "plan t.json --sweep 2 --link 1GB/s -o -",
             "plan t.json --budget 70% -o x.json",
             "plan t.json --link 1GB/s -o x.json",
             "plan t.json --budget 12XB --link 1GB/s -o x.json",

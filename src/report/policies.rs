@@ -117,3 +117,31 @@ pub fn paper(policy: Policy) -> &'static str {
         Policy::Optimal | Policy::Plimsoll => "Plimsoll",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::network::NetworkSpec;
+    use plimsoll_ir::schedule::Link;
+    use plimsoll_ir::{Bytes, BytesPerSecond};
+    use plimsoll_networks::{LowerOptions, build, lower};
+
+    #[test]
+    fn a_comparison_that_is_stopped_is_no_comparison() {
+        let spec = NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 };
+        let network = build(&spec).expect("a network of the zoo");
+        let trace = lower(&network, 4, &LowerOptions::default()).expect("a batch of 4").trace;
+        let request = PlanRequest::new(Bytes(1 << 30), Link::symmetric(BytesPerSecond(1e9)), Policy::Keep);
+        let Ok(Outcome::Planned(made)) = plan(&trace, &request) else { panic!("everything fits") };
+        let compared = |limit: Duration, stop: &dyn Fn() -> bool| {
+            compare(&trace, &made.schedule, ("this schedule", ""), limit, stop)
+        };
+        let failure = compared(TIME_LIMIT, &|| true).expect_err("it was stopped");
+        assert_eq!(failure.exit, Exit::Interrupted);
+        assert!(failure.message.contains("comparing policies"), "{failure}");
+        let late = compared(Duration::ZERO, &|| false).expect("time that is over is no stop");
+        assert!(
+            late.rows.iter().any(|row| row.note.as_deref().is_some_and(|note| note.contains("were over")))
+        );
+    }
+}

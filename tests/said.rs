@@ -1,0 +1,221 @@
+//! What commands say and where: an answer on standard output, a document where one is asked for, help for everybody and for research,
+//! and numbers that do not contradict each other.
+
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs the program in a folder, with this on standard input and without settings of the user's.
+fn plimsoll(folder: &Path, arguments: &str, input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .env("XDG_CONFIG_HOME", folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // A command that reads nothing has closed its end.
+    let _ = child.stdin.take().expect("stdin is piped").write_all(input);
+    child.wait_with_output().expect("it ends")
+}
+
+/// Standard output of a command that succeeds.
+#[track_caller]
+fn printed(folder: &Path, arguments: &str, input: &[u8]) -> Vec<u8> {
+    let output = plimsoll(folder, arguments, input);
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// The command exits with this code, and stderr holds all of these.
+#[track_caller]
+fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
+    let output = plimsoll(folder, arguments, b"");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {said}");
+    says.iter().for_each(|words| assert!(said.contains(words), "{arguments} does not say `{words}`: {said}"));
+}
+
+/// A folder with a trace whose ops take a millisecond each.
+fn traced() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let trace = printed(folder.path(), "trace lenet --batch 64", b"");
+    let timed = String::from_utf8(trace).expect("text").replace("\"seconds\":0.0", "\"seconds\":0.001");
+    fs::write(folder.path().join("t.json"), timed).expect("a file");
+    folder
+}
+
+const PLAN: &str = "plan t.json --budget 95% --link 50MB/s";
+
+#[test]
+fn a_plan_without_a_file_is_its_answer() {
+    let folder = traced();
+    let folder = folder.path();
+    let output = plimsoll(folder, PLAN, b"");
+    assert!(output.status.success());
+    let answer = String::from_utf8(output.stdout).expect("text");
+    for words in ["makespan / compute", "lower bound", "offloaded", "recomputed", "pool"] {
+        assert!(answer.contains(words), "{words}: {answer}");
+    }
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        said.contains("-o FILE") && said.contains("-o -"),
+        "it says where the schedule can be had: {said}"
+    );
+    let facts: Value =
+        serde_json::from_slice(&printed(folder, &format!("{PLAN} --format json"), b"")).expect("JSON");
+    assert!(facts["plan"]["makespan_seconds"].is_f64() && facts["plan"]["schedule"].is_null(), "{facts}");
+    let written: Value =
+        serde_json::from_slice(&printed(folder, &format!("{PLAN} -o s.json --format json"), b""))
+            .expect("JSON");
+    assert_eq!(written["plan"]["schedule"], "s.json");
+    // Nothing is left behind but what was asked for.
+    assert_eq!(fs::read_dir(folder).expect("a folder").count(), 2);
+}
+
+#[test]
+fn documents_go_through_pipes() {
+    let folder = traced();
+    let folder = folder.path();
+    printed(folder, &format!("{PLAN} -o s.json"), b"");
+    let schedule = fs::read(folder.join("s.json")).expect("a schedule");
+    let piped = printed(folder, &format!("{PLAN} -o -"), b"");
+    assert!(piped == schedule, "standard output has the schedule and nothing else");
+    for command in ["check t.json -", "simulate t.json -"] {
+        printed(folder, command, &piped);
+    }
+    let trace = fs::read(folder.join("t.json")).expect("a trace");
+    let piped = printed(folder, "plan - --budget 95% --link 50MB/s -o -", &trace);
+    assert!(piped == schedule, "and so from a pipe");
+    assert!(!folder.join("-").exists());
+    // What has no plan writes no half of a document.
+    let short = plimsoll(folder, "plan t.json --budget 1KiB --link 50MB/s -o -", b"");
+    assert_eq!((short.status.code(), short.stdout.len()), (Some(3), 0));
+    refused(folder, "check t.json -", 2, &["standard input", "empty"]);
+    refused(folder, "plan t.json --sweep 2 --link 50MB/s -o -", 2, &["--sweep", "a folder"]);
+    refused(folder, "simulate t.json s.json --trace-out -", 2, &["standard output", "name a file"]);
+    let twice = plimsoll(folder, "check - -", &trace);
+    let said = String::from_utf8_lossy(&twice.stderr);
+    assert!(twice.status.code() == Some(2) && said.contains("`-` is named twice"), "{said}");
+}
+
+/// An op has a faster way than its usual one, which a plan takes.
+#[test]
+fn no_makespan_is_below_compute() {
+    let folder = traced();
+    let folder = folder.path();
+    let path = folder.join("t.json");
+    let mut trace: Value = serde_json::from_slice(&fs::read(&path).expect("a trace")).expect("JSON");
+    for op in trace["ops"].as_array_mut().expect("ops") {
+        op["alternatives"] = json!([{"name": "fast", "seconds": 0.0007, "workspace_bytes": 0}]);
+    }
+    fs::write(&path, trace.to_string()).expect("a file");
+    let of = |line: &str, table: &str| -> Value {
+        let all: Value =
+            serde_json::from_slice(&printed(folder, &format!("{line} --format json"), b"")).expect("JSON");
+        all[table].clone()
+    };
+    let check = |row: &Value| {
+        let [ratio, bound, makespan] =
+            ["ratio_to_compute", "bound_seconds", "makespan_seconds"].map(|key| row[key].as_f64());
+        assert!(ratio.is_none_or(|ratio| ratio >= 1.0 - 1e-9), "{row}");
+        assert!(makespan.is_none() || makespan >= bound, "{row}");
+        ratio.is_some()
+    };
+    assert!(check(&of("plan t.json --budget 100% --link 50MB/s", "plan")));
+    for (line, table) in [
+        ("plan t.json --sweep 3 --link 50MB/s", "frontier"),
+        ("compare t.json --budget 95% --link 50MB/s", "policies"),
+    ] {
+        let rows = of(line, table);
+        let known = rows.as_array().expect("rows").iter().filter(|row| check(row)).count();
+        assert!(known > 0, "{line}: {rows}");
+    }
+}
+
+#[test]
+fn switches_for_research_are_in_help_all_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let help = |line: &str| String::from_utf8(printed(folder, line, b"")).expect("text");
+    for (verb, switches) in [
+        ("plan", &["--without", "--no-pieces", "--seed"][..]),
+        ("compare", &["--without", "--no-pieces", "--seed"]),
+        ("tune", &["--search", "--convexity"]),
+        ("auto", &["--search", "--convexity"]),
+        ("trace", &["--relu", "--draw", "--seed"]),
+    ] {
+        let has = |text: &str, switch: &str| text.lines().any(|line| line.trim_start().starts_with(switch));
+        for short in ["--help", "-h"] {
+            let usual = help(&format!("{verb} {short}"));
+            let all = format!("`plimsoll {verb} --help-all` shows switches for research, too.");
+            assert!(usual.trim_end().ends_with(&all), "{verb}: {usual}");
+            switches.iter().filter(|switch| **switch != "--seed" || verb != "auto").for_each(|switch| {
+                assert!(!has(&usual, switch), "{verb} {short} shows {switch}");
+            });
+        }
+        let all = help(&format!("{verb} --help-all"));
+        switches.iter().for_each(|switch| assert!(has(&all, switch), "{verb} --help-all lacks {switch}"));
+        // What is hidden is an option like any other.
+        let settings: Value =
+            serde_json::from_str(&help(&format!("config show --all {verb} --format json"))).expect("JSON");
+        for switch in switches {
+            let rows = settings["settings"].as_array().expect("rows");
+            assert!(
+                rows.iter().any(|row| format!("--{}", row["option"].as_str().expect("a name")) == *switch)
+            );
+        }
+    }
+    assert!(!help("check --help").contains("--help-all"));
+    refused(folder, "check --help-all", 2, &["--help-all"]);
+}
+
+#[test]
+fn explain_counts_the_layers_that_it_leaves_out() {
+    let folder = traced();
+    let folder = folder.path();
+    printed(folder, &format!("{PLAN} -o s.json"), b"");
+    let of = |line: &str| -> Value { serde_json::from_slice(&printed(folder, line, b"")).expect("JSON") };
+    let explained = of("explain --trace t.json --schedule s.json --format json");
+    printed(folder, "report --trace t.json --schedule s.json --format json -o r.json", b"");
+    let report: Value =
+        serde_json::from_slice(&fs::read(folder.join("r.json")).expect("a report")).expect("JSON");
+    let [listed, all] =
+        [&explained["layers"], &report["layers"]].map(|layers| layers.as_array().expect("layers").len());
+    assert!(listed < all);
+    assert_eq!(explained["explanation"]["layers_left_out"], json!(all - listed));
+}
+
+#[test]
+fn csv_is_one_table_whatever_a_command_prints() {
+    let folder = traced();
+    let folder = folder.path();
+    printed(folder, &format!("{PLAN} -o s.json"), b"");
+    for (line, several) in [
+        ("explain --trace t.json --schedule s.json", true),
+        ("explain --trace t.json --schedule s.json --layer conv1", true),
+        ("simulate t.json s.json --commands", true),
+        ("config show --all", true),
+        ("check t.json s.json", false),
+    ] {
+        let text = printed(folder, &format!("{line} --format csv"), b"");
+        let text = String::from_utf8(text).expect("text");
+        let heading = text.lines().next().expect("a heading");
+        assert_eq!(heading.starts_with("table,"), several, "{line}: {heading}");
+        let columns: Vec<&str> = heading.split(',').collect();
+        let of: Value =
+            serde_json::from_slice(&printed(folder, &format!("{line} --format json"), b"")).expect("JSON");
+        let rows: usize =
+            of.as_object().expect("tables").values().map(|t| t.as_array().map_or(1, Vec::len)).sum();
+        let mut known = columns.clone();
+        known.sort_unstable();
+        known.dedup();
+        assert_eq!(known.len(), columns.len(), "{line}: a column stands twice: {heading}");
+        // No cell of these has a line of its own.
+        assert_eq!(text.lines().count(), 1 + rows, "{line}: {text}");
+    }
+}
