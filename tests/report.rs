@@ -258,7 +258,7 @@ fn the_link_errors_are_those_of_its_points(fit: &Value) {
         off.sort_by(f64::total_cmp);
         let middle = (off[(off.len() - 1) / 2] + off[off.len() / 2]) / 2.0;
         let same = |key: &str, expected: f64| {
-            assert!((number(key) - expected).abs() < 1e-3, "{key}: {expected}, {way}")
+            assert!((number(key) - expected).abs() < 1e-3, "{key}: {expected}, {way}");
         };
         same("median_error", middle);
         same("worst_error", off[off.len() - 1]);

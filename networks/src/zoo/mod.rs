@@ -222,7 +222,7 @@ pub fn nearest<'n>(asked: &str, names: impl IntoIterator<Item = &'n str>) -> Vec
         let lower = name.to_lowercase();
         let edits = strsim::osa_distance(&asked, &lower);
         let begins = length > 2 && lower.starts_with(&asked);
-        (begins || edits <= length.max(lower.chars().count()) / 3).then_some((edits, name))
+        (begins || edits <= (length + 1) / 4).then_some((edits, name))
     };
     let mut ranked: Vec<(usize, &str)> = names.into_iter().filter_map(edits_to).collect();
     ranked.sort_by_key(|(edits, _)| *edits);
