@@ -208,7 +208,7 @@ fn only_near_names_are_proposed() {
     check("x", &[]);
     check("resnt18", &["resnet18"]);
     check("renset18", &["resnet18"]);
-    check("ResNet-18", &["resnet18"]);
+    check("ResNet-18", &["resnet18", "resnet110"]);
     check("alex", &["alexnet"]);
     check("gpt2", &["gpt"]);
     let error = build(&spec("vit", 32, 3, 10)).expect_err("there is none").to_string();
