@@ -250,7 +250,9 @@ impl KernelArgs {
 /// What was done is kept in this folder.
 #[derive(Clone, Debug, Args)]
 pub struct StudyArgs {
-    /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it
+    /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it. By default
+    /// studies/NETWORK-DATA-DEVICE-BUDGET-DIGITS, whose digits tell apart all that decides the choice and the training (every option but
+    /// --epochs and --save-every), so that the same command finds its own study
     #[arg(long, value_name = "DIR")]
     pub study: Option<PathBuf>,
     /// Throw away what this command made in the study's folder earlier, and start anew
@@ -305,7 +307,7 @@ pub struct RateArgs {
 /// How to train.
 #[derive(Clone, Debug, Args)]
 pub struct TrainArgs {
-    /// Passes over the training data
+    /// Passes over the training data, those of earlier runs included; more than last time go on from there
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
     /// How the learning rate changes during training
@@ -325,6 +327,13 @@ pub struct TrainArgs {
     /// saved where the GPU fails
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Seconds>,
+}
+
+/// The values of a group of options where none is given.
+pub fn defaults<T: Args>() -> T {
+    let group = T::augment_args(clap::Command::new("defaults"));
+    let given = group.try_get_matches_from(["defaults"]).expect("no option of the group is required");
+    T::from_arg_matches(&given).expect("defaults are values")
 }
 
 /// `auto`
@@ -506,8 +515,9 @@ pub struct SimulateArgs {
 pub struct RunArgs {
     /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
     pub config: PathBuf,
-    #[command(flatten)]
-    pub data: DataArgs,
+    /// What to train on, as `tune` takes it; by default what the study was tuned on
+    #[arg(long, value_name = "SOURCE")]
+    pub data: Option<DataSource>,
     /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,

@@ -519,7 +519,7 @@ fn hints_of_run_name_what_run_has() {
     let study = fs::File::open(folder.join("study")).expect("a folder");
     study.lock().expect("nobody else has it");
     for (options, says) in [
-        ("--data digits", "name the --data that it was tuned for, or tune again"),
+        ("--data digits", "leave --data out for what it was tuned on, or tune again"),
         ("--data text", "texts are for networks such as lstm"),
         ("--device cuda", "tune again with that --device"),
         ("--data synthetic", "or take another folder"),
