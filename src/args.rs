@@ -251,8 +251,8 @@ impl KernelArgs {
 #[derive(Clone, Debug, Args)]
 pub struct StudyArgs {
     /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it. By default
-    /// studies/NETWORK-DATA-DEVICE-BUDGET-DIGITS, whose digits tell apart all that decides the choice and the training (every option but
-    /// --epochs and --save-every), so that the same command finds its own study
+    /// studies/NETWORK-DATA-DEVICE-BUDGET-DIGITS, without the budget where none is given; the digits stand for all options that
+    /// decide the choice and the training (not --epochs and --save-every), so that the same command finds its own study
     #[arg(long, value_name = "DIR")]
     pub study: Option<PathBuf>,
     /// Throw away what this command made in the study's folder earlier, and start anew
@@ -515,7 +515,8 @@ pub struct SimulateArgs {
 pub struct RunArgs {
     /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
     pub config: PathBuf,
-    /// What to train on, as `tune` takes it; by default what the study was tuned on
+    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, mnist:FOLDER, cifar10:FOLDER or text:FILE; by default what
+    /// the study was tuned on
     #[arg(long, value_name = "SOURCE")]
     pub data: Option<DataSource>,
     /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first
