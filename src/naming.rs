@@ -7,8 +7,9 @@
 //!
 //! What is deliberately left out: how long is trained (`--epochs`), since a study's training can go on, and how often it is saved.
 
-use crate::args::{RateArgs, SearchArgs, TrainArgs, defaults};
+use crate::args::{RateArgs, SearchArgs, StudyArgs, TrainArgs, defaults};
 use crate::failure::Failure;
+use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::tuning::{least, rule_of};
 use crate::verbs::profile::in_words;
@@ -21,6 +22,18 @@ const STUDIES: &str = "studies";
 
 /// Digits of the checksum in a name.
 const DIGITS: usize = 6;
+
+/// The study of a task with these options, which need not be there: the one that is named, else the task's own.
+pub fn study(
+    task: &Task,
+    args: &StudyArgs,
+    search: &SearchArgs,
+    rate: &RateArgs,
+    train: &TrainArgs,
+) -> Result<Study, Failure> {
+    let named = args.study.as_ref().map(|folder| Ok(folder.clone()));
+    Ok(Study::at(&named.unwrap_or_else(|| folder(task, search, rate, train))?))
+}
 
 /// The folder for a task that is tuned and trained with these options.
 pub fn folder(

@@ -6,12 +6,10 @@
 mod host;
 
 use crate::args::{
-    DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs, RateArgs,
-    SearchArgs, StudyArgs, TrainArgs,
+    DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs,
 };
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
-use crate::naming;
 use crate::onnx;
 use crate::study::Study;
 use crate::verbs::doctor::version;
@@ -367,18 +365,6 @@ impl Task {
             );
         }
         Ok(Task { network, data, setup, architecture: None, source: None, host_memory: None })
-    }
-
-    /// The study of the task with these options, which need not be there: the one that is named, else the task's own.
-    pub fn study(
-        &self,
-        args: &StudyArgs,
-        search: &SearchArgs,
-        rate: &RateArgs,
-        train: &TrainArgs,
-    ) -> Result<Study, Failure> {
-        let named = args.study.as_ref().map(|folder| Ok(folder.clone()));
-        Ok(Study::at(&named.unwrap_or_else(|| naming::folder(self, search, rate, train))?))
     }
 
     /// Keeps a network that is from a file in the study; in place of another only where all is to be `fresh`, and nothing was

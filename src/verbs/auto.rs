@@ -2,6 +2,7 @@
 
 use crate::args::AutoArgs;
 use crate::failure::Failure;
+use crate::naming;
 use crate::output::{Cell, Table};
 use crate::report::study::Tuned;
 use crate::study::Study;
@@ -20,7 +21,7 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let task = task.within(args.search.host_memory)?;
     let fresh = args.study.fresh;
-    let study = task.study(&args.study, &args.search, &args.rate, &args.train)?;
+    let study = naming::study(&task, &args.study, &args.search, &args.rate, &args.train)?;
     let budget = task.budget_in(&study, fresh, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let batches = request.min_batch..=request.limit(&task)?;

@@ -4,6 +4,7 @@ use crate::args::{ProfileArgs, SearchArgs, defaults};
 use crate::failure::{Exit, Failure};
 use crate::files;
 use crate::interrupt;
+use crate::naming;
 use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
 use crate::progress;
@@ -40,7 +41,7 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let most = task.most(args.max_batch)?;
     // The study is that of a tuning with the same options, which goes on from what is measured here.
     let search = SearchArgs { budget: args.budget, max_batch: args.max_batch, ..defaults() };
-    let study = task.study(&args.study, &search, &defaults(), &defaults())?;
+    let study = naming::study(&task, &args.study, &search, &defaults(), &defaults())?;
     let least = LEAST.min(most).max(task.smallest_batch());
     let budget = task.budget_in(&study, args.study.fresh, args.budget, least)?;
     let largest = largest(&task, budget, &(1..=most), quiet)?;

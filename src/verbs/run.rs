@@ -30,9 +30,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     }
     let spec = &config.network;
     let network = onnx::rebuilt(spec, study.folder())?;
+    let setup = setup_of(&config, args)?;
     let source = source(args, &config, &path)?;
     let data = data_for(&source, &network)?;
-    let setup = setup_of(&config, args)?;
     let task = Task::of(network, data, setup).map_err(|failure| {
         failure.help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;

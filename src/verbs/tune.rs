@@ -3,6 +3,7 @@
 
 use crate::args::{TuneArgs, defaults};
 use crate::failure::Failure;
+use crate::naming;
 use crate::output::{Cell, Table};
 use crate::ran::Measured;
 use crate::record::other_name;
@@ -21,7 +22,7 @@ use plimsoll_tuner::search::Moved;
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let task = task.within(args.search.host_memory)?;
-    let study = task.study(&args.study, &args.search, &args.rate, &defaults())?;
+    let study = naming::study(&task, &args.study, &args.search, &args.rate, &defaults())?;
     let least = least(&args.search, &args.rate);
     let budget = task.budget_in(&study, args.study.fresh, args.search.budget, least)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
