@@ -78,9 +78,11 @@ fn main() {
         }
         let budget = budget(&task, *largest, BUDGET);
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let study = Study::open(Some(folder.path()), &task.network.spec).expect("a study");
-        let profile = measure(&task, budget, 1..=*largest, &study, Some(&[]), true)
-            .expect("the network can be measured");
+        let study = Study::at(folder.path());
+        let most =
+            plimsoll::verbs::profile::largest(&task, budget, &(1..=*largest), true).expect("a batch fits");
+        let profile =
+            measure(&task, budget, most, &study, Some(&[]), true).expect("the network can be measured");
         let model = Model::fit(&profile).expect("the profile is whole");
         let case = Case { task: &task, model: &model, budget, largest: *largest, rounds };
         for share in BETWEEN {

@@ -252,7 +252,9 @@ impl KernelArgs {
 /// What was done is kept in this folder.
 #[derive(Clone, Debug, Args)]
 pub struct StudyArgs {
-    /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it
+    /// The study's folder: journal, profile, config, schedule, checkpoint; a second run continues from it. By default
+    /// studies/NETWORK-DATA-DEVICE-BUDGET-DIGITS, without the budget where none is given; the digits stand for all options that
+    /// decide the choice and the training (not --epochs and --save-every), so that the same command finds its own study
     #[arg(long, value_name = "DIR")]
     pub study: Option<PathBuf>,
     /// Throw away what this command made in the study's folder earlier, and start anew
@@ -314,7 +316,7 @@ pub struct RateArgs {
 /// How to train.
 #[derive(Clone, Debug, Args)]
 pub struct TrainArgs {
-    /// Passes over the training data
+    /// Passes over the training data, those of earlier runs included; more than last time go on from there
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
     /// How the learning rate changes during training
@@ -334,6 +336,13 @@ pub struct TrainArgs {
     /// saved where the GPU fails
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Seconds>,
+}
+
+/// The values of a group of options where none is given.
+pub fn defaults<T: Args>() -> T {
+    let group = T::augment_args(clap::Command::new("defaults"));
+    let given = group.try_get_matches_from(["defaults"]).expect("no option of the group is required");
+    T::from_arg_matches(&given).expect("defaults are values")
 }
 
 /// `auto`
@@ -516,8 +525,10 @@ pub struct SimulateArgs {
 pub struct RunArgs {
     /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
     pub config: PathBuf,
-    #[command(flatten)]
-    pub data: DataArgs,
+    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, mnist:FOLDER, cifar10:FOLDER or text:FILE; by default what
+    /// the study was tuned on
+    #[arg(long, value_name = "SOURCE")]
+    pub data: Option<DataSource>,
     /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,

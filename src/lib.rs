@@ -22,6 +22,7 @@ pub mod files;
 pub mod interrupt;
 mod kept;
 pub mod memory_snapshot;
+pub mod naming;
 pub mod onnx;
 pub mod output;
 pub mod profile_cache;

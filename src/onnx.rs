@@ -29,7 +29,7 @@ pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, Fail
 /// The network that a spec names: one of the zoo, or one from a file of which the study in this folder keeps the architecture.
 pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, Failure> {
     let Some(name) = name_in_file(&spec.name) else { return Ok(plimsoll_networks::build(spec)?) };
-    let path = Study::at(Some(folder), spec).architecture();
+    let path = Study::at(folder).architecture();
     if !path.exists() {
         let message = format!("`{}` is from an ONNX file, and {} is not there", spec.name, path.display());
         return Err(

@@ -7,7 +7,6 @@ use crate::failure::Failure;
 use crate::files;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::document::Fault;
-use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::{Bytes, Document};
 use plimsoll_profiler::Header;
@@ -22,28 +21,32 @@ const HEADER_BYTES_MAX: u64 = 1 << 16;
 /// So much of a file shows who wrote it.
 const START_BYTES: u64 = 1 << 14;
 
-/// The folder, which exists and can be written to.
+/// Where the files of a tuning are gathered, and where they are once all are there, until each is in its place.
+const GATHERED: &str = ".tuned.part";
+const WHOLE: &str = ".tuned";
+
+/// A study's folder.
 #[derive(Clone, Debug)]
 pub struct Study {
     folder: PathBuf,
 }
 
 impl Study {
-    /// Opens the folder, and makes it where it is missing; without a name, `studies/<network>-<image>` here.
-    pub fn open(folder: Option<&Path>, network: &NetworkSpec) -> Result<Study, Failure> {
-        let study = Study::at(folder, network);
-        let folder = &study.folder;
+    /// The study in a folder, which need not be there.
+    pub fn at(folder: &Path) -> Study {
+        Study { folder: folder.to_owned() }
+    }
+
+    /// Makes the folder where it is missing, and sure that it can be written to; says which it is.
+    pub fn make(&self) -> Result<(), Failure> {
+        let folder = &self.folder;
         fs::create_dir_all(folder)
             .map_err(|error| Failure::file(folder, "create the study's folder", &error))?;
         // Found out now, and not after the measuring.
         tempfile::NamedTempFile::new_in(folder)
             .map_err(|error| Failure::file(folder, "write to the study's folder", &error))?;
-        Ok(study)
-    }
-
-    /// The folder, which need not be there.
-    pub fn at(folder: Option<&Path>, network: &NetworkSpec) -> Study {
-        Study { folder: folder.map_or_else(|| default_folder(network), Path::to_owned) }
+        tracing::info!("the study is {}", folder.display());
+        Ok(())
     }
 
     /// The budget that it was begun with, where it was: that of its measurements. What cannot be read is complained of where
@@ -103,6 +106,53 @@ impl Study {
         checksums::write(&self.folder, files)
     }
 
+    /// Puts the files of a tuning in place together: wherever a run is killed, the study holds what it held before or all of the
+    /// new. The page of an earlier choice goes, since it would tell of that.
+    ///
+    /// The files are gathered in a folder; its new name says that they are whole, from when on whoever works in the study puts
+    /// them in place.
+    pub fn put_together(&self, _alone: &Held, files: &[(PathBuf, Vec<u8>)]) -> Result<(), Failure> {
+        let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
+        remove_folder(&gathered)?;
+        fs::create_dir(&gathered).map_err(|error| Failure::file(&gathered, "create", &error))?;
+        for (path, bytes) in files {
+            files::write_bytes(&gathered.join(name(path)), bytes)?;
+        }
+        fs::rename(&gathered, &whole).map_err(|error| Failure::file(&whole, "create", &error))?;
+        self.settle()
+    }
+
+    /// Puts in place what a run that was killed had gathered whole, and removes what it had not.
+    fn settle(&self) -> Result<(), Failure> {
+        let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
+        remove_folder(&gathered)?;
+        if !whole.exists() {
+            return Ok(());
+        }
+        let mut files = Vec::new();
+        for path in self.files() {
+            let from = whole.join(name(&path));
+            match fs::read(&from) {
+                Ok(bytes) => files.push((path, bytes)),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(Failure::file(&from, "read", &error)),
+            }
+        }
+        self.put(&files)?;
+        self.forget(&[self.report()])?;
+        // So that no part of it is ever taken for whole.
+        fs::rename(&whole, &gathered).map_err(|error| Failure::file(&whole, "remove", &error))?;
+        remove_folder(&gathered)
+    }
+
+    /// Makes sure that no run that was killed has left a tuning half in place, which is then put there.
+    fn settled(self) -> Result<Study, Failure> {
+        if self.folder.join(WHOLE).exists() {
+            drop(self.lock()?);
+        }
+        Ok(self)
+    }
+
     /// Makes sure that no training stands on the choice that is about to be replaced.
     pub fn without_training(&self) -> Result<(), Failure> {
         if !self.checkpoint().exists() {
@@ -130,13 +180,14 @@ impl Study {
             return Err(Failure::usage(format_args!("there is no folder {}", path.display()))
                 .help("name a study's folder, as `plimsoll auto` and `plimsoll tune` make it"));
         }
-        Ok(Study::of_config(path).0)
+        Study::of_config(path).0.settled()
     }
 
     /// The choice that a config's file or its study's folder names: the study, the config's path, what stands in it, and its
     /// schedule.
     pub fn choice_of(path: &Path) -> Result<(Study, PathBuf, Config, Schedule), Failure> {
         let (study, config_path) = Study::of_config(path);
+        let study = study.settled()?;
         let (config, schedule) = if path.is_dir() {
             study.chosen()?
         } else {
@@ -205,10 +256,11 @@ impl Study {
         };
         let folder = self.folder.display();
         let message = format!("{folder} holds {holds} another {what}: {kept} there, {asked} now");
+        let other = "choose another folder with --study DIR, or leave --study out, which takes the one of just these options";
         Err(Failure::usage(message).help(if self.checkpoint().exists() {
-            "choose another folder with --study DIR; --fresh would forget the training there, too"
+            format!("{other}; --fresh would forget the training there, too")
         } else {
-            "choose another folder with --study DIR, or start anew with --fresh"
+            format!("{other}; or start anew with --fresh")
         }))
     }
 
@@ -304,8 +356,8 @@ impl Study {
         self.files().iter().try_for_each(|file| files::not_the_same(file, output))
     }
 
-    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed while
-    /// it saved left half written is removed.
+    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed left
+    /// half written is removed, and what it had written whole is put in place.
     pub fn lock(&self) -> Result<Held, Failure> {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
         match folder.try_lock() {
@@ -316,9 +368,11 @@ impl Study {
             // Not every file system knows locks.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!("{} cannot be locked: {error}", self.folder.display());
+                self.settle()?;
                 Ok(Held(None))
             }
             Ok(()) => {
+                self.settle()?;
                 for part in Checkpoint::unfinished(&self.checkpoint()) {
                     tracing::debug!("removing {}, which was never finished", part.display());
                     self.forget(&[part])?;
@@ -339,14 +393,17 @@ impl Study {
 #[must_use = "the study is free again as soon as this is dropped"]
 pub struct Held(#[allow(dead_code, reason = "an open file holds its lock")] Option<fs::File>);
 
+/// Removes a folder and all that is in it, where it is there.
+fn remove_folder(folder: &Path) -> Result<(), Failure> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::file(folder, "remove", &error)),
+        _ => Ok(()),
+    }
+}
+
 /// The name of a file.
 pub(crate) fn name(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-}
-
-fn default_folder(network: &NetworkSpec) -> PathBuf {
-    let NetworkSpec { name, image: [height, width], channels, classes } = network;
-    PathBuf::from("studies").join(format!("{name}-{height}x{width}x{channels}-{classes}"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 mod host;
 
 use crate::args::{
-    DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs, StudyArgs,
+    DataArgs, DataSource, DeviceArgs, DeviceChoice, DuplexArg, HostPlace, KernelArgs, NetworkArgs,
 };
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
@@ -84,6 +84,11 @@ impl Gpu {
     pub fn open(options: CudaOptions) -> Result<Gpu, Failure> {
         let open = Rc::new(CudaDevice::open(&options)?);
         Ok(Gpu { options, open })
+    }
+
+    /// Whether it replays iterations as graphs.
+    pub fn graphs(&self) -> bool {
+        self.options.graphs
     }
 
     /// Whose kernels it runs.
@@ -284,6 +289,8 @@ pub struct Task {
     pub setup: Setup,
     /// The architecture as a file, where the network is from one.
     pub architecture: Option<Vec<u8>>,
+    /// Where the data are from, as `--data` takes it, where a command line said so.
+    pub source: Option<DataSource>,
     /// What swapped tensors may take of the host's memory, where that was said.
     pub host_memory: Option<Bytes>,
 }
@@ -294,7 +301,8 @@ impl Task {
         if let Some(file) = &network.onnx {
             return Task::of_file(file, network, data, setup);
         }
-        let data = open_data(&data.data, network)?;
+        let source = &data.data;
+        let data = open_data(source, network)?;
         if usual_text(&network.network).is_some() && !data.train.holds_tokens() {
             let message = format!("`{}` is for texts, and {} has images", network.network, data.train.name());
             return Err(Failure::usage(message).help("choose --data text, text:FILE or synthetic"));
@@ -306,16 +314,17 @@ impl Task {
             channels: network.channels.unwrap_or(image.channels),
             classes: network.classes.unwrap_or(data.train.classes()),
         };
-        Task::of_spec(&spec, data, setup)
+        Ok(Task { source: Some(source.whole()), ..Task::of_spec(&spec, data, setup)? })
     }
 
     /// Reads the network of an ONNX file, which takes its images from the data where it leaves their size open.
     fn of_file(file: &Path, network: &NetworkArgs, data: &DataArgs, setup: Setup) -> Result<Task, Failure> {
         let given = network.image.map(|image| image.0);
-        let own = match &data.data {
+        let source = &data.data;
+        let own = match source {
             DataSource::Synthetic(_) => None,
             _ => {
-                let image = open_data(&data.data, network)?.train.image();
+                let image = open_data(source, network)?.train.image();
                 Some([image.height, image.width])
             }
         };
@@ -325,8 +334,9 @@ impl Task {
             let message = format!("{} is for images of {height}x{width}", file.display());
             return Err(Failure::usage(message).help("leave --image out, or export again"));
         }
-        let data = data_for(&data.data, &found)?;
-        Ok(Task { architecture: Some(architecture), ..Task::of(found, data, setup)? })
+        let data = data_for(source, &found)?;
+        let (architecture, source) = (Some(architecture), Some(source.whole()));
+        Ok(Task { architecture, source, ..Task::of(found, data, setup)? })
     }
 
     /// A network that is named by its spec, which the data must fit.
@@ -354,12 +364,7 @@ impl Task {
                 Failure::usage(message).help("choose --data synthetic, which has as many as are learned")
             );
         }
-        Ok(Task { network, data, setup, architecture: None, host_memory: None })
-    }
-
-    /// The study's folder, which is made where it is missing.
-    pub fn study(&self, args: &StudyArgs) -> Result<Study, Failure> {
-        Study::open(args.study.as_deref(), &self.network.spec)
+        Ok(Task { network, data, setup, architecture: None, source: None, host_memory: None })
     }
 
     /// Keeps a network that is from a file in the study; in place of another only where all is to be `fresh`, and nothing was
@@ -399,9 +404,15 @@ impl Task {
     /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of one
     /// budget, and what is free, or which batch is the least, changes from run to run. Else as [`Task::budget`] says; on a processor
     /// at least what keeps everything of the least batch that is wanted, where less does not train it.
-    pub fn budget_in(&self, study: &StudyArgs, given: Option<Size>, least: u64) -> Result<Bytes, Failure> {
-        let asks = given.is_none() && !study.fresh && self.setup.model().is_none();
-        let begun = asks.then(|| Study::at(study.study.as_deref(), &self.network.spec).budget());
+    pub fn budget_in(
+        &self,
+        study: &Study,
+        fresh: bool,
+        given: Option<Size>,
+        least: u64,
+    ) -> Result<Bytes, Failure> {
+        let asks = given.is_none() && !fresh && self.setup.model().is_none();
+        let begun = asks.then(|| study.budget());
         if let Some(budget) = begun.flatten() {
             return Ok(budget);
         }

@@ -185,7 +185,7 @@ pub fn train(
     drop(loading);
     let checkpoint = &study.checkpoint();
     let (total, peak) = (per_epoch * args.epochs, trainer.layout().device());
-    begin(&mut trainer, study, total, fresh)?;
+    begin(&mut trainer, study, (args.epochs, per_epoch), fresh)?;
     let resumed_at = trainer.step();
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
@@ -260,11 +260,29 @@ pub fn train(
 }
 
 /// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can be kept.
-fn begin(trainer: &mut Trainer, study: &Study, total: u64, fresh: bool) -> Result<(), Failure> {
+fn begin(
+    trainer: &mut Trainer,
+    study: &Study,
+    (epochs, per_epoch): (u64, u64),
+    fresh: bool,
+) -> Result<(), Failure> {
     let checkpoint = &study.checkpoint();
+    let total = epochs * per_epoch;
     if checkpoint.exists() && !fresh {
-        resume(trainer, checkpoint)?;
-        tracing::info!("going on from iteration {} of {total}", trainer.step());
+        let before = resume(trainer, checkpoint)?;
+        let (step, now) = (trainer.step(), trainer.plan().rate);
+        if step >= total {
+            tracing::info!(
+                "trained for {}, asked for {}: nothing is left to train; more --epochs go on, --fresh begins anew",
+                in_epochs(step, per_epoch),
+                in_epochs(total, per_epoch)
+            );
+        } else {
+            tracing::info!("going on from iteration {step} of {total}");
+        }
+        if step < total && before != now {
+            tracing::warn!("{}", other_length(before, now, step, (epochs, per_epoch)));
+        }
     }
     if trainer.step() < total {
         Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(|error| {
@@ -275,6 +293,35 @@ fn begin(trainer: &mut Trainer, study: &Study, total: u64, fresh: bool) -> Resul
         study.forget(std::slice::from_ref(checkpoint))?;
     }
     Ok(())
+}
+
+/// So many iterations, in epochs where they are whole ones.
+fn in_epochs(iterations: u64, per_epoch: u64) -> String {
+    match (iterations / per_epoch, iterations % per_epoch) {
+        (1, 0) => "1 epoch".to_owned(),
+        (epochs, 0) => format!("{epochs} epochs"),
+        (epochs, left) => {
+            format!("{} and {left} of {per_epoch} iterations", in_epochs(epochs * per_epoch, per_epoch))
+        }
+    }
+}
+
+/// What to say of a training that goes on for other than the epochs over which the decay of its rate was spread until now.
+fn other_length(
+    before: LearningRateSchedule,
+    now: LearningRateSchedule,
+    step: u64,
+    (epochs, per_epoch): (u64, u64),
+) -> String {
+    let asked = in_epochs(epochs * per_epoch, per_epoch);
+    format!(
+        "trained for {}, asked for {asked}: from here on the decay of the learning rate is spread over {asked}, so the rate, which was \
+         {:.3e} in the last iteration, is {:.3e} in the next. That is another training than {asked} from the start, for which there is \
+         --fresh",
+        in_epochs(step, per_epoch),
+        before.at(step.saturating_sub(1)),
+        now.at(step),
+    )
 }
 
 /// Tests a network that is trained; then, where that was asked for, runs two more iterations and gives the second's timeline.
@@ -318,8 +365,8 @@ fn lower_rate(config: &Config, study: &Study, tunes: bool) -> String {
     }
 }
 
-/// Goes on from a checkpoint.
-fn resume(trainer: &mut Trainer, checkpoint: &Path) -> Result<(), Failure> {
+/// Goes on from a checkpoint; gives the rates that were planned when it was saved.
+fn resume(trainer: &mut Trainer, checkpoint: &Path) -> Result<LearningRateSchedule, Failure> {
     let saved = Checkpoint::load(checkpoint).map_err(|error| {
         Failure::from(error).help("put the file back as it was, or start anew with --fresh")
     })?;
@@ -333,7 +380,8 @@ fn resume(trainer: &mut Trainer, checkpoint: &Path) -> Result<(), Failure> {
         // The file is as good as before.
         failure if failure.exit == Exit::Device => failure,
         failure => failure.help("train with the same options, or start anew with --fresh"),
-    })
+    })?;
+    Ok(saved.progress.plan.rate)
 }
 
 /// What this run observed.
@@ -394,6 +442,23 @@ mod tests {
         {
             assert!(of_run.contains(part), "{part} in: {of_run}");
         }
+    }
+
+    #[test]
+    fn more_epochs_are_told_with_the_rates_before_and_behind() {
+        let of = |iterations| LearningRateSchedule {
+            base: 0.05,
+            warmup_iterations: 0,
+            decay: Decay::Cosine { iterations, floor: 0.0 },
+        };
+        let words = other_length(of(1120), of(11200), 1120, (200, 56));
+        assert!(words.contains("trained for 20 epochs, asked for 200 epochs"), "{words}");
+        assert!(
+            words.contains("was 9.835e-8 in the last") && words.contains("is 4.878e-2 in the next"),
+            "{words}"
+        );
+        assert_eq!(in_epochs(56, 56), "1 epoch");
+        assert_eq!(in_epochs(60, 56), "1 epoch and 4 of 56 iterations");
     }
 
     #[test]

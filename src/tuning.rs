@@ -64,6 +64,18 @@ pub fn least(search: &SearchArgs, rate: &RateArgs) -> u64 {
     search.min_batch.unwrap_or(rate.base_batch)
 }
 
+/// The rule of the learning rate, as the options say.
+pub fn rule_of(rate: &RateArgs) -> LearningRateRule {
+    let RateArgs { base_rate, rate_rule, convexity, .. } = *rate;
+    match rate_rule {
+        RuleArg::Linear => LearningRateRule::Linear,
+        RuleArg::SquareRoot => LearningRateRule::SquareRoot,
+        RuleArg::Accudnn => {
+            LearningRateRule::Accudnn { convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)) }
+        }
+    }
+}
+
 impl<'a> TuneRequest<'a> {
     /// As the options say.
     pub fn new(budget: Bytes, search: &SearchArgs, rate: &'a RateArgs, epochs: u64) -> TuneRequest<'a> {
@@ -112,14 +124,7 @@ impl<'a> TuneRequest<'a> {
 
     /// The rule of the learning rate.
     pub fn rule(&self) -> LearningRateRule {
-        let RateArgs { base_rate, rate_rule, convexity, .. } = *self.rate;
-        match rate_rule {
-            RuleArg::Linear => LearningRateRule::Linear,
-            RuleArg::SquareRoot => LearningRateRule::SquareRoot,
-            RuleArg::Accudnn => LearningRateRule::Accudnn {
-                convexity: convexity.unwrap_or_else(|| default_convexity(base_rate)),
-            },
-        }
+        rule_of(self.rate)
     }
 }
 
@@ -634,6 +639,7 @@ impl Tuner<'_> {
         Ok(Config {
             kind: ConfigKind,
             network: task.network.spec.clone(),
+            data: task.source.as_ref().map(ToString::to_string),
             device: facts.name,
             threads: task.setup.threads(),
             link: model.link(),

@@ -384,7 +384,6 @@ fn a_task_that_cannot_be_done_says_why_before_anything_is_measured() {
         3,
         &["largest batch that can be trained is", "at least 32"],
     );
-    assert!(!folder.join("study/profile.journal.jsonl").exists(), "nothing was measured for it");
     check(folder, &format!("{auto} --max-batch 10"), 2, &["at least 32 and at most 10", "--min-batch"]);
     for budget in ["1000TiB", "101%"] {
         for verb in ["auto", "tune", "profile"] {
@@ -396,7 +395,8 @@ fn a_task_that_cannot_be_done_says_why_before_anything_is_measured() {
     check(folder, &format!("{auto} --rate-rule accudnn --convexity 20"), 2, &["convexity c is 20"]);
     check(folder, &format!("{auto} --threads 0"), 2, &["--threads"]);
     check(folder, "auto --study precious/study", 2, &["precious/study", "stands where a folder should be"]);
-    check(folder, "run study", 2, &["chosen.config.json"]);
+    assert!(!folder.join("study").exists(), "nothing was begun for any of these");
+    check(folder, "run study", 2, &["cannot read study", "check the path"]);
     check(folder, "verify --batch 8 --host file:precious", 4, &["precious", "such a file already"]);
     check(folder, "verify --batch 8 --host file:no/such/slab", 4, &["its folder does not exist"]);
     check(folder, "verify --batch 8 --host disk", 2, &["`memory` or `file:PATH`"]);
@@ -519,7 +519,7 @@ fn hints_of_run_name_what_run_has() {
     let study = fs::File::open(folder.join("study")).expect("a folder");
     study.lock().expect("nobody else has it");
     for (options, says) in [
-        ("--data digits", "name the --data that it was tuned for, or tune again"),
+        ("--data digits", "leave --data out for what it was tuned on, or tune again"),
         ("--data text", "texts are for networks such as lstm"),
         ("--device cuda", "tune again with that --device"),
         ("--data synthetic", "or take another folder"),

@@ -66,7 +66,7 @@ fn by_hand(network: &str, budget: &str, change: impl Fn(&mut serde_json::Value))
         "epoch_seconds": 1.0, "peak_bytes": 1000});
     let mut config = serde_json::json!({
         "plimsoll": "config/1",
-        "network": {"name": network, "image": [8, 8], "channels": 1, "classes": 10},
+        "network": {"name": network, "image": [8, 8], "channels": 1, "classes": 10}, "data": "digits",
         "device": "cpu", "threads": 1,
         "link": {"offload_bytes_per_second": 1e9, "prefetch_bytes_per_second": 1e9},
         "budget_bytes": 1u64 << 30, "batch": BATCH, "policy": "plimsoll", "schedule": "chosen.schedule.json",
@@ -125,7 +125,12 @@ fn a_damaged_state_is_refused_wherever_a_bit_flipped() {
         assert!(fs::read(&path).expect("it is there") == damaged, "it is left as it is");
     }
     fs::write(&path, &whole).expect("a file");
-    check(folder, "run study --epochs 1", 0, &["going on from iteration"]);
+    check(
+        folder,
+        "run study --epochs 1",
+        0,
+        &["trained for 1 epoch, asked for 1 epoch: nothing is left to train"],
+    );
 }
 
 /// One digit of each file that a study trusts is changed: JSON that nothing but a checksum tells from the right one.
@@ -251,6 +256,255 @@ fn where_the_state_cannot_be_written_is_said_before_the_first_iteration() {
     // Other outputs, too.
     let output = limited(folder, "ulimit -f 8", "trace resnet50 -o large.json");
     checked("trace", &output, 2, &["cannot write large.json", "ulimit -f"]);
+}
+
+/// The studies that nobody named.
+fn studies(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder.join("studies")).into_iter().flatten();
+    let mut names: Vec<String> =
+        entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn another_budget_or_device_has_a_study_of_its_own_and_the_same_line_finds_it_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let auto = "auto --network mlp --max-batch 64";
+    let lines =
+        ["--device k40", "--device k40 --budget 1GiB", "--device h100", "--device k40 --base-rate 0.1"];
+    for (known, line) in lines.iter().enumerate() {
+        let said = check(folder, &format!("{auto} {line}"), 0, &["the study is studies/mlp-digits-"]);
+        assert!(!said.contains("using the choice"), "{line}: {said}");
+        assert_eq!(studies(folder).len(), known + 1, "{line}");
+    }
+    let names = studies(folder);
+    for words in ["mlp-digits-k40-1GiB-", "mlp-digits-h100-"] {
+        assert_eq!(names.iter().filter(|name| name.starts_with(words)).count(), 1, "{names:?}");
+    }
+    for line in lines {
+        check(folder, &format!("{auto} {line}"), 0, &["using the choice in studies/mlp-digits-"]);
+    }
+    assert_eq!(studies(folder), names);
+    // What `profile` measures `tune` goes on from, and `auto` uses what `tune` chose.
+    for verb in ["profile", "tune", "auto"] {
+        check(folder, &format!("{verb} --network mlp --max-batch 64 --device m40"), 0, &["mlp-digits-m40-"]);
+        assert_eq!(studies(folder).len(), names.len() + 1, "{verb}");
+    }
+    // A folder that is named is taken whatever it is called, and holds one choice.
+    check(folder, &format!("{auto} --device k40 --study mine"), 0, &["the study is mine"]);
+    let other = format!("{auto} --device k40 --budget 1GiB --study mine");
+    check(folder, &other, 2, &["mine holds the choice for another budget", "or leave --study out"]);
+    let other = format!("{auto} --device k40 --data synthetic --image 8 --channels 1 --study mine");
+    check(folder, &other, 2, &["for another data: digits there, synthetic:4096 now"]);
+}
+
+#[test]
+fn auto_goes_on_with_its_own_training() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let auto = "auto --network mlp --threads 1 --decay constant --epochs";
+    let calm = |line: &str, says: &[&str]| {
+        let runs = (0..8).map(|_| command(folder, line).output().expect("the program starts"));
+        let output = runs.into_iter().find(|output| output.status.code() != Some(5));
+        checked(line, &output.expect("the machine is calm at times"), 0, says)
+    };
+    calm(&format!("{auto} 2"), &["the study is studies/mlp-digits-cpu-"]);
+    let state = folder.join("studies").join(&studies(folder)[0]).join("training.safetensors");
+    let trained = fs::read(&state).expect("it was saved");
+    let nothing = "nothing is left to train";
+    check(folder, &format!("{auto} 2"), 0, &["trained for 2 epochs, asked for 2 epochs", nothing]);
+    check(folder, &format!("{auto} 1"), 0, &["trained for 2 epochs, asked for 1 epoch", nothing]);
+    assert!(fs::read(&state).expect("it is there") == trained);
+    check(folder, &format!("{auto} 3"), 0, &["using the choice in", "going on from iteration"]);
+    assert!(fs::read(&state).expect("it is there") != trained);
+    calm(&format!("{auto} 1 --link 12GB/s"), &["the study is studies/mlp-digits-cpu-"]);
+    assert_eq!(studies(folder).len(), 2);
+}
+
+#[test]
+fn more_epochs_go_on_and_say_what_becomes_of_the_rate() {
+    let [whole, parts] = [(); 2].map(|()| by_hand("mlp", "100%", |_| {}));
+    let state = |of: &tempfile::TempDir| {
+        fs::read(of.path().join("study/training.safetensors")).expect("it was saved")
+    };
+    // A rate that does not depend on the epochs: the very numbers of one training.
+    check(whole.path(), "run study --epochs 3 --decay constant", 0, &[]);
+    for epochs in [1, 2, 3] {
+        let line = format!("run study --epochs {epochs} --decay constant");
+        let said = check(parts.path(), &line, 0, &[]);
+        assert!(!said.contains("decay of the learning rate"), "{said}");
+    }
+    assert!(state(&whole) == state(&parts));
+    let fewer = "run study --epochs 2 --decay constant";
+    check(parts.path(), fewer, 0, &["trained for 3 epochs, asked for 2 epochs: nothing is left to train"]);
+    assert!(state(&whole) == state(&parts));
+    for decay in ["cosine", "step"] {
+        let folder = by_hand("mlp", "100%", |_| {});
+        let run = |epochs: u64, says: &[&str]| {
+            check(folder.path(), &format!("run study --epochs {epochs} --decay {decay}"), 0, says)
+        };
+        run(1, &[]);
+        let trained = state(&folder);
+        let says = ["trained for 1 epoch, asked for 3 epochs", "decay of the learning rate", "--fresh"];
+        run(3, &says);
+        assert!(state(&folder) != trained, "{decay}");
+        let said = run(3, &["trained for 3 epochs, asked for 3 epochs: nothing is left to train"]);
+        assert!(!said.contains("decay of the learning rate"), "{said}");
+    }
+    let other = "run study --epochs 9 --seed 2 --decay constant";
+    check(parts.path(), other, 2, &["the seed is 1 in it and 2 now"]);
+    let other = "run study --epochs 9 --decay cosine";
+    check(parts.path(), other, 2, &["then constant in it and 0.05, 0 iterations of warm-up, then a cosine"]);
+}
+
+#[test]
+fn what_is_wrong_on_the_line_is_said_before_anything_of_a_study() {
+    let folder = tuned();
+    let folder = folder.path();
+    fs::write(folder.join("study/training.safetensors"), "mine").expect("a file");
+    let study = fs::File::open(folder.join("study")).expect("a folder");
+    study.lock().expect("nobody works in it");
+    let before = contents(&folder.join("study"));
+    let wrong = [
+        ("--network resnt18", 2, "`resnt18`"),
+        ("--budget 40", 3, "a budget of 40 B"),
+        ("--budget 1000TiB", 2, "more than the"),
+        ("--budget 1KiB", 3, "raise --budget"),
+        ("--data mnist:nowhere", 2, "nowhere"),
+        ("--data cifar", 2, "data is `digits`"),
+        ("--device h101", 2, "a device is `cpu`"),
+        ("--link 12", 2, "a rate above zero with its unit"),
+        ("--device h100 --threads 1", 2, "--threads is for --device cpu"),
+        ("--onnx no.onnx", 2, "no.onnx"),
+    ];
+    for verb in ["profile", "tune", "auto"] {
+        for study in ["", " --study study"] {
+            for (options, code, says) in wrong {
+                let line = format!("{verb} {options}{study}");
+                let said = check(folder, &line, code, &[says]);
+                assert!(!said.contains("another run") && !said.contains("study is"), "{line}: {said}");
+            }
+        }
+    }
+    for (options, says) in [
+        ("--data mnist:nowhere", "cannot read nowhere"),
+        ("--data text:nowhere.txt", "cannot read nowhere.txt"),
+        ("--trace-out no/such.json", "the folder must exist"),
+        ("--trace-out a --memory-snapshot a", "would be overwritten"),
+        ("--device h100", "nothing can run on a device that is not here"),
+        ("--epochs 0", "--epochs"),
+    ] {
+        for study in ["study", "no-study"] {
+            check(
+                folder,
+                &format!("run {study} {options}"),
+                if says.starts_with("nothing") { 4 } else { 2 },
+                &[says],
+            );
+        }
+    }
+    assert!(contents(&folder.join("study")) == before);
+    assert!(studies(folder).is_empty(), "no folder was made for a line that is wrong");
+}
+
+#[test]
+fn a_run_trains_on_what_its_study_was_tuned_on() {
+    let folder = by_hand("mlp", "100%", |config| config["data"] = "synthetic:640".into());
+    let folder = folder.path();
+    let iterations = |line: &str| {
+        let output = command(folder, &format!("{line} --format json")).output().expect("the program starts");
+        let said = checked(line, &output, 0, &[]);
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (told["run"]["iterations"].as_u64().expect("a number"), said)
+    };
+    let (ten, said) = iterations("run study --epochs 1");
+    assert_eq!(ten, 640 / BATCH, "of its own data");
+    assert!(!said.contains("tuned on"), "{said}");
+    check(folder, "run study --epochs 1 --data digits", 2, &["data set to go on with"]);
+    let (others, said) = iterations("run study --epochs 1 --data digits --fresh");
+    assert!(others > ten && said.contains("tuned on synthetic:640, and training on digits"), "{said}");
+    // A study of an older version does not say, and data may have moved.
+    let folder = by_hand("mlp", "100%", |config| {
+        config.as_object_mut().expect("an object").remove("data");
+    });
+    check(folder.path(), "run study --epochs 1", 2, &["does not say on what data", "such as --data digits"]);
+    check(folder.path(), "run study --epochs 1 --data digits", 0, &[]);
+    let folder = by_hand("mlp", "100%", |config| config["data"] = "mnist:/no/such/folder".into());
+    check(
+        folder.path(),
+        "run study --epochs 1",
+        2,
+        &["tuned on mnist:/no/such/folder, which cannot be read", "say with --data where they are"],
+    );
+    // A file is kept by its whole path, which holds from every folder.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("text.txt"), "to be, or not to be. ".repeat(600)).expect("a file");
+    let tune = "tune --network lstm --data text:text.txt --device k40 --max-batch 64 --study study";
+    check(folder.path(), tune, 0, &[]);
+    let config = fs::read_to_string(folder.path().join("study/chosen.config.json")).expect("a config");
+    let config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+    let whole = folder.path().canonicalize().expect("it is there").join("text.txt");
+    assert_eq!(config["data"], format!("text:{}", whole.display()));
+}
+
+/// Wherever a run is killed while it puts a new choice in place, the study holds all of the old one or all of the new.
+#[test]
+fn a_tune_that_is_killed_while_it_writes_leaves_a_whole_choice() {
+    let (old, new) = (tuned(), tempfile::tempdir().expect("a temporary folder"));
+    check(new.path(), &format!("tune {}", MODELLED.replace("64", "48")), 0, &[]);
+    let read = |folder: &Path| -> Vec<(String, Vec<u8>)> {
+        let names = [
+            "network.profile.json",
+            "network.model.json",
+            "chosen.trace.json",
+            "chosen.schedule.json",
+            "tuning.json",
+            "chosen.config.json",
+        ];
+        names.map(|name| (name.to_owned(), fs::read(folder.join("study").join(name)).expect(name))).into()
+    };
+    let (olds, news) = (read(old.path()), read(new.path()));
+    let batch = |files: &[(String, Vec<u8>)]| {
+        let config: serde_json::Value = serde_json::from_slice(&files[5].1).expect("JSON");
+        config["batch"].as_u64().expect("a number")
+    };
+    assert_ne!(batch(&olds), batch(&news));
+    let list =
+        |of: &tempfile::TempDir| fs::read_to_string(of.path().join("study/checksums.txt")).expect("a list");
+    let profile = format!("profile {MODELLED}");
+    let readers = ["report study", "explain study", "export study --to torchrun", &profile];
+    let all = news.len();
+    let kills = (0..all).map(|gathered| (gathered, 0)).chain((0..=all).map(|placed| (all, placed)));
+    for (number, (gathered, placed)) in kills.enumerate() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let study = folder.path().join("study");
+        fs::create_dir(&study).expect("a folder");
+        for (path, bytes) in contents(&old.path().join("study")) {
+            fs::write(study.join(path.file_name().expect("a name")), bytes).expect("a file");
+        }
+        let is_whole = gathered == all;
+        let place = study.join(if is_whole { ".tuned" } else { ".tuned.part" });
+        fs::create_dir(&place).expect("a folder");
+        let write = |folder: &Path, files: &[(String, Vec<u8>)]| {
+            files.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).expect(name));
+        };
+        write(&place, &news[..gathered]);
+        if placed > 0 {
+            // Meanwhile the list has the checksums of both.
+            fs::write(study.join("checksums.txt"), list(&old) + &list(&new)).expect("a file");
+            write(&study, &news[..placed]);
+        }
+        let line = readers[number % readers.len()];
+        check(folder.path(), line, 0, &[]);
+        // `profile` writes its own profile.
+        let from = usize::from(line == profile);
+        let expected = if is_whole { &news } else { &olds };
+        assert!(read(folder.path())[from..] == expected[from..], "{gathered}, {placed}: {line}");
+        assert!(!is_whole || !place.exists(), "{line}");
+        check(folder.path(), "report study", 0, &[]);
+    }
 }
 
 #[test]

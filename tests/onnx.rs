@@ -4,10 +4,11 @@
 #[allow(dead_code, reason = "the tests of the import need more of it")]
 mod writer;
 
-use plimsoll::args::{DataArgs, HostPlace, NetworkArgs, StudyArgs};
+use plimsoll::args::{DataArgs, HostPlace, NetworkArgs};
 use plimsoll::failure::Failure;
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::onnx;
+use plimsoll::study::Study;
 use plimsoll::task::{Setup, Task};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -118,7 +119,8 @@ fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
     };
     let place = folder.path().join("study");
     let study = |task: &Task, fresh: bool| {
-        let study = task.study(&StudyArgs { study: Some(place.clone()), fresh })?;
+        let study = Study::at(&place);
+        study.make()?;
         task.keep_architecture(&study, fresh)
     };
     let refused = |result: Result<(), Failure>, expected: &str| {

@@ -1,7 +1,7 @@
 //! `config/1`: what was chosen for a training run, why, and what it was measured to take.
 //!
-//! It names everything that `run` needs besides the data: the network, the batch, the schedule (by file), the learning
-//! rate. A training script reads the same numbers from it.
+//! It names everything that `run` needs: the network, the data, the batch, the schedule (by file), the learning rate. A training
+//! script reads the same numbers from it.
 
 use crate::document::{Document, Fault, define_kind};
 use crate::network::NetworkSpec;
@@ -23,6 +23,10 @@ pub struct Config {
     pub kind: ConfigKind,
     /// What is trained.
     pub network: NetworkSpec,
+    /// The data that it was tuned on, as `--data` takes it, files by their whole path; none where an older version wrote this, or
+    /// where the data had no name on a command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
     /// Where it was tuned: device name and compute threads.
     pub device: String,
     /// Compute threads.

@@ -58,6 +58,18 @@ impl LearningRateSchedule {
         LearningRateSchedule { base, warmup_iterations: 0, decay: Decay::Constant }
     }
 
+    /// The same shape, spread over as many iterations as another schedule's decay.
+    pub fn spread_as(&self, other: &LearningRateSchedule) -> LearningRateSchedule {
+        let decay = match (self.decay, other.decay) {
+            (Decay::Step { factor, .. }, Decay::Step { every, .. }) => Decay::Step { every, factor },
+            (Decay::Cosine { floor, .. }, Decay::Cosine { iterations, .. }) => {
+                Decay::Cosine { iterations, floor }
+            }
+            (own, _) => own,
+        };
+        LearningRateSchedule { decay, ..*self }
+    }
+
     /// The rate of iteration `step`, from 0.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warmup_iterations {
@@ -91,6 +103,21 @@ mod tests {
                 "{schedule:?} at {step}: {}",
                 schedule.at(*step)
             );
+        }
+    }
+
+    #[test]
+    fn only_the_length_of_a_decay_is_taken_from_another() {
+        let of = |base, decay| LearningRateSchedule { base, warmup_iterations: 3, decay };
+        let cosine = |iterations, floor| Decay::Cosine { iterations, floor };
+        let step = |every, factor| Decay::Step { every, factor };
+        for (own, other, expected) in [
+            (cosine(200, 0.0), cosine(20, 0.5), cosine(20, 0.0)),
+            (step(200, 0.1), step(20, 0.5), step(20, 0.1)),
+            (step(200, 0.1), cosine(20, 0.5), step(200, 0.1)),
+            (Decay::Constant, cosine(20, 0.5), Decay::Constant),
+        ] {
+            assert_eq!(of(0.8, own).spread_as(&of(0.4, other)), of(0.8, expected));
         }
     }
 

@@ -497,8 +497,9 @@ impl Trainer {
         Ok(Checkpoint::new(progress, regions))
     }
 
-    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. `path` is where it came
-    /// from, for errors.
+    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. Where the decay of the learning rate is
+    /// spread over more or fewer iterations than in the checkpoint's plan, its shape being the same, the iterations from here on have
+    /// the rates of the new plan. `path` is where the checkpoint came from, for errors.
     ///
     /// Errors: it is of another network, batch, seed or rate (the message names what differs).
     pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
@@ -548,11 +549,14 @@ fn difference(saved: &TrainingPlan, now: &TrainingPlan) -> Option<String> {
         let NetworkSpec { name, image: [height, width], channels, classes } = &plan.network;
         format!("{name} for images of {height}x{width}x{channels} in {classes} classes")
     };
+    // How long a training is to be may change.
+    let same_shape = now.rate.spread_as(&saved.rate) == saved.rate;
+    let rate = if same_shape { saved.rate } else { now.rate };
     let all = [
         ("network", network(saved), network(now)),
         ("batch", saved.batch.to_string(), now.batch.to_string()),
         ("seed", saved.seed.to_string(), now.seed.to_string()),
-        ("learning rate", saved.rate.to_string(), now.rate.to_string()),
+        ("learning rate", saved.rate.to_string(), rate.to_string()),
         ("momentum", saved.momentum.to_string(), now.momentum.to_string()),
         ("weight decay", saved.weight_decay.to_string(), now.weight_decay.to_string()),
     ];

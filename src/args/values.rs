@@ -2,7 +2,8 @@
 
 use clap::ValueEnum;
 use plimsoll_tuner::model::devices::{self, Sheet};
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Height and width of an image.
@@ -69,6 +70,53 @@ pub enum DataSource {
     Text(Option<PathBuf>),
 }
 
+/// Samples of `synthetic` without a number.
+const SYNTHETIC_SAMPLES: u64 = 4096;
+
+impl DataSource {
+    /// The kind alone, such as `mnist`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            DataSource::Digits => "digits",
+            DataSource::Synthetic(_) => "synthetic",
+            DataSource::Mnist(_) => "mnist",
+            DataSource::Cifar10(_) => "cifar10",
+            DataSource::Text(_) => "text",
+        }
+    }
+
+    /// The file or folder of the user's that it is read from.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            DataSource::Mnist(path) | DataSource::Cifar10(path) | DataSource::Text(Some(path)) => Some(path),
+            DataSource::Digits | DataSource::Synthetic(_) | DataSource::Text(None) => None,
+        }
+    }
+
+    /// The same data by the whole path of its file or folder, which names it from every folder.
+    pub fn whole(&self) -> DataSource {
+        let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+        match self {
+            DataSource::Mnist(path) => DataSource::Mnist(whole(path)),
+            DataSource::Cifar10(path) => DataSource::Cifar10(whole(path)),
+            DataSource::Text(Some(path)) => DataSource::Text(Some(whole(path))),
+            other => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for DataSource {
+    /// As `--data` takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind();
+        match (self, self.path()) {
+            (_, Some(path)) => write!(f, "{kind}:{}", path.display()),
+            (DataSource::Synthetic(samples), None) => write!(f, "{kind}:{samples}"),
+            _ => f.write_str(kind),
+        }
+    }
+}
+
 impl FromStr for DataSource {
     type Err = String;
     fn from_str(text: &str) -> Result<DataSource, String> {
@@ -77,7 +125,7 @@ impl FromStr for DataSource {
         match text.split_once(':') {
             None if text == "digits" => Ok(DataSource::Digits),
             None if text == "text" => Ok(DataSource::Text(None)),
-            None if text == "synthetic" => Ok(DataSource::Synthetic(4096)),
+            None if text == "synthetic" => Ok(DataSource::Synthetic(SYNTHETIC_SAMPLES)),
             Some(("synthetic", count)) => {
                 // An order of samples has numbers of 32 bits.
                 let samples = count.parse().ok().filter(|n| (1..=u64::from(u32::MAX)).contains(n));
@@ -204,4 +252,25 @@ pub enum ReluArg {
     Output,
     /// One bit an element (Layrub §4.2)
     Mask,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_source_is_written_as_it_is_read() {
+        for text in ["digits", "text", "synthetic:12", "mnist:a/b", "cifar10:c", "text:a:b.txt"] {
+            let source: DataSource = text.parse().expect("it is one");
+            assert_eq!(source.to_string(), text);
+            assert!(text.starts_with(source.kind()));
+        }
+        let synthetic: DataSource = "synthetic".parse().expect("it is one");
+        assert_eq!(synthetic.to_string(), format!("synthetic:{SYNTHETIC_SAMPLES}"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let around = folder.path().join(".").join("..").join(folder.path().file_name().expect("a name"));
+        let [straight, around] =
+            [folder.path(), &around].map(|path| DataSource::Mnist(path.to_owned()).whole());
+        assert_eq!(straight, around);
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::args::AutoArgs;
 use crate::failure::Failure;
+use crate::naming;
 use crate::output::{Cell, Table};
 use crate::ran::beyond_stated;
 use crate::report::study::Tuned;
@@ -9,7 +10,7 @@ use crate::study::Study;
 use crate::task::{Setup, Task};
 use crate::training::{Manner, Trained, train};
 use crate::tuning::{TuneRequest, least, tune};
-use crate::verbs::profile::{exact, how_known, in_words, measure};
+use crate::verbs::profile::{exact, how_known, in_words, largest, measure};
 use crate::verbs::report;
 use crate::verbs::tune::{choice, figures, keep, rule_in_words};
 use plimsoll_ir::Seconds;
@@ -21,10 +22,12 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let task = task.within(args.search.host_memory)?;
     let fresh = args.study.fresh;
-    let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
+    let study = naming::study(&task, &args.study, &args.search, &args.rate, &args.train)?;
+    let budget = task.budget_in(&study, fresh, args.search.budget, least(&args.search, &args.rate))?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.train.epochs);
     let batches = request.min_batch..=request.limit(&task)?;
-    let study = task.study(&args.study)?;
+    let largest = largest(&task, budget, &batches, quiet)?;
+    study.make()?;
     let held = study.lock()?;
     study.are_ours(&study.files())?;
     let mut tables = Vec::new();
@@ -39,9 +42,9 @@ pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         None => {
             let trained = vec![study.journal(), study.profile(), study.checkpoint()];
             let forgotten = fresh.then(|| [trained, study.choice()].concat());
-            let mut profile = measure(&task, budget, batches, &study, forgotten.as_deref(), quiet)?;
+            let mut profile = measure(&task, budget, largest, &study, forgotten.as_deref(), quiet)?;
             let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
-            keep(&study, &tuned, &profile)?;
+            keep(&study, &held, &tuned, &profile)?;
             tables.extend([choice(&tuned), figures(&tuned)]);
             (tuned.config, tuned.schedule)
         }
@@ -102,11 +105,14 @@ fn earlier(
     let fits = task.host_limit().is_none_or(|limit| swapped <= limit);
     let host = task.host_limit().filter(|_| !fits).unwrap_or(swapped);
     let limit = request.limit(task)?;
+    let data = task.source.as_ref().map_or_else(String::new, ToString::to_string);
     let (least, batch) = (request.min_batch, config.batch);
     let batches =
         if (least..=limit).contains(&batch) { batch.to_string() } else { format!("{least} to {limit}") };
     let compared = [
         ("network", in_words(&config.network), in_words(&task.network.spec)),
+        // A config of an older version does not say.
+        ("data", config.data.clone().unwrap_or_else(|| data.clone()), data),
         (
             "device",
             device(&config.device, config.threads),

@@ -1,9 +1,10 @@
 //! `profile`: measures a network's ops and the link on this machine, at fractions of the largest trainable batch.
 
-use crate::args::ProfileArgs;
+use crate::args::{ProfileArgs, SearchArgs, defaults};
 use crate::failure::{Exit, Failure};
 use crate::files;
 use crate::interrupt;
+use crate::naming;
 use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
 use crate::progress;
@@ -38,27 +39,29 @@ const LEAST: u64 = 32;
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let most = task.most(args.max_batch)?;
-    let budget = task.budget_in(&args.study, args.budget, LEAST.min(most).max(task.smallest_batch()))?;
-    let study = task.study(&args.study)?;
+    // The study is that of a tuning with the same options, which goes on from what is measured here.
+    let search = SearchArgs { budget: args.budget, max_batch: args.max_batch, ..defaults() };
+    let study = naming::study(&task, &args.study, &search, &defaults(), &defaults())?;
+    let least = LEAST.min(most).max(task.smallest_batch());
+    let budget = task.budget_in(&study, args.study.fresh, args.budget, least)?;
+    let largest = largest(&task, budget, &(1..=most), quiet)?;
+    study.make()?;
     let _held = study.lock()?;
     let made = vec![study.journal(), study.profile()];
     study.are_ours(&made)?;
     let forgotten = args.study.fresh.then_some(made);
-    let profile = measure(&task, budget, 1..=most, &study, forgotten.as_deref(), quiet)?;
+    let profile = measure(&task, budget, largest, &study, forgotten.as_deref(), quiet)?;
     tables(&profile, &study)
 }
 
-/// Measures at fractions of the largest trainable batch, which is one of these `batches`, or goes on measuring, and keeps the
-/// profile in the study. What any study measured of the same is taken as it is, unless all is measured anew; then what stands in the study is
-/// `forgotten`, as soon as it is sure that there is something to measure.
-pub fn measure(
+/// The largest batch that can be trained, of these `batches`. Fails with what to do where none of them can be: that is known from
+/// the line, before anything is looked for in a study.
+pub fn largest(
     task: &Task,
     budget: Bytes,
-    batches: RangeInclusive<u64>,
-    study: &Study,
-    forgotten: Option<&[PathBuf]>,
+    batches: &RangeInclusive<u64>,
     quiet: bool,
-) -> Result<Profile, Failure> {
+) -> Result<u64, Failure> {
     let looking = progress::spinner("limits", quiet);
     let largest = task.largest_trainable(budget, *batches.end())?;
     drop(looking);
@@ -70,6 +73,19 @@ pub fn measure(
         return Err(Failure::new(Exit::NoPlan, message).help("raise --budget"));
     };
     reaches(task, largest, *batches.start(), budget)?;
+    Ok(largest)
+}
+
+/// Measures at fractions of the largest trainable batch, or goes on measuring, and keeps the profile in the study. What any study measured of the same is taken as it is, unless all is measured anew; then what stands in the study is
+/// `forgotten`, as soon as it is sure that there is something to measure.
+pub fn measure(
+    task: &Task,
+    budget: Bytes,
+    largest: u64,
+    study: &Study,
+    forgotten: Option<&[PathBuf]>,
+    quiet: bool,
+) -> Result<Profile, Failure> {
     let keeps_all = match task.setup.model() {
         None => task.largest_batch(Policy::Keep, budget, largest)?,
         // A data sheet knows no caches.

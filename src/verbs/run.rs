@@ -1,6 +1,6 @@
 //! `run`: trains what was tuned, and shows what it took beside what was predicted.
 
-use crate::args::{DeviceChoice, HostPlace, RunArgs};
+use crate::args::{DataSource, DeviceChoice, HostPlace, RunArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::memory_snapshot::MemorySnapshot;
@@ -22,6 +22,7 @@ use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    line_is_sound(args)?;
     // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong otherwise.
     let held = Study::of_config(&args.config).0.lock();
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
@@ -30,19 +31,18 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     }
     let spec = &config.network;
     let network = onnx::rebuilt(spec, study.folder())?;
-    let data = data_for(&args.data.data, &network)?;
     let setup = setup_of(&config, args)?;
+    let source = source(args, &config, &path)?;
+    let data = data_for(&source, &network)?;
     let task = Task::of(network, data, setup).map_err(|failure| {
-        failure.help("name the --data that it was tuned for, or tune again with other --data")
+        failure.help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         study.is_not(out)?;
         for input in [&path, &study.folder().join(&config.schedule)] {
             files::not_the_same(input, out)?;
         }
-        files::can_be_made(out)?;
     }
-    files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?;
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
     let manner = Manner { fresh: args.fresh, timed, tunes: false, quiet };
     let held = held?;
@@ -65,6 +65,45 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         tracing::info!("{} opens in pytorch.org/memory_viz", path.display());
     }
     Ok(vec![table(&task, &config, &trained)])
+}
+
+/// Makes sure of all that is known to be wrong from the line alone, whatever the study holds.
+fn line_is_sound(args: &RunArgs) -> Result<(), Failure> {
+    if let Some(DeviceChoice::Modelled(sheet)) = args.device {
+        return Err(nothing_runs(sheet.product));
+    }
+    if let Some(path) = args.data.as_ref().and_then(DataSource::path) {
+        std::fs::metadata(path).map_err(|error| Failure::file(path, "read", &error))?;
+    }
+    args.trace_out.iter().chain(&args.memory_snapshot).try_for_each(|out| files::can_be_made(out))?;
+    files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())
+}
+
+/// What to train on: the data that the config was tuned on, or others, which is said.
+fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Failure> {
+    let tuned = config.data.as_deref();
+    if let Some(given) = args.data.as_ref().map(DataSource::whole) {
+        if let Some(tuned) = tuned.filter(|tuned| *tuned != given.to_string()) {
+            tracing::warn!(
+                "tuned on {tuned}, and training on {given}: batch, schedule and learning rate stay as they were chosen for {tuned}"
+            );
+        }
+        return Ok(given);
+    }
+    let place = path.display();
+    let tuned = tuned.ok_or_else(|| {
+        Failure::usage(format_args!("{place} does not say on what data it was tuned"))
+            .help("name them with --data, such as --data digits")
+    })?;
+    let source: DataSource =
+        tuned.parse().map_err(|error| Failure::usage(format_args!("{place}: data `{tuned}`: {error}")))?;
+    if let Some(file) = source.path()
+        && let Err(error) = std::fs::metadata(file)
+    {
+        let message = format!("{place} was tuned on {tuned}, which cannot be read: {error}");
+        return Err(Failure::usage(message).help("say with --data where they are now"));
+    }
+    Ok(source)
 }
 
 /// The iteration as it was predicted, where the study holds its profile, over the one that was measured.
@@ -102,7 +141,6 @@ fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
             }
             Ok(Setup::cpu(Some(config.threads), config.paced, &args.host))
         }
-        DeviceChoice::Modelled(sheet) => Err(nothing_runs(sheet.product)),
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.
             let own = GpuKernels { libraries: false, tf32: false, deterministic: false };

@@ -1,15 +1,16 @@
 //! `tune`: chooses batch size, placement and learning rate from a profile, confirms the choice by running it, and writes
 //! it as a config and a schedule.
 
-use crate::args::TuneArgs;
+use crate::args::{TuneArgs, defaults};
 use crate::failure::Failure;
+use crate::naming;
 use crate::output::{Cell, Table};
 use crate::ran::Measured;
 use crate::record::other_name;
-use crate::study::Study;
+use crate::study::{Held, Study};
 use crate::task::{Setup, Task};
 use crate::tuning::{TuneRequest, Tuned, least, tune};
-use crate::verbs::profile::{how_known, measure};
+use crate::verbs::profile::{how_known, largest, measure};
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::{Bytes, Document};
@@ -21,25 +22,30 @@ use plimsoll_tuner::search::Moved;
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
     let task = task.within(args.search.host_memory)?;
-    let budget = task.budget_in(&args.study, args.search.budget, least(&args.search, &args.rate))?;
+    let study = naming::study(&task, &args.study, &args.search, &args.rate, &defaults())?;
+    let least = least(&args.search, &args.rate);
+    let budget = task.budget_in(&study, args.study.fresh, args.search.budget, least)?;
     let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
     let batches = request.min_batch..=request.limit(&task)?;
-    let study = task.study(&args.study)?;
-    let _held = study.lock()?;
+    let largest = largest(&task, budget, &batches, quiet)?;
+    study.make()?;
+    let held = study.lock()?;
     study.without_training()?;
     let made = [vec![study.journal(), study.profile()], study.choice()].concat();
     study.are_ours(&made)?;
     let forgotten = args.study.fresh.then_some(made);
-    let mut profile = measure(&task, budget, batches, &study, forgotten.as_deref(), quiet)?;
+    let mut profile = measure(&task, budget, largest, &study, forgotten.as_deref(), quiet)?;
     let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
-    keep(&study, &tuned, &profile)?;
-    tracing::info!("`plimsoll report {}` shows all of it", study.folder().display());
-    Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned)])
+    keep(&study, &held, &tuned, &profile)?;
+    let folder = study.folder().display();
+    tracing::info!("`plimsoll report {folder}` shows all of it");
+    let kept = Table::facts("study", vec![("study", "kept in", folder.to_string().into())]);
+    Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned), kept])
 }
 
-/// Writes the profile, with what refits added to it, the model that it gives, what was tried, schedule and config to the study, the config last: it names the
-/// schedule.
-pub fn keep(study: &Study, tuned: &Tuned, profile: &Profile) -> Result<(), Failure> {
+/// Writes the profile, with what refits added to it, the model that it gives, what was tried, schedule and config to the study,
+/// together.
+pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Result<(), Failure> {
     let model = Model::fit(profile).map_err(Failure::usage)?;
     let model = serde_json::to_string_pretty(&model).expect("numbers and names can be written");
     let texts = [
@@ -50,9 +56,7 @@ pub fn keep(study: &Study, tuned: &Tuned, profile: &Profile) -> Result<(), Failu
         (study.tuning(), tuned.tuning.to_json()),
         (study.config(), tuned.config.to_json()),
     ];
-    study.put(&texts.map(|(path, text)| (path, text.into_bytes())))?;
-    // The page of an earlier choice would tell of that.
-    study.forget(&[study.report()])
+    study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))
 }
 
 /// Where a learning rate comes from.
