@@ -107,6 +107,12 @@ impl Lowering<'_> {
                     (Call::AttentionBackward { shape, accumulate }, operands)
                 });
             }
+            LayerKind::Rotary { base, .. } => {
+                let shape = self.rotary_shape(id);
+                self.contribute(id, input, dy, true, gradients, |accumulate, dx| {
+                    (Call::RotaryBackward { shape, base, accumulate }, vec![T(dy), T(dx)])
+                });
+            }
             LayerKind::LstmCell => self.backward_lstm(id, dy, gradients),
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => {
                 self.backward_norm(id, dy, gradients);

@@ -3,7 +3,9 @@
 
 use super::{Lowering, Mode};
 use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind};
-use plimsoll_ir::program::{AttentionShape, Call, EmbeddingShape, Operand, RowShape, ScaleShape};
+use plimsoll_ir::program::{
+    AttentionShape, Call, EmbeddingShape, Operand, RotaryShape, RowShape, ScaleShape,
+};
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{Bytes, LayerId, TensorId};
 
@@ -55,6 +57,11 @@ impl Lowering<'_> {
                 let pairs = shape.length * shape.length;
                 let probabilities = self.save(id, "probabilities", 4 * shape.batch * shape.heads * pairs);
                 self.forward_op(id, Call::AttentionForward { shape }, x, &[], None, &[probabilities])
+            }
+            LayerKind::Rotary { base, .. } => {
+                let call = Call::RotaryForward { shape: self.rotary_shape(id), base };
+                let over = self.overwritten(id, &inputs);
+                self.forward_op(id, call, x, &[], over, &[])
             }
             LayerKind::LstmCell => self.forward_lstm(id, &inputs),
             LayerKind::BatchNorm { .. } => self.forward_batch_norm(id, inputs[0]),
@@ -344,11 +351,22 @@ impl Lowering<'_> {
     /// The shape of an attention.
     pub(super) fn attention_shape(&self, id: LayerId) -> AttentionShape {
         let layer = self.network.layer(id);
-        let LayerKind::Attention { heads, causal } = layer.kind else {
+        let LayerKind::Attention { heads, kv_heads, causal } = layer.kind else {
             unreachable!("asked for attentions only")
         };
         let (length, width) = (layer.output.pixels(), u64::from(layer.output.channels));
-        AttentionShape { batch: self.batch, length, heads: u64::from(heads), width, causal }
+        let [heads, kv_heads] = [heads, kv_heads].map(u64::from);
+        AttentionShape { batch: self.batch, length, heads, kv_heads, width, causal }
+    }
+
+    /// The shape of what is turned by its position.
+    pub(super) fn rotary_shape(&self, id: LayerId) -> RotaryShape {
+        let layer = self.network.layer(id);
+        let LayerKind::Rotary { width, .. } = layer.kind else {
+            unreachable!("asked for rotary layers only")
+        };
+        let (length, channels) = (layer.output.pixels(), u64::from(layer.output.channels));
+        RotaryShape { batch: self.batch, length, channels, width: u64::from(width) }
     }
 
     /// A layer's parameters, in the order in which its calls take them.

@@ -36,6 +36,7 @@ mod import;
 mod layout;
 mod operators;
 mod proto;
+mod rotary;
 mod survey;
 mod tensor;
 mod transformer;
