@@ -6,6 +6,7 @@
 
 mod hostile;
 mod judge;
+mod llama;
 mod meaning;
 mod patterns;
 
