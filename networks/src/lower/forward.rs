@@ -58,11 +58,7 @@ impl Lowering<'_> {
                 let probabilities = self.save(id, "probabilities", 4 * shape.batch * shape.heads * pairs);
                 self.forward_op(id, Call::AttentionForward { shape }, x, &[], None, &[probabilities])
             }
-            LayerKind::Rotary { base, .. } => {
-                let call = Call::RotaryForward { shape: self.rotary_shape(id), base };
-                let over = self.overwritten(id, &inputs);
-                self.forward_op(id, call, x, &[], over, &[])
-            }
+            LayerKind::Rotary { .. } => self.forward_rotary(id, &inputs),
             LayerKind::LstmCell => self.forward_lstm(id, &inputs),
             LayerKind::BatchNorm { .. } => self.forward_batch_norm(id, inputs[0]),
             LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => self.forward_row_norm(id, &inputs),

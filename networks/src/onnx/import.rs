@@ -604,9 +604,11 @@ fn laid_out(node: &NodeProto, flow: &Flow, layout: Layout) -> Result<Vec<Value>,
         Layout::Reshape(sizes) => one(view.reshape(&sizes).ok_or_else(|| uneven(&sizes))?),
         Layout::Transpose(order) => one(view.transpose(&order)),
         Layout::Expand(sizes) => {
-            let why = || {
-                unsupported(node, "Expand of what depends on the input, to more dimensions than there may be")
-            };
+            if tensor::elements(&sizes).is_none() {
+                let what = format!("{}: {}", label(node), tensor::too_many(&sizes));
+                return Err(OnnxError::TooLarge { what });
+            }
+            let why = || unsupported(node, "Expand to fewer dimensions");
             one(view.expand(&sizes).ok_or_else(why)?)
         }
         Layout::Split(axis, sizes) => {

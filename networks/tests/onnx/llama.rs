@@ -22,6 +22,8 @@ struct Graph {
     first_negated: bool,
     /// The dimension in which heads of keys and values are repeated: after them is 2, before them 1.
     repeated: i64,
+    /// Whether one product makes queries, keys and values.
+    joint: bool,
     /// The operator between the halves of the sum.
     sum: &'static str,
 }
@@ -30,6 +32,7 @@ const PLAIN: Graph = Graph {
     angle: |position, pair| position as f64 * 100f64.powf(-(pair as f64) / 2.0),
     first_negated: false,
     repeated: 2,
+    joint: false,
     sum: "Add",
 };
 
@@ -54,11 +57,19 @@ fn graph(g: Graph) -> Vec<u8> {
         floats("scale", &[], &[0.5]),
         weight("f.weight", &[16, 5]),
     ];
+    if g.joint {
+        parts.push(weight("qkv.weight", &[12, 32]));
+        parts.push(integers("widths", &[16, 8, 8]));
+        parts.push(node("MatMul", &["x", "qkv.weight"], &["qkv"], &[]));
+        parts.push(node("Split", &["qkv", "widths"], &["q.all", "k.all", "v.all"], &[int("axis", 2)]));
+    }
     for (part, heads) in [("q", 4), ("k", 2), ("v", 2)] {
         let name = |what: &str| format!("{part}.{what}");
-        parts.push(weight(&name("weight"), &[12, 4 * heads]));
         parts.push(integers(&name("apart"), &[2, 8, heads, 4]));
-        parts.push(node("MatMul", &["x", &name("weight")], &[&name("all")], &[]));
+        if !g.joint {
+            parts.push(weight(&name("weight"), &[12, 4 * heads]));
+            parts.push(node("MatMul", &["x", &name("weight")], &[&name("all")], &[]));
+        }
         parts.push(node("Reshape", &[&name("all"), &name("apart")], &[&name("rows")], &[]));
         let heads = if part == "v" { "v.turned".to_owned() } else { name("heads") };
         parts.push(node("Transpose", &[&name("rows")], &[&heads], &[ints("perm", &[0, 2, 1, 3])]));
@@ -121,6 +132,13 @@ fn heads_that_share_keys_and_are_turned_are_read() {
     assert_eq!(told(&graph(PLAIN)), expected("100"));
     let angle = |position, pair| position as f64 * 5e5f64.powf(-(pair as f64) / 2.0);
     assert_eq!(told(&graph(Graph { angle, ..PLAIN })), expected("500000"));
+    // Parts of one product: the one that is not turned becomes a layer of its own, too.
+    let joint = graph(Graph { joint: true, ..PLAIN });
+    assert_eq!(told(&joint), expected("100"));
+    let network = read_bytes(&joint).expect("it is read").network;
+    let kinds: Vec<&str> = network.layers.iter().map(|layer| layer.kind.name()).collect();
+    let expected = "input, conv, slice, rotary, slice, rotary, slice, concat, attention, conv, loss";
+    assert_eq!(kinds.join(", "), expected);
 }
 
 #[test]
@@ -152,7 +170,8 @@ fn what_is_turned_or_shared_another_way_is_refused() {
 fn llama_is_read_as_hugging_face_exports_it() {
     let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
     let readme = std::fs::read_to_string(readme).expect("the README is there");
-    let row = readme.lines().find(|line| line.starts_with("| read |")).expect("it has a table of what is read");
+    let row =
+        readme.lines().find(|line| line.starts_with("| read |")).expect("it has a table of what is read");
     assert!(row.contains("`LlamaForCausalLM`"), "README.md does not say that Llama is read");
     for (file, parameters, kv_heads) in [
         ("llama.dynamo.train", 27_360, 2),
