@@ -144,11 +144,8 @@ fn spans(call: &Call) -> Vec<u64> {
         | Call::LstmForward { .. }
         | Call::LstmBackward { .. } => sequence_spans(call),
         // A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
-        Call::ConcatPart { rows, channels, first, total } => {
-            let whole = (*total).max(first.saturating_add(*channels));
-            vec![words(&[*rows, *channels]), words(&[*rows, whole])]
-        }
-        Call::PadPart { rows, channels, first, total, .. } => {
+        Call::ConcatPart { rows, channels, first, total }
+        | Call::PadPart { rows, channels, first, total, .. } => {
             let whole = (*total).max(first.saturating_add(*channels));
             vec![words(&[*rows, *channels]), words(&[*rows, whole])]
         }

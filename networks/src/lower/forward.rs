@@ -154,6 +154,13 @@ impl Lowering<'_> {
         y
     }
 
+    /// Turns heads by their position, in place where nobody reads them again.
+    fn forward_rotary(&mut self, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let (shape, base) = self.rotary(id);
+        let (x, over) = (self.value(inputs[0]), self.overwritten(id, inputs));
+        self.forward_op(id, Call::RotaryForward { shape, base }, x, &[], over, &[])
+    }
+
     /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; gives y.
     fn forward_op(
         &mut self,
@@ -355,14 +362,14 @@ impl Lowering<'_> {
         AttentionShape { batch: self.batch, length, heads, kv_heads, width, causal }
     }
 
-    /// The shape of what is turned by its position.
-    pub(super) fn rotary_shape(&self, id: LayerId) -> RotaryShape {
+    /// The shape of what is turned by its position, and the base.
+    pub(super) fn rotary(&self, id: LayerId) -> (RotaryShape, f32) {
         let layer = self.network.layer(id);
-        let LayerKind::Rotary { width, .. } = layer.kind else {
+        let LayerKind::Rotary { width, base } = layer.kind else {
             unreachable!("asked for rotary layers only")
         };
         let (length, channels) = (layer.output.pixels(), u64::from(layer.output.channels));
-        RotaryShape { batch: self.batch, length, channels, width: u64::from(width) }
+        (RotaryShape { batch: self.batch, length, channels, width: u64::from(width) }, base)
     }
 
     /// A layer's parameters, in the order in which its calls take them.
