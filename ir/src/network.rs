@@ -240,13 +240,26 @@ pub enum LayerKind {
         /// How many positions: rows of the output.
         length: u32,
     },
-    /// Scaled dot-product attention over the positions of each sample (Vaswani et al. 2017, §3.2). The input has query, key
-    /// and value side by side, the output a third of its channels.
+    /// Scaled dot-product attention over the positions of each sample (Vaswani et al. 2017, §3.2). The input has the heads of
+    /// queries, keys and values side by side, all heads as wide; the output is as wide as the queries.
     Attention {
-        /// Heads into which the channels of each fall.
+        /// Heads of queries.
         heads: u32,
+        /// Heads of keys, and of values. Each serves `heads / kv_heads` heads of queries that stand side by side
+        /// (grouped-query attention, Ainslie et al. 2023); as many as `heads` in plain attention.
+        kv_heads: u32,
         /// Whether a position sees only itself and those before it.
         causal: bool,
+    },
+    /// Rotary position embeddings (Su et al. 2021, §3.2) of heads that stand side by side: queries or keys, turned before
+    /// they meet in attention. Channel i of a head and channel i + width / 2 are a pair, as in the Llama of Hugging Face, and
+    /// are turned by the position times base^(-2 i / width). A layer of its own and no part of attention: values are not
+    /// turned, and turning back needs the position and nothing that was computed, so it runs in place and keeps nothing.
+    Rotary {
+        /// Channels of a head, even.
+        width: u32,
+        /// The slower the last pair turns, the larger this is.
+        base: f32,
     },
     /// A step of a long short-term memory: gates before their activation (input, forget, candidate, output, side by side) and,
     /// after the first step, the step before, whose cell state it takes on. Gives h, a quarter of the gates' channels.
@@ -369,6 +382,7 @@ impl LayerKind {
             LayerKind::Bias { .. } => "bias",
             LayerKind::Embedding { .. } => "embedding",
             LayerKind::Attention { .. } => "attention",
+            LayerKind::Rotary { .. } => "rotary",
             LayerKind::LstmCell => "lstm",
             LayerKind::FullyConnected { .. } => "fc",
             LayerKind::BatchNorm { .. } => "bn",
@@ -501,6 +515,7 @@ impl Network {
                 let pairs = layer.output.pixels() * layer.output.pixels();
                 pairs * (4 * u64::from(layer.output.channels) + 6 * u64::from(*heads))
             }
+            LayerKind::Rotary { .. } => 3 * out,
             LayerKind::LstmCell => 100 * out,
             LayerKind::Relu { .. }
             | LayerKind::Add

@@ -237,12 +237,56 @@ pub struct AttentionShape {
     pub batch: u64,
     /// Positions of a sample.
     pub length: u64,
-    /// Heads, each of `width / heads` channels.
+    /// Heads of queries, each of `width / heads` channels.
     pub heads: u64,
-    /// Channels of the queries, and of the keys, and of the values.
+    /// Heads of keys, and of values, as wide; a divisor of `heads`.
+    pub kv_heads: u64,
+    /// Channels of the queries.
     pub width: u64,
     /// Whether a position sees only itself and those before it.
     pub causal: bool,
+}
+
+impl AttentionShape {
+    /// Channels of a head.
+    pub fn of_head(&self) -> u64 {
+        self.width / self.heads.max(1)
+    }
+
+    /// Channels of the keys, and of the values.
+    pub fn kv_width(&self) -> u64 {
+        self.of_head().saturating_mul(self.kv_heads)
+    }
+
+    /// Channels of queries, keys and values together.
+    pub fn qkv_width(&self) -> u64 {
+        self.width.saturating_add(self.kv_width().saturating_mul(2))
+    }
+
+    /// Heads of queries that share a head of keys and values.
+    pub fn group(&self) -> u64 {
+        self.heads / self.kv_heads.max(1)
+    }
+}
+
+/// Shape of heads that are turned by their position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RotaryShape {
+    /// Samples.
+    pub batch: u64,
+    /// Positions of a sample.
+    pub length: u64,
+    /// Channels of all heads.
+    pub channels: u64,
+    /// Channels of a head; even, and a divisor of `channels`.
+    pub width: u64,
+}
+
+impl RotaryShape {
+    /// All of them.
+    pub fn elements(&self) -> u64 {
+        [self.length, self.channels].iter().fold(self.batch, |n, factor| n.saturating_mul(*factor))
+    }
 }
 
 /// What a kernel computes. `x -> y` names operands: those read, then those written; a name that stands on both sides is
@@ -322,12 +366,19 @@ pub enum Call {
     /// Overwrites, or adds where other layers share the table.
     EmbeddingBackward { shape: EmbeddingShape, accumulate: bool },
     /// qkv -> y, probabilities: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is
-    /// query, key, value, `width` channels each; with w = width / heads, head h has the channels `h * w..(h + 1) * w` of each.
+    /// query, key, value: `heads`, `kv_heads` and `kv_heads` heads of w = width / heads channels. Head h of the queries has the
+    /// channels `h * w..(h + 1) * w` of query and y, and meets head h / (heads / kv_heads) of keys and values.
     /// probabilities `[batch][heads][length][length]` = softmax over j of q_i * k_j / sqrt(w), 0 where j > i and `causal`;
     /// y_i = the sum of probability_ij * v_j.
     AttentionForward { shape: AttentionShape },
     /// qkv, probabilities, dy -> dqkv.
     AttentionBackward { shape: AttentionShape, accumulate: bool },
+    /// x -> y: rotary position embeddings (Su et al. 2021, eq. (34)). With h = width / 2, of each head at position p channels i
+    /// and i + h, i below h, are turned by a = p * base^(-i / h): y_i = x_i cos a - x_{i+h} sin a,
+    /// y_{i+h} = x_{i+h} cos a + x_i sin a. Positions count from 0. In place allowed.
+    RotaryForward { shape: RotaryShape, base: f32 },
+    /// dy -> dx: turned back by the same angles. dx may be dy.
+    RotaryBackward { shape: RotaryShape, base: f32, accumulate: bool },
     /// gates, \[previous\] -> h, cell, activated: a step of a long short-term memory (Hochreiter and Schmidhuber 1997, with
     /// forget gates). A row of gates is input, forget, candidate, output, `channels` each: i, f, o are their sigmoids, g is
     /// the candidate's tanh. cell = f * previous + i * g, h = o * tanh(cell), activated = (i, f, g, o). Where `first` is set
@@ -410,6 +461,7 @@ impl Call {
             | Call::ActivationForward { .. }
             | Call::AvgPoolForward { .. }
             | Call::LrnForward { .. }
+            | Call::RotaryForward { .. }
             | Call::Repeat { .. } => &[R, W],
             Call::ConcatPart { first: 0, .. } => &[R, W],
             Call::ConcatPart { .. } => &[R, U],
@@ -418,6 +470,7 @@ impl Call {
             Call::AvgPoolBackward { accumulate, .. }
             | Call::SplitPart { accumulate, .. }
             | Call::PadPart { accumulate, .. }
+            | Call::RotaryBackward { accumulate, .. }
             | Call::BiasBackward { accumulate, .. } => {
                 if *accumulate {
                     &[R, U]
@@ -528,6 +581,9 @@ impl Call {
                 let pairs = product(&[shape.batch, shape.length, shape.length]);
                 product(&[pairs, (8 * shape.width).saturating_add(5 * shape.heads)])
             }
+            Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => {
+                shape.elements().saturating_mul(3)
+            }
             // Three sigmoids and two tanh, an exponential and a division each.
             Call::LstmForward { shape, .. } => product(&[100, shape.rows, shape.channels]),
             Call::LstmBackward { shape, .. } => product(&[50, shape.rows, shape.channels]),
@@ -596,6 +652,8 @@ impl Call {
             Call::EmbeddingBackward { .. } => "embedding_backward",
             Call::AttentionForward { .. } => "attention_forward",
             Call::AttentionBackward { .. } => "attention_backward",
+            Call::RotaryForward { .. } => "rotary_forward",
+            Call::RotaryBackward { .. } => "rotary_backward",
             Call::LstmForward { .. } => "lstm_forward",
             Call::LstmBackward { .. } => "lstm_backward",
             Call::Add { .. } => "add",

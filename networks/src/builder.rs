@@ -352,9 +352,10 @@ fn output_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shape,
         LayerKind::Bias { .. } if !matches!(kind, LayerKind::Bias { spare: 0..1024, .. }) => {
             bad("a bias has fewer than 1024 spare rows".into())
         }
-        LayerKind::Embedding { .. } | LayerKind::Attention { .. } | LayerKind::LstmCell => {
-            sequence_shape(name, kind, inputs)
-        }
+        LayerKind::Embedding { .. }
+        | LayerKind::Attention { .. }
+        | LayerKind::Rotary { .. }
+        | LayerKind::LstmCell => sequence_shape(name, kind, inputs),
         LayerKind::GlobalAvgPool => Ok(Shape { height: 1, width: 1, ..input }),
         LayerKind::FullyConnected { outputs, .. } => {
             if *outputs == 0 || u32::try_from(input.elements()).is_err() {
@@ -425,17 +426,37 @@ fn sequence_shape(name: &str, kind: &LayerKind, inputs: &[Shape]) -> Result<Shap
             }
             Ok(Shape { height: *length, width: 1, channels: *width })
         }
-        LayerKind::Attention { heads, .. } => {
-            if input.width != 1 || !input.channels.is_multiple_of(3) {
+        LayerKind::Attention { heads, kv_heads, .. } => {
+            if *heads == 0 || *kv_heads == 0 || !heads.is_multiple_of(*kv_heads) {
                 return bad(format!(
-                    "it takes query, key and value side by side, in one column, not {input}"
+                    "{heads} heads of queries cannot share {kv_heads} of keys and values evenly; both are at least 1"
                 ));
             }
-            let channels = input.channels / 3;
-            if *heads == 0 || !channels.is_multiple_of(*heads) {
-                return bad(format!("{channels} channels do not fall into {heads} heads"));
+            let all = u64::from(*heads) + 2 * u64::from(*kv_heads);
+            if input.width != 1 || !u64::from(input.channels).is_multiple_of(all) {
+                return bad(format!(
+                    "it takes {heads} heads of queries, {kv_heads} of keys and {kv_heads} of values side by side, in one \
+                     column, not {input}"
+                ));
             }
+            let of_head = u64::from(input.channels) / all;
+            let channels = u32::try_from(of_head * u64::from(*heads)).unwrap_or(u32::MAX);
             Ok(Shape { channels, ..input })
+        }
+        LayerKind::Rotary { width, base } => {
+            if !(*base > 0.0 && base.is_finite()) {
+                return bad(format!("the base of rotary embeddings is above 0 and finite, not {base}"));
+            }
+            if *width == 0
+                || !width.is_multiple_of(2)
+                || input.width != 1
+                || !input.channels.is_multiple_of(*width)
+            {
+                return bad(format!(
+                    "it takes heads of {width} channels, which must be even, side by side in one column, not {input}"
+                ));
+            }
+            Ok(input)
         }
         LayerKind::LstmCell => {
             let output = Shape { channels: input.channels / 4, ..input };

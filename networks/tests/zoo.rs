@@ -60,6 +60,10 @@ fn parameter_counts_are_the_published_ones() {
     check("gpt-tiny", (65 + 64) * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 2 * 128);
     // 10.65M in nanoGPT, which counts neither positions nor has biases.
     check("gpt-mini", (65 + 256) * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384);
+    // Zhang et al. 2024: 22 blocks of 2048 with 32 heads, 4 of keys and values, and 5632 within; table and head of 32,000 tokens.
+    check("tinyllama", 1_100_048_384);
+    // 2 V d of table and head; queries and output d^2 each, keys and values half of it, three matrices of 352 d, two scales of d.
+    check("llama-tiny", 2 * 65 * 128 + 4 * (3 * 128 * 128 + 3 * 352 * 128 + 2 * 128) + 128);
     // Table of tokens, input and hidden to four gates, one bias, head.
     check("lstm", 65 * 128 + 4 * 512 * (128 + 512 + 1) + 65 * (512 + 1));
     check("lenet", 61_706);
@@ -369,12 +373,20 @@ fn layers_of_sequences_that_make_no_sense_are_refused() {
         b.conv("conv", b.images(), 4, pixel, false)?;
         b.add("l", lookup(0, 6), &[b.images()]).map(drop)
     });
-    check("query, key and value", &on_tokens(LayerKind::Attention { heads: 1, causal: true }));
-    check("do not fall into 3 heads", &|b| {
-        let x = b.add("tokens", lookup(0, 6), &[b.images()])?;
-        let qkv = b.conv("qkv", x, 24, pixel, true)?;
-        b.add("l", LayerKind::Attention { heads: 3, causal: true }, &[qkv]).map(drop)
-    });
+    let attention = |heads, kv_heads| on_tokens(LayerKind::Attention { heads, kv_heads, causal: true });
+    check("1 heads of queries, 1 of keys and 1 of values", &attention(1, 1));
+    check("4 heads of queries, 4 of keys and 4 of values", &attention(4, 4));
+    for [heads, kv_heads] in [[3, 2], [2, 4], [0, 1], [1, 0], [0, 0]] {
+        check("cannot share", &attention(heads, kv_heads));
+    }
+    check("cannot share", &attention(u32::MAX, 2));
+    check("side by side", &attention(u32::MAX, u32::MAX));
+    for width in [0, 1, 3, 6, 16] {
+        check("which must be even", &on_tokens(LayerKind::Rotary { width, base: 1e4 }));
+    }
+    for base in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        check("base of rotary embeddings is above 0", &on_tokens(LayerKind::Rotary { width: 4, base }));
+    }
     check("four gates", &|b| {
         let x = b.add("tokens", lookup(0, 1), &[b.images()])?;
         let gates = b.fully_connected("gates", x, 6)?;

@@ -5,7 +5,9 @@
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{AttentionShape, Call, ConvShape, EmbeddingShape, Hyper, PoolShape, ScaleShape};
+use plimsoll_ir::program::{
+    AttentionShape, Call, ConvShape, EmbeddingShape, Hyper, PoolShape, RotaryShape, ScaleShape,
+};
 
 /// Bytes of `count` f32 or i32, saturating: a product too large for any memory stays too large.
 fn words(factors: &[u64]) -> u64 {
@@ -47,10 +49,16 @@ fn embedding(s: &EmbeddingShape) -> [u64; 3] {
 
 /// qkv, y, probabilities. Heads that do not share the channels evenly ask for more than there is, and are refused for that.
 fn attention(s: &AttentionShape) -> [u64; 3] {
-    let fits = s.heads > 0 && s.width.is_multiple_of(s.heads);
-    let width = if fits { s.width } else { u64::MAX };
-    let y = words(&[s.batch, s.length, width]);
-    [y.saturating_mul(3), y, words(&[s.batch, s.heads, s.length, s.length])]
+    let even = |all: u64, parts: u64| parts > 0 && all.is_multiple_of(parts);
+    let fits = even(s.width, s.heads) && even(s.heads, s.kv_heads);
+    let of = |width: u64| words(&[s.batch, s.length, if fits { width } else { u64::MAX }]);
+    [of(s.qkv_width()), of(s.width), words(&[s.batch, s.heads, s.length, s.length])]
+}
+
+/// x of heads that are turned. Heads that have no halves, or do not fill the channels, ask for more than there is.
+fn turned(s: &RotaryShape) -> u64 {
+    let fits = s.width > 0 && s.width.is_multiple_of(2) && s.channels.is_multiple_of(s.width);
+    if fits { words(&[s.elements()]) } else { u64::MAX }
 }
 
 /// x, scale.
@@ -131,14 +139,13 @@ fn spans(call: &Call) -> Vec<u64> {
         | Call::EmbeddingBackward { .. }
         | Call::AttentionForward { .. }
         | Call::AttentionBackward { .. }
+        | Call::RotaryForward { .. }
+        | Call::RotaryBackward { .. }
         | Call::LstmForward { .. }
         | Call::LstmBackward { .. } => sequence_spans(call),
         // A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
-        Call::ConcatPart { rows, channels, first, total } => {
-            let whole = (*total).max(first.saturating_add(*channels));
-            vec![words(&[*rows, *channels]), words(&[*rows, whole])]
-        }
-        Call::PadPart { rows, channels, first, total, .. } => {
+        Call::ConcatPart { rows, channels, first, total }
+        | Call::PadPart { rows, channels, first, total, .. } => {
             let whole = (*total).max(first.saturating_add(*channels));
             vec![words(&[*rows, *channels]), words(&[*rows, whole])]
         }
@@ -229,6 +236,7 @@ fn sequence_spans(call: &Call) -> Vec<u64> {
             let [qkv, y, probabilities] = attention(shape);
             vec![qkv, probabilities, y, qkv]
         }
+        Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => vec![turned(shape); 2],
         Call::LstmForward { shape, first } => {
             let cell = words(&[shape.rows, shape.channels]);
             let gates = cell.saturating_mul(4);
@@ -338,10 +346,22 @@ mod tests {
         check(Call::EmbeddingBackward { shape, accumulate: true }, &[56, 160, 220]);
         shape.first = 4;
         check(Call::EmbeddingForward { shape }, &[64, 220, 160]);
-        let mut shape = AttentionShape { batch: 2, length: 3, heads: 2, width: 8, causal: true };
+        let mut shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 2, width: 8, causal: true };
         check(Call::AttentionForward { shape }, &[576, 192, 144]);
         check(Call::AttentionBackward { shape, accumulate: false }, &[576, 144, 192, 576]);
-        shape.heads = 3;
-        check(Call::AttentionForward { shape }, &[u64::MAX, u64::MAX, 216]);
+        shape.kv_heads = 1;
+        check(Call::AttentionForward { shape }, &[384, 192, 144]);
+        check(Call::AttentionBackward { shape, accumulate: true }, &[384, 144, 192, 384]);
+        for (heads, kv_heads) in [(3, 3), (2, 0), (1, 2)] {
+            let shape = AttentionShape { heads, kv_heads, ..shape };
+            check(Call::AttentionForward { shape }, &[u64::MAX, u64::MAX, 72 * heads]);
+        }
+        let mut shape = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
+        check(Call::RotaryForward { shape, base: 1e4 }, &[192, 192]);
+        check(Call::RotaryBackward { shape, base: 1e4, accumulate: true }, &[192, 192]);
+        for width in [0, 1, 6, 16] {
+            shape.width = width;
+            check(Call::RotaryForward { shape, base: 1e4 }, &[u64::MAX, u64::MAX]);
+        }
     }
 }

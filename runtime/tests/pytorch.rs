@@ -297,6 +297,16 @@ fn three_steps_of_a_transformer_are_those_of_pytorch() {
 }
 
 #[test]
+fn three_steps_of_a_llama_are_those_of_pytorch() {
+    check(include_str!("pytorch/llama-tiny.json"));
+}
+
+#[test]
+fn three_steps_of_an_exported_llama_are_those_of_hugging_face() {
+    check(include_str!("pytorch/llama.json"));
+}
+
+#[test]
 fn three_steps_of_bert_are_those_of_pytorch() {
     check(include_str!("pytorch/bert-tiny.json"));
 }

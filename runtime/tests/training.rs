@@ -50,6 +50,7 @@ fn networks_for_texts_learn_what_comes_next() {
     };
     // 4.11 is what a guess among 61 characters takes, 3.4 what their frequencies take.
     check("gpt-tiny", 40, 3.3);
+    check("llama-tiny", 40, 3.3);
     check("lstm", 30, 3.2);
 }
 

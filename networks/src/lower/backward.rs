@@ -107,6 +107,7 @@ impl Lowering<'_> {
                     (Call::AttentionBackward { shape, accumulate }, operands)
                 });
             }
+            LayerKind::Rotary { .. } => self.backward_rotary(id, dy, gradients),
             LayerKind::LstmCell => self.backward_lstm(id, dy, gradients),
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => {
                 self.backward_norm(id, dy, gradients);
@@ -219,6 +220,15 @@ impl Lowering<'_> {
         let call = Call::BiasBackward { shape: self.bias_rows(id, over), accumulate };
         self.push(id, "backward", Phase::Backward, call, operands);
         self.pass_on(id, dy, gradients);
+    }
+
+    /// Turns the gradient back: that takes the position, and nothing that the forward pass has kept.
+    fn backward_rotary(&mut self, id: LayerId, dy: TensorId, gradients: &mut Gradients) {
+        let ((shape, base), input) = (self.rotary(id), self.network.layer(id).inputs[0]);
+        self.contribute(id, input, dy, true, gradients, |accumulate, dx| {
+            let operands = [dy, dx].map(Operand::Tensor).to_vec();
+            (Call::RotaryBackward { shape, base, accumulate }, operands)
+        });
     }
 
     /// The gradient of learned rows is the sum of the samples'.

@@ -3,7 +3,9 @@
 
 use super::{Lowering, Mode};
 use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind};
-use plimsoll_ir::program::{AttentionShape, Call, EmbeddingShape, Operand, RowShape, ScaleShape};
+use plimsoll_ir::program::{
+    AttentionShape, Call, EmbeddingShape, Operand, RotaryShape, RowShape, ScaleShape,
+};
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{Bytes, LayerId, TensorId};
 
@@ -56,6 +58,7 @@ impl Lowering<'_> {
                 let probabilities = self.save(id, "probabilities", 4 * shape.batch * shape.heads * pairs);
                 self.forward_op(id, Call::AttentionForward { shape }, x, &[], None, &[probabilities])
             }
+            LayerKind::Rotary { .. } => self.forward_rotary(id, &inputs),
             LayerKind::LstmCell => self.forward_lstm(id, &inputs),
             LayerKind::BatchNorm { .. } => self.forward_batch_norm(id, inputs[0]),
             LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => self.forward_row_norm(id, &inputs),
@@ -149,6 +152,13 @@ impl Lowering<'_> {
         let operands = vec![Operand::Resident(self.resident.hyper), Operand::Tensor(x), Operand::Tensor(y)];
         self.push(id, "forward", Phase::Forward, call, operands);
         y
+    }
+
+    /// Turns heads by their position, in place where nobody reads them again.
+    fn forward_rotary(&mut self, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let (shape, base) = self.rotary(id);
+        let (x, over) = (self.value(inputs[0]), self.overwritten(id, inputs));
+        self.forward_op(id, Call::RotaryForward { shape, base }, x, &[], over, &[])
     }
 
     /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; gives y.
@@ -344,11 +354,22 @@ impl Lowering<'_> {
     /// The shape of an attention.
     pub(super) fn attention_shape(&self, id: LayerId) -> AttentionShape {
         let layer = self.network.layer(id);
-        let LayerKind::Attention { heads, causal } = layer.kind else {
+        let LayerKind::Attention { heads, kv_heads, causal } = layer.kind else {
             unreachable!("asked for attentions only")
         };
         let (length, width) = (layer.output.pixels(), u64::from(layer.output.channels));
-        AttentionShape { batch: self.batch, length, heads: u64::from(heads), width, causal }
+        let [heads, kv_heads] = [heads, kv_heads].map(u64::from);
+        AttentionShape { batch: self.batch, length, heads, kv_heads, width, causal }
+    }
+
+    /// The shape of what is turned by its position, and the base.
+    pub(super) fn rotary(&self, id: LayerId) -> (RotaryShape, f32) {
+        let layer = self.network.layer(id);
+        let LayerKind::Rotary { width, base } = layer.kind else {
+            unreachable!("asked for rotary layers only")
+        };
+        let (length, channels) = (layer.output.pixels(), u64::from(layer.output.channels));
+        (RotaryShape { batch: self.batch, length, channels, width: u64::from(width) }, base)
     }
 
     /// A layer's parameters, in the order in which its calls take them.

@@ -33,6 +33,10 @@ pub fn fold(
         "ConstantOfShape" => return one(filled(numbers, node, input(0)?)?),
         "Range" => return one(range(numbers, node, [input(0)?, input(1)?, input(2)?])?),
         "Gather" => return one(gather(numbers, node, input(0)?, input(1)?)?),
+        "GatherND" => {
+            return gather_by_places(numbers, node, input(0)?, input(1)?).map(|c| c.map(|c| vec![c]));
+        }
+        "CumSum" => return running_sums(numbers, node, input(0)?, input(1)?).map(|c| c.map(|c| vec![c])),
         "Concat" => return one(join(node, inputs)?),
         "Trilu" => return one(triangle(numbers, node, input(0)?, inputs.get(1))?),
         "Cast" => {
@@ -135,6 +139,8 @@ type OfTwo = fn(f64, f64) -> f64;
 fn unary(node: &NodeProto) -> Option<(OfOne, Option<Kind>)> {
     Some(match node.op_type.as_str() {
         "Sqrt" => (f64::sqrt, None),
+        "Cos" => (f64::cos, None),
+        "Sin" => (f64::sin, None),
         "Neg" => (|x| -x, None),
         "Floor" => (f64::floor, None),
         "Ceil" => (f64::ceil, None),
@@ -280,6 +286,65 @@ fn gather(
     let mut dims = from.dims.clone();
     dims.splice(axis..=axis, taken);
     Constant::made(&place, from.kind, dims, Step::Take { axis, positions }, vec![from.clone()])
+}
+
+/// What `GatherND` takes of a constant, single elements by their places; none where it takes more than that.
+fn gather_by_places(
+    numbers: &Numbers<'_>,
+    node: &NodeProto,
+    from: &Constant,
+    places: &Constant,
+) -> Result<Option<Constant>, OnnxError> {
+    let place = label(node);
+    let rank = from.dims.len();
+    let Some((last, dims)) = places.dims.split_last() else {
+        return broken(place, "its indices are a single number; export the file again");
+    };
+    if int(node, "batch_dims", 0)? != 0 || *last != rank as u64 || rank == 0 {
+        return Ok(None);
+    }
+    let indexed = numbers.of(&place, places)?;
+    let positions = indexed.chunks_exact(rank).map(|indices| {
+        indices.iter().zip(&from.dims).try_fold(0_usize, |at, (index, size)| {
+            let (index, size) = (*index as i64, *size as i64);
+            let position = if index < 0 { index.saturating_add(size) } else { index };
+            match (0..size).contains(&position) {
+                true => Ok(at * size as usize + position as usize),
+                false => broken(&place, format!("index {index} of {size}")),
+            }
+        })
+    });
+    let positions: Rc<[usize]> = positions.collect::<Result<Vec<usize>, _>>()?.into();
+    let all = tensor::elements(&from.dims).unwrap_or(0);
+    let flat = laid_out(&place, from, Layout::Reshape(vec![all]))?.swap_remove(0);
+    Constant::made(&place, from.kind, dims.to_vec(), Step::Take { axis: 0, positions }, vec![flat]).map(Some)
+}
+
+/// The sums up to each position of a dimension; none where they leave the position out, or go backwards.
+fn running_sums(
+    numbers: &Numbers<'_>,
+    node: &NodeProto,
+    from: &Constant,
+    along: &Constant,
+) -> Result<Option<Constant>, OnnxError> {
+    let place = label(node);
+    let Some(along) = scalar(numbers, &place, along)? else {
+        return broken(place, "its axis is no single number; export the file again");
+    };
+    let along = axis(node, along as i64, from.dims.len())?;
+    if int(node, "exclusive", 0)? != 0 || int(node, "reverse", 0)? != 0 {
+        return Ok(None);
+    }
+    let mut sums = numbers.of(&place, from)?.to_vec();
+    let (steps, inner) = (from.dims[along] as usize, strides(&from.dims)[along] as usize);
+    for at in inner..sums.len() {
+        if at / inner % steps != 0 {
+            sums[at] += sums[at - inner];
+        }
+    }
+    // They are counted like every other number that is made.
+    let known = Constant::known(from.kind, from.dims.clone(), sums);
+    Constant::made(&place, known.kind, known.dims.clone(), Step::Each(|x| x), vec![known]).map(Some)
 }
 
 fn join(node: &NodeProto, inputs: &[Option<Constant>]) -> Result<Constant, OnnxError> {

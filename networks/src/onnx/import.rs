@@ -68,6 +68,14 @@ pub enum Stage {
     Scores(Rc<Scores>),
     /// Softmax of these.
     Shares(Rc<Scores>),
+    /// Where these are no numbers, which no position is that sees itself.
+    NoShares,
+    /// The heads of it times a table, the cosines of rotary embeddings.
+    Cosines(Constant),
+    /// The heads of it with their halves in each other's place, the one that is first now negated.
+    Swapped,
+    /// That times a table, the sines.
+    Sines(Constant),
 }
 
 /// A root of a mean square, as far as it has come.
@@ -261,7 +269,13 @@ impl Flow {
             Stage::Square | Stage::Root(_) | Stage::Unit(_) => {
                 "of squares that are no normalisation: one has a mean over channels, a root and a scale"
             }
-            Stage::Scores(_) | Stage::Shares(_) => "of products of two values that are no attention",
+            Stage::Scores(_) | Stage::Shares(_) | Stage::NoShares => {
+                "of products of two values that are no attention"
+            }
+            Stage::Cosines(_) | Stage::Swapped | Stage::Sines(_) => {
+                "of halves of heads that are no rotary embedding: one is the sum of heads times cosines and of their \
+                 halves, swapped, the first negated, times sines"
+            }
         }
     }
 }
@@ -456,7 +470,10 @@ impl<'g> Import<'g> {
     pub fn settled(&mut self, node: &NodeProto, flow: &Flow) -> Result<Flow, OnnxError> {
         let (view, shape) = (&flow.view, self.builder.shape(flow.view.layer));
         let [height, width, channels] = [shape.height, shape.width, shape.channels].map(u64::from);
-        let output = matches!(flow.stage, Stage::Output) && flow.factor == 1.0 && !self.is_tokens(flow);
+        let output = matches!(flow.stage, Stage::Output)
+            && flow.factor == 1.0
+            && !self.is_tokens(flow)
+            && !view.repeats();
         let (Some(rows), Some(of_channels)) = (view.run(Axis::Row), view.run(Axis::Channel)) else {
             return Ok(flow.clone());
         };
@@ -586,10 +603,14 @@ fn laid_out(node: &NodeProto, flow: &Flow, layout: Layout) -> Result<Vec<Value>,
     match layout {
         Layout::Reshape(sizes) => one(view.reshape(&sizes).ok_or_else(|| uneven(&sizes))?),
         Layout::Transpose(order) => one(view.transpose(&order)),
-        Layout::Expand(sizes) => match sizes == view.sizes() {
-            true => one(view.clone()),
-            false => Err(unsupported(node, "Expand of what depends on the input")),
-        },
+        Layout::Expand(sizes) => {
+            if tensor::elements(&sizes).is_none() {
+                let what = format!("{}: {}", label(node), tensor::too_many(&sizes));
+                return Err(OnnxError::TooLarge { what });
+            }
+            let why = || unsupported(node, "Expand to fewer dimensions");
+            one(view.expand(&sizes).ok_or_else(why)?)
+        }
         Layout::Split(axis, sizes) => {
             let mut start = 0;
             let mut parts = Vec::new();

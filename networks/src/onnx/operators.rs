@@ -21,6 +21,9 @@ impl Import<'_> {
         node: &NodeProto,
         inputs: &[Option<Value>],
     ) -> Result<Vec<Flow>, OnnxError> {
+        if let Some(swapped) = super::rotary::swapped(node, inputs)? {
+            return Ok(vec![swapped]);
+        }
         let inputs = &self.settle(node, inputs)?[..];
         let first = inputs.first().and_then(Option::as_ref);
         let second = inputs.get(1).and_then(Option::as_ref);
@@ -60,6 +63,10 @@ impl Import<'_> {
             ("Pow", Some(Value::Constant(power))) => one(self.square(node, x, power)?),
             ("Sqrt" | "Reciprocal", _) => one(self.root(node, x)?),
             ("ReduceMean", _) if matches!(x.stage, Stage::Square) => one(self.mean_square(node, x, second)?),
+            ("Neg", _) if matches!(x.stage, Stage::Output) && !self.is_tokens(x) => {
+                one(Flow { factor: -x.factor, ..x.clone() })
+            }
+            ("IsNaN", _) => one(self.no_shares(node, x)?),
             ("Relu", _) => one(self.each(node, x, LayerKind::RELU)?),
             ("Clip", _) => one(self.clip(node, x, inputs)?),
             ("Gelu", _) => one(self.each(node, x, LayerKind::GELU)?),
@@ -103,7 +110,7 @@ impl Import<'_> {
         let parts = match node.op_type.as_str() {
             "MatMul" => flows > 1,
             "Add" | "Mul" | "Div" => flows < 2,
-            "Softmax" | "LogSoftmax" | "Where" | "Erf" | "Gather" => true,
+            "Softmax" | "LogSoftmax" | "Where" | "Erf" | "Gather" | "Neg" | "IsNaN" => true,
             _ => false,
         };
         let mut settled = inputs.to_vec();
@@ -454,6 +461,9 @@ impl Import<'_> {
     }
 
     fn sum(&mut self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
+        if let Some(turned) = self.rotary(node, x, y)? {
+            return Ok(turned);
+        }
         let (first, second) = (self.whole(node, x)?.clone(), self.whole(node, y)?.clone());
         let shapes = [first.layer, second.layer].map(|layer| self.builder.shape(layer));
         if first.dims != second.dims || shapes[0] != shapes[1] {
@@ -629,6 +639,9 @@ impl Import<'_> {
         }
         if let Stage::Unit(epsilon) = x.stage {
             return self.normalised_by_root(node, x, constant, epsilon);
+        }
+        if let Some(flow) = super::rotary::times_table(node, x, constant) {
+            return Ok(flow);
         }
         if node.op_type == "Div" {
             return Err(unsupported(node, "Div by a weight"));

@@ -1,8 +1,9 @@
-//! What exporters make of embeddings, GELU and attention, put together again.
+//! What exporters make of embeddings, GELU and attention, put together again; rotary embeddings are in `rotary.rs`.
 //!
 //! Attention is found from the inside: the product of two outputs are scores, a number or a mask makes scores of scores,
 //! softmax shares of them, and shares times a third output is an [`Attention`](LayerKind::Attention) layer, if queries,
-//! keys and values lie as its heads do. Whatever departs from that on the way is named.
+//! keys and values lie as its heads do. Keys and values that several heads share are repeated for each of them in the file, and
+//! not in the layer. Whatever departs from that on the way is named.
 
 use super::constant::Constant;
 use super::error::{OnnxError, broken};
@@ -242,14 +243,18 @@ impl Import<'_> {
     fn scores(&self, node: &NodeProto, x: &Flow, y: &Flow) -> Result<Flow, OnnxError> {
         let no = || unsupported(node, "MatMul of two values, which is no attention");
         let rank = x.view.dims.len();
-        if rank < 2 || y.view.dims.len() != rank || x.view.dims[..rank - 2] != y.view.dims[..rank - 2] {
+        if rank < 2 || y.view.dims.len() != rank {
             return Err(no());
         }
         let mut turned: Vec<usize> = (0..rank).collect();
         turned.swap(rank - 2, rank - 1);
         let (query, key) = (x.view.clone(), y.view.transpose(&turned));
         let row = |atom: &Atom| atom.axis == Axis::Row && atom.stride == 1;
-        if query.dims[rank - 1] != key.dims[rank - 1] || !key.dims[rank - 2].iter().all(row) {
+        let heads = ungrouped(&key).filter(|(heads, _)| query.dims[..rank - 2] == heads.dims[..rank - 2]);
+        if heads.is_none()
+            || query.dims[rank - 1] != key.dims[rank - 1]
+            || !key.dims[rank - 2].iter().all(row)
+        {
             return Err(no());
         }
         let mut dims = query.dims.clone();
@@ -264,23 +269,28 @@ impl Import<'_> {
         let Scores { query, key, causal } = scores;
         let (shares, value) = (&x.view, &y.view);
         let rank = shares.dims.len();
-        let alike = rank >= 2
-            && x.factor == 1.0
+        let of_keys = ungrouped(key);
+        let of_values = ungrouped(value).filter(|(heads, group)| {
+            heads.dims.len() == rank
+                && rank >= 2
+                && heads.dims[..rank - 2] == shares.dims[..rank - 2]
+                && of_keys.as_ref().is_some_and(|of_keys| of_keys.1 == *group)
+        });
+        let alike = x.factor == 1.0
             && y.factor == 1.0
-            && value.dims.len() == rank
-            && value.dims[..rank - 2] == shares.dims[..rank - 2]
+            && of_values.is_some()
             && value.dims[rank - 2]
                 .iter()
                 .map(|atom| Atom { axis: Axis::Key, ..*atom })
                 .eq(shares.dims[rank - 1].iter().copied());
-        if !alike {
+        let (Some((key_heads, group)), Some((value_heads, _)), true) = (of_keys, of_values, alike) else {
             return Err(unsupported(
                 node,
                 "MatMul of shares and values that do not lie alike, which is no attention",
             ));
-        }
+        };
         let heads = self.heads(node, query)?;
-        let parts = [query, key, value];
+        let (parts, of_heads) = ([query, key, value], [query, &key_heads, &value_heads]);
         let shapes = parts.map(|view| self.builder.shape(view.layer));
         let width = heads.iter().product::<u64>();
         let same_heads = |view: &&View| {
@@ -296,7 +306,7 @@ impl Import<'_> {
                 && over(Axis::Batch).map(|atom| atom.size).product::<u64>() == self.batch
         };
         let one_width = shapes.iter().all(|s| s.width == 1 && s.height == shapes[0].height);
-        if !one_width || !parts.iter().all(same_heads) || !parts.iter().all(positions) {
+        if !one_width || !of_heads.iter().all(same_heads) || !parts.iter().all(positions) {
             return Err(unsupported(
                 node,
                 "attention whose queries, keys and values are not of the same positions and heads",
@@ -306,9 +316,9 @@ impl Import<'_> {
             let why = "attention within windows: here each position sees all of its sample, or all before it";
             return Err(unsupported(node, why));
         }
-        let input = self.side_by_side(node, parts, width)?;
-        let heads = u32::try_from(heads[0]).unwrap_or(u32::MAX);
-        let kind = LayerKind::Attention { heads, causal: *causal };
+        let input = self.side_by_side(node, parts, [width, width / group, width / group])?;
+        let [heads, kv_heads] = [heads[0], heads[0] / group].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let kind = LayerKind::Attention { heads, kv_heads, causal: *causal };
         let layer = self.layer(&self.name(node, None), kind, &[input], None)?;
         let mut dims = shares.dims.clone();
         dims[rank - 1].clone_from(&value.dims[rank - 1]);
@@ -336,25 +346,48 @@ impl Import<'_> {
         &mut self,
         node: &NodeProto,
         parts: [&View; 3],
-        width: u64,
+        widths: [u64; 3],
     ) -> Result<LayerId, OnnxError> {
-        let shapes = parts.map(|view| u64::from(self.builder.shape(view.layer).channels));
-        let first = parts[0].layer;
-        let one = parts.iter().all(|view| view.layer == first) && shapes[0] == 3 * width;
-        if one && parts.map(|view| view.channel) == [0, width, 2 * width] {
-            return Ok(first);
+        let [width, shared, _] = widths;
+        let all = u64::from(self.builder.shape(parts[0].layer).channels);
+        let one = parts.iter().all(|view| view.layer == parts[0].layer) && all == widths.iter().sum::<u64>();
+        if one && parts.map(|view| view.channel) == [0, width, width + shared] {
+            return Ok(parts[0].layer);
         }
-        if shapes == [width; 3] && parts.iter().all(|view| view.channel == 0) {
-            let name = format!("{}.qkv", self.name(node, None));
-            let kind = LayerKind::Concat { along: plimsoll_ir::network::Axis::Channels };
-            return self.layer(&name, kind, &parts.map(|view| view.layer), None);
+        let mut layers = Vec::new();
+        for (view, width) in parts.into_iter().zip(widths) {
+            let mut once = view.clone();
+            once.dims.iter_mut().for_each(|dim| dim.retain(|atom| atom.axis != Axis::Repeat));
+            let own = self.settled(node, &Flow::output(once))?.view;
+            if own.channel != 0 || u64::from(self.builder.shape(own.layer).channels) != width {
+                let why = "attention whose queries, keys and values are not as wide as their heads";
+                return Err(unsupported(node, why));
+            }
+            layers.push(own.layer);
         }
-        Err(unsupported(node, "attention whose queries, keys and values are not three equal parts"))
+        let name = format!("{}.qkv", self.name(node, None));
+        let kind = LayerKind::Concat { along: plimsoll_ir::network::Axis::Channels };
+        self.layer(&name, kind, &layers, None)
+    }
+
+    /// Where shares are no numbers: of positions that see nothing, which our masks do not leave.
+    pub fn no_shares(&self, node: &NodeProto, x: &Flow) -> Result<Flow, OnnxError> {
+        match &x.stage {
+            Stage::Shares(_) => Ok(Flow { stage: Stage::NoShares, ..x.clone() }),
+            _ => Err(unsupported(node, "IsNaN of what depends on the input")),
+        }
     }
 
     /// Scores of which a mask hides some: a constant picks between them and a number that hides.
     pub fn masked(&mut self, node: &NodeProto, inputs: &[Option<Value>]) -> Result<Flow, OnnxError> {
         let no = || unsupported(node, "Where of what depends on the input, which is no mask of attention");
+        if let [Some(Value::Flow(none)), Some(Value::Constant(zero)), Some(Value::Flow(x))] = inputs
+            && matches!((&none.stage, &x.stage), (Stage::NoShares, Stage::Shares(_)))
+            && none.view == x.view
+            && scalar(&self.numbers, &label(node), zero)? == Some(0.0)
+        {
+            return Ok(x.clone());
+        }
         let [Some(Value::Constant(which)), Some(yes), Some(no_value)] = inputs else { return Err(no()) };
         let (x, hidden, when) = match (yes, no_value) {
             (Value::Flow(x), Value::Constant(hidden)) => (x, hidden, 0.0),
@@ -465,6 +498,26 @@ impl Import<'_> {
 fn with_mask(x: &Flow, scores: &Scores, causal: bool) -> Flow {
     let scores = Scores { causal: scores.causal || causal, ..scores.clone() };
     Flow { stage: Stage::Scores(Rc::new(scores)), ..x.clone() }
+}
+
+/// Keys or values with as many heads as queries have, and how many of those share one; none where they do not lie as heads that
+/// stand side by side share them. Positions and channels of a head are the last two dimensions.
+fn ungrouped(view: &View) -> Option<(View, u64)> {
+    if !view.repeats() {
+        return Some((view.clone(), 1));
+    }
+    let mut heads = view.clone();
+    let (outer, [_, each]) = heads.dims.split_last_chunk_mut()?;
+    let of_head = size(each);
+    let mut repeated = outer.iter_mut().filter(|dim| dim.iter().any(|atom| atom.axis == Axis::Repeat));
+    let dim = repeated.next()?;
+    let Atom { size: group, .. } = dim.pop().filter(|atom| atom.axis == Axis::Repeat)?;
+    let own = dim.pop_if(|atom| atom.axis == Axis::Channel);
+    let one = Atom { axis: Axis::Channel, size: 1, stride: of_head };
+    let Atom { size, stride, .. } = own.unwrap_or(one);
+    dim.push(Atom { axis: Axis::Channel, size: size * group, stride });
+    let channels_apart = outer.iter().flatten().filter(|atom| atom.axis == Axis::Channel).count() == 1;
+    (channels_apart && stride == of_head && !heads.repeats()).then_some((heads, group))
 }
 
 /// The runs over channels of a view.

@@ -23,6 +23,8 @@ pub enum Axis {
     Channel,
     /// The positions that attention looks at from each row.
     Key,
+    /// Nothing: what lies elsewhere in the value is there as often, as are keys and values that several heads share.
+    Repeat,
 }
 
 /// A run over an axis.
@@ -123,6 +125,26 @@ impl View {
             && over(Axis::Column) == width
             && over(Axis::Channel) == channels
             && over(Axis::Key) == 1
+            && !self.repeats()
+    }
+
+    /// Whether some of what it runs over is there several times.
+    pub fn repeats(&self) -> bool {
+        self.dims.iter().flatten().any(|atom| atom.axis == Axis::Repeat)
+    }
+
+    /// The same with dimensions of one step repeated, and further ones before them; none where others would change.
+    pub fn expand(&self, sizes: &[u64]) -> Option<View> {
+        let mut dims = vec![Vec::new(); sizes.len().checked_sub(self.dims.len())?];
+        dims.extend(self.dims.iter().cloned());
+        for (dim, wanted) in dims.iter_mut().zip(sizes) {
+            match size(dim) {
+                own if own == *wanted => {}
+                1 => *dim = vec![Atom { axis: Axis::Repeat, size: *wanted, stride: 0 }],
+                _ => return None,
+            }
+        }
+        Some(View { dims, ..self.clone() })
     }
 
     /// The same for another layer of the same shape.
@@ -205,6 +227,19 @@ mod tests {
         assert_eq!(tokens().reshape(&[3, 4, 30, 2]), None);
         let flat = tokens().reshape(&[12, 30]).expect("it divides");
         assert_eq!(flat.slice(0, 0, 2), None, "samples and positions are two runs");
+    }
+
+    #[test]
+    fn repeated_heads_are_no_whole_output() {
+        let split = tokens().reshape(&[3, 4, 6, 1, 5]).expect("it divides");
+        let repeated = split.expand(&[3, 4, 6, 2, 5]).expect("one step");
+        let together = repeated.reshape(&[3, 4, 12, 5]).expect("it divides");
+        assert_eq!(together.dims[2].len(), 2, "six heads, each twice");
+        let shape = Shape { height: 4, width: 1, channels: 30 };
+        assert!(split.is_whole(3, shape) && !together.is_whole(3, shape));
+        assert_eq!(split.expand(&[2, 3, 4, 6, 1, 5]).map(|view| view.sizes()), Some(vec![2, 3, 4, 6, 1, 5]));
+        assert_eq!(split.expand(&[3, 4, 7, 1, 5]), None, "six are not seven");
+        assert_eq!(split.expand(&[6, 1, 5]), None);
     }
 
     #[test]

@@ -120,6 +120,18 @@ pub fn entries() -> &'static [Entry] {
         text("gpt-medium", 1024, 50_257, "GPT-2 medium: 24 blocks of 1024, 16 heads"),
         text("gpt-large", 1024, 50_257, "GPT-2 large: 36 blocks of 1280, 20 heads"),
         text("gpt-xl", 1024, 50_257, "GPT-2 XL: 48 blocks of 1600, 25 heads"),
+        text(
+            "llama-tiny",
+            64,
+            65,
+            "Llama of 4 blocks of 128, 4 heads that share 2 of keys and values: characters",
+        ),
+        text(
+            "tinyllama",
+            2048,
+            32_000,
+            "TinyLlama: 22 blocks of 2048, 32 heads that share 4 of keys and values",
+        ),
         text("bert-tiny", 512, 30_522, "BERT tiny as masked language model: 2 blocks of 128, 2 heads"),
         text("bert", 512, 30_522, "BERT base as masked language model: 12 blocks of 768, tied head"),
         text("bert-large", 512, 30_522, "BERT large as masked language model: 24 blocks of 1024"),

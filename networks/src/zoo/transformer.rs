@@ -1,4 +1,5 @@
-//! Transformers: GPT-2 (Radford et al. 2019) as a language model, BERT (Devlin et al. 2019) as a masked language model.
+//! Transformers: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023) as language models, BERT (Devlin et al. 2019) as a
+//! masked language model.
 //!
 //! Their sizes, learned positions and tied head are the published ones. Three things are simpler: GELU is the exact one,
 //! where GPT-2 approximates it by tanh; attention probabilities have no dropout; and how parameters start is the rule of
@@ -8,7 +9,7 @@
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{Extent, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Extent, Function, LayerKind, Network, NetworkSpec, Window};
 
 /// Dropout of embeddings and of what each branch adds.
 const DROPOUT: f32 = 0.1;
@@ -24,6 +25,15 @@ struct Size {
     heads: u32,
 }
 
+/// What sets a Llama apart beyond that.
+#[derive(Clone, Copy)]
+struct Llama {
+    /// Heads of keys, and of values.
+    kv_heads: u32,
+    /// Channels within the feed-forward part.
+    inner: u32,
+}
+
 /// The network that a spec names, where it names one.
 pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
     let size = |layers, width, heads| Size { layers, width, heads };
@@ -34,6 +44,8 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
         "gpt-medium" => gpt(spec, size(24, 1024, 16)),
         "gpt-large" => gpt(spec, size(36, 1280, 20)),
         "gpt-xl" => gpt(spec, size(48, 1600, 25)),
+        "llama-tiny" => llama(spec, size(4, 128, 4), Llama { kv_heads: 2, inner: 352 }),
+        "tinyllama" => llama(spec, size(22, 2048, 32), Llama { kv_heads: 4, inner: 5632 }),
         "bert-tiny" => bert(spec, size(2, 128, 2)),
         "bert" => bert(spec, size(12, 768, 12)),
         "bert-large" => bert(spec, size(24, 1024, 16)),
@@ -57,6 +69,44 @@ fn gpt(spec: &NetworkSpec, size: Size) -> Result<Network, NetworkError> {
     }
     x = b.layer_norm("ln_f", x)?;
     x = head(&mut b, x, tokens)?;
+    b.finish(x)
+}
+
+/// Llama as Hugging Face has it: normalisation by the root of the mean square, positions that turn queries and keys, keys and
+/// values that heads share, a gate in the feed-forward part, no bias, and a head of its own.
+fn llama(spec: &NetworkSpec, size: Size, llama: Llama) -> Result<Network, NetworkError> {
+    let Llama { kv_heads, inner } = llama;
+    let linear =
+        |b: &mut Builder, name: &str, x, outputs| b.conv(name, x, outputs, Window::square(1, 1, 0), false);
+    let norm = |b: &mut Builder, name: &str, x| b.add(name, LayerKind::RmsNorm { epsilon: 1e-5 }, &[x]);
+    let of_head = size.width / size.heads;
+    let mut b = Builder::new(spec)?;
+    let mut x = table(&mut b, "embed_tokens", size.width)?;
+    for i in 0..size.layers {
+        let name = |part: &str| format!("layers.{i}.{part}");
+        let mut y = norm(&mut b, &name("input_layernorm"), x)?;
+        let q = linear(&mut b, &name("self_attn.q_proj"), y, size.width)?;
+        let k = linear(&mut b, &name("self_attn.k_proj"), y, kv_heads * of_head)?;
+        let v = linear(&mut b, &name("self_attn.v_proj"), y, kv_heads * of_head)?;
+        let rotary = LayerKind::Rotary { width: of_head, base: 1e4 };
+        let q = b.add(&name("self_attn.q_rotary"), rotary.clone(), &[q])?;
+        let k = b.add(&name("self_attn.k_rotary"), rotary, &[k])?;
+        y = b.concat(&name("self_attn.qkv"), &[q, k, v])?;
+        let heads = LayerKind::Attention { heads: size.heads, kv_heads, causal: true };
+        y = b.add(&name("self_attn.heads"), heads, &[y])?;
+        y = linear(&mut b, &name("self_attn.o_proj"), y, size.width)?;
+        x = b.add(&name("self_attn.add"), LayerKind::Add, &[x, y])?;
+        y = norm(&mut b, &name("post_attention_layernorm"), x)?;
+        let gate = linear(&mut b, &name("mlp.gate_proj"), y, inner)?;
+        let gate = b.add(&name("mlp.act_fn"), Function::Silu.layer(), &[gate])?;
+        let up = linear(&mut b, &name("mlp.up_proj"), y, inner)?;
+        y = b.add(&name("mlp.gated"), LayerKind::Multiply, &[gate, up])?;
+        y = linear(&mut b, &name("mlp.down_proj"), y, size.width)?;
+        x = b.add(&name("mlp.add"), LayerKind::Add, &[x, y])?;
+    }
+    x = norm(&mut b, "norm", x)?;
+    let classes = b.classes();
+    x = linear(&mut b, "lm_head", x, classes)?;
     b.finish(x)
 }
 
@@ -112,7 +162,11 @@ fn attention(
     causal: bool,
 ) -> Result<LayerId, NetworkError> {
     let mut x = linear(b, &format!("{name}.qkv"), input, 3 * size.width)?;
-    x = b.add(&format!("{name}.heads"), LayerKind::Attention { heads: size.heads, causal }, &[x])?;
+    x = b.add(
+        &format!("{name}.heads"),
+        LayerKind::Attention { heads: size.heads, kv_heads: size.heads, causal },
+        &[x],
+    )?;
     x = linear(b, &format!("{name}.proj"), x, size.width)?;
     b.dropout(&format!("{name}.drop"), x, DROPOUT)
 }

@@ -6,6 +6,7 @@
 
 mod hostile;
 mod judge;
+mod llama;
 mod meaning;
 mod patterns;
 
@@ -116,7 +117,7 @@ fn transformers_are_read_as_embeddings_attention_and_products_by_position() {
         assert!(network.takes_tokens() && network.labels() == 16, "{file}");
         let kinds: Vec<String> = (network.layers.iter())
             .map(|layer| match &layer.kind {
-                LayerKind::Attention { heads, causal } => format!("attention {heads} {causal}"),
+                LayerKind::Attention { heads, causal, .. } => format!("attention {heads} {causal}"),
                 LayerKind::Bias { over, .. } => format!("bias {over:?}"),
                 kind => kind.name().to_owned(),
             })

@@ -156,6 +156,7 @@ fn in_place(call: &Call) -> Vec<(usize, usize)> {
             let cells = (before + after == 2).then_some((dcell, dgates + 1));
             [(0, dgates)].into_iter().chain(cells).collect()
         }
+        Call::RotaryForward { .. } | Call::RotaryBackward { accumulate: false, .. } => vec![(0, 1)],
         Call::BiasForward { .. } => vec![(0, 2)],
         Call::LstmForward { first, .. } => vec![(0, 4 - usize::from(*first))],
         Call::ReluBackward { accumulate: false, .. }
@@ -208,6 +209,8 @@ fn operand_bytes(call: &Call) -> Vec<u64> {
         | Call::EmbeddingBackward { .. }
         | Call::AttentionForward { .. }
         | Call::AttentionBackward { .. }
+        | Call::RotaryForward { .. }
+        | Call::RotaryBackward { .. }
         | Call::LstmForward { .. }
         | Call::LstmBackward { .. } => sequence_bytes(call),
         Call::ReluForward { elements, .. } | Call::ActivationForward { elements, .. } => {
@@ -314,10 +317,14 @@ fn sequence_bytes(call: &Call) -> Vec<u64> {
         Call::AttentionForward { shape: s } | Call::AttentionBackward { shape: s, .. } => {
             let y = 4 * s.batch * s.length * s.width;
             let probabilities = 4 * s.batch * s.heads * s.length * s.length;
+            let qkv = y + 2 * y / s.heads * s.kv_heads;
             match call {
-                Call::AttentionForward { .. } => vec![3 * y, y, probabilities],
-                _ => vec![3 * y, probabilities, y, 3 * y],
+                Call::AttentionForward { .. } => vec![qkv, y, probabilities],
+                _ => vec![qkv, probabilities, y, qkv],
             }
+        }
+        Call::RotaryForward { shape: s, .. } | Call::RotaryBackward { shape: s, .. } => {
+            vec![4 * s.batch * s.length * s.channels; 2]
         }
         Call::LstmForward { shape: s, first } => {
             let h = 4 * s.rows * s.channels;
@@ -530,6 +537,7 @@ fn map(call: &Call) -> Option<String> {
         Call::ReluForward { ceiling, .. } => format!("relu {ceiling}"),
         Call::ActivationForward { function, .. } => function.name().to_owned(),
         Call::AvgPoolForward { shape } => format!("mean {shape:?}"),
+        Call::RotaryForward { shape, base } => format!("turned {shape:?} {base}"),
         Call::Repeat { .. } => "repeated".to_owned(),
         Call::LrnForward { size, alpha, beta, bias, .. } => format!("lrn {size} {alpha} {beta} {bias}"),
         _ => return None,
@@ -564,6 +572,9 @@ fn input_gradient(
             let (qkv, probabilities) = (get(0), get(1));
             assert_eq!(terms.argument_of(&format!("probabilities {shape:?}"), probabilities), qkv);
             (accumulate, format!("dqkv {shape:?}"), vec![qkv, get(2)])
+        }
+        Call::RotaryBackward { shape, base, accumulate } => {
+            (accumulate, format!("turned back {shape:?} {base}"), vec![get(0)])
         }
         Call::BiasBackward { shape, accumulate } => {
             (accumulate, format!("dbias of {}", shape.channels), vec![get(0)])

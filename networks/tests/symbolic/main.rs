@@ -171,8 +171,10 @@ fn memory(steps: u32, bias: bool) -> Result<Network, NetworkError> {
     b.finish(logits)
 }
 
-/// A block of attention over tokens, the table shared with the logits.
-fn attention(length: u32, heads: u32, causal: bool) -> Result<Network, NetworkError> {
+/// A block of attention over tokens, the table shared with the logits; queries and keys are turned, the keys in place of what
+/// is read twice.
+fn attention(length: u32, heads: [u32; 2], causal: bool) -> Result<Network, NetworkError> {
+    let [heads, kv_heads] = heads;
     let spec = NetworkSpec { name: "attention".to_owned(), image: [length, 1], channels: 1, classes: 7 };
     let mut b = Builder::new(&spec)?;
     let pixel = Window::square(1, 1, 0);
@@ -180,8 +182,13 @@ fn attention(length: u32, heads: u32, causal: bool) -> Result<Network, NetworkEr
         b.add("tokens", LayerKind::Embedding { vocabulary: 7, width: 6, first: 0, length }, &[LayerId(0)])?;
     let x = b.add("positions", LayerKind::Bias { over: Extent::Positions, spare: 2 }, &[table])?;
     let normal = b.layer_norm("norm", x)?;
-    let qkv = b.conv("qkv", normal, 18, pixel, true)?;
-    let mixed = b.add("attention", LayerKind::Attention { heads, causal }, &[qkv])?;
+    let rotary = LayerKind::Rotary { width: 4, base: 100.0 };
+    let query = b.conv("query", normal, 4 * heads, pixel, true)?;
+    let query = b.add("turned query", rotary.clone(), &[query])?;
+    let plain = b.conv("key", normal, 4 * kv_heads, pixel, true)?;
+    let key = b.add("turned key", rotary, &[plain])?;
+    let qkv = b.concat("qkv", &[query, key, plain])?;
+    let mixed = b.add("attention", LayerKind::Attention { heads, kv_heads, causal }, &[qkv])?;
     let out = b.conv("out", mixed, 6, pixel, true)?;
     let x = b.add("sum", LayerKind::Add, &[x, out])?;
     let head = LayerKind::Conv { out_channels: 7, window: pixel, groups: 1, bias: false };
@@ -264,7 +271,9 @@ fn sequences_compute_what_they_say() {
             check(&memory(steps, bias).expect("it is sound"), 3);
         }
     }
-    for (length, heads, causal) in [(1, 1, true), (4, 2, false), (5, 3, true)] {
+    for (length, heads, causal) in
+        [(1, [1, 1], true), (4, [2, 2], false), (5, [6, 3], true), (4, [3, 1], true)]
+    {
         check(&attention(length, heads, causal).expect("it is sound"), 2);
     }
 }

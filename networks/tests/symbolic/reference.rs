@@ -3,7 +3,7 @@
 use crate::terms::{TermId, Terms};
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, Window};
-use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape};
+use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape};
 use std::collections::HashMap;
 
 pub struct Reference<'a> {
@@ -113,6 +113,9 @@ impl<'a> Reference<'a> {
             }
             LayerKind::Attention { .. } => {
                 terms.apply(&format!("attention {:?}", self.attention(layer)), &[x])
+            }
+            LayerKind::Rotary { base, .. } => {
+                terms.apply(&format!("turned {:?} {base}", self.rotary(layer)), &[x])
             }
             LayerKind::LstmCell => {
                 let before = layer.inputs.get(1).map(|before| self.cells[&before.index()]);
@@ -255,6 +258,9 @@ impl<'a> Reference<'a> {
             }
             LayerKind::Attention { .. } => {
                 terms.apply(&format!("dqkv {:?}", self.attention(layer)), &[x, dy])
+            }
+            LayerKind::Rotary { base, .. } => {
+                terms.apply(&format!("turned back {:?} {base}", self.rotary(layer)), &[dy])
             }
             LayerKind::LstmCell => self.step_back(terms, index, layer, dy),
             LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } | LayerKind::RmsNorm { .. } => {
@@ -440,9 +446,16 @@ impl<'a> Reference<'a> {
     }
 
     fn attention(&self, layer: &Layer) -> AttentionShape {
-        let LayerKind::Attention { heads, causal } = layer.kind else { unreachable!() };
+        let LayerKind::Attention { heads, kv_heads, causal } = layer.kind else { unreachable!() };
         let (length, width) = (u64::from(layer.output.height), u64::from(layer.output.channels));
-        AttentionShape { batch: self.batch, length, heads: u64::from(heads), width, causal }
+        let [heads, kv_heads] = [heads, kv_heads].map(u64::from);
+        AttentionShape { batch: self.batch, length, heads, kv_heads, width, causal }
+    }
+
+    fn rotary(&self, layer: &Layer) -> RotaryShape {
+        let LayerKind::Rotary { width, .. } = layer.kind else { unreachable!() };
+        let [length, channels, width] = [layer.output.height, layer.output.channels, width].map(u64::from);
+        RotaryShape { batch: self.batch, length, channels, width }
     }
 
     fn conv(&self, layer: &Layer) -> ConvShape {

@@ -1,27 +1,33 @@
-//! Attention and its gradient against plain f64 sums: one head and many, one position and several blocks of them, causal and
-//! not.
+//! Attention and its gradient against plain f64 sums: one head and many, shared and not, one position and several blocks of
+//! them, causal and not.
 //!
 //! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
 
-use super::harness::{Random, check, check_accumulate, floats, input, outcomes, output};
+use super::harness::{Random, check, check_accumulate, check_in_place, floats, input, outcomes, output};
 use super::reference::{self, wide};
-use plimsoll_ir::program::{AttentionShape, Call};
+use plimsoll_ir::program::{AttentionShape, Call, RotaryShape};
 
-fn shape([batch, length, heads, width]: [u64; 4], causal: bool) -> AttentionShape {
-    AttentionShape { batch, length, heads, width, causal }
+/// Samples, positions, heads of keys, heads of queries to each of these, channels of a head.
+fn shape([batch, length, kv_heads, group, of_head]: [u64; 5], causal: bool) -> AttentionShape {
+    let heads = kv_heads * group;
+    AttentionShape { batch, length, heads, kv_heads, width: heads * of_head, causal }
 }
 
 pub fn attention() {
     for (i, sides) in [
-        [1, 1, 1, 1],
-        [2, 1, 2, 6],
-        [1, 2, 1, 3],
-        [3, 5, 2, 2],
-        [2, 17, 3, 15],
-        [2, 64, 2, 16],
-        [1, 65, 4, 20],
-        [2, 131, 1, 9],
-        [1, 200, 2, 64],
+        [1, 1, 1, 1, 1],
+        [2, 1, 2, 1, 3],
+        [1, 2, 1, 1, 3],
+        [3, 5, 2, 1, 1],
+        [2, 17, 3, 1, 5],
+        [2, 64, 2, 1, 8],
+        [1, 65, 4, 1, 5],
+        [2, 131, 1, 1, 9],
+        [1, 200, 2, 1, 32],
+        [1, 1, 1, 2, 1],
+        [2, 17, 2, 3, 5],
+        [2, 131, 1, 4, 9],
+        [1, 65, 3, 2, 4],
     ]
     .into_iter()
     .enumerate()
@@ -32,12 +38,12 @@ pub fn attention() {
     }
 }
 
-pub fn attention_of(sides: [u64; 4], causal: bool, seed: u32) {
+pub fn attention_of(sides: [u64; 5], causal: bool, seed: u32) {
     let s = shape(sides, causal);
     let random = &mut Random::new(seed);
-    let y = (s.batch * s.length * s.width) as usize;
+    let [y, all] = [s.width, s.qkv_width()].map(|width| (s.batch * s.length * width) as usize);
     // Queries and keys large enough that some positions count far more than others.
-    let qkv: Vec<f32> = random.floats(3 * y).iter().map(|v| 3.0 * v).collect();
+    let qkv: Vec<f32> = random.floats(all).iter().map(|v| 3.0 * v).collect();
     let dy = random.floats(y);
     let [expected, probabilities] = reference::attention(&s, &wide(&qkv));
     let args = [input(&qkv), output(y), output(probabilities.len())];
@@ -45,18 +51,23 @@ pub fn attention_of(sides: [u64; 4], causal: bool, seed: u32) {
 
     let dqkv = reference::attention_gradient(&s, &wide(&qkv), &wide(&dy));
     let narrow: Vec<f32> = probabilities.iter().map(|p| *p as f32).collect();
-    let args = [input(&qkv), input(&narrow), input(&dy), output(3 * y)];
+    let args = [input(&qkv), input(&narrow), input(&dy), output(all)];
     check_accumulate(|accumulate| Call::AttentionBackward { shape: s, accumulate }, &args, 3, &dqkv);
 }
 
 pub fn attention_gradients_are_derivatives() {
-    for (sides, causal) in
-        [([1, 1, 1, 2], false), ([2, 3, 2, 4], true), ([1, 4, 1, 3], false), ([1, 5, 3, 3], true)]
-    {
+    for (sides, causal) in [
+        ([1, 1, 1, 1, 2], false),
+        ([2, 3, 2, 1, 2], true),
+        ([1, 4, 1, 1, 3], false),
+        ([1, 5, 3, 1, 1], true),
+        ([2, 3, 2, 2, 2], true),
+        ([1, 4, 1, 3, 2], false),
+    ] {
         let s = shape(sides, causal);
         let random = &mut Random::new(sides[1] as u32);
-        let y = (s.batch * s.length * s.width) as usize;
-        let [qkv, dy] = [3 * y, y].map(|n| wide(&random.floats(n)));
+        let [qkv, dy] =
+            [s.qkv_width(), s.width].map(|width| wide(&random.floats((s.batch * s.length * width) as usize)));
         let dqkv = reference::attention_gradient(&s, &qkv, &dy);
         reference::assert_gradient("qkv", &qkv, &dy, &dqkv, |qkv| {
             let [y, _] = reference::attention(&s, qkv);
@@ -67,7 +78,7 @@ pub fn attention_gradients_are_derivatives() {
 
 /// Scores whose exponentials no f32 holds; and a future that is no number, of which no position before it knows.
 pub fn attention_has_no_surprises_far_out() {
-    let forward = |causal| Call::AttentionForward { shape: shape([1, 2, 1, 1], causal) };
+    let forward = |causal| Call::AttentionForward { shape: shape([1, 2, 1, 1, 1], causal) };
     let args = [input(&[200.0, 1.0, 3.0, 200.0, -1.0, 5.0]), output(2), output(4)];
     for (by, got) in outcomes(&forward(false), &args) {
         assert_eq!(floats(&got[1]), [3.0, 3.0], "{by}");
@@ -78,5 +89,63 @@ pub fn attention_has_no_surprises_far_out() {
         let [y, probabilities] = [1, 2].map(|i| floats(&got[i]));
         assert_eq!((y[0], &probabilities[..2]), (3.0, &[1.0, 0.0][..]), "{by}");
         assert!(y[1].is_nan(), "{by}");
+    }
+}
+
+pub fn rotary() {
+    for (i, (sides, base)) in [
+        ([1, 1, 1, 2], 1e4),
+        ([2, 3, 2, 4], 1e4),
+        ([1, 7, 3, 6], 100.0),
+        ([2, 65, 4, 32], 1e4),
+        ([1, 300, 1, 64], 5e5),
+        ([3, 41, 5, 34], 7.5),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        rotary_of(sides, base, i as u32);
+    }
+}
+
+/// Samples, positions, heads, channels of a head.
+pub fn rotary_of([batch, length, heads, width]: [u64; 4], base: f32, seed: u32) {
+    let shape = RotaryShape { batch, length, channels: heads * width, width };
+    let random = &mut Random::new(seed);
+    let x = random.floats(shape.elements() as usize);
+    let forward = Call::RotaryForward { shape, base };
+    let args = [input(&x), output(x.len())];
+    check(&forward, &args, &[(1, &reference::rotary(&shape, base, false, &wide(&x)))]);
+    check_in_place(&forward, &args, 0, 1);
+    let dx = reference::rotary(&shape, base, true, &wide(&x));
+    check_accumulate(|accumulate| Call::RotaryBackward { shape, base, accumulate }, &args, 1, &dx);
+    check_in_place(&Call::RotaryBackward { shape, base, accumulate: false }, &args, 0, 1);
+}
+
+pub fn rotary_gradients_are_derivatives() {
+    for [batch, length, heads, width] in [[1, 1, 1, 2], [2, 3, 2, 4], [1, 5, 1, 6]] {
+        let shape = RotaryShape { batch, length, channels: heads * width, width };
+        let random = &mut Random::new(length as u32);
+        let [x, dy] = [0, 1].map(|_| wide(&random.floats(shape.elements() as usize)));
+        let dx = reference::rotary(&shape, 20.0, true, &dy);
+        reference::assert_gradient("x", &x, &dy, &dx, |x| reference::rotary(&shape, 20.0, false, x));
+    }
+}
+
+/// The product of a query and a key knows only how far they are apart, which is what the layer is for; and positions in the
+/// thousands are as exact as the first.
+pub fn rotary_products_know_distances() {
+    let shape = RotaryShape { batch: 1, length: 5000, channels: 8, width: 8 };
+    let row: Vec<f32> = Random::new(3).floats(8);
+    let x: Vec<f32> = row.iter().copied().cycle().take(8 * 5000).collect();
+    for (by, got) in outcomes(&Call::RotaryForward { shape, base: 1e4 }, &[input(&x), output(x.len())]) {
+        let y = wide(&floats(&got[1]));
+        let at = |position: usize| &y[8 * position..8 * position + 8];
+        let product = |i: usize, j: usize| -> f64 { at(i).iter().zip(at(j)).map(|(a, b)| a * b).sum() };
+        for distance in [0, 1, 7, 100] {
+            let off = (product(distance, 0) - product(4899 + distance, 4899)).abs();
+            assert!(off < 1e-5, "{by}: {distance} apart, {off:e}");
+        }
+        assert_eq!(floats(&got[1])[..8], row, "{by}: position 0 stays");
     }
 }

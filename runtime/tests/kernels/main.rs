@@ -20,7 +20,10 @@ mod text;
 mod ways;
 
 use activation::{activation_gradients_are_derivatives, activations, activations_have_no_surprises_far_out};
-use attention::{attention, attention_gradients_are_derivatives, attention_has_no_surprises_far_out};
+use attention::{
+    attention, attention_gradients_are_derivatives, attention_has_no_surprises_far_out, rotary,
+    rotary_gradients_are_derivatives, rotary_products_know_distances,
+};
 use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes, output,
     updated,
@@ -609,6 +612,9 @@ plimsoll_ir::tests![
     attention,
     attention_gradients_are_derivatives,
     attention_has_no_surprises_far_out,
+    rotary,
+    rotary_gradients_are_derivatives,
+    rotary_products_know_distances,
     biases,
     embeddings,
     embedding_gradients_are_derivatives,

@@ -70,9 +70,14 @@ proptest! {
         layer_norm::rms_norm_of(rows, channels, seed);
     }
 
-    fn attention(sides in (1u64..4, 1u64..90, 1u64..4, 1u64..20), causal: bool, seed in 0u32..60_000) {
-        let (batch, length, heads, of_head) = sides;
-        attention::attention_of([batch, length, heads, heads * of_head], causal, seed);
+    fn attention(sides in (1u64..4, 1u64..90, 1u64..4, 1u64..4, 1u64..20), causal: bool, seed in 0u32..60_000) {
+        let (batch, length, kv_heads, group, of_head) = sides;
+        attention::attention_of([batch, length, kv_heads, group, of_head], causal, seed);
+    }
+
+    fn rotary(sides in (1u64..4, 1u64..90, 1u64..4, 1u64..40), base in 2f32..1e5, seed in 0u32..60_000) {
+        let (batch, length, heads, half) = sides;
+        attention::rotary_of([batch, length, heads, 2 * half], base, seed);
     }
 
     fn sequences(rows in 1usize..90, channels in 1usize..90, before in 0u64..9, count in 1u64..40, after in 0u64..9,
@@ -108,6 +113,7 @@ plimsoll_ir::tests![
     elements,
     products,
     attention,
+    rotary,
     sequences,
     parts,
     local_response,

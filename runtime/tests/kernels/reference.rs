@@ -4,7 +4,7 @@
 //! What it deliberately does not do: share anything with the kernels.
 
 use plimsoll_ir::network::{Function, Window};
-use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, ScaleShape};
+use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape, ScaleShape};
 
 pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
@@ -459,7 +459,10 @@ impl Head<'_> {
 
     fn qkv(&self, part: usize, i: usize, c: usize) -> usize {
         let row = self.sample * self.shape.length as usize + i;
-        (row * 3 + part) * self.shape.width as usize + self.head * self.width() + c
+        let [heads, kv_heads] = [self.shape.heads, self.shape.kv_heads].map(|n| n as usize);
+        let shared = self.head * kv_heads / heads;
+        let head = [self.head, heads + shared, heads + kv_heads + shared][part];
+        (row * (heads + 2 * kv_heads) + head) * self.width() + c
     }
 
     fn probability(&self, i: usize, j: usize) -> usize {
@@ -516,6 +519,24 @@ pub fn attention_gradient(s: &AttentionShape, qkv: &[f64], dy: &[f64]) -> Vec<f6
         }
     }
     dqkv
+}
+
+/// Each pair of channels as a complex number, times one of length 1; with `back`, its conjugate.
+pub fn rotary(s: &RotaryShape, base: f32, back: bool, x: &[f64]) -> Vec<f64> {
+    let [length, channels, width] = [s.length, s.channels, s.width].map(|n| n as usize);
+    let mut y = vec![0.0; x.len()];
+    for (at, y) in y.iter_mut().enumerate() {
+        let (position, channel) = (at / channels % length, at % channels % width);
+        let second = channel >= width / 2;
+        let pair = if second { channel - width / 2 } else { channel };
+        let angle = position as f64 * f64::from(base).powf(-2.0 * pair as f64 / width as f64);
+        let sine = if back { -angle.sin() } else { angle.sin() };
+        *y = match second {
+            false => x[at] * angle.cos() - x[at + width / 2] * sine,
+            true => x[at] * angle.cos() + x[at - width / 2] * sine,
+        };
+    }
+    y
 }
 
 /// h, cell, activated.

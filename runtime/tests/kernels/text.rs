@@ -13,7 +13,7 @@ pub mod kernels;
 use kernels::{Argument, Grid};
 use plimsoll_ir::network::{Function, Window};
 use plimsoll_ir::program::{
-    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RowShape, ScaleShape,
+    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
@@ -175,7 +175,8 @@ fn calls() -> Vec<Call> {
     let pool = PoolShape { batch: 2, input: [4, 4], output: [4, 4], channels: 3, window };
     let (rows, long) = (RowShape { rows: 9, channels: 5 }, RowShape { rows: 9000, channels: 5 });
     let table = EmbeddingShape { batch: 2, length: 3, first: 0, count: 3, vocabulary: 7, width: 4 };
-    let heads = AttentionShape { batch: 2, length: 3, heads: 2, width: 4, causal: true };
+    let heads = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 4, causal: true };
+    let turned = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let scaled = ScaleShape { groups: 2, rows: 90, channels: 5 };
     let (accumulate, ceiling) = (false, 6.0);
@@ -219,6 +220,8 @@ fn calls() -> Vec<Call> {
         Call::EmbeddingBackward { shape: table, accumulate },
         Call::AttentionForward { shape: heads },
         Call::AttentionBackward { shape: heads, accumulate },
+        Call::RotaryForward { shape: turned, base: 1e4 },
+        Call::RotaryBackward { shape: turned, base: 1e4, accumulate },
         Call::LstmForward { shape: rows, first: false },
         Call::LstmBackward { shape: rows, first: false, last: false },
         Call::ConcatPart { rows: 4, channels: 3, first: 1, total: 5 },
@@ -255,7 +258,8 @@ fn every_kernel_serves_a_call_and_every_call_has_kernels() {
 fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
     let most = u64::MAX;
     let shape = RowShape { rows: most, channels: most };
-    let heads = AttentionShape { batch: 1, length: most, heads: 1, width: most, causal: false };
+    let heads = AttentionShape { batch: 1, length: most, heads: 1, kv_heads: 1, width: most, causal: false };
+    let turned = RotaryShape { batch: most, length: most, channels: most, width: most };
     for call in [
         Call::BatchNormForward { shape, epsilon: 0.1 },
         Call::BatchNormBackward { shape, accumulate: false },
@@ -271,6 +275,7 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
         },
         Call::AttentionForward { shape: heads },
         Call::AttentionBackward { shape: heads, accumulate: true },
+        Call::RotaryForward { shape: turned, base: 1e4 },
     ] {
         assert!(kernels::workspace_bytes(&call).0 > 1 << 60, "{call:?}");
     }

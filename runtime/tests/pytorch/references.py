@@ -1,6 +1,7 @@
 """What PyTorch makes of a few networks in three steps: the reference files beside this script.
 
-    python3 -m venv env && env/bin/pip install torch==2.15.0 torchvision==0.29.2 onnx onnxscript && env/bin/python references.py
+    python3 -m venv env && env/bin/pip install torch==2.15.0 torchvision==0.29.2 transformers==5.23.0 onnx onnxscript
+    env/bin/python references.py
 
 Each network is torchvision's, or is put together here from PyTorch's own layers. Parameters, inputs and labels come from a
 counter-based generator (Philox4x32-10) that `../pytorch.rs` has as well, so no weights are stored. The network makes three
@@ -162,6 +163,7 @@ def train(case, kind):
     losses = []
     for step in range(STEPS):
         logits = model(case.input(step, kind))
+        logits = logits.flatten(0, 1) if logits.dim() == 3 else logits
         loss = torch.nn.functional.cross_entropy(logits, case.labels(step))
         optimiser.zero_grad()
         loss.backward()
@@ -173,8 +175,8 @@ def train(case, kind):
 def reference(case):
     """The content of the file."""
     (model, trained, losses), (single, _, _) = train(case, torch.float64), train(case, torch.float32)
-    states = {name: b for name, b in model.named_buffers() if b.dim() > 0}
     other = single.state_dict()
+    states = {name: b for name, b in model.named_buffers() if b.dim() > 0 and name in other}
     regions, worst = [], {"parameter": 0.0, "update": 0.0, "state": 0.0}
     for number, (name, tensor) in enumerate([*trained.items(), *states.items()]):
         values = ours(tensor.detach()).reshape(-1).numpy()
@@ -264,6 +266,60 @@ class Transformer(torch.nn.Module):
         return (self.ln_f(x) @ self.wte.weight.T).flatten(0, 1)
 
 
+def turned(x):
+    """Heads [samples][heads][positions][channels] with pairs of channels turned by their position, as complex numbers."""
+    length, half = x.shape[2], x.shape[3] // 2
+    steps = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), steps)
+    pairs = torch.complex(*x.double().chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([pairs.real, pairs.imag], dim=-1).to(x.dtype)
+
+
+class LlamaBlock(torch.nn.Module):
+    """A block of Llama."""
+
+    def __init__(self, width, heads, kv_heads, inner):
+        super().__init__()
+        linear, of_head = (lambda a, b: torch.nn.Linear(a, b, bias=False)), width // heads
+        self.heads, self.kv_heads = heads, kv_heads
+        self.input_layernorm = torch.nn.RMSNorm(width, 1e-5)
+        self.self_attn = torch.nn.ModuleDict({
+            "q_proj": linear(width, width), "k_proj": linear(width, kv_heads * of_head),
+            "v_proj": linear(width, kv_heads * of_head), "o_proj": linear(width, width),
+        })
+        self.post_attention_layernorm = torch.nn.RMSNorm(width, 1e-5)
+        self.mlp = torch.nn.ModuleDict({
+            "gate_proj": linear(width, inner), "up_proj": linear(width, inner), "down_proj": linear(inner, width),
+        })
+
+    def forward(self, x):
+        attn, mlp, y = self.self_attn, self.mlp, self.input_layernorm(x)
+        heads = lambda part, count: attn[part](y).unflatten(2, (count, -1)).transpose(1, 2)
+        q, k, v = heads("q_proj", self.heads), heads("k_proj", self.kv_heads), heads("v_proj", self.kv_heads)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        y = attend(turned(q), turned(k), v, is_causal=True, enable_gqa=True)
+        x = x + attn["o_proj"](y.transpose(1, 2).flatten(2))
+        y = self.post_attention_layernorm(x)
+        return x + mlp["down_proj"](torch.nn.functional.silu(mlp["gate_proj"](y)) * mlp["up_proj"](y))
+
+
+class Llama(torch.nn.Module):
+    """`llama-tiny`: four blocks of 128 with four heads, which share two of keys and values."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed_tokens = torch.nn.Embedding(Text.classes, 128)
+        self.layers = torch.nn.ModuleList(LlamaBlock(128, 4, 2, 352) for _ in range(4))
+        self.norm = torch.nn.RMSNorm(128, 1e-5)
+        self.lm_head = torch.nn.Linear(128, Text.classes, bias=False)
+
+    def forward(self, tokens):
+        x = self.embed_tokens(tokens)
+        for block in self.layers:
+            x = block(x)
+        return self.lm_head(self.norm(x))
+
+
 class Bert(torch.nn.Module):
     """`bert-tiny`: PyTorch's own encoder layers, two of 128 with two heads."""
 
@@ -350,6 +406,14 @@ class UNet(torch.nn.Module):
         return self.out(x)
 
 
+def exporter():
+    """The module that makes the other ONNX files."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "networks/tests/onnx/files"))
+    import export
+
+    return export
+
+
 class Exported(Images):
     """A small network of torchvision's, as an ONNX file."""
 
@@ -370,19 +434,33 @@ class Exported(Images):
             return 0.0, math.sqrt(3 / math.prod(shape[1:]))
         return (0.0 if name.endswith("bias") else 1.0), 0.1
 
+    def example(self):
+        return torch.zeros(2, self.channels, *self.image)
+
     def export(self, path):
         """Writes the architecture."""
-        sys.path.insert(0, str(path.parents[3] / "networks/tests/onnx/files"))
-        import export
-
-        model = export.trained(self.model()).train()
-        example = torch.zeros(2, self.channels, *self.image)
+        export = exporter()
+        model, example = export.trained(self.model()).train(), self.example()
         shapes = ({0: torch.export.Dim("batch")},)
         options = dict(dynamo=True, dynamic_shapes=shapes, optimize=False, verbose=False)
         torch.onnx.export(model, (example,), str(path), **options)
         parameters = {n for n, _ in model.named_parameters()} | {n for n, _ in model.named_buffers()}
         path.write_bytes(export.strip(str(path), parameters).SerializeToString(deterministic=True))
         path.with_suffix(".onnx.data").unlink(missing_ok=True)
+
+
+class ExportedText(Text):
+    """A small network of Hugging Face's, as an ONNX file."""
+
+    export = Exported.export
+
+    def example(self):
+        return torch.zeros(2, 12, dtype=torch.int64)
+
+
+def llama():
+    """Hugging Face's own Llama: rotary embeddings, and four heads that share two of keys and values."""
+    return exporter().Llama(vocabulary=Text.classes, length=Text.image[0], implementation="eager")
 
 
 def mobilenet():
@@ -431,6 +509,8 @@ CASES = [
     Exported("convnext", convnext),
     Exported("vit", vit),
     Text("gpt-tiny", Transformer, lambda name: "wpe.bias" if name == "wpe" else name),
+    Text("llama-tiny", Llama, lambda name: name),
+    ExportedText("llama", llama, lambda name: name),
     Text("bert-tiny", Bert, bert_name),
     Text("lstm", Memory, lambda name: MEMORY_NAMES.get(name, name)),
 ]
@@ -442,7 +522,7 @@ def main():
         if sys.argv[1:] and case.name not in sys.argv[1:]:
             continue
         head, regions = reference(case)
-        if isinstance(case, Exported):
+        if isinstance(case, (Exported, ExportedText)):
             head["onnx"] = True
             case.export(here / f"{case.name}.onnx")
         lines = ",\n".join(json.dumps(region) for region in regions)

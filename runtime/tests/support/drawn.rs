@@ -24,7 +24,8 @@ fn pixel(out_channels: u32, bias: bool) -> LayerKind {
     LayerKind::Conv { out_channels, window: Window::square(1, 1, 0), groups: 1, bias }
 }
 
-/// Predicts tokens: a table, learned positions, causal attention of two heads, and three steps of a long short-term memory,
+/// Predicts tokens: a table, learned positions, causal attention of two heads that share one of keys and values and are turned
+/// by their positions, and three steps of a long short-term memory,
 /// whose gates have one weight for all steps and whose logits have the table's.
 pub fn text() -> Network {
     let mut b = Builder::new(&spec("text", [LENGTH, 1], VOCABULARY)).expect("the spec has no zeros");
@@ -34,8 +35,13 @@ pub fn text() -> Network {
         let e = b.add("e", lookup(0, LENGTH), &[tokens])?;
         let p = b.add("p", LayerKind::Bias { over: Extent::Positions, spare: 1 }, &[e])?;
         let n = b.layer_norm("n", p)?;
-        let q = b.add("q", pixel(24, true), &[n])?;
-        let a = b.add("a", LayerKind::Attention { heads: 2, causal: true }, &[q])?;
+        let q = b.add("q", pixel(8, true), &[n])?;
+        let k = b.add("k", pixel(4, true), &[n])?;
+        let [turned, key] = [("qr", q), ("kr", k)]
+            .map(|(name, x)| b.add(name, LayerKind::Rotary { width: 4, base: 100.0 }, &[x]));
+        // What is read again after it was turned is not turned in place.
+        let q = b.concat("qkv", &[turned?, key?, k])?;
+        let a = b.add("a", LayerKind::Attention { heads: 2, kv_heads: 1, causal: true }, &[q])?;
         let o = b.add("o", pixel(8, true), &[a])?;
         let d = b.add("d", LayerKind::Dropout { probability: 0.3, unit: DropUnit::Batch }, &[o])?;
         let mut rows = vec![b.add("s", LayerKind::Add, &[p, d])?];

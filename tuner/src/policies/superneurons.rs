@@ -16,7 +16,7 @@ use crate::realise::{GIVEN, Realised, Task};
 use plimsoll_ir::trace::Phase;
 
 /// The layer types that are made again.
-const CHEAP_KINDS: [&str; 15] = [
+const CHEAP_KINDS: [&str; 16] = [
     "pool",
     "relu",
     "gelu",
@@ -27,6 +27,7 @@ const CHEAP_KINDS: [&str; 15] = [
     "bn",
     "layernorm",
     "rmsnorm",
+    "rotary",
     "lrn",
     "softmax",
     "dropout",

@@ -1,6 +1,6 @@
 """Exports networks with PyTorch as ONNX files, without their weights: the inputs of `networks/tests/onnx`.
 
-Run beside torch, torchvision, onnx and onnxscript, in this folder:
+Run beside torch, torchvision, transformers, onnx and onnxscript, in this folder:
 
     python export.py            # all of them
     python export.py resnet18   # those whose name begins so
@@ -99,6 +99,25 @@ class Gpt(nn.Module):
         return self.head(self.ln_f(self.h(x)))
 
 
+class Llama(nn.Module):
+    """Hugging Face's own Llama, up to its logits."""
+
+    def __init__(self, vocabulary=65, length=16, width=32, heads=4, kv_heads=2, implementation="sdpa", tied=False):
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig(
+            vocab_size=vocabulary, hidden_size=width, intermediate_size=88, num_hidden_layers=2, num_attention_heads=heads,
+            num_key_value_heads=kv_heads, max_position_embeddings=length, tie_word_embeddings=tied,
+            attn_implementation=implementation,
+        )
+        causal = LlamaForCausalLM(config)
+        self.model, self.lm_head = causal.model, causal.lm_head
+
+    def forward(self, tokens):
+        return self.lm_head(self.model(input_ids=tokens, use_cache=False).last_hidden_state)
+
+
 class Encoder(nn.Module):
     """PyTorch's own transformer encoder, for one class a token."""
 
@@ -151,13 +170,17 @@ def zoo():
     yield "gpt-manual", lambda: Gpt(ManualBlock, tied=False), tokens()
     yield "separate", lambda: Gpt(SeparateBlock, tied=False, drop=0.1), tokens()
     yield "encoder", lambda: Encoder(), tokens()
+    yield "llama", lambda: Llama(), tokens()
+    yield "llama-eager", lambda: Llama(implementation="eager"), tokens()
+    # One head of keys and values for all, and the table of tokens once more at the end.
+    yield "llama-shared", lambda: Llama(kv_heads=1, tied=True), tokens()
 
 
 def trained(model):
     """The model with numbers as if it had been trained: exporters drop zeros, and take equal tensors for one."""
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if tensor.is_floating_point():
+            if tensor.is_floating_point() and not name.endswith("inv_freq"):
                 tensor.uniform_(0.5, 1.5)
     return model
 
@@ -167,7 +190,10 @@ def strip(path, parameters):
     model = onnx.load(path)
     for tensor in model.graph.initializer:
         large = math.prod(tensor.dims) > 16 and tensor.data_type == onnx.TensorProto.FLOAT
-        if tensor.name in parameters or (large and tuple(tensor.dims) not in ((16, 16), (1, 1, 16, 16))):
+        # Masks, and the tables of rotary embeddings.
+        table = len(tensor.dims) == 4 and tensor.dims[1] == 1 and tensor.dims[2] == 16
+        kept = table or tuple(tensor.dims) == (16, 16) or tensor.name.endswith("inv_freq")
+        if not kept and (large or tensor.name in parameters):
             for field in ("raw_data", "float_data", "external_data", "data_location"):
                 tensor.ClearField(field)
     for node in model.graph.node:
@@ -187,7 +213,11 @@ def export(name, make, example):
 
     The new exporter's optimisation, which is its default, folds batch normalisation even in training mode; so there it is off.
     """
-    ways = [("dynamo", True)] if name in [*FAMILIES, "swin", "maxvit"] else [("script", True), ("dynamo", False)]
+    ways = [("script", True), ("dynamo", False)]
+    if name in [*FAMILIES, "swin", "maxvit"] or name.startswith("llama-"):
+        ways = [("dynamo", True)]
+    elif name == "llama":
+        ways = [("dynamo", True), ("dynamo", False)]
     if name in ("resnet18", "mobilenet_v2", "encoder", "gpt"):
         ways += [("script", False), ("dynamo", True)]
     for exporter, training in ways:
@@ -204,9 +234,10 @@ def export(name, make, example):
                 )
             else:
                 shapes = ({0: torch.export.Dim("batch")},) if training else None
+                optimize = not training or (example.dim() == 2 and not name.startswith("llama"))
                 torch.onnx.export(
-                    model, (example,), path, dynamo=True, dynamic_shapes=shapes, optimize=not training or example.dim() == 2,
-                    verbose=False,
+                    model, (example,), path, dynamo=True, dynamic_shapes=shapes, optimize=optimize, verbose=False,
+                    external_data=False,
                 )
             parameters = {n for n, _ in model.named_parameters()} | {n for n, _ in model.named_buffers()}
             stripped = strip(path, parameters)

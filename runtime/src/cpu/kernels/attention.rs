@@ -2,7 +2,8 @@
 //! a time.
 //!
 //! A row of qkv has query, key and value side by side, so that the three matrices of a head are the same rows at different
-//! columns. With S = Q K^T / sqrt(w): P = softmax of each row of S, Y = P V. Backward: dV = P^T dY, dP = dY V^T,
+//! columns. Heads of queries that share a head of keys and values (grouped-query attention) read the same columns, and
+//! backward one task goes through them in their order, adding up dK and dV. With S = Q K^T / sqrt(w): P = softmax of each row of S, Y = P V. Backward: dV = P^T dY, dP = dY V^T,
 //! dS = P * (dP - the sum of P * dP over the row) / sqrt(w), dQ = dS K, dK = dS^T Q. With `causal`, a block of positions
 //! meets only those up to its last, and what lies above the diagonal within it is 0.
 //!
@@ -22,13 +23,13 @@ const ROWS: usize = 64;
 /// An [`AttentionShape`] in the numbers that loops use.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Samples times heads.
-    all: usize,
+    batch: usize,
+    /// Of queries, and those of them that share a head of keys and values.
     heads: usize,
+    group: usize,
     length: usize,
-    /// Channels of a head, and of all.
+    /// Channels of a head.
     width: usize,
-    channels: usize,
     causal: bool,
     /// 1 / sqrt(channels of a head).
     scale: f32,
@@ -48,10 +49,15 @@ fn from(m: Matrix, row: usize) -> Matrix {
 
 impl Sizes {
     fn of(s: &AttentionShape) -> Sizes {
-        let [batch, heads, length, channels] = [s.batch, s.heads, s.length, s.width].map(|n| n as usize);
-        let width = channels / heads.max(1);
+        let [batch, heads, group, length, width] =
+            [s.batch, s.heads, s.group(), s.length, s.of_head()].map(|n| n as usize);
         let scale = (1.0 / (width as f64).sqrt()) as f32;
-        Sizes { all: batch * heads, heads, length, width, channels, causal: s.causal, scale }
+        Sizes { batch, heads, group, length, width, causal: s.causal, scale }
+    }
+
+    /// Heads of keys, and of values.
+    fn kv_heads(&self) -> usize {
+        self.heads / self.group
     }
 
     fn blocks(&self) -> usize {
@@ -68,17 +74,27 @@ impl Sizes {
         if self.causal { end } else { self.length }
     }
 
-    /// Of a tensor of `parts` times the channels, the columns of a head in one part; `number` counts samples and heads.
-    fn part(&self, tensor: Ptr<f32>, parts: usize, part: usize, number: usize) -> Matrix {
-        let (sample, head) = (number / self.heads, number % self.heads);
-        let row = parts * self.channels;
-        let first = sample * self.length * row + part * self.channels + head * self.width;
-        Matrix::rows(tensor.at(first), row)
+    /// Of a tensor whose rows are `heads` heads side by side, the columns of one.
+    fn columns(&self, tensor: Ptr<f32>, heads: usize, sample: usize, head: usize) -> Matrix {
+        let row = heads * self.width;
+        Matrix::rows(tensor.at(sample * self.length * row + head * self.width), row)
     }
 
+    /// A head in a tensor like qkv; `number` counts samples and heads of queries.
     fn head(&self, qkv: Ptr<f32>, number: usize) -> Head {
-        let [query, key, value] = [0, 1, 2].map(|part| self.part(qkv, 3, part, number));
-        Head { query, key, value }
+        let (sample, head) = (number / self.heads, number % self.heads);
+        let (shared, kv_heads) = (head / self.group, self.kv_heads());
+        let columns = |head: usize| self.columns(qkv, self.heads + 2 * kv_heads, sample, head);
+        Head {
+            query: columns(head),
+            key: columns(self.heads + shared),
+            value: columns(self.heads + kv_heads + shared),
+        }
+    }
+
+    /// A head in a tensor like y.
+    fn output(&self, y: Ptr<f32>, number: usize) -> Matrix {
+        self.columns(y, self.heads, number / self.heads, number % self.heads)
     }
 
     fn probabilities(&self, tensor: Ptr<f32>, number: usize) -> Matrix {
@@ -131,10 +147,10 @@ pub(super) unsafe fn forward(
     threads: &Threads,
 ) {
     let s = Sizes::of(shape);
-    threads.each(s.all * s.blocks(), |task, _| {
+    threads.each(s.batch * s.heads * s.blocks(), |task, _| {
         let (number, rows) = (task / s.blocks(), s.rows(task % s.blocks()));
         let (head, probabilities) = (s.head(qkv, number), s.probabilities(probabilities, number));
-        let y = s.part(y, 1, 0, number);
+        let y = s.output(y, number);
         let (first, count, seen) = (rows.start, rows.len(), s.seen(rows.end));
         let block = from(probabilities, first);
         // SAFETY: the caller's promise; blocks of positions do not overlap.
@@ -172,8 +188,8 @@ vectorized! {
     }
 }
 
-/// qkv, probabilities, dy -> dqkv, or added to it. A task has a head; blocks go from the last to the first, since the last
-/// sees all positions, and so gives every row of dK and dV its first term.
+/// qkv, probabilities, dy -> dqkv, or added to it. A task has a head of keys and values, and those of queries that share it;
+/// blocks go from the last to the first, since the last sees all positions, and so gives every row of dK and dV its first term.
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
@@ -187,12 +203,14 @@ pub(super) unsafe fn backward(
 ) {
     let s = Sizes::of(shape);
     let lane_len = backward_scratch(shape, 1);
-    threads.each(s.all, |number, lane| {
-        let (head, to) = (s.head(qkv, number), s.head(dqkv, number));
-        let (probabilities, dy) = (s.probabilities(probabilities, number), s.part(dy, 1, 0, number));
-        for rows in (0..s.blocks()).rev().map(|block| s.rows(block)) {
+    threads.each(s.batch * s.kv_heads(), |shared, lane| {
+        let blocks = || (0..s.blocks()).rev().map(|block| s.rows(block));
+        for (member, rows) in (0..s.group).flat_map(|member| blocks().map(move |rows| (member, rows))) {
+            let number = shared * s.group + member;
+            let (head, to) = (s.head(qkv, number), s.head(dqkv, number));
+            let (probabilities, dy) = (s.probabilities(probabilities, number), s.output(dy, number));
             let (first, count, seen) = (rows.start, rows.len(), s.seen(rows.end));
-            let add = accumulate || rows.end < s.length;
+            let add = accumulate || member > 0 || rows.end < s.length;
             let (of_block, dy) = (from(probabilities, first), from(dy, first));
             let scores = Matrix::rows(scratch.at(lane * lane_len), seen);
             // SAFETY: the caller's promise; heads have columns of their own, a lane has scratch of its own.

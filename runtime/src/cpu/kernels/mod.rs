@@ -27,6 +27,7 @@ mod multiply;
 mod norm;
 mod pool;
 mod rms_norm;
+mod rotary;
 mod sgd;
 mod threads;
 mod vector;
@@ -55,6 +56,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::BiasBackward { shape, .. } => bias::backward_scratch(shape),
         Call::MultiplySums { shape, .. } => multiply::sums_scratch(shape),
         Call::AttentionBackward { shape, .. } => attention::backward_scratch(shape, lanes),
+        Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => rotary::scratch(shape),
         Call::SoftmaxCrossEntropyForward { shape } => loss::forward_scratch(shape),
         _ => 0,
     };
@@ -186,6 +188,12 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             }
             Call::AttentionBackward { shape: s, accumulate } => {
                 attention::backward(&s, accumulate, [f(0), f(1), f(2)], f(3), scratch, threads);
+            }
+            Call::RotaryForward { shape: s, base } => {
+                rotary::forward(&s, base, f(0), f(1), scratch, threads);
+            }
+            Call::RotaryBackward { shape: s, base, accumulate } => {
+                rotary::backward(&s, base, accumulate, f(0), f(1), scratch, threads);
             }
             Call::LstmForward { shape: s, first } => {
                 let written = 1 + usize::from(!first);

@@ -1,7 +1,9 @@
 //! The launches of attention: its products of matrices, and what becomes of the scores between them.
 //!
-//! Backward goes through some heads at a time, since the gradient of their scores is scratch as large as their
-//! probabilities.
+//! Heads of queries that share a head of keys and values are a group, and a product is one launch for the first head of every
+//! group, one for the second, and so on: what the members share is then added up in their order, by the kernels that plain
+//! attention has. Backward goes through some groups at a time, since the gradient of their scores is scratch as large as
+//! their probabilities.
 //!
 //! What it deliberately does not do: hold a formula; those are in `attention.cu`. Use shared memory or a library: its
 //! products are right and deterministic, and slower than a library's.
@@ -15,50 +17,54 @@ use plimsoll_ir::program::AttentionShape;
 const MOST_PIECES: u64 = 16;
 const LEAST_POSITIONS: u64 = 8;
 
-/// Floats that the scores' gradient of the heads of one pass may take.
+/// Floats that the scores' gradient of the groups of one pass may take.
 const SCRATCH_FLOATS: u64 = 1 << 24;
 
-/// A matrix of each head: where it begins, and what lies from one sample, head, row and column to the next. A start may be
-/// below 0, wrapped around.
+/// A matrix of each head: where it begins, and what lies from one sample, group, member of a group, row and column to the
+/// next; 0 from member to member where they share it. A start may be below 0, wrapped around.
 #[derive(Clone, Copy)]
 struct Matrix {
     tensor: Argument,
     start: u64,
     of_sample: u64,
-    of_head: u64,
+    of_group: u64,
+    of_member: u64,
     of_row: u64,
     of_column: u64,
 }
 
 impl Matrix {
-    /// Of a tensor of `parts` times the channels, a head's in one part.
-    fn part(s: &AttentionShape, tensor: Argument, parts: u64, part: u64) -> Matrix {
-        let of_row = parts.saturating_mul(s.width);
-        Matrix {
-            tensor,
-            start: part.saturating_mul(s.width),
-            of_sample: s.length.saturating_mul(of_row),
-            of_head: s.width / s.heads.max(1),
-            of_row,
-            of_column: 1,
-        }
+    /// The columns of a head of queries, in a tensor of rows of `of_row` that begin with them.
+    fn of_queries(s: &AttentionShape, tensor: Argument, of_row: u64) -> Matrix {
+        let (of_sample, of_member) = (s.length.saturating_mul(of_row), s.of_head());
+        let of_group = s.group().saturating_mul(of_member);
+        Matrix { tensor, start: 0, of_sample, of_group, of_member, of_row, of_column: 1 }
     }
 
-    /// The scores of heads, of which those before `first` are not there.
+    /// Query, key and value in a tensor like qkv.
+    fn parts(s: &AttentionShape, tensor: Argument) -> [Matrix; 3] {
+        let query = Matrix::of_queries(s, tensor, s.qkv_width());
+        let shared = |start: u64| Matrix { start, of_group: s.of_head(), of_member: 0, ..query };
+        [query, shared(s.width), shared(s.width.saturating_add(s.kv_width()))]
+    }
+
+    /// The scores of heads, of which those of the groups before `first` are not there.
     fn scores(s: &AttentionShape, tensor: Argument, first: u64) -> Matrix {
-        let of_head = s.length.saturating_mul(s.length);
-        let of_sample = s.heads.saturating_mul(of_head);
-        let start = first.wrapping_mul(of_head).wrapping_neg();
-        Matrix { tensor, start, of_sample, of_head, of_row: s.length, of_column: 1 }
+        let of_member = s.length.saturating_mul(s.length);
+        let (of_sample, of_group) = (s.heads.saturating_mul(of_member), s.group().saturating_mul(of_member));
+        let start = first.wrapping_mul(of_group).wrapping_neg();
+        Matrix { tensor, start, of_sample, of_group, of_member, of_row: s.length, of_column: 1 }
     }
 
     fn transposed(self) -> Matrix {
         Matrix { of_row: self.of_column, of_column: self.of_row, ..self }
     }
 
-    fn arguments(&self) -> [Argument; 6] {
-        let Matrix { tensor, start, of_sample, of_head, of_row, of_column } = *self;
-        [tensor, U64(start), U64(of_sample), U64(of_head), U64(of_row), U64(of_column)]
+    /// Of one member of each group.
+    fn arguments(&self, member: u64) -> [Argument; 6] {
+        let Matrix { tensor, start, of_sample, of_group, of_member, of_row, of_column } = *self;
+        let start = start.wrapping_add(member.wrapping_mul(of_member));
+        [tensor, U64(start), U64(of_sample), U64(of_group), U64(of_row), U64(of_column)]
     }
 }
 
@@ -73,7 +79,7 @@ enum Leaves {
     Before = 3,
 }
 
-/// Some heads, by number.
+/// Some groups of heads, by number.
 struct Heads<'a> {
     shape: &'a AttentionShape,
     first: u64,
@@ -89,7 +95,8 @@ impl Heads<'_> {
 
     /// Threads that share rows of scores: pieces of all rows.
     fn threads(&self) -> u64 {
-        self.count.saturating_mul(self.shape.length).saturating_mul(self.pieces)
+        let heads = self.count.saturating_mul(self.shape.group());
+        heads.saturating_mul(self.shape.length).saturating_mul(self.pieces)
     }
 
     /// What the kernels on rows of scores take last.
@@ -100,39 +107,41 @@ impl Heads<'_> {
 
     /// 1 / sqrt(channels of a head).
     fn scale(&self) -> Argument {
-        let width = self.shape.width / self.shape.heads.max(1);
-        F32((1.0 / (width as f64).sqrt()) as f32)
+        F32((1.0 / (self.shape.of_head() as f64).sqrt()) as f32)
     }
 
-    /// c = a * b, or added to it.
+    /// c = a * b, or added to it; the sum over a group's members where they share c.
     fn product(&self, p: &mut Plan, add: bool, sides: [u64; 3], [c, a, b]: [&Matrix; 3], leaves: Leaves) {
         let [rows, columns, _] = sides;
         let tiles = Tiles::of(4, columns, rows, self.count);
         let causal = if self.shape.causal { leaves as u32 } else { 0 };
-        let heads = [U64(self.first), U64(self.count), U32(narrow(self.shape.heads))];
+        let groups = [U64(self.first), U64(self.count), U32(narrow(self.shape.kv_heads))];
         let sides = sides.map(|n| U32(narrow(n)));
-        let arguments = [
-            &[a, b, c].map(Matrix::arguments).concat()[..],
-            &[U32(narrow(tiles.lanes))],
-            &heads,
-            &sides,
-            &[U32(causal), flag(add)],
-        ];
-        p.launch("attention_product", tiles.threads, arguments.concat());
+        for member in 0..self.shape.group() {
+            let add = add || member > 0 && c.of_member == 0;
+            let arguments = [
+                &[a, b, c].map(|matrix| matrix.arguments(member)).concat()[..],
+                &[U32(narrow(tiles.lanes))],
+                &groups,
+                &sides,
+                &[U32(causal), flag(add)],
+            ];
+            p.launch("attention_product", tiles.threads, arguments.concat());
+        }
     }
 }
 
-/// All heads of all samples.
+/// All groups of all samples.
 fn all(s: &AttentionShape) -> u64 {
-    s.batch.saturating_mul(s.heads)
+    s.batch.saturating_mul(s.kv_heads)
 }
 
 /// qkv -> y, probabilities.
 pub(super) fn forward(p: &mut Plan, s: &AttentionShape) {
     let heads = Heads::of(s, 0, all(s));
-    let [query, key, value] = [0, 1, 2].map(|part| Matrix::part(s, Operand(0), 3, part));
-    let (y, scores) = (Matrix::part(s, Operand(1), 1, 0), Matrix::scores(s, Operand(2), 0));
-    let width = s.width / s.heads.max(1);
+    let [query, key, value] = Matrix::parts(s, Operand(0));
+    let (y, scores) = (Matrix::of_queries(s, Operand(1), s.width), Matrix::scores(s, Operand(2), 0));
+    let width = s.of_head();
     let [largest, sums] = [0, 1].map(|_| p.floats(heads.threads()));
     let sides = [s.length, s.length, width];
     heads.product(p, false, sides, [&scores, &query, &key.transposed()], Leaves::Results);
@@ -146,14 +155,14 @@ pub(super) fn forward(p: &mut Plan, s: &AttentionShape) {
 
 /// qkv, probabilities, dy -> dqkv.
 pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
-    let of_head = s.length.saturating_mul(s.length);
-    let some = (SCRATCH_FLOATS / of_head.max(1)).clamp(1, all(s).max(1));
-    let gradient = p.floats(some.saturating_mul(of_head));
+    let of_group = s.length.saturating_mul(s.length).saturating_mul(s.group());
+    let some = (SCRATCH_FLOATS / of_group.max(1)).clamp(1, all(s).max(1));
+    let gradient = p.floats(some.saturating_mul(of_group));
     let sums = p.floats(Heads::of(s, 0, some).threads());
-    let [query, key, value] = [0, 1, 2].map(|part| Matrix::part(s, Operand(0), 3, part));
-    let [dquery, dkey, dvalue] = [0, 1, 2].map(|part| Matrix::part(s, Operand(3), 3, part));
-    let (probabilities, dy) = (Matrix::scores(s, Operand(1), 0), Matrix::part(s, Operand(2), 1, 0));
-    let width = s.width / s.heads.max(1);
+    let [query, key, value] = Matrix::parts(s, Operand(0));
+    let [dquery, dkey, dvalue] = Matrix::parts(s, Operand(3));
+    let (probabilities, dy) = (Matrix::scores(s, Operand(1), 0), Matrix::of_queries(s, Operand(2), s.width));
+    let width = s.of_head();
     let (of_scores, of_part) = ([s.length, s.length, width], [s.length, width, s.length]);
     let mut first = 0;
     while first < all(s) {
@@ -162,7 +171,7 @@ pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
         let operands = [&dvalue, &probabilities.transposed(), &dy];
         heads.product(p, accumulate, of_part, operands, Leaves::Before);
         heads.product(p, false, of_scores, [&scores, &dy, &value.transposed()], Leaves::Results);
-        let rows = U64(first.saturating_mul(s.length));
+        let rows = U64(first.saturating_mul(s.group()).saturating_mul(s.length));
         let (threads, numbers) = (heads.threads(), heads.numbers());
         let leading = [Operand(1), gradient, sums, rows];
         p.launch("attention_means", threads, [&leading, &numbers[..]].concat());

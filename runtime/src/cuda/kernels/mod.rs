@@ -14,6 +14,7 @@ mod conv;
 mod layer_norm;
 mod multiply;
 mod norm;
+mod rotary;
 mod sequences;
 
 use plimsoll_ir::Bytes;
@@ -57,6 +58,7 @@ pub(crate) fn source() -> String {
         &tiled("4", "4", "fetch_all", "put_all"),
         &tiled("any", "4", "fetch", "put"),
         include_str!("attention.cu"),
+        include_str!("rotary.cu"),
     ]
     .join("\n")
 }
@@ -202,6 +204,8 @@ fn plan(call: &Call) -> Plan {
         Call::EmbeddingBackward { shape, accumulate } => sequences::embedding_backward(p, &shape, accumulate),
         Call::AttentionForward { shape } => attention::forward(p, &shape),
         Call::AttentionBackward { shape, accumulate } => attention::backward(p, &shape, accumulate),
+        Call::RotaryForward { shape, base } => rotary::forward(p, &shape, base),
+        Call::RotaryBackward { shape, base, accumulate } => rotary::backward(p, &shape, base, accumulate),
         Call::LstmForward { shape, first } => sequences::lstm(p, &shape, first),
         Call::LstmBackward { shape, first, last } => sequences::lstm_backward(p, &shape, first, last),
         Call::Multiply { shape, accumulate } => multiply::multiply(p, &shape, accumulate),
