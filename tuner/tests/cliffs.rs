@@ -1,5 +1,5 @@
 //! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random
-//! traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces.
+//! traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces, `CLIFFS=157..160` those.
 
 #[path = "common/coarse.rs"]
 mod coarse;
@@ -64,13 +64,20 @@ impl Ratios {
     }
 }
 
+/// The seeds of the traces.
+fn asked() -> std::ops::Range<u64> {
+    let asked = std::env::var("CLIFFS").unwrap_or_else(|_| "16".to_owned());
+    let (first, end) = asked.split_once("..").unwrap_or(("0", &asked));
+    let number = |text: &str| text.parse().expect("CLIFFS is a number of traces, or seeds from..to");
+    number(first)..number(end)
+}
+
 #[test]
 fn more_means_are_no_worse_and_the_optimum_is_near() {
-    let count: u64 = std::env::var("CLIFFS").map_or(16, |count| count.parse().expect("a number"));
     let mut fewer = Ratios::new("over fewer means");
     let mut less = Ratios::new("over less memory");
     let mut best = Ratios::new("over the optimal policy");
-    for seed in 0..count {
+    for seed in asked() {
         let trace = coarse_trace_of(4 + Random::new(seed).below(17), seed);
         let eighths = seed % 5;
         let all = Allow::default();

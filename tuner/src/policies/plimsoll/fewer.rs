@@ -36,9 +36,9 @@ const SMALL: usize = 64;
 /// So many shares of the memory between floor and peak, of which those below the budget are searched.
 const SHARES: u64 = 8;
 
-/// The states of a complete search: a second or two at most; and of one among fewer.
+/// The states of a complete search: a second or two at most; and of one with less memory, of which there are several.
 const STATES: u64 = 200_000;
-const STATES_OF_FEWER: u64 = 20_000;
+const STATES_OF_LESS: u64 = 20_000;
 
 /// What a search may do, and in how many bytes.
 struct Fewer {
@@ -93,7 +93,8 @@ pub(super) fn offer(
         }
         search_alone(&fewer, candidates)?;
         if task.request.uses(Trick::Exact) && !complete {
-            search_completely(&fewer, STATES_OF_FEWER, candidates)?;
+            let states = if pool < task.pool { STATES_OF_LESS } else { STATES };
+            search_completely(&fewer, states, candidates)?;
         }
     }
     Ok(limits.is_expired())
