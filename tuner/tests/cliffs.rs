@@ -64,12 +64,15 @@ impl Ratios {
     }
 }
 
+/// Of 1,000 traces those on which more means, more memory or the optimal policy once gave another plan than they should.
+const FOUND: [u64; 4] = [157, 351, 502, 621];
+
 /// The seeds of the traces.
-fn asked() -> std::ops::Range<u64> {
-    let asked = std::env::var("CLIFFS").unwrap_or_else(|_| "16".to_owned());
+fn asked() -> Vec<u64> {
+    let Ok(asked) = std::env::var("CLIFFS") else { return (0..16).chain(FOUND).collect() };
     let (first, end) = asked.split_once("..").unwrap_or(("0", &asked));
-    let number = |text: &str| text.parse().expect("CLIFFS is a number of traces, or seeds from..to");
-    number(first)..number(end)
+    let number = |text: &str| text.parse::<u64>().expect("CLIFFS is a number of traces, or seeds from..to");
+    (number(first)..number(end)).collect()
 }
 
 #[test]

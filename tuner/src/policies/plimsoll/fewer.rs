@@ -11,10 +11,10 @@
 
 use super::super::optimal;
 use super::search::{Found, Search};
-use super::{Candidates, SAME, search_all, suggested};
+use super::{Candidates, SAME, choose, search_all, suggested};
 use crate::bound::lower_bound_within;
 use crate::plan::{Allow, PlanError, PlanRequest};
-use crate::realise::Task;
+use crate::realise::{Realised, Task};
 use crate::tricks::Trick;
 use crate::values::{Decisions, Values};
 use plimsoll_ir::{Bytes, Seconds};
@@ -91,10 +91,16 @@ pub(super) fn offer(
         {
             continue;
         }
+        if small && pool == task.pool {
+            // All that a request for fewer means comes to, so that it is never better.
+            if let (Realised::Fits(fitting), _) = choose(None, &fewer)? {
+                candidates.found.push(fitting);
+            }
+            continue;
+        }
         search_alone(&fewer, candidates)?;
         if task.request.uses(Trick::Exact) && !complete {
-            let states = if pool < task.pool { STATES_OF_LESS } else { STATES };
-            search_completely(&fewer, states, candidates)?;
+            search_completely(&fewer, STATES_OF_LESS, candidates)?;
         }
     }
     Ok(limits.is_expired())
@@ -116,6 +122,13 @@ fn search_completely(task: &Task<'_>, states: u64, candidates: &mut Candidates) 
 fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     let mut own = Candidates::new(task);
     search_all(task, &Glances::default(), &mut own, None)?;
+    if let Some(best) =
+        own.best().filter(|_| task.trace.ops.len() <= SMALL && task.request.uses(Trick::Settle))
+    {
+        // Now, as it is settled where it is asked for: that may make it faster.
+        let best = own.found.swap_remove(best);
+        own.found.push(task.settle(best)?);
+    }
     candidates.found.append(&mut own.found);
     Ok(())
 }

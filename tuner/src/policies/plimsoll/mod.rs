@@ -157,6 +157,22 @@ fn decide_within(task: &Task<'_>) -> Result<Outcome, PlanError> {
 
 /// What is found with more time than the first plan takes.
 fn decide_beyond(first: Option<Fitting>, task: &Task<'_>) -> Result<Outcome, PlanError> {
+    let (chosen, late) = choose(first, task)?;
+    Ok(task.outcome(chosen, if late { Status::OutOfTime } else { Status::Feasible }))
+}
+
+/// The same before it is judged, and whether time was up before the end.
+fn choose(first: Option<Fitting>, task: &Task<'_>) -> Result<(Realised, bool), PlanError> {
+    let (candidates, late) = find(first, task)?;
+    let chosen = match candidates.choose() {
+        Realised::Fits(fitting) if task.request.uses(Trick::Settle) => Realised::Fits(task.settle(fitting)?),
+        as_found => as_found,
+    };
+    Ok((chosen, late))
+}
+
+/// All that is found, and whether time was up before the end.
+fn find(first: Option<Fitting>, task: &Task<'_>) -> Result<(Candidates, bool), PlanError> {
     let allow = task.request.allow;
     let mut candidates = Candidates::new(task);
     candidates.offer(keep(task, task.thorough())?);
@@ -214,15 +230,10 @@ fn decide_beyond(first: Option<Fitting>, task: &Task<'_>) -> Result<Outcome, Pla
         let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
         candidates.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
     }
-    let status = if late { Status::OutOfTime } else { Status::Feasible };
     if late {
         candidates.found.append(&mut early);
     }
-    let chosen = match candidates.choose() {
-        Realised::Fits(fitting) if task.request.uses(Trick::Settle) => Realised::Fits(task.settle(fitting)?),
-        as_found => as_found,
-    };
-    Ok(task.outcome(chosen, status))
+    Ok((candidates, late))
 }
 
 /// What was realised so far.
