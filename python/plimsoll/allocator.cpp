@@ -34,9 +34,10 @@ struct Slot {
 
 thread_local Mode mode = Mode::Pass;
 
-std::mutex guard;  // of what is recorded
+std::mutex guard;  // of these three
 std::vector<Event> events;
-std::unordered_set<void*> recorded;
+std::unordered_set<void*> recorded;  // alive, allocated while recording
+std::unordered_set<void*> lent;      // alive, at addresses of the plan
 std::atomic<bool> recording{false};
 
 // The plan that is replayed. Slots of call i are those from first[i] up to first[i + 1].
@@ -44,7 +45,6 @@ const Slot* slots = nullptr;
 const int64_t* first = nullptr;
 int64_t call = -1, next_slot = 0, end_slot = 0;
 int64_t served = 0, unplanned = 0, unplanned_bytes = 0, unused = 0, faulty_call = -1;
-std::atomic<int64_t> pool_begin{0}, pool_end{0};
 
 c10::Allocator* heap = nullptr;
 
@@ -61,11 +61,16 @@ void free_recorded(void* address) {
   c10::free_cpu(address);
 }
 
-void keep(void*) {}  // an address of the plan stays the pool's
+bool give_back(void* address) {
+  std::lock_guard<std::mutex> lock(guard);
+  return lent.erase(address) != 0;
+}
 
+void free_lent(void* address) { give_back(address); }  // the bytes stay the pool's
+
+// For memory whose owner holds a bare address. What is lent is known one by one: a range of addresses would outlive its pool.
 void free_raw(void* address) {
-  auto at = reinterpret_cast<int64_t>(address);
-  if (pool_begin.load() <= at && at < pool_end.load()) return;
+  if (give_back(address)) return;
   log_free(address);
   heap->raw_deleter()(address);
 }
@@ -84,7 +89,9 @@ struct PlannedAllocator final : c10::Allocator {
     if (next_slot < end_slot && slots[next_slot].bytes == static_cast<int64_t>(bytes)) {
       void* address = reinterpret_cast<void*>(slots[next_slot++].address);
       served++;
-      return {address, address, &keep, cpu};
+      std::lock_guard<std::mutex> lock(guard);
+      lent.insert(address);
+      return {address, address, &free_lent, cpu};
     }
     unplanned++;
     unplanned_bytes += static_cast<int64_t>(bytes);
@@ -135,11 +142,9 @@ void plimsoll_read_events(int64_t from, int64_t to, int64_t* out) {
   std::memcpy(out, events.data() + from, static_cast<size_t>(to - from) * sizeof(Event));
 }
 
-void plimsoll_begin(const int64_t* all_slots, const int64_t* first_of_call, int64_t begin, int64_t end) {
+void plimsoll_begin(const int64_t* all_slots, const int64_t* first_of_call) {
   slots = reinterpret_cast<const Slot*>(all_slots);
   first = first_of_call;
-  pool_begin = begin;
-  pool_end = end;
   call = -1;
   next_slot = end_slot = served = unplanned = unplanned_bytes = unused = 0;
   faulty_call = -1;

@@ -111,7 +111,7 @@ def library() -> ctypes.PyDLL:
         raise NoCompiler(f"the allocator cannot be loaded ({error}); delete {path} and try again") from error
     loaded.plimsoll_events.restype = ctypes.c_int64
     loaded.plimsoll_read_events.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.plimsoll_call.argtypes = [ctypes.c_int64]
     loaded.plimsoll_install()
     return loaded
@@ -155,8 +155,8 @@ def recording() -> Iterator[Log]:
 class Plan:
     """The planned addresses of a program's allocations, call after call."""
 
-    def __init__(self, calls: list[list[tuple[int, int]]], pool: tuple[int, int]) -> None:
-        """Takes address and bytes of each allocation of each call, and where the pool begins and ends."""
+    def __init__(self, calls: list[list[tuple[int, int]]]) -> None:
+        """Takes address and bytes of each allocation of each call."""
         self._library = library()
         flat = [number for call in calls for slot in call for number in slot]
         first = [0]
@@ -164,7 +164,6 @@ class Plan:
             first.append(first[-1] + len(call))
         self._slots = (ctypes.c_int64 * max(len(flat), 1))(*flat)
         self._first = (ctypes.c_int64 * len(first))(*first)
-        self._pool = pool
         self.call = self._library.plimsoll_call
         """Says which call this thread makes next."""
         self.pause = self._library.plimsoll_pause
@@ -172,7 +171,7 @@ class Plan:
 
     def begin(self) -> None:
         """Begins a step."""
-        _installed().plimsoll_begin(self._slots, self._first, *self._pool)
+        _installed().plimsoll_begin(self._slots, self._first)
 
     def end(self) -> Counts:
         """Ends the step."""

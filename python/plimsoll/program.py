@@ -156,9 +156,7 @@ class Program:
         ordered = [self._bind(compute) for compute in computes]
         self._steps = self._without_needless_waits(ordered, computes)
         pool = memory.pool.address
-        self._plan = allocator.Plan(
-            [self._slots(compute) for compute in computes], (pool, pool + schedule.pool_bytes)
-        )
+        self._plan = allocator.Plan([self._slots(compute) for compute in computes])
         self._inputs = self._bind_inputs()
         self._transfers = schedule.transfers(pool, memory.host.address)
         self._loss = self._windows.at(self._resident[self.tape.loss.storage], self.tape.loss)

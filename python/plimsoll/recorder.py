@@ -141,14 +141,14 @@ class Generators:
         """The source of the state that call `number` draws from; none where the step seeded the generator."""
         self._see(generator)
         state = generator.get_state().numpy().tobytes()
-        source = self._before.get((id(generator), state))
-        if source is None and state != self._now[id(generator)]:
-            return None
-        self._before.setdefault((id(generator), state), number)
-        return Random(generator, number if source is None else source)
+        known = self._before.setdefault((id(generator), state), number)
+        if state == self._now[id(generator)]:
+            return Random(generator, number)
+        # Somebody put an earlier state back, as `torch.utils.checkpoint` does.
+        return None if known == number else Random(generator, known)
 
     def after(self, random: Random, number: int) -> None:
-        """Call `number` has drawn."""
+        """Call `number` has drawn. Whoever put an earlier state back puts this one back, too."""
         if random.source == number:
             self._now[id(random.generator)] = random.generator.get_state().numpy().tobytes()
 
