@@ -81,7 +81,14 @@ def build(folder: Path | None = None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / "allocator.so"
-            command = [_compiler(), "-O2", f"-std={standard}", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
+            command = [
+                _compiler(),
+                "-O2",
+                f"-std={standard}",
+                "-shared",
+                "-fPIC",
+                f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+            ]
             command += [f"-I{root / 'include'}", str(SOURCE), "-o", str(made), f"-L{root / 'lib'}", "-lc10"]
             built = subprocess.run(command, capture_output=True, text=True, check=False)
             if built.returncode:

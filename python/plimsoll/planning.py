@@ -53,7 +53,9 @@ class Link:
 def budget_bytes(budget: int | str, peak: int) -> int:
     """A budget such as `22GiB`, or `60%` of what eager takes, in bytes."""
     if isinstance(budget, bool) or not isinstance(budget, int | str):
-        raise BadInput(f"a budget is a size such as '22GiB', a share such as '60%' or a number of bytes, not {budget!r}")
+        raise BadInput(
+            f"a budget is a size such as '22GiB', a share such as '60%' or a number of bytes, not {budget!r}"
+        )
     if isinstance(budget, int):
         if budget <= 0:
             raise BadInput(f"a budget of {budget} bytes holds nothing; it must be above 0")
@@ -84,7 +86,9 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
     total = 0
     for group in optimizer.param_groups:
         copies = _state_copies(optimizer, group)
-        total += sum(copies * aligned(p.untyped_storage().nbytes()) for p in group["params"] if p.requires_grad)
+        total += sum(
+            copies * aligned(p.untyped_storage().nbytes()) for p in group["params"] if p.requires_grad
+        )
     return total
 
 

@@ -27,7 +27,9 @@ class Diverged(Exception):
     def __init__(self, call: Call, value: object) -> None:
         """Says which value."""
         place = f" at {call.line}" if call.line else ""
-        super().__init__(f"`{call.name}`{place} gave {value!r}, and {call.value!r} when the step was recorded")
+        super().__init__(
+            f"`{call.name}`{place} gave {value!r}, and {call.value!r} when the step was recorded"
+        )
 
 
 class Unplanned(Exception):
@@ -161,7 +163,8 @@ class Program:
         self._transfers = schedule.transfers(pool, memory.host.address)
         self._loss = self._windows.at(self._resident[self.tape.loss.storage], self.tape.loss)
         self._gradients = [
-            (p, None if w is None else self._windows.at(self._resident[w.storage], w)) for p, w in self.tape.gradients
+            (p, None if w is None else self._windows.at(self._resident[w.storage], w))
+            for p, w in self.tape.gradients
         ]
         self._calls = [(compute.op, compute.again) for compute in computes]
         self._generation = memory.generation
@@ -213,7 +216,9 @@ class Program:
 
     def _scratch(self, number: int, place: Place) -> Place:
         if number not in self._running:
-            self._running[number] = Place(torch.zeros(place.storage.nbytes(), dtype=torch.uint8).untyped_storage(), 0)
+            self._running[number] = Place(
+                torch.zeros(place.storage.nbytes(), dtype=torch.uint8).untyped_storage(), 0
+            )
         return self._running[number]
 
     @staticmethod

@@ -67,7 +67,7 @@ class Modules:
     """Which module runs: by hooks in the forward pass, by the node of autograd in the backward pass."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._names = {module: name for name, module in model.named_modules()}
+        self._names = {module: name or type(module).__name__ for name, module in model.named_modules()}
         self._running: list[str] = []
         self._of_node: dict[int, str] = {}
 
@@ -164,7 +164,9 @@ class NoDetours(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in LEAVES_TORCH:
-            raise Refused(f"`Tensor.{name}` takes values out of PyTorch inside the step", name, "", user_line())
+            raise Refused(
+                f"`Tensor.{name}` takes values out of PyTorch inside the step", name, "", user_line()
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -199,7 +201,9 @@ class Recorder(TorchDispatchMode):
     def window(self, tensor: torch.Tensor, role: Role = Role.KEPT) -> Window:
         """A tensor as a window on its storage."""
         number = self.number(tensor, role)
-        return Window(number, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+        return Window(
+            number, tensor.dtype, int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
+        )
 
     def refuse(self, why: str, func: OpOverload | str) -> Refused:
         """The exception that names op, module and line."""
@@ -230,7 +234,9 @@ class Recorder(TorchDispatchMode):
             self._generators.after(random, len(self.calls))
         outs = tensors_in(out)
         made = [t for t in outs if storage_key(t) not in before]
-        if any((t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) != (at, n) for t, at, n in places):
+        if any(
+            (t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) != (at, n) for t, at, n in places
+        ):
             raise self.refuse("the op changes the size of a tensor's memory", func)
         reads_on_host = not outs and not mutated and _gives_a_value(func)
         if func is torch.ops.aten.lift_fresh.default:
@@ -275,15 +281,24 @@ class Recorder(TorchDispatchMode):
         for tensor in given:
             if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
                 raise self.refuse(f"it takes a tensor of the class {type(tensor).__name__}", func)
-            if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            if (
+                tensor.layout is not torch.strided
+                or tensor.is_quantized
+                or tensor.is_conj()
+                or tensor.is_neg()
+            ):
                 raise self.refuse("it takes a tensor that is no plain strided memory", func)
             if tensor.device.type != "cpu":
-                raise self.refuse(f"it takes a tensor on {tensor.device}; Plimsoll runs steps on the CPU", func)
+                raise self.refuse(
+                    f"it takes a tensor on {tensor.device}; Plimsoll runs steps on the CPU", func
+                )
 
     def _random(self, func: OpOverload, flat: list[Any]) -> Random | None:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return None
-        generator = next((leaf for leaf in flat if isinstance(leaf, torch.Generator)), torch.default_generator)
+        generator = next(
+            (leaf for leaf in flat if isinstance(leaf, torch.Generator)), torch.default_generator
+        )
         random = self._generators.before(generator, len(self.calls))
         if random is None:
             raise self.refuse("the step seeds the generator itself; seed it before the step", func)
@@ -383,7 +398,9 @@ def _indexes_by_position(func: OpOverload, args: Any) -> bool:
 
 
 def _same_value(first: object, second: object) -> bool:
-    both_nan = isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second)
+    both_nan = (
+        isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second)
+    )
     return both_nan or (type(first) is type(second) and first == second)
 
 
@@ -397,8 +414,10 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...]) -> Tape:
     try:
         for _ in range(RUNS):
             tape = _record_once(fn, model, parameters, sample)
-            if _members(model) != members:
-                raise Refused("the step replaces a parameter or a buffer of a module; update it in place (`copy_`)")
+            if _identities(_members(model)) != _identities(members):
+                raise Refused(
+                    "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
+                )
             if tapes:
                 _compare(tapes[0], tape)
                 for first, call in zip(tapes[0].calls, tape.calls, strict=True):
@@ -411,40 +430,42 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...]) -> Tape:
     return tapes[0]
 
 
-def _check_step(model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]) -> None:
+def _check_step(
+    model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
+) -> None:
     if not parameters:
         raise BadInput("the model has no parameter that requires a gradient: nothing would be trained")
     for name, parameter in model.named_parameters():
         if has_accumulate_hooks(parameter):
             raise Refused(f"`{name}` has a hook that runs as soon as its gradient is there; remove the hook")
         if parameter.device.type != "cpu":
-            raise BadInput(f"`{name}` is on {parameter.device}; Plimsoll runs steps on the CPU: use `model.cpu()`")
+            raise BadInput(
+                f"`{name}` is on {parameter.device}; Plimsoll runs steps on the CPU: use `model.cpu()`"
+            )
     for tensor in tensors_in(sample):
         if tensor.requires_grad:
-            raise BadInput("a tensor of the sample requires a gradient, which no step would keep: use `.detach()`")
+            raise BadInput(
+                "a tensor of the sample requires a gradient, which no step would keep: use `.detach()`"
+            )
 
 
 Members = list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]]
 
 
 def _members(model: torch.nn.Module) -> Members:
-    """Which parameter and which buffer stands under which name; compared by identity."""
-    return [(module, _Identities(module._parameters), _Identities(module._buffers)) for module in model.modules()]
+    """Which parameter and which buffer stands under which name."""
+    return [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
 
 
-class _Identities(dict[str, Any]):
-    """A dictionary whose values are compared by identity."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, dict) and {k: id(v) for k, v in self.items()} == {k: id(v) for k, v in other.items()}
-
-    __hash__ = None  # type: ignore[assignment]
+def _identities(members: Members) -> list[tuple[str, int]]:
+    return [(name, id(value)) for _, *named in members for names in named for name, value in names.items()]
 
 
 def _put_back(model: torch.nn.Module, members: Members) -> None:
     for module, parameters, buffers in members:
-        module._parameters.update(parameters)
-        module._buffers.update(buffers)
+        for there, before in ((module._parameters, parameters), (module._buffers, buffers)):
+            there.clear()
+            there.update(before)
 
 
 def _record_once(
@@ -482,7 +503,9 @@ def _check_loss(loss: object) -> None:
     if not isinstance(loss, torch.Tensor):
         raise BadInput(f"the step gives a {type(loss).__name__}; it must give the loss, one tensor")
     if loss.numel() != 1:
-        raise BadInput(f"the step gives a tensor of the shape {tuple(loss.shape)}; the loss is one number: use `.mean()`")
+        raise BadInput(
+            f"the step gives a tensor of the shape {tuple(loss.shape)}; the loss is one number: use `.mean()`"
+        )
     if not loss.requires_grad:
         raise BadInput("the loss does not depend on a parameter that requires a gradient")
 
@@ -516,10 +539,15 @@ def _compare(first: Tape, second: Tape) -> None:
     for one, other in zip(first.calls, second.calls, strict=False):
         if one.signature() != other.signature():
             why = "the step does something else when it runs again"
-            raise Refused(f"{why}: it called `{one.func}`, then `{other.func}` here", str(other.func), other.layer)
+            raise Refused(
+                f"{why}: it called `{one.func}`, then `{other.func}` here", str(other.func), other.layer
+            )
         if one.reads_on_host and not _same_value(one.value, other.value):
             raise Refused(
-                "the host reads a value that is another when the same step runs again", str(one.func), one.layer, one.line
+                "the host reads a value that is another when the same step runs again",
+                str(one.func),
+                one.layer,
+                one.line,
             )
     if len(first.calls) != len(second.calls):
         raise Refused(f"the step made {len(first.calls)} calls, then {len(second.calls)} when it ran again")
@@ -531,6 +559,10 @@ def _compare(first: Tape, second: Tape) -> None:
         reader = next((c for c in first.calls if number in c.reads), None)
         place = (str(reader.func), reader.layer) if reader else ("", "")
         if number not in first.lifted:
-            raise Refused("it reads a tensor that code outside of PyTorch's dispatcher makes in the step", *place)
+            raise Refused(
+                "it reads a tensor that code outside of PyTorch's dispatcher makes in the step", *place
+            )
         if not torch.equal(one_.tensor, other_.tensor):
-            raise Refused("it reads a constant that the host makes anew, with another value, in every step", *place)
+            raise Refused(
+                "it reads a constant that the host makes anew, with another value, in every step", *place
+            )

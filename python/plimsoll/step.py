@@ -1,8 +1,8 @@
 """A training step that runs by a plan: `tune` makes it, calling it trains one batch.
 
 A step is planned once for each kind of batch (its shapes, the model's mode, autocast) and compared with eager, bit for bit,
-when it first runs. Where a plan cannot run, the batch runs in eager, and `Step.fallback` says why; where that would not
-fit the budget, an exception says so.
+when it first runs. Where a plan cannot be kept to, the batch runs in eager, `Step.fallback` says why, and a warning
+says where eager takes more than the budget. Where none fits, `NoPlan` says so before anything runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from . import planning
 from ._core import show_bytes, show_seconds
-from .errors import BadInput, NoPlan, Refused, VerificationError
+from .errors import BadInput, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recorder import Loss
@@ -117,7 +117,9 @@ class Step:
         if schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0:
             words.append("everything stays")
         else:
-            words.append(f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out")
+            words.append(
+                f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
+            )
         if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
             words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
         return ", ".join(words)
@@ -158,7 +160,9 @@ class Step:
 
     def __reduce__(self) -> str:
         """A step is memory and threads of this process."""
-        raise BadInput("a step cannot be pickled; save the model and the optimizer, and call `plimsoll.tune` again")
+        raise BadInput(
+            "a step cannot be pickled; save the model and the optimizer, and call `plimsoll.tune` again"
+        )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
         """Records and plans this kind of batch."""
@@ -207,7 +211,9 @@ class Step:
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
                 dense = torch.empty_like(leaf, device="meta")
-                described.append((tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device))
+                described.append(
+                    (tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device)
+                )
             else:
                 described.append((type(leaf), repr(leaf)))
         return (
@@ -241,7 +247,9 @@ class Step:
             loss.backward()
         return loss.detach()
 
-    def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> torch.Tensor:
+    def _verified(
+        self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]
+    ) -> torch.Tensor:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
         before = _State(planned)
         eager = self._outcome(planned, self._eager(batch))
@@ -255,7 +263,9 @@ class Step:
         before.restore()
         spread = _differences(eager, again)
         if all(name in spread and by <= spread[name] for name, by in different.items()):
-            logger.warning("eager differs from itself by up to %g; the plan differs by no more", max(spread.values()))
+            logger.warning(
+                "eager differs from itself by up to %g; the plan differs by no more", max(spread.values())
+            )
             return planned.program.run(tensors)
         worst = sorted(different, key=lambda name: -different[name])
         names = ", ".join(f"{name} (by up to {different[name]:g})" for name in worst[:3])
@@ -332,7 +342,9 @@ def tune(
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise BadInput(f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none")
+        raise BadInput(
+            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
+        )
     if verify < 0:
         raise BadInput(f"{verify} steps cannot be verified; give 0 or more")
     batch = planning.as_sample(sample)
@@ -340,5 +352,3 @@ def tune(
     step.prepare(batch)
     logger.info("%s", step.why)
     return step
-
-

@@ -114,7 +114,9 @@ class Call:
     def signature(self) -> tuple[object, ...]:
         """All that must be the same in every run of the step."""
         source = self.random.source if self.random else None
-        plain = [a if isinstance(a, Window | int | float | str | bool | None) else type(a) for a in self.arguments]
+        plain = [
+            a if isinstance(a, Window | int | float | str | bool | None) else type(a) for a in self.arguments
+        ]
         return (str(self.func), plain, self.reads, self.writes, self.allocations, self.phase, source)
 
 

@@ -67,7 +67,12 @@ class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, 64), nn.Dropout(0.2), nn.Linear(64, 16)
+            nn.Linear(16, 64),
+            nn.GELU(),
+            nn.Dropout(0.2),
+            nn.Linear(64, 64),
+            nn.Dropout(0.2),
+            nn.Linear(64, 16),
         )
         self.head = nn.Linear(16, 8)
 
@@ -150,8 +155,7 @@ def vit() -> Task:
 
 
 ALL = {
-    task.__name__: task
-    for task in (mlp, convolutions, gpt, gpt_bf16, checkpointed, frozen, resnet18, vit)
+    task.__name__: task for task in (mlp, convolutions, gpt, gpt_bf16, checkpointed, frozen, resnet18, vit)
 }
 
 

@@ -1,4 +1,4 @@
-"""A planned step leaves the bits that eager leaves: losses, parameters, buffers, generator, over three optimizer steps."""
+"""A planned step leaves eager's bits: losses, parameters, buffers, generator, over three optimizer steps."""
 
 import pytest
 import torch

@@ -22,7 +22,9 @@ def tuned(name, share=0.4, link="20GB/s", **more):
     task = build(name)
     optimizer = optimizer_of("sgd", task.model)
     budget = budget_at(share, task, optimizer)
-    return task, plimsoll.tune(task.loss, task.model, optimizer, task.batches[0], budget, link, seconds=2.0, **more)
+    return task, plimsoll.tune(
+        task.loss, task.model, optimizer, task.batches[0], budget, link, seconds=2.0, **more
+    )
 
 
 def gradients(task):
@@ -67,7 +69,7 @@ def test_a_wrong_bit_is_a_verification_error_and_leaves_nothing():
     program.run = wrong
     state = {k: v.clone() for k, v in task.model.state_dict().items()}
     generator = torch.get_rng_state()
-    with pytest.raises(plimsoll.VerificationError, match="the gradient of 0.weight"):
+    with pytest.raises(plimsoll.VerificationError, match=r"the gradient of 0\.weight"):
         step(*task.batches[0])
     assert all(torch.equal(v, state[k]) for k, v in task.model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator)
@@ -275,9 +277,11 @@ def test_lstm_is_refused_or_equal():
 
 def test_a_budget_under_the_floor_is_no_plan():
     task = build("convolutions")
-    with pytest.raises(plimsoll.NoPlan) as failed:
-        plimsoll.tune(task.loss, task.model, None, task.batches[0], "1%", "1GB/s")
-    assert failed.value.layer == "3"
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
+    with pytest.raises(plimsoll.NoPlan, match="raise the budget") as failed:
+        plimsoll.tune(task.loss, task.model, None, task.batches[0], trace.floor_bytes - 1, "1GB/s")
+    assert failed.value.layer == trace.floor_layer != ""
+    assert failed.value.short_by_bytes == 1
 
 
 def test_a_kind_of_batch_that_does_not_fit_is_no_plan_and_others_go_on():
@@ -329,7 +333,7 @@ def test_explain_names_the_floor():
     _, step = tuned("convolutions")
     text = step.explain()
     assert "floor" in text
-    assert "layer `3`" in text
+    assert "(layer `7`)" in text
     assert step.why.startswith("batch 4, peak ")
 
 
