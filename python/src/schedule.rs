@@ -163,7 +163,8 @@ impl Schedule {
             let (slot, first) = on_host[tensor.index()].expect("what is transferred was offloaded");
             let device = pool + offset.0 as usize;
             let host = host + (slot + bytes.start - first) as usize;
-            let (from, to) = if command.stream() == Stream::Offload { (device, host) } else { (host, device) };
+            let (from, to) =
+                if command.stream() == Stream::Offload { (device, host) } else { (host, device) };
             let length = (bytes.end - bytes.start) as usize;
             copies[command.stream().index() - 1].push(Copy { from, to, length, needs: needs[id.index()] });
         }
@@ -201,7 +202,10 @@ impl Schedule {
 
     fn moved_bytes(&self, stream: Stream) -> u64 {
         let commands = self.inner.commands.iter().filter(|command| command.stream() == stream);
-        commands.filter_map(|command| moved(&self.trace, command)).map(|(_, span)| span.end - span.start).sum()
+        commands
+            .filter_map(|command| moved(&self.trace, command))
+            .map(|(_, span)| span.end - span.start)
+            .sum()
     }
 
     /// By command: how many commands of each stream its waits name. Streams run in order, so that the last one counts.

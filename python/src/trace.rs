@@ -125,6 +125,8 @@ impl Trace {
 }
 
 /// Looks for a plan until the deadline or a Ctrl-C, whose exception comes back beside the outcome.
+// The method that clippy would rather have named is not general enough over the lifetime of the lock.
+#[allow(clippy::redundant_closure_for_method_calls)]
 fn search(
     trace: &trace::Trace,
     budget: Bytes,
