@@ -221,6 +221,8 @@ class Recorder(TorchDispatchMode):
         for tensor in mutated + _running_statistics(func, args, kwargs):
             if self.number(tensor, Role.KEPT) is not None and self._role(tensor) is Role.KEPT:
                 self._keeper.keep(tensor)
+        if any(self._role(tensor) is Role.INPUT for tensor in mutated):
+            raise self.refuse("the step writes into its sample; clone it first", func)
         random = self._random(func, flat)
         before = {storage_key(t) for t in given}
         places = [(t, t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in mutated]
@@ -474,6 +476,8 @@ def _record_once(
     keeper, generators, modules = Keeper(), Generators(), Modules(model)
     for parameter in parameters:
         parameter.grad = None
+    # What autocast remembers of an earlier run would be a constant of this one.
+    torch.clear_autocast_cache()
     # Copies, so that a sample that is a slice of a data set is no larger than its elements.
     leaves, spec = tree_flatten(sample)
     copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -497,6 +501,7 @@ def _record_once(
     finally:
         keeper.restore()
         generators.restore()
+        torch.clear_autocast_cache()
 
 
 def _check_loss(loss: object) -> None:

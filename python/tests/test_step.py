@@ -383,6 +383,37 @@ def test_clipping_scaling_and_schedulers_are_the_user_s():
     assert total.item() == pytest.approx(1e-3, rel=1e-2)
 
 
+def test_autocast_remembers_no_weight_of_an_earlier_step():
+    def trained(tune):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        x = torch.randn(4, 16)
+        step = None
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                if tune:
+                    model(x)  # its cast of the weights is remembered to the end of this block
+                    step = step or plimsoll.tune(
+                        lambda x: F.mse_loss(model(x).float(), x),
+                        model,
+                        optimizer,
+                        x,
+                        "100%",
+                        "1GB/s",
+                        verify=0,
+                    )
+                    step(x)
+                    assert step.fallback is None
+                else:
+                    F.mse_loss(model(x).float(), x).backward()
+            optimizer.step()
+        return list(model.parameters())
+
+    assert all(map(torch.equal, trained(True), trained(False)))
+
+
 def test_autocast_of_the_caller_decides_the_kind_of_the_step():
     model = nn.Linear(16, 16)
 

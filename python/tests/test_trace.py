@@ -170,6 +170,13 @@ def test_what_cannot_be_recorded_is_refused(rule, words):
     assert model.count.item() == 0
 
 
+def test_a_step_that_writes_into_its_sample_is_refused():
+    model, sample = nn.Linear(8, 8), torch.ones(4, 8)
+    with pytest.raises(plimsoll.Refused, match="writes into its sample"):
+        trace_of(lambda x: model(x.mul_(2)).sum(), model, sample)
+    assert torch.equal(sample, torch.ones(4, 8))
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
