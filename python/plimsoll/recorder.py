@@ -11,6 +11,7 @@ back, storage that changes its size, and a generator that the step seeds itself.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import sys
 import time
@@ -122,6 +123,11 @@ class Keeper:
         return [tensor for tensor, _ in self._copies.values()]
 
 
+def _state_bytes(generator: torch.Generator) -> bytes:
+    state = generator.get_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
 class Generators:
     """The states of generators: which call drew from which state."""
 
@@ -135,12 +141,12 @@ class Generators:
         if id(generator) not in self._first:
             state = generator.get_state()
             self._first[id(generator)] = (generator, state)
-            self._now[id(generator)] = state.numpy().tobytes()
+            self._now[id(generator)] = _state_bytes(generator)
 
     def before(self, generator: torch.Generator, number: int) -> Random | None:
         """The source of the state that call `number` draws from; none where the step seeded the generator."""
         self._see(generator)
-        state = generator.get_state().numpy().tobytes()
+        state = _state_bytes(generator)
         known = self._before.setdefault((id(generator), state), number)
         if state == self._now[id(generator)]:
             return Random(generator, number)
@@ -150,7 +156,7 @@ class Generators:
     def after(self, random: Random, number: int) -> None:
         """Call `number` has drawn. Whoever put an earlier state back puts this one back, too."""
         if random.source == number:
-            self._now[id(random.generator)] = random.generator.get_state().numpy().tobytes()
+            self._now[id(random.generator)] = _state_bytes(random.generator)
 
     def restore(self) -> None:
         """Puts all states back to where the step found them."""

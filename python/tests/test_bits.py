@@ -6,7 +6,7 @@ from networks import ALL, budget_at, build, eager, optimizer_of, train
 
 import plimsoll
 
-SLOW, FAST = "20MB/s", "20GB/s"
+SLOW, FAST = "200KB/s", "20GB/s"
 """On a slow link the plan recomputes, on a fast one it swaps."""
 
 
@@ -34,7 +34,10 @@ def test_planned_steps_leave_the_bits_of_eager(name, optimizer, share, link):
         task.loss, task.model, its_optimizer, task.batches[0], budget, link, verify=0, seconds=2.0
     )
     schedule = step.program.schedule
-    assert schedule.recomputed_ops > 0 or schedule.offloaded_bytes > 0
+    if link == FAST:
+        assert schedule.offloaded_bytes > 0
+    elif share == 0.4:  # nearer to the floor a small network may have nothing left but to swap
+        assert schedule.recomputed_ops > 0
     assert schedule.pool_bytes <= budget
 
     def checked(*batch):
