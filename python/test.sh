@@ -23,5 +23,5 @@ PATH="$bin:$PATH" "$bin/maturin" build --release --locked --quiet --out dist --i
 # From the folder of the tests, so that what is tested is what was installed.
 cd tests
 PLIMSOLL_TEST_THREADS=1 "$bin/python" -m pytest -q "$@"
-PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "0.1 or everything"
+PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "sgd-0.1 or everything"
 "$bin/python" ../examples/digits.py --epochs 1

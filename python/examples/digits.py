@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import plimsoll
 
-DIGITS = Path(__file__).parents[2] / "runtime/data/digits/digits.bin"
+DIGITS = Path(__file__).resolve().parents[2] / "runtime/data/digits/digits.bin"
 RECORD = 65  # the label, and 8 x 8 pixels of 17 grey levels
 HELD_OUT = 5  # of each class, one sample in so many is for testing
 
