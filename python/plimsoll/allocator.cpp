@@ -6,7 +6,7 @@
 // threads always come from the heap: they may come at any moment, and a plan cannot know them.
 //
 // One thread records or replays at a time. Compiled at first use against the headers of the torch that is installed:
-// c10's allocator interface has no stable ABI. Seen with torch 2.15.
+// c10's allocator interface has no stable ABI. Seen with torch 2.6 and 2.15.
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
