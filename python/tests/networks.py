@@ -154,6 +154,12 @@ def vit() -> Task:
     return _classifier(models.VisionTransformer(16, 4, dropout=0.1, num_classes=8, **sizes), _images(16))
 
 
+def of_torchvision(name: str) -> Task:
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+    torch.manual_seed(0)
+    return _classifier(models.get_model(name, num_classes=8), _images(64))
+
+
 ALL = {
     task.__name__: task for task in (mlp, convolutions, gpt, gpt_bf16, checkpointed, frozen, resnet18, vit)
 }

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import ALL, budget_at, build, eager, optimizer_of, train
+from networks import ALL, budget_at, build, eager, of_torchvision, optimizer_of, train
 
 import plimsoll
 
@@ -64,5 +64,21 @@ def test_keeping_everything_leaves_the_bits_of_eager(name):
     assert (schedule.recomputed_ops, schedule.offloaded_bytes) == (0, 0)
     assert "everything stays" in step.why
     planned = train(task, optimizer, step)
+    assert [loss.item() for loss in planned] == [loss.item() for loss in losses]
+    assert_same(task.model, reference.model)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0", "densenet121"])
+def test_networks_of_torchvision_run_unchanged(name):
+    reference, task = of_torchvision(name), of_torchvision(name)
+    losses = train(reference, optimizer_of("adamw", reference.model), eager(reference))
+    optimizer = optimizer_of("adamw", task.model)
+    budget = budget_at(0.1, task, optimizer)
+    step = plimsoll.tune(
+        task.loss, task.model, optimizer, task.batches[0], budget, "20MB/s", verify=0, seconds=2.0
+    )
+    assert step.program.schedule.recomputed_ops > 0
+    planned = train(task, optimizer, step)
+    assert step.fallback is None
     assert [loss.item() for loss in planned] == [loss.item() for loss in losses]
     assert_same(task.model, reference.model)
