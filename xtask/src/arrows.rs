@@ -7,7 +7,7 @@ use crate::rust::{Source, line_of, words};
 use crate::tree::{Finding, Tree};
 
 /// Every crate by its folder, with the folders that it may depend on. The root, which may use all, is "".
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("ir", &[]),
     ("networks", &["ir"]),
     ("tuner", &["ir"]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("standin", &[]),
     ("xtask", &[]),
     ("fuzz", &["ir", "networks", "tuner"]),
+    ("python", &["ir", "tuner"]),
 ];
 
 /// Modules of the standard library that the code under a folder does without, and why.

@@ -1,0 +1,28 @@
+"""Runs a PyTorch training step within a memory budget, by a plan that was proved safe.
+
+step = plimsoll.tune(lambda x, y: F.cross_entropy(model(x), y), model, optimizer, sample, budget="60%")
+for x, y in loader:
+    loss = step(x, y)  # forward and backward by the plan; gradients in p.grad
+    optimizer.step()
+"""
+
+from ._core import Schedule, Trace
+from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
+from .planning import Link, plan, trace
+from .step import Step, tune
+
+__all__ = [
+    "BadInput",
+    "Error",
+    "Link",
+    "NoCompiler",
+    "NoPlan",
+    "Refused",
+    "Schedule",
+    "Step",
+    "Trace",
+    "VerificationError",
+    "plan",
+    "trace",
+    "tune",
+]

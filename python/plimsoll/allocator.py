@@ -1,0 +1,188 @@
+"""PyTorch's CPU allocator under Plimsoll: builds `allocator.cpp` for the torch that is installed, and speaks to it.
+
+c10's allocator interface is private: this file and `allocator.cpp` are all that know it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .errors import NoCompiler, Refused
+
+SOURCE = Path(__file__).with_name("allocator.cpp")
+
+ALLOCATED, FREED_HERE, FREED_ELSEWHERE = 0, 1, 2
+
+Event = tuple[int, int, int]
+"""Kind, address, bytes."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a replayed step allocated."""
+
+    served: int
+    """Allocations that got the plan's address."""
+    unplanned: int
+    """Allocations that the plan did not foresee."""
+    unplanned_bytes: int
+    """The bytes of those."""
+    unused: int
+    """Addresses of the plan that no allocation took."""
+    faulty_call: int | None
+    """The first call that allocated otherwise than planned."""
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether the step allocated just what the plan has."""
+        return self.faulty_call is None
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "plimsoll"
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise NoCompiler(
+        "Plimsoll builds its allocator with a C++ compiler at first use, and there is none: install g++ or clang++, or "
+        "name one in the environment variable CXX"
+    )
+
+
+def build(folder: Path | None = None) -> Path:
+    """The allocator as a shared library, from the cache where it was built before for this torch."""
+    folder = folder or _cache()
+    text = SOURCE.read_bytes()
+    abi = int(torch.compiled_with_cxx11_abi())
+    digest = hashlib.sha256(text + torch.__version__.encode() + bytes([abi])).hexdigest()[:16]
+    library = folder / f"allocator-{digest}.so"
+    if library.exists():
+        return library
+    root = Path(torch.__file__).parent
+    standard = "c++17" if torch.__version__ < torch.torch_version.TorchVersion("2.7") else "c++20"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch) / "allocator.so"
+            command = [
+                _compiler(),
+                "-O2",
+                f"-std={standard}",
+                "-shared",
+                "-fPIC",
+                f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+            ]
+            command += [f"-I{root / 'include'}", str(SOURCE), "-o", str(made), f"-L{root / 'lib'}", "-lc10"]
+            built = subprocess.run(command, capture_output=True, text=True, check=False)
+            if built.returncode:
+                raise NoCompiler(
+                    f"the allocator cannot be built for torch {torch.__version__}; `{' '.join(command)}` says:\n"
+                    f"{built.stderr.strip()}"
+                )
+            # Another process may have been faster; both made the same.
+            made.replace(library)
+    except OSError as error:
+        raise NoCompiler(
+            f"the allocator cannot be built in {folder} ({error}); set XDG_CACHE_HOME to a folder that can be written to"
+        ) from error
+    return library
+
+
+@functools.cache
+def library() -> ctypes.PyDLL:
+    """The library, built, loaded and installed once."""
+    if os.name != "posix":
+        raise NoCompiler("Plimsoll's allocator is for Linux and macOS")
+    path = build()
+    try:
+        # With the interpreter's lock: each call takes less time than giving it back.
+        loaded = ctypes.PyDLL(str(path))
+    except OSError as error:
+        raise NoCompiler(f"the allocator cannot be loaded ({error}); delete {path} and try again") from error
+    loaded.plimsoll_events.restype = ctypes.c_int64
+    loaded.plimsoll_read_events.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    loaded.plimsoll_call.argtypes = [ctypes.c_int64]
+    loaded.plimsoll_install()
+    return loaded
+
+
+def _installed() -> ctypes.PyDLL:
+    loaded = library()
+    if not loaded.plimsoll_is_installed():
+        raise Refused("another library installed an allocator over Plimsoll's: load that library first")
+    return loaded
+
+
+class Log:
+    """What this thread allocates and frees, from `recording` on."""
+
+    def __init__(self, loaded: ctypes.PyDLL) -> None:
+        self._library = loaded
+        self._seen = 0
+
+    def take(self) -> list[Event]:
+        """The events since the last call."""
+        end = self._library.plimsoll_events()
+        count = end - self._seen
+        flat = (ctypes.c_int64 * (3 * count))()
+        self._library.plimsoll_read_events(self._seen, end, flat)
+        self._seen = end
+        return [(flat[3 * i], flat[3 * i + 1], flat[3 * i + 2]) for i in range(count)]
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Log]:
+    """Logs the allocations of this thread."""
+    loaded = _installed()
+    loaded.plimsoll_record(1)
+    try:
+        yield Log(loaded)
+    finally:
+        loaded.plimsoll_record(0)
+
+
+class Plan:
+    """The planned addresses of a program's allocations, call after call."""
+
+    def __init__(self, calls: list[list[tuple[int, int]]]) -> None:
+        """Takes address and bytes of each allocation of each call."""
+        self._library = library()
+        flat = [number for call in calls for slot in call for number in slot]
+        first = [0]
+        for call in calls:
+            first.append(first[-1] + len(call))
+        self._slots = (ctypes.c_int64 * max(len(flat), 1))(*flat)
+        self._first = (ctypes.c_int64 * len(first))(*first)
+        self.call = self._library.plimsoll_call
+        """Says which call this thread makes next."""
+        self.pause = self._library.plimsoll_pause
+        """Until the next call this thread allocates on its own account."""
+
+    def begin(self) -> None:
+        """Begins a step."""
+        _installed().plimsoll_begin(self._slots, self._first)
+
+    def end(self) -> Counts:
+        """Ends the step."""
+        out = (ctypes.c_int64 * 5)()
+        self._library.plimsoll_end(out)
+        served, unplanned, unplanned_bytes, unused, faulty = out
+        return Counts(served, unplanned, unplanned_bytes, unused, faulty if faulty >= 0 else None)

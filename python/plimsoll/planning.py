@@ -1,0 +1,158 @@
+"""From a tape to a trace and from a trace to a schedule: what is handed to the planner, which alone decides."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import _core, recorder
+from .errors import BadInput
+from .recorder import Loss, tensors_in
+from .tape import Document, Tape, aligned, to_document
+
+LINK_SAMPLE_BYTES = 32 << 20
+LINK_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Link:
+    """How fast bytes go to the host and come back, in bytes per second."""
+
+    offload: float
+    prefetch: float
+
+    @staticmethod
+    def parse(link: Link | str | None) -> Link:
+        """A link of one rate such as `12GB/s`; measured where none is given."""
+        if isinstance(link, Link):
+            return link
+        if link is None:
+            return Link.measured()
+        if not isinstance(link, str):
+            raise BadInput(f"a link is a rate such as '12GB/s' or a `plimsoll.Link`, not {link!r}")
+        rate = _core.parse_rate(link)
+        return Link(rate, rate)
+
+    @staticmethod
+    def measured() -> Link:
+        """The median of a few copies in this machine's memory, which is both device and host of a step on the CPU."""
+        source = torch.zeros(LINK_SAMPLE_BYTES, dtype=torch.uint8)
+        target = torch.zeros_like(source)
+        seconds = []
+        for _ in range(LINK_SAMPLES):
+            start = time.perf_counter()
+            target.copy_(source)
+            seconds.append(time.perf_counter() - start)
+        rate = LINK_SAMPLE_BYTES / sorted(seconds)[LINK_SAMPLES // 2]
+        return Link(rate, rate)
+
+
+def budget_bytes(budget: int | str, peak: int) -> int:
+    """A budget such as `22GiB`, or `60%` of what eager takes, in bytes."""
+    if isinstance(budget, bool) or not isinstance(budget, int | str):
+        raise BadInput(
+            f"a budget is a size such as '22GiB', a share such as '60%' or a number of bytes, not {budget!r}"
+        )
+    if isinstance(budget, int):
+        if budget <= 0:
+            raise BadInput(f"a budget of {budget} bytes holds nothing; it must be above 0")
+        return budget
+    return _core.parse_size(budget, peak)
+
+
+def as_sample(sample: Any) -> tuple[Any, ...]:
+    """The arguments that a step is called with."""
+    arguments = tuple(sample) if isinstance(sample, tuple | list) else (sample,)
+    if not tensors_in(arguments):
+        raise BadInput("the sample has no tensor; give what the loss is called with, such as `sample=(x, y)`")
+    return arguments
+
+
+def batch_of(sample: tuple[Any, ...]) -> int:
+    """Samples in the batch: the first size of the first tensor that has one."""
+    return next((t.shape[0] for t in tensors_in(sample) if t.dim() > 0 and t.shape[0] > 0), 1)
+
+
+def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
+    """What an optimizer's state takes: as it is, or, before its first step, as its kind says."""
+    if optimizer is None:
+        return 0
+    there = tensors_in(dict(optimizer.state))
+    if there:
+        return sum(aligned(t.untyped_storage().nbytes()) for t in there)
+    total = 0
+    for group in optimizer.param_groups:
+        copies = _state_copies(optimizer, group)
+        total += sum(
+            copies * aligned(p.untyped_storage().nbytes()) for p in group["params"] if p.requires_grad
+        )
+    return total
+
+
+def _state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+    if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.NAdam | torch.optim.RAdam):
+        return 3 if group.get("amsgrad") else 2
+    if isinstance(optimizer, torch.optim.SGD):
+        return 1 if group.get("momentum") else 0
+    if isinstance(optimizer, torch.optim.RMSprop):
+        return 1 + bool(group.get("momentum")) + bool(group.get("centered"))
+    if isinstance(optimizer, torch.optim.Adagrad):
+        return 1
+    name = type(optimizer).__name__
+    raise BadInput(
+        f"how much state {name} keeps is not known before its first step: call `optimizer.step()` once before this, or give "
+        f"no optimizer and take its state off the budget"
+    )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A tape and the trace that it is to the planner."""
+
+    tape: Tape
+    document: Document
+    trace: _core.Trace
+
+
+def record(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: tuple[Any, ...],
+    optimizer: torch.optim.Optimizer | None = None,
+    name: str | None = None,
+) -> Recorded:
+    """Records a step."""
+    state = optimizer_bytes(optimizer)
+    tape = recorder.record(fn, model, sample)
+    document = to_document(tape, name or type(model).__name__, batch_of(sample), state)
+    return Recorded(tape, document, _core.Trace(document.text))
+
+
+def trace(
+    fn: Loss,
+    model: torch.nn.Module,
+    *sample: Any,
+    optimizer: torch.optim.Optimizer | None = None,
+    name: str | None = None,
+) -> _core.Trace:
+    """The `trace/1` of one training step, `fn(*sample)` and its backward pass.
+
+    The model, its gradients and the generators are left as they were. With an optimizer its state counts as resident.
+    `trace.save("step.trace.json")` writes what every verb of the command line takes.
+    """
+    return record(fn, model, as_sample(sample), optimizer, name).trace
+
+
+def plan(
+    trace: _core.Trace, budget: int | str, link: Link | str | None = None, seconds: float | None = None
+) -> _core.Schedule:
+    """The best schedule for a trace that the planner finds within a budget, proved valid.
+
+    `budget` is a size such as `"22GiB"`, a share of the trace's peak such as `"60%"`, or bytes. `link` is a rate such as
+    `"12GB/s"`; without it the machine's is measured. `seconds` bounds the search. Raises `NoPlan` where nothing fits.
+    """
+    rates = Link.parse(link)
+    return trace.plan(budget_bytes(budget, trace.peak_bytes), rates.offload, rates.prefetch, seconds)

@@ -1,0 +1,353 @@
+"""A program: a schedule bound to memory. Running it runs the step.
+
+Every argument of every call is a window on the pool that was made once, and every allocation of a call gets the address that
+the schedule has for it. Running is a loop over calls; the two swap streams run beside it (`_core.Transfers`).
+
+Nothing is decided here: the order, the addresses and the waits are the schedule's, which passed `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import allocator
+from ._core import ALIGNMENT, Compute, Schedule
+from .recorder import _same_value, running_positions
+from .tape import Call, Document, Role, Tape, Window, aligned
+from .torch_private import below_autograd, tree_unflatten
+
+
+class Diverged(Exception):
+    """The host would have read another value than when the step was recorded, so that other calls might follow."""
+
+    def __init__(self, call: Call, value: object) -> None:
+        """Says which value."""
+        place = f" at {call.line}" if call.line else ""
+        super().__init__(
+            f"`{call.name}`{place} gave {value!r}, and {call.value!r} when the step was recorded"
+        )
+
+
+class Unplanned(Exception):
+    """A call allocated otherwise than when it was recorded."""
+
+
+class Arena:
+    """One allocation that grows when more is asked for. What lies in it never begins at its first byte, whose address is the
+    allocator's to free."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self.size = 0
+        self.generation = 0
+
+    def reserve(self, size: int) -> None:
+        """Makes sure that so many bytes are there; what lay in it is lost where it grows."""
+        if size > self.size or self.generation == 0:
+            self._bytes = torch.empty(0, dtype=torch.uint8)  # first, so that both are never there at once
+            self._bytes = torch.empty(size + 2 * ALIGNMENT, dtype=torch.uint8)
+            self.size = size
+            self.generation += 1
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """The allocation."""
+        return self._bytes.untyped_storage()
+
+    @property
+    def address(self) -> int:
+        """The first address that is used."""
+        return (self._bytes.data_ptr() // ALIGNMENT + 1) * ALIGNMENT
+
+
+class Memory:
+    """What the programs of one step share: they never run at once."""
+
+    def __init__(self) -> None:
+        self.pool = Arena()
+        self.host = Arena()
+        self.results = Arena()
+
+    @property
+    def generation(self) -> tuple[int, int, int]:
+        """Another value where something moved."""
+        return (self.pool.generation, self.host.generation, self.results.generation)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a storage begins: a storage of PyTorch's, and the bytes before."""
+
+    storage: torch.UntypedStorage
+    offset: int
+
+    @property
+    def address(self) -> int:
+        """As a number."""
+        return self.storage.data_ptr() + self.offset
+
+
+class Windows:
+    """Makes tensors on memory, one for equal windows."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def at(self, place: Place, window: Window) -> torch.Tensor:
+        """The tensor that a window on a storage at this place is."""
+        key = (place.address, window.dtype, window.offset, window.shape, window.strides)
+        if key not in self._made:
+            empty = torch.empty(0, dtype=window.dtype)
+            first = place.offset // empty.element_size() + window.offset
+            self._made[key] = empty.set_(place.storage, first, window.shape, window.strides)
+        return self._made[key]
+
+
+Special = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Step:
+    """One call, bound."""
+
+    func: Any
+    arguments: Any
+    keywords: Any
+    wait: tuple[int, int] | None
+    special: Special | None
+    """For calls that draw random numbers or read on the host."""
+
+
+class Program:
+    """One step, ready to run."""
+
+    def __init__(self, tape: Tape, document: Document, schedule: Schedule, memory: Memory) -> None:
+        self.tape = tape
+        self.schedule = schedule
+        self._tensors = document.tensors
+        self._memory = memory
+        self._generation: tuple[int, int, int] | None = None
+        self._states: dict[int, torch.Tensor] = {}
+        self._running: dict[int, Place] = {}
+        self._saved = [torch.empty_like(t) for t in tape.updated]
+        self._needed_states = self._sources()
+        self.counts: allocator.Counts | None = None
+        """What the last run allocated."""
+
+    def _sources(self) -> set[int]:
+        calls = self.tape.calls
+        again = {c.op for c in self.schedule.computes() if c.again and calls[c.op].random}
+        restored = {n for n, call in enumerate(calls) if call.random and call.random.source != n}
+        return {random.source for n in again | restored if (random := calls[n].random) is not None}
+
+    def bind(self) -> None:
+        """Makes all windows, unless they are there."""
+        memory, schedule = self._memory, self.schedule
+        memory.pool.reserve(schedule.pool_bytes)
+        memory.host.reserve(schedule.host_bytes)
+        memory.results.reserve(sum(aligned(s.size) for s in self.tape.storages if s.role is Role.RESULT))
+        if self._generation == memory.generation:
+            return
+        self._windows = Windows()
+        self._resident = self._place_residents()
+        computes = schedule.computes()
+        ordered = [self._bind(compute) for compute in computes]
+        self._steps = self._without_needless_waits(ordered, computes)
+        pool = memory.pool.address
+        self._plan = allocator.Plan([self._slots(compute) for compute in computes])
+        self._inputs = self._bind_inputs()
+        self._transfers = schedule.transfers(pool, memory.host.address)
+        self._loss = self._windows.at(self._resident[self.tape.loss.storage], self.tape.loss)
+        self._gradients = [
+            (p, None if w is None else self._windows.at(self._resident[w.storage], w))
+            for p, w in self.tape.gradients
+        ]
+        self._calls = [(compute.op, compute.again) for compute in computes]
+        self._generation = memory.generation
+
+    def _place_residents(self) -> dict[int, Place]:
+        """Everything outside of the pool: what was there before is where it was, what the step leaves lies in a slab."""
+        results = self._memory.results
+        offset = results.address - results.storage.data_ptr()
+        places = {}
+        for number, storage in enumerate(self.tape.storages):
+            if storage.role is Role.KEPT and storage.tensor is not None:
+                places[number] = Place(storage.tensor.untyped_storage(), 0)
+            elif storage.role is Role.RESULT:
+                places[number] = Place(results.storage, offset)
+                offset += aligned(storage.size)
+        return places
+
+    def _in_pool(self, offset: int) -> Place:
+        pool = self._memory.pool
+        return Place(pool.storage, pool.address - pool.storage.data_ptr() + offset)
+
+    def _bind(self, compute: Compute) -> Step:
+        call = self.tape.calls[compute.op]
+        at = dict(compute.places)
+        statistics = running_positions(call.func) if compute.again else set()
+
+        def bound(position: int, argument: object) -> object:
+            if not isinstance(argument, Window):
+                return argument
+            number = argument.storage
+            if number in self._resident:
+                place = self._resident[number]
+                if position in statistics:  # they were updated when the call ran first
+                    place = self._scratch(number, place)
+            elif self.tape.storages[number].size == 0:
+                return torch.empty_strided(argument.shape, argument.strides, dtype=argument.dtype)
+            else:
+                place = self._in_pool(at[self._tensors[number]])
+            return self._windows.at(place, argument)
+
+        leaves = [bound(position, argument) for position, argument in enumerate(call.arguments)]
+        arguments, keywords = tree_unflatten(leaves, call.spec)
+        special: Special | None = None
+        if call.reads_on_host:
+            special = self._host_read(call, arguments, keywords)
+        elif call.random is not None:
+            special = self._drawing(compute, call, arguments, keywords)
+        return Step(call.func, arguments, keywords, (compute.offloads, compute.prefetches), special)
+
+    def _scratch(self, number: int, place: Place) -> Place:
+        if number not in self._running:
+            self._running[number] = Place(
+                torch.zeros(place.storage.nbytes(), dtype=torch.uint8).untyped_storage(), 0
+            )
+        return self._running[number]
+
+    @staticmethod
+    def _without_needless_waits(steps: list[Step], computes: list[Compute]) -> list[Step]:
+        """What was waited for once has ended for good."""
+        offloads = prefetches = 0
+        for step, compute in zip(steps, computes, strict=True):
+            if compute.offloads <= offloads and compute.prefetches <= prefetches:
+                step.wait = None
+            offloads, prefetches = max(offloads, compute.offloads), max(prefetches, compute.prefetches)
+        return steps
+
+    def _slots(self, compute: Compute) -> list[tuple[int, int]]:
+        """Address and bytes of each allocation of a call."""
+        at = dict(compute.places)
+        slots = []
+        for allocation in self.tape.calls[compute.op].allocations:
+            number = allocation.storage
+            if number is None:
+                place = self._in_pool((compute.workspace or 0) + allocation.offset)
+            elif number in self._resident:
+                place = self._resident[number]
+            else:
+                place = self._in_pool(at[self._tensors[number]])
+            slots.append((place.address, allocation.bytes))
+        return slots
+
+    def _bind_inputs(self) -> list[torch.Tensor | None]:
+        """Where each tensor of the sample goes; none for one that the step does not look at."""
+        offsets = dict(self.schedule.inputs())
+        found: list[torch.Tensor | None] = []
+        for window in self.tape.inputs:
+            tensor = self._tensors.get(window.storage)
+            place = None if tensor is None else self._in_pool(offsets[tensor])
+            found.append(None if place is None else self._windows.at(place, window))
+        return found
+
+    def _host_read(self, call: Call, arguments: Any, keywords: Any) -> Special:
+        def run(number: int) -> None:
+            self._plan.call(number)
+            value = call.func(*arguments, **keywords)
+            if not _same_value(value, call.value):
+                raise Diverged(call, value)
+
+        return run
+
+    def _drawing(self, compute: Compute, call: Call, arguments: Any, keywords: Any) -> Special:
+        """A call that draws from the state that it drew from at first; afterwards the generator is where it was."""
+        assert call.random is not None
+        generator, source = call.random.generator, call.random.source
+        first = not compute.again and source == compute.op
+        keep = first and compute.op in self._needed_states
+
+        def run(number: int) -> None:
+            if first:
+                if keep:
+                    self._plan.pause()
+                    self._states[source] = generator.get_state()
+                self._plan.call(number)
+                call.func(*arguments, **keywords)
+                return
+            self._plan.pause()
+            now = generator.get_state()
+            generator.set_state(self._states[source])
+            self._plan.call(number)
+            call.func(*arguments, **keywords)
+            self._plan.pause()
+            generator.set_state(now)
+
+        return run
+
+    def run(self, inputs: list[torch.Tensor]) -> torch.Tensor:
+        """Runs the step: sets the gradients, gives the loss. Whatever ends it early leaves everything as it was before."""
+        self.bind()
+        random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
+        states = [(generator, generator.get_state()) for generator in random.values()]
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            for copy, tensor in zip(self._saved, self.tape.updated, strict=True):
+                copy.copy_(tensor)
+            try:
+                self._run(inputs)
+            except BaseException:
+                self._transfers.abort()
+                for copy, tensor in zip(self._saved, self.tape.updated, strict=True):
+                    tensor.copy_(copy)
+                for generator, state in states:
+                    generator.set_state(state)
+                raise
+            for parameter, gradient in self._gradients:
+                parameter.grad = gradient
+            return self._loss.clone()
+
+    def _run(self, inputs: list[torch.Tensor]) -> None:
+        for window, tensor in zip(self._inputs, inputs, strict=True):
+            if window is not None:
+                window.copy_(tensor)
+        transfers, call = self._transfers, self._plan.call
+        swaps = len(transfers) > 0
+        self._plan.begin()
+        try:
+            transfers.start()
+            with below_autograd():
+                for number, step in enumerate(self._steps):
+                    if step.wait is not None:
+                        transfers.wait(*step.wait)
+                    if step.special is not None:
+                        step.special(number)
+                    else:
+                        call(number)
+                        step.func(*step.arguments, **step.keywords)
+                    if swaps:
+                        transfers.computed()
+        finally:
+            self.counts = self._plan.end()
+        transfers.finish()
+        if self.counts.faulty_call is not None:
+            op, _ = self._calls[self.counts.faulty_call]
+            culprit = self.tape.calls[op]
+            raise Unplanned(
+                f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded "
+                f"({self.counts.unplanned} allocations of {self.counts.unplanned_bytes} B that no plan foresaw)"
+            )
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the last run waited for copies."""
+        return self._transfers.stalled_seconds
+
+    @property
+    def copying_seconds(self) -> float:
+        """How long the last run's copies took."""
+        return self._transfers.copying_seconds

@@ -1,0 +1,354 @@
+"""A training step that runs by a plan: `tune` makes it, calling it trains one batch.
+
+A step is planned once for each kind of batch (its shapes, the model's mode, autocast) and compared with eager, bit for bit,
+when it first runs. Where a plan cannot be kept to, the batch runs in eager, `Step.fallback` says why, and a warning
+says where eager takes more than the budget. Where none fits, `NoPlan` says so before anything runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from . import planning
+from ._core import show_bytes, show_seconds
+from .errors import BadInput, Refused, VerificationError
+from .planning import Link, Recorded
+from .program import Diverged, Memory, Program, Unplanned
+from .recorder import Loss
+from .tape import Role
+from .torch_private import tree_flatten
+
+logger = logging.getLogger("plimsoll")
+
+KINDS_KEPT = 8
+"""Plans of so many kinds of batches are kept; the one that was used longest ago goes first."""
+
+Kind = tuple[object, ...]
+
+
+class Planned:
+    """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
+
+    def __init__(self, recorded: Recorded, program: Program, verify: int) -> None:
+        self.trace = recorded.trace
+        self.tape = recorded.tape
+        self.program = program
+        self.verify = verify
+        self.broken = ""
+        """Why the program is not to be used any more."""
+
+
+class Step:
+    """Runs forward and backward of one batch within the budget: `loss = step(x, y)`.
+
+    Calling it sets `p.grad` of every parameter (it does not add to what is there) and gives the loss. The optimizer stays
+    yours.
+    """
+
+    fallback: str | None
+    """None while the plan runs; else why the last batch ran in eager."""
+
+    def __init__(
+        self,
+        fn: Loss,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        budget: int | str,
+        link: Link,
+        verify: int,
+        seconds: float | None,
+    ) -> None:
+        self.fallback = None
+        self._fn = fn
+        self._model = model
+        self._optimizer = optimizer
+        self._budget: int | str = budget
+        self._link = link
+        self._verify = verify
+        self._seconds = seconds
+        self._memory = Memory()
+        self._kinds: OrderedDict[Kind, Planned | str] = OrderedDict()
+        self._pointers: list[int] = []
+        self._last: Planned | None = None
+
+    def __call__(self, *batch: Any) -> torch.Tensor:
+        """Trains one batch: sets the gradients, gives the loss."""
+        planned = self._planned(batch)
+        if isinstance(planned, str):
+            return self._in_eager(planned, batch)
+        if planned.broken:
+            return self._in_eager(planned.broken, batch, planned)
+        self._last = planned
+        tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
+        try:
+            if planned.verify > 0:
+                loss = self._verified(planned, batch, tensors)
+                planned.verify -= 1
+            else:
+                loss = planned.program.run(tensors)
+        except Diverged as diverged:
+            return self._in_eager(f"this batch takes another way: {diverged}", batch, planned)
+        except Unplanned as unplanned:
+            planned.broken = f"the plan cannot be kept to: {unplanned}"
+            return self._in_eager(planned.broken, batch, planned)
+        self.fallback = None
+        return loss
+
+    def verify(self, steps: int = 1) -> None:
+        """Compares the next steps of every kind of batch with eager, bit for bit. A difference raises `VerificationError`."""
+        if steps < 0:
+            raise BadInput(f"{steps} steps cannot be verified; give 0 or more")
+        self._verify = steps
+        for planned in self._kinds.values():
+            if isinstance(planned, Planned):
+                planned.verify = steps
+
+    @property
+    def why(self) -> str:
+        """What was chosen for the last kind of batch, in one line."""
+        planned = self._current()
+        trace, schedule = planned.trace, planned.program.schedule
+        peak = trace.resident_bytes + schedule.pool_bytes
+        words = [f"batch {trace.batch}", f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}"]
+        if schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0:
+            words.append("everything stays")
+        else:
+            words.append(
+                f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
+            )
+        if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
+            words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
+        return ", ".join(words)
+
+    def explain(self) -> str:
+        """What the plan of the last kind of batch does, line by line."""
+        planned = self._current()
+        trace, schedule = planned.trace, planned.program.schedule
+        constants = sum(s.role is Role.KEPT for s in planned.tape.storages)
+        lines = [
+            self.why,
+            f"  ops           {len(trace)}, {show_seconds(trace.compute_seconds)} together",
+            f"  eager's peak  {show_bytes(trace.peak_bytes)}",
+            f"  floor         {show_bytes(trace.floor_bytes)} (layer `{trace.floor_layer}`)",
+            f"  resident      {show_bytes(trace.resident_bytes)}: {constants} parameters, buffers and constants; "
+            "gradients; the optimizer's state",
+            f"  pool          {show_bytes(schedule.pool_bytes)}",
+            f"  host          {show_bytes(schedule.host_bytes)}",
+            f"  recomputed    {schedule.recomputed_ops} ops",
+            f"  swapped       {show_bytes(schedule.offloaded_bytes)} out, {show_bytes(schedule.prefetched_bytes)} in",
+        ]
+        if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
+            bound = show_seconds(schedule.bound_seconds)
+            lines.append(
+                f"  predicted     {show_seconds(schedule.makespan_seconds)}; no plan is faster than {bound} ({schedule.status})"
+            )
+        return "\n".join(lines)
+
+    @property
+    def program(self) -> Program:
+        """The program of the last kind of batch."""
+        return self._current().program
+
+    def _current(self) -> Planned:
+        if self._last is None:
+            raise BadInput("no batch has been planned: call the step first")
+        return self._last
+
+    def __reduce__(self) -> str:
+        """A step is memory and threads of this process."""
+        raise BadInput(
+            "a step cannot be pickled; save the model and the optimizer, and call `plimsoll.tune` again"
+        )
+
+    def prepare(self, batch: tuple[Any, ...]) -> None:
+        """Records and plans this kind of batch."""
+        kind = self._kind(batch)
+        self._pointers = self._addresses()
+        self._last = self._make(batch)
+        self._kinds[kind] = self._last
+
+    def _make(self, batch: tuple[Any, ...]) -> Planned:
+        recorded = planning.record(self._fn, self._model, batch, self._optimizer)
+        budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
+        # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
+        self._budget = budget
+        schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
+        program = Program(recorded.tape, recorded.document, schedule, self._memory)
+        program.bind()
+        return Planned(recorded, program, self._verify)
+
+    def _planned(self, batch: tuple[Any, ...]) -> Planned | str:
+        addresses = self._addresses()
+        if addresses != self._pointers:
+            logger.info("parameters or buffers have moved: planning anew")
+            self._kinds.clear()
+            self._pointers = addresses
+        kind = self._kind(batch)
+        found = self._kinds.get(kind)
+        if found is None:
+            try:
+                found = self._make(batch)
+                logger.info("%s", f"a new kind of batch: {found.trace!r}")
+            except Refused as refused:
+                found = f"it cannot be recorded: {refused}"
+            self._kinds[kind] = found
+            if len(self._kinds) > KINDS_KEPT:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(kind)
+        return found
+
+    def _addresses(self) -> list[int]:
+        return [t.data_ptr() for t in (*self._model.parameters(), *self._model.buffers())]
+
+    def _kind(self, batch: tuple[Any, ...]) -> Kind:
+        """All that decides which calls a step makes, as far as it can be seen from outside."""
+        leaves, spec = tree_flatten(batch)
+        described: list[object] = []
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                dense = torch.empty_like(leaf, device="meta")
+                described.append(
+                    (tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device)
+                )
+            else:
+                described.append((type(leaf), repr(leaf)))
+        return (
+            str(spec),
+            tuple(described),
+            tuple(module.training for module in self._model.modules()),
+            tuple(parameter.requires_grad for parameter in self._model.parameters()),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+        )
+
+    def _in_eager(self, why: str, batch: tuple[Any, ...], planned: Planned | None = None) -> torch.Tensor:
+        """Runs a batch without a plan, and says why."""
+        if planned is not None and isinstance(self._budget, int) and planned.trace.peak_bytes > self._budget:
+            need, budget = show_bytes(planned.trace.peak_bytes), show_bytes(self._budget)
+            logger.warning("eager takes %s, more than the budget of %s", need, budget)
+        if why != self.fallback:
+            logger.warning("this batch runs in eager: %s", why)
+        self.fallback = why
+        return self._eager(batch)
+
+    def _eager(self, batch: tuple[Any, ...]) -> torch.Tensor:
+        for parameter in self._model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = None
+        with torch.enable_grad():
+            loss = self._fn(*batch)
+            loss.backward()
+        return loss.detach()
+
+    def _verified(
+        self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
+        before = _State(planned)
+        eager = self._outcome(planned, self._eager(batch))
+        before.restore()
+        loss = planned.program.run(tensors)
+        different = _differences(eager, self._outcome(planned, loss))
+        if not different:
+            return loss
+        before.restore()
+        again = self._outcome(planned, self._eager(batch))
+        before.restore()
+        spread = _differences(eager, again)
+        if all(name in spread and by <= spread[name] for name, by in different.items()):
+            logger.warning(
+                "eager differs from itself by up to %g; the plan differs by no more", max(spread.values())
+            )
+            return planned.program.run(tensors)
+        worst = sorted(different, key=lambda name: -different[name])
+        names = ", ".join(f"{name} (by up to {different[name]:g})" for name in worst[:3])
+        raise VerificationError(
+            f"the planned step differs from eager in {len(different)} of {len(eager)} tensors: {names}. Nothing of this step "
+            "was kept. Train without Plimsoll, and report this with the model"
+        )
+
+    def _outcome(self, planned: Planned, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+        """All that a step leaves, by name."""
+        left = {"the loss": loss.detach().clone()}
+        for name, parameter in self._model.named_parameters():
+            if parameter.grad is not None:
+                left[f"the gradient of {name}"] = parameter.grad.detach().clone()
+        for name, buffer in self._model.named_buffers():
+            left[f"the buffer {name}"] = buffer.detach().clone()
+        for number, generator in enumerate(_generators(planned)):
+            left[f"the state of generator {number}"] = generator.get_state()
+        return left
+
+
+def _generators(planned: Planned) -> list[torch.Generator]:
+    drawn = [call.random.generator for call in planned.tape.calls if call.random is not None]
+    return list({id(g): g for g in [torch.default_generator, *drawn]}.values())
+
+
+class _State:
+    """What a step changes, to run the same step again."""
+
+    def __init__(self, planned: Planned) -> None:
+        self._tensors = [(tensor, tensor.clone()) for tensor in planned.tape.updated]
+        self._generators = [(generator, generator.get_state()) for generator in _generators(planned)]
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for tensor, copy in self._tensors:
+                tensor.copy_(copy)
+        for generator, state in self._generators:
+            generator.set_state(state)
+
+
+def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, float]:
+    """By name: how far tensors are apart whose bits differ."""
+    found = {name: float("inf") for name in one.keys() ^ other.keys()}
+    for name in one.keys() & other.keys():
+        a, b = one[name].contiguous(), other[name].contiguous()
+        if a.shape != b.shape or a.dtype != b.dtype:
+            found[name] = float("inf")
+        elif not torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)):
+            apart = (a.double() - b.double()).abs().max().item()
+            found[name] = apart if apart == apart else float("inf")
+    return found
+
+
+def tune(
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: Any,
+    budget: int | str,
+    link: Link | str | None = None,
+    verify: int = 2,
+    seconds: float | None = None,
+) -> Step:
+    """Plans a training step for a memory budget.
+
+    `fn(*sample)` gives the loss. `budget` is all that parameters, gradients, optimizer state and the step may take:
+    `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
+    takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
+
+    Raises `NoPlan` for a budget under the floor, `Refused` for a step that cannot be recorded, `BadInput` for arguments
+    that mean nothing, `NoCompiler` where the allocator cannot be built.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise BadInput(
+            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
+        )
+    if verify < 0:
+        raise BadInput(f"{verify} steps cannot be verified; give 0 or more")
+    batch = planning.as_sample(sample)
+    step = Step(fn, model, optimizer, budget, Link.parse(link), verify, seconds)
+    step.prepare(batch)
+    logger.info("%s", step.why)
+    return step

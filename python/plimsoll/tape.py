@@ -1,0 +1,220 @@
+"""A tape: one forward and backward pass as a list of calls below autograd. Plain data, made by `recorder`.
+
+A tensor is a window on a *storage*, so that views are no calls: what they make is another window. The step's own storages
+lie in the pool; what outlives the step does not: parameters, buffers, constants, gradients and the loss are *resident*.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from ._core import ALIGNMENT
+from .torch_private import OpOverload, TreeSpec
+
+SMALLEST_SECONDS = 1e-7
+"""No call is taken to be faster: a clock gives 0 now and then."""
+
+
+def aligned(size: int) -> int:
+    """The bytes that a storage of this size takes of the pool."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Role(enum.Enum):
+    """Whose a storage is."""
+
+    INPUT = "input"
+    """A tensor of the sample: copied into the pool before the step."""
+    MADE = "made"
+    """Made by a call of the step, and of no use after it."""
+    RESULT = "result"
+    """Made by a call of the step and there after it: a gradient or the loss."""
+    KEPT = "kept"
+    """There before the step and after it: a parameter, a buffer, or a constant."""
+
+
+@dataclass(slots=True)
+class Storage:
+    """Bytes, and whose they are."""
+
+    size: int
+    role: Role
+    tensor: torch.Tensor | None = None
+    """For a kept storage, a tensor on it."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it lies in the pool."""
+        return self.role in (Role.INPUT, Role.MADE) and self.size > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A tensor, as a window on a storage."""
+
+    storage: int
+    dtype: torch.dtype
+    offset: int
+    """In elements."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a call allocates: one of its results, or a temporary."""
+
+    bytes: int
+    storage: int | None
+    """None for a temporary."""
+    offset: int
+    """Of a temporary, in the workspace."""
+
+
+@dataclass(slots=True)
+class Random:
+    """A call that draws random numbers."""
+
+    generator: torch.Generator
+    source: int
+    """The call whose first run drew from the same state; itself, where the state is new."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an op."""
+
+    func: OpOverload
+    arguments: list[object]
+    """Flattened; tensors are windows."""
+    spec: TreeSpec
+    reads: list[int]
+    writes: list[int]
+    allocations: list[Allocation]
+    workspace_bytes: int
+    phase: str
+    layer: str
+    line: str
+    seconds: float
+    random: Random | None = None
+    reads_on_host: bool = False
+    value: object = None
+    """What the host read, for a call that reads on the host."""
+
+    @property
+    def name(self) -> str:
+        """The op's name, such as `convolution`."""
+        return self.func._schema.name.split("::")[1]
+
+    def signature(self) -> tuple[object, ...]:
+        """All that must be the same in every run of the step."""
+        source = self.random.source if self.random else None
+        plain = [
+            a if isinstance(a, Window | int | float | str | bool | None) else type(a) for a in self.arguments
+        ]
+        return (str(self.func), plain, self.reads, self.writes, self.allocations, self.phase, source)
+
+
+@dataclass
+class Tape:
+    """A forward and a backward pass."""
+
+    storages: list[Storage]
+    calls: list[Call]
+    inputs: list[Window]
+    """One a tensor of the sample, in order."""
+    loss: Window
+    gradients: list[tuple[torch.nn.Parameter, Window | None]]
+    """None where the step gives a parameter no gradient."""
+    updated: list[torch.Tensor]
+    """Kept tensors that the step updates: running statistics, counters."""
+    lifted: set[int] = field(default_factory=set)
+    """Constants that the host makes in every step."""
+
+    def is_recomputable(self, call: Call) -> bool:
+        """Whether the call may run again: nobody else writes what it leaves outside of the pool."""
+        return not call.reads_on_host and all(
+            self.storages[s].is_pooled
+            or (self.storages[s].role in (Role.MADE, Role.RESULT) and self._writers(s) == 1)
+            for s in call.writes
+        )
+
+    def _writers(self, storage: int) -> int:
+        return sum(storage in call.writes for call in self.calls if call.writes)
+
+    def resident_bytes(self) -> int:
+        """What the step itself keeps outside of the pool."""
+        return sum(aligned(s.size) for s in self.storages if s.role in (Role.RESULT, Role.KEPT))
+
+
+@dataclass(frozen=True)
+class Document:
+    """A tape as `trace/1`."""
+
+    text: str
+    tensors: dict[int, int]
+    """By storage: its tensor of the trace."""
+
+
+def to_document(tape: Tape, name: str, batch: int, other_resident_bytes: int) -> Document:
+    """Writes a tape as `trace/1`: call i is op i."""
+    tensors: dict[int, int] = {}
+    described: list[dict[str, object]] = []
+    ops: list[dict[str, object]] = []
+    dtypes: dict[int, torch.dtype] = {}
+    for call in tape.calls:
+        for argument in call.arguments:
+            if isinstance(argument, Window):
+                dtypes.setdefault(argument.storage, argument.dtype)
+
+    def ids(storages: Iterable[int], call: Call, number: int) -> list[int]:
+        found = []
+        for storage in storages:
+            if not tape.storages[storage].is_pooled:
+                continue
+            if storage not in tensors:
+                tensors[storage] = len(described)
+                described.append(_describe(tape.storages[storage], call, number, dtypes.get(storage)))
+            found.append(tensors[storage])
+        return found
+
+    for number, call in enumerate(tape.calls):
+        ops.append(
+            {
+                "name": f"{number}.{call.name}",
+                "layer": call.layer,
+                "kind": call.name,
+                "phase": call.phase,
+                "seconds": max(call.seconds, SMALLEST_SECONDS),
+                "reads": ids(call.reads, call, number),
+                "writes": ids(call.writes, call, number),
+                "workspace_bytes": aligned(call.workspace_bytes),
+                "flops": 0,
+                "recomputable": tape.is_recomputable(call),
+            }
+        )
+    document = {
+        "plimsoll": "trace/1",
+        "name": name,
+        "batch": batch,
+        "resident_bytes": tape.resident_bytes() + other_resident_bytes,
+        "tensors": described,
+        "ops": ops,
+    }
+    return Document(json.dumps(document), tensors)
+
+
+def _describe(storage: Storage, call: Call, number: int, dtype: torch.dtype | None) -> dict[str, object]:
+    if storage.role is Role.INPUT:
+        kind = "input"
+    elif dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        kind = "other"
+    else:
+        kind = "activation" if call.phase == "forward" else "gradient"
+    name = "input" if kind == "input" else f"{number}.{call.layer or call.name}.out"
+    return {"name": name, "bytes": aligned(storage.size), "kind": kind}

@@ -1,0 +1,57 @@
+"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15.
+
+All of it stands here and in `allocator.py`, so that a new version of PyTorch is tried in two files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+__all__ = [
+    "BATCH_NORMS",
+    "OpOverload",
+    "TorchDispatchMode",
+    "TreeSpec",
+    "below_autograd",
+    "has_accumulate_hooks",
+    "node_number",
+    "sequence_number",
+    "storage_key",
+    "tree_flatten",
+    "tree_unflatten",
+]
+
+BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
+"""They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's storage, for as long as somebody holds the storage: PyTorch uses the number again."""
+    return tensor.untyped_storage()._cdata
+
+
+def below_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Calls within it skip autograd, and the bookkeeping of versions and views with it."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+def sequence_number() -> int:
+    """The number of the autograd node that was made last; the node of an op is made before the op is dispatched."""
+    return torch.autograd._get_sequence_nr() - 1
+
+
+def node_number() -> int | None:
+    """The number of the autograd node that runs, in the backward pass."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else node._sequence_nr()
+
+
+def has_accumulate_hooks(parameter: torch.Tensor) -> bool:
+    """Whether something runs as soon as the parameter's gradient is there."""
+    return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))

@@ -1,0 +1,60 @@
+//! The extension module `plimsoll._core`: what the house decides and proves, for Python.
+//!
+//! Documents come as JSON text and leave as JSON text. A [`trace::Trace`] is validated once, when it is made; a
+//! [`schedule::Schedule`] exists only where `check` passed. Copies between pool and host run here too
+//! ([`transfers::Transfers`]), on two threads without Python. No tensor and no kernel is known here: those are PyTorch's.
+
+mod schedule;
+mod trace;
+mod transfers;
+
+use plimsoll_ir::BytesPerSecond;
+use plimsoll_ir::units::Size;
+use pyo3::prelude::*;
+
+mod errors {
+    //! The exceptions, which are classes of Python's side.
+    pyo3::import_exception!(plimsoll.errors, BadInput);
+    pyo3::import_exception!(plimsoll.errors, NoPlan);
+}
+
+/// The bytes that a size such as `22GiB` or `60%` (of `whole`) stands for.
+#[pyfunction]
+fn parse_size(text: &str, whole: u64) -> PyResult<u64> {
+    let size: Size = text.parse().map_err(|error| errors::BadInput::new_err(format!("{error}")))?;
+    Ok(size.of(plimsoll_ir::Bytes(whole)).0)
+}
+
+/// The bytes per second that a rate such as `12GB/s` stands for.
+#[pyfunction]
+fn parse_rate(text: &str) -> PyResult<f64> {
+    let rate: BytesPerSecond = text.parse().map_err(|error| errors::BadInput::new_err(format!("{error}")))?;
+    Ok(rate.0)
+}
+
+/// Bytes in words: `21.7 MiB`.
+#[pyfunction]
+fn show_bytes(bytes: u64) -> String {
+    plimsoll_ir::Bytes(bytes).to_string()
+}
+
+/// Seconds in words: `3.2 ms`.
+#[pyfunction]
+fn show_seconds(seconds: f64) -> String {
+    plimsoll_ir::Seconds(seconds).to_string()
+}
+
+/// What Plimsoll decides, proves and copies.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("ALIGNMENT", plimsoll_ir::program::STORAGE_ALIGNMENT)?;
+    module.add_class::<trace::Trace>()?;
+    module.add_class::<schedule::Schedule>()?;
+    module.add_class::<schedule::Compute>()?;
+    module.add_class::<transfers::Transfers>()?;
+    module.add_function(wrap_pyfunction!(parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
+    module.add_function(wrap_pyfunction!(show_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(show_seconds, module)?)?;
+    Ok(())
+}

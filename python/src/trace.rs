@@ -1,0 +1,183 @@
+//! A `trace/1` in Python's hands: its memory figures, and the planner.
+//!
+//! A budget that nothing fits is an outcome of the tuner's and an exception of Python's, [`NoPlan`], whose words and numbers
+//! are the tuner's witness. Planning runs without the interpreter's lock and looks for Ctrl-C now and then.
+
+use crate::errors::{BadInput, NoPlan};
+use crate::schedule::Schedule;
+use plimsoll_ir::schedule::Link;
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId, trace};
+use plimsoll_tuner::{Outcome, PlanRequest, Policy, Witness};
+use pyo3::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+/// How long a Ctrl-C may go unnoticed while a plan is looked for.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// One training iteration, op by op: a `trace/1`.
+#[pyclass(frozen, module = "plimsoll")]
+pub struct Trace {
+    pub(crate) inner: trace::Trace,
+}
+
+#[pymethods]
+impl Trace {
+    /// Reads a trace from its JSON text.
+    #[new]
+    fn new(text: &str) -> PyResult<Trace> {
+        let inner = trace::Trace::from_json(text)
+            .map_err(|fault| BadInput::new_err(format!("the trace cannot be used: {fault}")))?;
+        Ok(Trace { inner })
+    }
+
+    /// The trace as JSON text, which every verb of the command line takes.
+    fn to_json(&self) -> String {
+        self.inner.to_json()
+    }
+
+    /// Writes the trace to a file.
+    fn save(&self, path: std::path::PathBuf) -> PyResult<()> {
+        Ok(std::fs::write(path, self.inner.to_json())?)
+    }
+
+    /// The network's name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Samples in one iteration.
+    #[getter]
+    fn batch(&self) -> u64 {
+        self.inner.batch
+    }
+
+    /// What stays on the device for the whole iteration: parameters, gradients, optimizer state.
+    #[getter]
+    fn resident_bytes(&self) -> u64 {
+        self.inner.resident_bytes.0
+    }
+
+    /// What the iteration takes with nothing swapped or recomputed.
+    #[getter]
+    fn peak_bytes(&self) -> u64 {
+        self.inner.memory().peak().map_or(0, |(_, bytes)| bytes.0)
+    }
+
+    /// What no plan fits below.
+    #[getter]
+    fn floor_bytes(&self) -> u64 {
+        self.inner.memory().floor().map_or(0, |(_, bytes)| bytes.0)
+    }
+
+    /// The layer of the op that the floor is for.
+    #[getter]
+    fn floor_layer(&self) -> &str {
+        self.inner.memory().floor().map_or("", |(op, _)| self.layer(op))
+    }
+
+    /// The sum of all ops' seconds.
+    #[getter]
+    fn compute_seconds(&self) -> f64 {
+        self.inner.compute_seconds().0
+    }
+
+    /// How many ops there are.
+    fn __len__(&self) -> usize {
+        self.inner.ops.len()
+    }
+
+    fn __repr__(&self) -> String {
+        let trace::Trace { name, batch, ops, tensors, .. } = &self.inner;
+        let (peak, floor) = (Bytes(self.peak_bytes()), Bytes(self.floor_bytes()));
+        let (ops, tensors) = (ops.len(), tensors.len());
+        format!("<Trace {name}, batch {batch}: {ops} ops, {tensors} tensors, peak {peak}, floor {floor}>")
+    }
+
+    /// A schedule within `budget` bytes for a link of these rates (bytes per second), or `NoPlan`. `seconds` bounds the search,
+    /// which then gives its best plan so far; without it the same trace gives the same plan.
+    #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None))]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        budget: u64,
+        offload_rate: f64,
+        prefetch_rate: f64,
+        seconds: Option<f64>,
+    ) -> PyResult<Schedule> {
+        let mut link = Link::symmetric(BytesPerSecond(offload_rate));
+        link.prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
+        let deadline = match seconds.map(Duration::try_from_secs_f64) {
+            None => None,
+            Some(Ok(limit)) => Instant::now().checked_add(limit),
+            Some(Err(error)) => return Err(BadInput::new_err(format!("the time limit: {error}"))),
+        };
+        let (outcome, interrupted) = py.detach(|| search(&self.inner, Bytes(budget), link, deadline));
+        if let Some(interrupted) = interrupted {
+            return Err(interrupted);
+        }
+        match outcome.map_err(|error| BadInput::new_err(error.to_string()))? {
+            Outcome::Planned(plan) => Schedule::new(&self.inner, plan),
+            Outcome::Infeasible(witness) => Err(self.no_plan(py, Bytes(budget), &witness)?),
+        }
+    }
+}
+
+/// Looks for a plan until the deadline or a Ctrl-C, whose exception comes back beside the outcome.
+// The method that clippy would rather have named is not general enough over the lifetime of the lock.
+#[allow(clippy::redundant_closure_for_method_calls)]
+fn search(
+    trace: &trace::Trace,
+    budget: Bytes,
+    link: Link,
+    deadline: Option<Instant>,
+) -> (Result<Outcome, plimsoll_tuner::PlanError>, Option<PyErr>) {
+    let interrupted = RefCell::new(None);
+    let looked = Cell::new(Instant::now());
+    let expired = || {
+        let now = Instant::now();
+        if now.duration_since(looked.get()) > SIGNALS_EVERY {
+            looked.set(now);
+            if let Err(error) = Python::attach(|py| py.check_signals()) {
+                interrupted.replace(Some(error));
+            }
+        }
+        interrupted.borrow().is_some() || deadline.is_some_and(|deadline| now >= deadline)
+    };
+    let mut request = PlanRequest::new(budget, link, Policy::Plimsoll);
+    request.limits.expired = Some(&expired);
+    request.anytime = deadline.is_some();
+    let outcome = plimsoll_tuner::plan(trace, &request);
+    (outcome, interrupted.into_inner())
+}
+
+impl Trace {
+    fn layer(&self, op: OpId) -> &str {
+        &self.inner.ops[op.index()].layer
+    }
+
+    /// The exception that says which op of which layer needs how much.
+    fn no_plan(&self, py: Python<'_>, budget: Bytes, witness: &Witness) -> PyResult<PyErr> {
+        let layer = self.layer(witness.op);
+        let floor = Bytes(self.floor_bytes());
+        let verb = if witness.why.is_proved() { "fits" } else { "was found within" };
+        let place = if layer.is_empty() { String::new() } else { format!(" (layer `{layer}`)") };
+        let name = &self.inner.name;
+        let message = format!(
+            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise the \
+             budget above it, or lower the batch",
+            self.inner.batch
+        );
+        let error = NoPlan::new_err(message);
+        let value = error.value(py);
+        value.setattr("op", &witness.name)?;
+        value.setattr("layer", layer)?;
+        value.setattr("needs_bytes", witness.needs.0)?;
+        value.setattr("short_by_bytes", witness.short_by.0)?;
+        value.setattr("floor_bytes", floor.0)?;
+        value.setattr("budget_bytes", budget.0)?;
+        value.setattr("is_proved", witness.why.is_proved())?;
+        Ok(error)
+    }
+}

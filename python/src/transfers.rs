@@ -1,0 +1,179 @@
+//! The swap-out and the swap-in stream: two threads that copy between pool and host while PyTorch computes.
+//!
+//! The compute stream is the caller. Each stream runs its copies in order, so that all waiting is for three counts: how many
+//! commands of each stream have ended. The threads live for one iteration: nothing is left behind by a fork, an exception or
+//! the interpreter's end. The lock of the interpreter is given back wherever the caller waits.
+//!
+//! Nothing here knows what the bytes are. That they may be copied when they are follows from `check`.
+
+use crate::schedule::Progress;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// One copy.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// The address of its source.
+    pub from: usize,
+    /// The address of its destination.
+    pub to: usize,
+    /// How many bytes.
+    pub length: usize,
+    /// What must have ended before it starts.
+    pub needs: Progress,
+}
+
+/// What has ended of this iteration.
+#[derive(Default)]
+struct State {
+    ended: Progress,
+    aborted: bool,
+    /// Seconds in copies, and seconds in copies while the compute stream was not waiting.
+    copying: Duration,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until so much has ended; false where the iteration was aborted.
+    fn reach(&self, needs: &Progress) -> bool {
+        let short = |state: &mut State| {
+            !state.aborted && state.ended.iter().zip(needs).any(|(ended, need)| ended < need)
+        };
+        let state = self.changed.wait_while(self.lock(), short).unwrap_or_else(PoisonError::into_inner);
+        !state.aborted
+    }
+
+    fn end(&self, stream: usize, copying: Duration) {
+        let mut state = self.lock();
+        state.ended[stream] += 1;
+        state.copying += copying;
+        self.changed.notify_all();
+    }
+}
+
+/// The copies of one schedule.
+#[pyclass(module = "plimsoll")]
+pub struct Transfers {
+    copies: [Arc<Vec<Copy>>; 2],
+    computes: usize,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    stalled: Duration,
+}
+
+impl Transfers {
+    /// Copies of the swap-out and the swap-in stream, beside so many compute commands.
+    pub fn new(copies: [Vec<Copy>; 2], computes: usize) -> Transfers {
+        let copies = copies.map(Arc::new);
+        let shared = Arc::default();
+        Transfers { copies, computes, shared, threads: Vec::new(), stalled: Duration::ZERO }
+    }
+
+    /// Waits for the threads to end.
+    fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so; its copies are then missing from the count.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[pymethods]
+impl Transfers {
+    /// Begins an iteration.
+    fn start(&mut self, py: Python<'_>) {
+        self.abort(py);
+        self.shared = Arc::default();
+        self.stalled = Duration::ZERO;
+        for (stream, copies) in (1..).zip(&self.copies) {
+            if !copies.is_empty() {
+                let (copies, shared) = (copies.clone(), self.shared.clone());
+                self.threads.push(std::thread::spawn(move || run(stream, &copies, &shared)));
+            }
+        }
+    }
+
+    /// The compute stream waits until so many offloads and prefetches have ended.
+    fn wait(&mut self, py: Python<'_>, offloads: usize, prefetches: usize) {
+        let shared = self.shared.clone();
+        let start = Instant::now();
+        py.detach(|| shared.reach(&[0, offloads, prefetches]));
+        self.stalled += start.elapsed();
+    }
+
+    /// One more compute command has ended.
+    fn computed(&self) {
+        self.shared.end(0, Duration::ZERO);
+    }
+
+    /// Waits for the rest of the copies.
+    fn finish(&mut self, py: Python<'_>) -> PyResult<()> {
+        let shared = self.shared.clone();
+        py.detach(|| self.join());
+        let all = [self.computes, self.copies[0].len(), self.copies[1].len()];
+        let ended = shared.lock().ended;
+        if ended[1..] != all[1..] {
+            let words = format!("internal error: of {all:?} commands {ended:?} ended");
+            return Err(PyRuntimeError::new_err(words));
+        }
+        Ok(())
+    }
+
+    /// Ends the iteration early: copies that have not begun never begin.
+    fn abort(&mut self, py: Python<'_>) {
+        self.shared.lock().aborted = true;
+        self.shared.changed.notify_all();
+        py.detach(|| self.join());
+    }
+
+    /// How many copies there are.
+    fn __len__(&self) -> usize {
+        self.copies.iter().map(|copies| copies.len()).sum()
+    }
+
+    /// Seconds that the two threads spent copying in the last iteration.
+    #[getter]
+    fn copying_seconds(&self) -> f64 {
+        self.shared.lock().copying.as_secs_f64()
+    }
+
+    /// Seconds that the compute stream waited for copies in the last iteration.
+    #[getter]
+    fn stalled_seconds(&self) -> f64 {
+        self.stalled.as_secs_f64()
+    }
+}
+
+impl Drop for Transfers {
+    fn drop(&mut self) {
+        self.shared.lock().aborted = true;
+        self.shared.changed.notify_all();
+        self.join();
+    }
+}
+
+/// One stream of copies.
+fn run(stream: usize, copies: &[Copy], shared: &Shared) {
+    for copy in copies {
+        if !shared.reach(&copy.needs) {
+            return;
+        }
+        let start = Instant::now();
+        // SAFETY: whoever made the transfers keeps pool and host slab allocated (`Schedule::transfers`); `check` proved that
+        // the bytes lie inside of them and that no other command touches them meanwhile; pool and host never overlap.
+        unsafe { std::ptr::copy_nonoverlapping(copy.from as *const u8, copy.to as *mut u8, copy.length) };
+        shared.end(stream, start.elapsed());
+    }
+}

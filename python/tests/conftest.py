@@ -1,0 +1,16 @@
+"""Settings that all tests share."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """As many threads as the environment says, so that the tests run with one and with two."""
+    torch.set_num_threads(int(os.environ.get("PLIMSOLL_TEST_THREADS", "1")))

@@ -1,0 +1,206 @@
+"""Small networks, one for each thing that a step may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+BATCH = 4
+
+
+@dataclass
+class Task:
+    """A model, its loss, and batches to train it on."""
+
+    model: nn.Module
+    loss: Callable[..., Tensor]
+    batches: list[tuple[Tensor, ...]]
+
+
+class Block(nn.Module):
+    """A block of a transformer, with attention of PyTorch's own and dropout."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True)
+        x = x + self.dropout(self.out(y.transpose(1, 2).reshape(batch, length, width)))
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
+
+
+class GPT(nn.Module):
+    """A language model whose embedding is its head, too."""
+
+    def __init__(self, words: int = 96, width: int = 32, length: int = 24) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.position = nn.Parameter(torch.randn(1, length, width) * 0.02)
+        self.blocks = nn.ModuleList(Block(width, 4) for _ in range(3))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embedding(words) + self.position[:, : words.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Checkpointed(nn.Module):
+    """Recomputes a part by PyTorch's own means, dropout included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(16, 64),
+            nn.GELU(),
+            nn.Dropout(0.2),
+            nn.Linear(64, 64),
+            nn.Dropout(0.2),
+            nn.Linear(64, 16),
+        )
+        self.head = nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.dropout(checkpoint(self.body, x, use_reentrant=False), 0.1))
+
+
+def _images(size: int) -> list[tuple[Tensor, ...]]:
+    g = torch.Generator().manual_seed(1)
+    shape = (BATCH, 3, size, size)
+    return [(torch.randn(shape, generator=g), torch.randint(0, 8, (BATCH,), generator=g)) for _ in range(3)]
+
+
+def _vectors(width: int) -> list[tuple[Tensor, ...]]:
+    g = torch.Generator().manual_seed(2)
+    shape = (BATCH, width)
+    return [(torch.randn(shape, generator=g), torch.randint(0, 8, (BATCH,), generator=g)) for _ in range(3)]
+
+
+def _words() -> list[tuple[Tensor, ...]]:
+    g = torch.Generator().manual_seed(3)
+    shape = (BATCH, 24)
+    return [tuple(torch.randint(0, 96, shape, generator=g) for _ in range(2)) for _ in range(3)]
+
+
+def _classifier(model: nn.Module, batches: list[tuple[Tensor, ...]]) -> Task:
+    return Task(model, lambda x, y: F.cross_entropy(model(x), y), batches)
+
+
+def mlp() -> Task:
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Linear(32, 32), nn.ReLU()]
+    return _classifier(nn.Sequential(*layers, nn.Linear(32, 8)), _vectors(32))
+
+
+def convolutions() -> Task:
+    layers: list[nn.Module] = []
+    for inputs, outputs in [(3, 8), (8, 8), (8, 16)]:
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+    head = [nn.MaxPool2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(16 * 64, 8)]
+    return _classifier(nn.Sequential(*layers, *head), _images(16))
+
+
+def gpt() -> Task:
+    model = GPT()
+    return Task(model, lambda x, y: F.cross_entropy(model(x).flatten(0, 1), y.flatten()), _words())
+
+
+def gpt_bf16() -> Task:
+    model = GPT()
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+    return Task(model, loss, _words())
+
+
+def checkpointed() -> Task:
+    return _classifier(Checkpointed(), _vectors(16))
+
+
+def frozen() -> Task:
+    task = mlp()
+    for parameter in list(task.model.parameters())[:4]:
+        parameter.requires_grad_(False)
+    return task
+
+
+def resnet18() -> Task:
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+    return _classifier(models.resnet18(num_classes=8), _images(32))
+
+
+def vit() -> Task:
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+    sizes = {"num_layers": 3, "num_heads": 4, "hidden_dim": 32, "mlp_dim": 64}
+    return _classifier(models.VisionTransformer(16, 4, dropout=0.1, num_classes=8, **sizes), _images(16))
+
+
+def of_torchvision(name: str) -> Task:
+    models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
+    torch.manual_seed(0)
+    return _classifier(models.get_model(name, num_classes=8), _images(64))
+
+
+ALL = {
+    task.__name__: task for task in (mlp, convolutions, gpt, gpt_bf16, checkpointed, frozen, resnet18, vit)
+}
+
+
+def build(name: str) -> Task:
+    """The same task every time."""
+    torch.manual_seed(0)
+    return ALL[name]()
+
+
+def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if name == "sgd":
+        return torch.optim.SGD(trained, 0.05, momentum=0.9)
+    return torch.optim.AdamW(trained, 1e-3)
+
+
+def train(task: Task, optimizer: torch.optim.Optimizer, step: Callable[..., Tensor]) -> list[Tensor]:
+    """The losses of one step a batch."""
+    torch.manual_seed(7)
+    losses = []
+    for batch in task.batches:
+        losses.append(step(*batch).detach().clone())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def eager(task: Task) -> Callable[..., Tensor]:
+    def step(*batch: Tensor) -> Tensor:
+        loss = task.loss(*batch)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def budget_at(share: float, task: Task, optimizer: torch.optim.Optimizer) -> int:
+    """A budget that far between floor and peak."""
+    import plimsoll
+
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0], optimizer=optimizer)
+    return int(trace.floor_bytes + share * (trace.peak_bytes - trace.floor_bytes))

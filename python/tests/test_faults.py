@@ -1,0 +1,47 @@
+"""Faults that are planted into a program show in the comparison with eager, so that its silence says something."""
+
+import pytest
+import torch
+from networks import budget_at, build
+
+import plimsoll
+
+SLOW, FAST = "200KB/s", "20GB/s"
+
+
+def without_waits(program):
+    for step in program._steps:
+        step.wait = None
+
+
+def with_other_random_numbers(program):
+    class Other(dict):
+        def __getitem__(self, _):
+            return torch.Generator().manual_seed(1).get_state()
+
+    program._needed_states = set()
+    program._states = Other()
+
+
+def with_statistics_updated_again(program):
+    program._scratch = lambda number, place: place
+    program._generation = None
+    program.bind()
+
+
+@pytest.mark.parametrize(
+    ("plant", "network", "link"),
+    [
+        (without_waits, "gpt", FAST),
+        (with_other_random_numbers, "gpt", SLOW),
+        (with_statistics_updated_again, "convolutions", SLOW),
+    ],
+)
+def test_a_planted_fault_is_a_verification_error(plant, network, link):
+    task = build(network)
+    budget = budget_at(0.1, task, None)
+    step = plimsoll.tune(task.loss, task.model, None, task.batches[0], budget, link, verify=5, seconds=2.0)
+    plant(step.program)
+    with pytest.raises(plimsoll.VerificationError, match="differs from eager"):
+        for batch in [*task.batches, *task.batches[:2]]:
+            step(*batch)
