@@ -1,0 +1,120 @@
+//! Options of the commands that work on traces and schedules alone: plan, compare, check, simulate.
+
+use super::values::DuplexArg;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{ArgGroup, Args};
+use plimsoll_ir::units::Size;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_tuner::{Policy, Trick};
+use std::path::PathBuf;
+
+/// What a trace is planned for, however it is planned.
+#[derive(Clone, Debug, Args)]
+pub struct PlanningArgs {
+    /// A trace/1 file, or `-` for standard input
+    pub trace: PathBuf,
+    /// What the device may hold: bytes, a size such as 22GiB, or a share such as 60% of the trace's peak
+    #[arg(long, value_name = "BYTES|SIZE|PERCENT", conflicts_with = "sweep")]
+    pub budget: Option<Size>,
+    /// So many budgets in equal steps, from just above what the largest op touches to the peak
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub sweep: Option<u32>,
+    /// What swapped tensors may take of the host's memory, such as 64GiB; by default any number of bytes
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
+    /// The rate of the link each way, such as 12.2GB/s
+    #[arg(long, value_name = "RATE")]
+    pub link: BytesPerSecond,
+    /// The rate from host to device, where it is another
+    #[arg(long, value_name = "RATE")]
+    pub prefetch_link: Option<BytesPerSecond>,
+    /// What every transfer takes besides its bytes, such as 10us
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub latency: Seconds,
+    /// Whether both ways of the link can be busy at once
+    #[arg(long, value_enum, default_value_t)]
+    pub duplex: DuplexArg,
+    /// Recompute nothing
+    #[arg(long)]
+    pub no_recompute: bool,
+    /// Swap nothing
+    #[arg(long)]
+    pub no_swap: bool,
+    /// Swap whole tensors only
+    #[arg(long, hide_short_help = true, hide_long_help = true)]
+    pub no_pieces: bool,
+    /// Stop after this long with each plan, bound, search and addresses together, and take the best so far
+    #[arg(long, value_name = "TIME")]
+    pub time_limit: Option<Seconds>,
+    /// Seed of the search
+    #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, hide_long_help = true)]
+    pub seed: u64,
+    /// Search without these tricks, by comma, to see what they are worth
+    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick(), hide_short_help = true, hide_long_help = true)]
+    pub without: Vec<Trick>,
+}
+
+/// `plan`
+#[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("budgets").args(["budget", "sweep"]).required(true)))]
+pub struct PlanArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub planning: PlanningArgs,
+    /// Who decides
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
+    pub policy: String,
+    /// Where to write the schedule/1 file: a path, or `-` for standard output; with --sweep a folder, for a schedule of every
+    /// budget. Without it only the answer is printed
+    #[arg(short, long, value_name = "SCHEDULE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `compare`: over 5 budgets where none is given.
+#[derive(Clone, Debug, Args)]
+pub struct CompareArgs {
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub planning: PlanningArgs,
+    /// Only these, by comma; by default all that take a trace of any size
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub policies: Vec<String>,
+}
+
+/// The tricks that there are, each with what it does.
+fn trick() -> impl TypedValueParser<Value = Trick> {
+    let all = Trick::ALL.iter().map(|trick| PossibleValue::new(trick.name()).help(trick.about()));
+    PossibleValuesParser::new(all).try_map(|name| name.parse::<Trick>())
+}
+
+/// The policies that there are.
+pub(super) fn policy_help() -> String {
+    format!("Who decides: {}", Policy::names())
+}
+
+/// `check`
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// A trace/1 file, or `-` for standard input
+    pub trace: PathBuf,
+    /// A schedule/1 file, or `-` for standard input
+    pub schedule: PathBuf,
+}
+
+/// `simulate`
+#[derive(Clone, Debug, Args)]
+pub struct SimulateArgs {
+    /// A trace/1 file, or `-` for standard input
+    pub trace: PathBuf,
+    /// A schedule/1 file, or `-` for standard input
+    pub schedule: PathBuf,
+    /// List start and end of every command as well
+    #[arg(long)]
+    pub commands: bool,
+    /// Write the timeline as trace events, which ui.perfetto.dev and chrome://tracing open
+    #[arg(long, value_name = "FILE")]
+    pub trace_out: Option<PathBuf>,
+    /// Write the device's memory over the iteration as a snapshot (.pickle), which pytorch.org/memory_viz opens
+    #[arg(long, value_name = "FILE")]
+    pub memory_snapshot: Option<PathBuf>,
+}
