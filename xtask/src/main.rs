@@ -43,6 +43,7 @@ const CHECKS: &[Check] = &[
         about: "lengths of documents and functions",
         run: |tree| Ok(limits::check(tree)),
     },
+    Check { name: "locks", about: "lock files of fuzz and python", run: tools::locks },
     Check { name: "fmt", about: "formatting", run: |_| tools::fmt() },
     Check { name: "clippy", about: "lints, without a warning", run: |_| tools::clippy() },
     Check { name: "doc", about: "links inside the code's documentation", run: |_| tools::doc() },

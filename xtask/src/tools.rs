@@ -6,7 +6,7 @@
 //! A tool that fails without naming a place is no pass: the check says so and shows the tool's last words.
 
 use crate::Outcome;
-use crate::tree::Finding;
+use crate::tree::{Finding, Tree};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -26,6 +26,22 @@ pub fn fmt() -> Outcome {
             .map(|(path, line, _)| Finding::new(path, line, "not formatted: run `cargo fmt --all`"))
             .collect(),
     )
+}
+
+/// Lock files of the workspaces beside the house's own, which no build of the house looks at.
+pub fn locks(tree: &Tree) -> Outcome {
+    let mut found = Vec::new();
+    for lock in tree.paths().filter(|path| path.ends_with("/Cargo.lock")) {
+        let manifest = lock.replace(".lock", ".toml");
+        let output = cargo(&["update", "--workspace", "--locked", "--manifest-path", &manifest])?;
+        if String::from_utf8_lossy(&output.stderr).contains("cannot update the lock file") {
+            let what = format!("out of date: run `cargo update --workspace --manifest-path {manifest}`");
+            found.push(Finding::new(lock, 1, what));
+        } else if !output.status.success() {
+            return Err(last_words(&output));
+        }
+    }
+    Ok(found)
 }
 
 /// Lints on everything that is compiled, by clippy; a warning is a fault.
