@@ -9,17 +9,17 @@
 
 mod support;
 
-use plimsoll::args::{DataArgs, HostPlace, NetworkArgs};
-use plimsoll::confirming;
 use plimsoll::ir::profile::{Profile, undisturbed};
 use plimsoll::ir::schedule::Schedule;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
-use plimsoll::study::Study;
-use plimsoll::task::{Setup, Task};
+use plimsoll::study::data::DataSource;
+use plimsoll::study::device::cpu_options;
+use plimsoll::study::request::NetworkRequest;
+use plimsoll::study::tuning::confirm;
+use plimsoll::study::{MeasureRequest, Setup, Study, Task, Watch};
 use plimsoll::tuner::model::Model;
 use plimsoll::tuner::{Plan, Policy};
-use plimsoll::verbs::profile::measure;
 use support::{budget, in_full, in_turn, machine, middle, task, trainer, wanted};
 
 /// Network, image side (0 for a text), largest batch.
@@ -67,7 +67,7 @@ fn main() {
     let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 15) } else { (&[("resnet20", 8, 24)], 3) };
     let mut tally = Tally::default();
     for (number, (network, side, largest)) in cases.iter().filter(|case| wanted(case.0)).enumerate() {
-        let setup = Setup::cpu(Some(1), None, &HostPlace::Memory);
+        let setup = Setup::Cpu(cpu_options(Some(1), None));
         let task = if *side == 0 { text_task(network, setup) } else { task(network, *side, setup) };
         if number == 0 {
             println!("{}\n", machine(&task));
@@ -79,10 +79,8 @@ fn main() {
         let budget = budget(&task, *largest, BUDGET);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let study = Study::at(folder.path());
-        let most =
-            plimsoll::verbs::profile::largest(&task, budget, &(1..=*largest), true).expect("a batch fits");
-        let profile =
-            measure(&task, budget, most, &study, Some(&[]), true).expect("the network can be measured");
+        let request = MeasureRequest { budget, max_batch: *largest, fresh: true };
+        let profile = study.measure(&task, &request, &Watch::silent()).expect("the network can be measured");
         let model = Model::fit(&profile).expect("the profile is whole");
         let case = Case { task: &task, model: &model, budget, largest: *largest, rounds };
         for share in BETWEEN {
@@ -124,7 +122,9 @@ struct Case<'a> {
 impl Case<'_> {
     /// The largest batch that keeps everything.
     fn keeps_all(&self) -> Option<u64> {
-        self.task.largest_batch(Policy::Keep, self.budget, self.largest).expect("the network lowers")
+        self.task
+            .largest_batch(Policy::Keep, self.budget, self.largest, &Watch::silent())
+            .expect("the network lowers")
     }
 
     /// The largest batch that keeps everything and was not profiled.
@@ -137,7 +137,9 @@ impl Case<'_> {
     fn plan(&self, batch: u64, policy: Policy) -> Plan {
         let mut trace = self.task.trace(batch).expect("the network lowers");
         self.model.fill(&mut trace).expect("every op was measured");
-        self.task.plan(&trace, policy, self.budget, self.model.link()).expect("a larger batch fits")
+        self.task
+            .plan(&trace, policy, self.budget, self.model.link(), &Watch::silent())
+            .expect("a larger batch fits")
     }
 
     /// Plans a batch size, runs the plan as `tune` does to confirm it and then as training does, and prints what came of it.
@@ -148,7 +150,7 @@ impl Case<'_> {
         let allocated = confirming.layout().pool;
         assert_eq!(plan.schedule.pool_bytes, allocated, "pool bytes are predicted exactly");
         let data = &*self.task.data.train;
-        let confirmed = confirming::run(&mut confirming, data, &|| false).expect("the plan runs").iteration;
+        let confirmed = confirm(&mut confirming, data, &|| false).expect("the plan runs").iteration;
         drop(confirming);
         let drift = self.drift();
         let [training, middle] = self.trained(batch, &plan.schedule, confirmed);
@@ -208,8 +210,6 @@ impl Case<'_> {
 
 /// A network for texts, on the text that comes with Plimsoll.
 fn text_task(network: &str, setup: Setup) -> Task {
-    let args =
-        NetworkArgs { network: network.to_owned(), onnx: None, image: None, channels: None, classes: None };
-    let data = DataArgs { data: "text".parse().expect("a data source") };
-    Task::new(&args, &data, setup).expect("a network of the zoo for texts")
+    Task::new(&NetworkRequest::zoo(network), &DataSource::Text(None), setup)
+        .expect("a network of the zoo for texts")
 }

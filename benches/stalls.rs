@@ -6,12 +6,12 @@
 
 mod support;
 
-use plimsoll::args::HostPlace;
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::profiler::batch_samples;
-use plimsoll::task::{Setup, Task};
+use plimsoll::study::device::cpu_options;
+use plimsoll::study::{Setup, Task, Watch};
 use plimsoll::tuner::Policy;
 use support::{in_full, in_turn, machine, middle, peak, task, trainer, wanted};
 
@@ -27,7 +27,7 @@ const TIMED: usize = 9;
 fn main() {
     let (cases, rounds): (&[_], _) = if in_full() { (&CASES, 31) } else { (&[("resnet20", 8, 48)], 3) };
     for (number, (network, side, batch)) in cases.iter().filter(|case| wanted(case.0)).enumerate() {
-        let task = |link| task(network, *side, Setup::cpu(Some(1), link, &HostPlace::Memory));
+        let task = |link| task(network, *side, Setup::Cpu(cpu_options(Some(1), link)));
         let unpaced = task(None);
         if number == 0 {
             println!("{}\n", machine(&unpaced));

@@ -6,10 +6,10 @@
 #[path = "support/subject.rs"]
 mod subject;
 
-use plimsoll::args::HostPlace;
 use plimsoll::ir::schedule::Link;
 use plimsoll::ir::{Bytes, BytesPerSecond};
-use plimsoll::task::Setup;
+use plimsoll::study::device::cpu_options;
+use plimsoll::study::{Setup, Watch};
 use plimsoll::tuner::Policy;
 use std::time::Instant;
 use subject::{task, trainer};
@@ -21,10 +21,12 @@ fn main() {
     let network = given.first().map_or("resnet20", String::as_str);
     let (side, batch) = (number(1, 8), u64::from(number(2, 4)));
     let (threads, steps) = (number(3, 1), u64::from(number(4, 2)));
-    let task = task(network, side, Setup::cpu(Some(threads), None, &HostPlace::Memory));
+    let task = task(network, side, Setup::Cpu(cpu_options(Some(threads), None)));
     let trace = task.trace(batch).expect("the network lowers");
     let link = Link::symmetric(BytesPerSecond(1e10));
-    let keep = task.plan(&trace, Policy::Keep, Bytes(1 << 60), link).expect("everything fits 2^60 bytes");
+    let keep = task
+        .plan(&trace, Policy::Keep, Bytes(1 << 60), link, &Watch::silent())
+        .expect("everything fits 2^60 bytes");
     let mut trainer = trainer(&task, batch, &keep.schedule);
     let mut measured = (Vec::new(), Vec::new());
     for step in 1..=steps + 2 {

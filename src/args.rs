@@ -3,25 +3,25 @@
 //! Help texts are these doc comments. What is not built yet is not here.
 
 mod planning;
+mod requests;
 mod research;
 mod values;
 
 use planning::policy_help;
 pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs};
+pub use requests::{gpu, processor, study_of, threads_are_sound, tune_request};
 pub use research::{HELP_ALL, program, with_research};
 pub use values::{
-    DataSource, DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, Objective, ReluArg, RuleArg,
-    SearchArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, ObjectiveArg, OptimizerArg, ReluArg,
+    RuleArg, SearchArg, ToolArg,
 };
 
-use crate::export::{Optimizer, Tool};
-use crate::failure::Failure;
 use crate::output::Format;
 use crate::progress::MessageFormat;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_study::data::DataSource;
 use std::path::PathBuf;
 
 /// Loads a GPU to the line: measures a network and a machine, chooses batch size, placement and learning rate for a
@@ -238,16 +238,6 @@ impl KernelArgs {
         ];
         given.into_iter().find(|(given, _)| *given).map(|(_, name)| name)
     }
-
-    /// What they choose.
-    pub fn chosen(&self) -> Result<GpuKernels, Failure> {
-        let libraries = self.kernels.unwrap_or_default() == KernelsArg::Libraries;
-        if self.tf32 && !libraries {
-            return Err(Failure::usage("--tf32 is for --kernels libraries; our own kernels multiply in f32")
-                .help("leave one of the two out"));
-        }
-        Ok(GpuKernels { libraries, tf32: self.tf32, deterministic: self.deterministic })
-    }
 }
 
 /// What was done is kept in this folder.
@@ -288,7 +278,7 @@ pub struct SearchArgs {
     pub search: SearchArg,
     /// What the batch is chosen for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    pub objective: Objective,
+    pub objective: ObjectiveArg,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,
@@ -337,6 +327,17 @@ pub struct TrainArgs {
     /// saved where the GPU fails
     #[arg(long, value_name = "TIME")]
     pub save_every: Option<Seconds>,
+}
+
+/// The command line as it was given, its words quoted where a shell would split them.
+pub fn command_line() -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
+    let quoted = |word: String| {
+        let as_it_is = !word.is_empty() && word.chars().all(plain);
+        if as_it_is { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("plimsoll".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// The values of a group of options where none is given.
@@ -595,7 +596,7 @@ pub struct ExportArgs {
     pub config: PathBuf,
     /// The tool
     #[arg(long, value_name = "TOOL", value_enum)]
-    pub to: Tool,
+    pub to: ToolArg,
     /// Workers that train together, each on a device of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub workers: u64,
@@ -610,7 +611,7 @@ pub struct ExportArgs {
     pub decay: DecayArg,
     /// Who updates the parameters there
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    pub optimizer: Optimizer,
+    pub optimizer: OptimizerArg,
     /// The share of the old momentum to keep, of SGD; by default 0.9
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,

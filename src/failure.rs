@@ -1,11 +1,13 @@
 //! How a command fails: one message, what to do about it, and the exit code of the design's list.
 //!
-//! Errors of the crates below come here with their own words; this file only decides the exit code and the help.
+//! Errors of the crates below come here with their own words; what a job's mean for the user stands in `of_job.rs`.
 
-use crate::output::visible;
-use plimsoll_ir::Fault;
+mod of_job;
+
+pub use of_job::{of_trained, raise_host_memory};
+
+use plimsoll_study::words::visible;
 use std::fmt;
-use std::path::Path;
 
 /// The exit codes that scripts can rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,35 +54,6 @@ impl Failure {
     pub fn help(mut self, help: impl fmt::Display) -> Failure {
         self.help = Some(lines(help));
         self
-    }
-
-    /// A file that cannot be read or written.
-    pub fn file(path: &Path, doing: &str, error: &std::io::Error) -> Failure {
-        let failure = Failure::usage(format_args!("cannot {doing} {}: {error}", path.display()));
-        match error.kind() {
-            std::io::ErrorKind::NotADirectory | std::io::ErrorKind::AlreadyExists => {
-                failure.help("a file stands where a folder should be; choose another path")
-            }
-            std::io::ErrorKind::IsADirectory => failure.help("it is a folder; name a file in it"),
-            std::io::ErrorKind::NotFound => failure.help("check the path; the folder must exist"),
-            std::io::ErrorKind::PermissionDenied if doing == "read" => failure
-                .help("you may not read it: see to its permissions and those of the folders that it is in"),
-            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-                failure.help("choose a folder that you may write to")
-            }
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                failure.help("free some space, or choose a folder on another disk")
-            }
-            std::io::ErrorKind::FileTooLarge => {
-                failure.help("raise the size that files of this process may have (`ulimit -f`)")
-            }
-            _ => failure,
-        }
-    }
-
-    /// A file whose text is not the document that it should be.
-    pub fn document(path: &Path, fault: &Fault) -> Failure {
-        Failure::usage(format_args!("{}: {fault}", path.display()))
     }
 }
 

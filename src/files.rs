@@ -1,16 +1,18 @@
-//! Reading and writing the documents: the only place of the command line that touches files of its own.
-//!
-//! A document is written to a temporary file beside its place and renamed, so that a run that is cut off leaves the old
-//! one or the new one, never half of one.
+//! Documents of the command line: files, or `-` for standard input and output.
 
-use crate::checksums;
 use crate::failure::Failure;
-use crate::output::{visible_json, write_stdout};
+use crate::output::write_stdout;
 use plimsoll_ir::Document;
-use std::fs;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::trace::Trace;
+use plimsoll_study::files::{self, Doing, FileError};
+use plimsoll_study::folder::check_valid;
+use plimsoll_study::words::visible_json;
+use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use plimsoll_study::files::{not_each_other, not_the_same, write_text};
 
 /// The path that stands for standard input or output.
 pub const STANDARD: &str = "-";
@@ -30,100 +32,41 @@ fn read_standard() -> Result<Vec<u8>, Failure> {
     }
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().read_to_end(&mut bytes);
-    read.map_err(|error| Failure::file(Path::new("standard input"), "read", &error))?;
+    read.map_err(|error| FileError::io(Path::new("standard input"), Doing::Read, error))?;
     Ok(bytes)
 }
 
 /// Reads a document, `-` from standard input; one of a study has the checksum that the study keeps of it.
 pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
-    let bytes = if is_standard(path) { read_standard()? } else { checksums::read(path)? };
-    let path = if is_standard(path) { Path::new("standard input") } else { path };
-    let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::usage(format_args!("{}: not a text file; expected a {} document", path.display(), D::KIND))
-    })?;
-    D::from_json(&text).map_err(|fault| Failure::document(path, &fault))
+    if is_standard(path) {
+        return Ok(files::document(Path::new("standard input"), read_standard()?)?);
+    }
+    Ok(files::read(path)?)
+}
+
+/// Reads a trace and a schedule that is valid for it.
+pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Failure> {
+    let (at, trace) = (schedule, read::<Trace>(trace)?);
+    let schedule: Schedule = read(at)?;
+    check_valid(at, &trace, &schedule)?;
+    Ok((trace, schedule))
 }
 
 /// Writes a document, `-` to standard output, else replacing the one that was there.
 pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
     let text = document.to_json();
-    if is_standard(path) { write_stdout(visible_json(&text).as_bytes()) } else { write_text(path, &text) }
-}
-
-/// Writes a text as [`write_bytes`] does.
-pub fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
-    write_bytes(path, text.as_bytes())
-}
-
-/// Writes in one step, replacing the file that was there. A link is followed; what is no regular file (a pipe, a
-/// terminal) is written to as it is.
-pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::file(path, "write", &error);
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if fs::metadata(&place).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
-        let file = fs::OpenOptions::new().write(true).open(&place);
-        return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
+    if is_standard(path) {
+        return write_stdout(visible_json(&text).as_bytes());
     }
-    let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Said of the folder itself, and not of a temporary file that nobody asked for.
-    fs::metadata(folder).map_err(failed)?;
-    let mut builder = tempfile::Builder::new();
-    // As any new file has it; the umask takes its part.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder).map_err(failed)?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    file.persist(&place).map_err(|error| failed(error.error))?;
-    Ok(())
-}
-
-/// Makes sure that an output is not the very file that the command reads, or will write itself.
-pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Failure> {
-    match (place(input), place(output)) {
-        (Some(input), Some(there)) if input == there => Err(Failure::usage(format_args!(
-            "{} would be overwritten; name another output",
-            output.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Makes sure that two outputs are two files.
-pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Failure> {
-    match (one, other) {
-        (Some(one), Some(other)) => not_the_same(one, other),
-        _ => Ok(()),
-    }
+    Ok(write_text(path, &text)?)
 }
 
 /// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is none
 /// of a study's own. Nothing changes.
 pub fn can_be_made(path: &Path) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::file(path, "write", &error);
     if is_standard(path) {
         let failure = Failure::usage("`-` is standard output, which the results go to");
         return Err(failure.help("name a file, or ./- for one of that name"));
     }
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    match fs::metadata(&place) {
-        Ok(there) if there.is_dir() => return Err(failed(std::io::ErrorKind::IsADirectory.into())),
-        // A pipe or a terminal, which is written to as it is.
-        Ok(there) if !there.is_file() => return Ok(()),
-        _ => {}
-    }
-    if checksums::is_listed(&place) {
-        let message = format!("{} would be overwritten, which its study wrote", path.display());
-        return Err(Failure::usage(message).help("name another output"));
-    }
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::metadata(folder).map_err(failed)?;
-    tempfile::NamedTempFile::new_in(folder).map(drop).map_err(failed)
-}
-
-/// The one path of a file, which need not be there; none where its folder is not.
-fn place(path: &Path) -> Option<PathBuf> {
-    fs::canonicalize(path).ok().or_else(|| {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
-    })
+    Ok(files::can_be_made(path)?)
 }

@@ -9,6 +9,8 @@ use clap::ValueEnum;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table as TextTable, Width, presets};
 use console::{Term, measure_text_width};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_study::files::{Doing, FileError};
+use plimsoll_study::words::{visible, visible_json};
 use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -160,30 +162,6 @@ impl Cell {
             Cell::None => None,
         }
     }
-}
-
-/// Whether a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and the marks of Unicode
-/// that turn what follows the other way round or break a line.
-pub(crate) fn is_obeyed(c: char) -> bool {
-    let turns =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
-}
-
-/// A text in which the characters that a reader obeys are written out: names may hold any.
-pub fn visible(text: &str) -> String {
-    let shown = |c: char| if is_obeyed(c) { c.escape_default().collect() } else { c.to_string() };
-    text.chars().map(shown).collect()
-}
-
-/// JSON that holds the same, in which they are written as JSON writes any character. New lines between values stay.
-pub fn visible_json(json: &str) -> String {
-    let shown = |c: char| match c {
-        '\n' => c.to_string(),
-        c if is_obeyed(c) => format!("\\u{:04x}", u32::from(c)),
-        c => c.to_string(),
-    };
-    json.chars().map(shown).collect()
 }
 
 /// A text as a cell of CSV, where quotes hold its lines together: no spreadsheet takes it for a formula, which they do of what begins
@@ -361,7 +339,7 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match aside(|| out.write_all(bytes).and_then(|()| out.flush())) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::file(Path::new("standard output"), "write to", &error))
+            Err(FileError::io(Path::new("standard output"), Doing::WriteTo, error).into())
         }
         _ => Ok(()),
     }
@@ -410,6 +388,7 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_study::words::is_obeyed;
 
     #[test]
     fn small_learning_rates_keep_their_digits() {

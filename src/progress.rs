@@ -14,11 +14,15 @@
 //! counted. Results never come this way: they go to stdout.
 
 use crate::failure::{Failure, lines};
-use crate::output::visible_json;
+use crate::interrupt;
 use crate::terminal;
 use clap::ValueEnum;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use plimsoll_study::Watch;
+use plimsoll_study::watch::{Event as JobEvent, Notice};
+use plimsoll_study::words::visible_json;
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -127,6 +131,60 @@ pub fn spinner(what: &'static str, quiet: bool) -> Bar {
 /// A whole command, which is told of while no step of it is.
 pub fn command(what: &'static str) -> Bar {
     Bar::new(what, None, false, false)
+}
+
+/// Does a job, whose steps are shown as bars and whose notices as logs, and which Ctrl-C stops.
+pub fn watched<T>(quiet: bool, job: impl FnOnce(&Watch<'_>) -> T) -> T {
+    let shown = RefCell::new(None);
+    let tell = |event: JobEvent<'_>| tell_of(&shown, quiet, event);
+    job(&Watch { stop: &interrupt::pressed, tell: &tell })
+}
+
+/// Shows an event of a job, whose step under way has this bar.
+fn tell_of(shown: &RefCell<Option<Bar>>, quiet: bool, event: JobEvent<'_>) {
+    let with = |tell: &dyn Fn(&Bar)| {
+        shown.borrow().iter().for_each(tell);
+    };
+    match event {
+        JobEvent::Begin { step, of } => {
+            let bar = of.map_or_else(|| spinner(step, quiet), |of| bar(step, of, quiet));
+            shown.replace(Some(bar));
+        }
+        JobEvent::Length(of) => with(&|bar| bar.set_length(of)),
+        JobEvent::Done(parts) => with(&|bar| bar.set_position(parts)),
+        JobEvent::At(words) => with(&|bar| bar.set_message(words.to_owned())),
+        JobEvent::Again => with(&Bar::reset),
+        JobEvent::End => drop(shown.take()),
+        JobEvent::Epoch { epoch, of, loss, accuracy } => {
+            if shown.borrow().as_ref().is_none_or(Bar::is_hidden) {
+                tracing::info!("epoch {epoch} of {of}: loss {loss:.4}, accuracy {:.1} %", accuracy * 100.0);
+            }
+        }
+        JobEvent::Notice(notice) => log(&notice),
+    }
+}
+
+/// Logs a notice, with the option that goes with it.
+fn log(notice: &Notice) {
+    let words = match notice {
+        Notice::MeasuredBefore { network, age } => {
+            let ago = HumanDuration(*age);
+            format!("{network}: measured {ago} ago in another study, and used here; --fresh measures anew")
+        }
+        Notice::PredictionMissed(_) => format!("{notice}; --fresh measures anew"),
+        Notice::StateCopiesSlow { .. } => {
+            format!("{notice}. --save-every 5min writes the state to its file that often instead")
+        }
+        Notice::NothingLeft { .. } => format!("{notice}; more --epochs go on, --fresh begins anew"),
+        Notice::OtherLength { .. } => format!("{notice}, for which there is --fresh"),
+        Notice::ChoiceUsed(_) => format!("{notice}; --fresh makes a new one"),
+        Notice::Warning(_) => notice.to_string(),
+    };
+    if notice.is_warning() {
+        tracing::warn!("{words}");
+    } else {
+        tracing::info!("{words}");
+    }
 }
 
 /// Work under way. It is gone from the screen when it is finished or dropped.

@@ -14,6 +14,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_study::files::{Doing, FileError};
 use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -412,7 +413,7 @@ fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Fa
                         break;
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(Failure::file(&path, "read", &error)),
+                    Err(error) => return Err(FileError::io(&path, Doing::Read, error).into()),
                 }
             }
             let Some(found) = found else { return Ok(None) };

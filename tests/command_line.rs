@@ -634,7 +634,7 @@ fn what_was_measured_in_one_study_is_used_in_another() {
     let first = measured.expect("the machine is calm at times");
     assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
     let kept = folder.join("cache/plimsoll/profiles");
-    if option_env!("PLIMSOLL_COMMIT").is_some_and(|commit| commit.ends_with("-dirty")) {
+    if plimsoll::study::COMMIT.is_some_and(|commit| commit.ends_with("-dirty")) {
         println!("a build with uncommitted changes keeps no profiles");
         assert!(!kept.exists());
         return;

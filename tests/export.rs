@@ -1,11 +1,11 @@
 //! Exports: the numbers are those of the config or follow from its rule, and each tool can read its lines.
 
-use plimsoll::args::DecayArg;
-use plimsoll::export::{Export, Optimizer, Tool, Wanted};
 use plimsoll::failure::Failure;
 use plimsoll::ir::Document;
 use plimsoll::ir::config::Config;
 use plimsoll::ir::schedule::Schedule;
+use plimsoll::study::export::{Export, ExportError, Optimizer, Tool, Wanted};
+use plimsoll::study::request::DecayShape;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -23,14 +23,14 @@ const WANTED: Wanted = Wanted {
     workers: 1,
     global: None,
     epochs: 20,
-    decay: DecayArg::Constant,
+    decay: DecayShape::Constant,
     optimizer: Optimizer::Sgd,
     momentum: None,
     weight_decay: None,
     as_planned: false,
 };
 
-fn made(wanted: &Wanted) -> Result<Export, Failure> {
+fn made(wanted: &Wanted) -> Result<Export, ExportError> {
     let mut export = Export::new(&config(), &schedule(), wanted)?;
     export.tell(&config(), &schedule(), "studies/a/chosen.config.json");
     Ok(export)
@@ -42,7 +42,7 @@ fn export(workers: u64, global: Option<u64>) -> Export {
 }
 
 fn refused(wanted: &Wanted) -> String {
-    let failure = made(wanted).expect_err("it cannot be exported");
+    let failure = Failure::from(made(wanted).expect_err("it cannot be exported"));
     format!("{}; {}", failure.message, failure.help.unwrap_or_default())
 }
 
@@ -76,7 +76,7 @@ fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
 
     let none = Config { keeps_all: None, ..config() };
     let failure = Export::new(&none, &schedule(), &WANTED).expect_err("no batch is known to fit");
-    assert!(failure.help.expect("what to do").contains("--as-planned"));
+    assert!(Failure::from(failure).help.expect("what to do").contains("--as-planned"));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_does_not_divide_is_refused_with_the_nearest_that_do() {
 
 #[test]
 fn the_rate_falls_elsewhere_as_it_does_here_and_the_users_optimizer_is_named() {
-    let wanted = Wanted { decay: DecayArg::Cosine, optimizer: Optimizer::Adamw, ..WANTED };
+    let wanted = Wanted { decay: DecayShape::Cosine, optimizer: Optimizer::Adamw, ..WANTED };
     let export = made(&wanted).expect("it can");
     let lines = export.lines(Tool::Lightning).expect("PyTorch has every schedule");
     assert!(lines.contains("torch.optim.AdamW(self.parameters(), lr=LEARNING_RATE)"), "{lines}");
@@ -157,8 +157,8 @@ fn the_rate_falls_elsewhere_as_it_does_here_and_the_users_optimizer_is_named() {
     assert_eq!(json["scheduler"]["type"], "WarmupCosineLR");
     assert_eq!(json["scheduler"]["params"]["total_num_steps"], export.updates);
     assert_eq!(json["optimizer"]["type"], "AdamW");
-    let steps = made(&Wanted { decay: DecayArg::Step, ..WANTED }).expect("it can");
-    assert!(steps.lines(Tool::Deepspeed).expect_err("it has none").message.contains("falls in steps"));
+    let steps = made(&Wanted { decay: DecayShape::Step, ..WANTED }).expect("it can");
+    assert!(steps.lines(Tool::Deepspeed).expect_err("it has none").to_string().contains("falls in steps"));
     assert!(refused(&Wanted { momentum: Some(0.5), ..wanted }).contains("--momentum is for --optimizer sgd"));
 }
 
@@ -212,7 +212,7 @@ fn python_compiles_what_is_python_and_the_shell_reads_what_is_shell() {
         let output = process.wait_with_output().expect("it ends");
         assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
     };
-    let decays = [DecayArg::Constant, DecayArg::Cosine, DecayArg::Step]
+    let decays = [DecayShape::Constant, DecayShape::Cosine, DecayShape::Step]
         .map(|decay| Export { decay, ..export(2, Some(384)) });
     for export in decays.into_iter().chain([export(1, None), Export { warmup: 0, ..export(1, None) }]) {
         for tool in [Tool::Accelerate, Tool::Lightning] {

@@ -1,12 +1,12 @@
 //! What a user has is kept: damaged files are found and named, no command takes anything away from another or from the user, and too
 //! little of anything ends in words before it costs a training.
 
-use plimsoll::args::HostPlace;
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::schedule::Link;
 use plimsoll::ir::{Bytes, BytesPerSecond, Document};
 use plimsoll::runtime::data::digits;
-use plimsoll::task::{Setup, Task};
+use plimsoll::study::device::cpu_options;
+use plimsoll::study::{Setup, Task, Watch};
 use plimsoll::tuner::Policy;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -640,12 +640,14 @@ fn no_more_threads_than_cores() {
         check(folder, &format!("{verb} --threads 1024"), 2, &[&says, "leave --threads out"]);
     }
     // A study of a larger machine, whose kernels take scratch for each thread, runs and says that it takes longer.
-    let setup = Setup::cpu(Some(cores as u32 + 1), None, &HostPlace::Memory);
+    let setup = Setup::Cpu(cpu_options(Some(cores as u32 + 1), None));
     let spec = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
     let task = Task::of_spec(&spec, digits(), setup).expect("it is for digits");
     let trace = task.trace(BATCH).expect("it can be lowered");
     let link = Link::symmetric(BytesPerSecond(1e9));
-    let plan = task.plan(&trace, Policy::Keep, Bytes(1 << 30), link).expect("a gibibyte is enough");
+    let plan = task
+        .plan(&trace, Policy::Keep, Bytes(1 << 30), link, &Watch::silent())
+        .expect("a gibibyte is enough");
     fs::write(folder.join("study/chosen.schedule.json"), plan.schedule.to_json()).expect("a file");
     let says = [&*format!("it was tuned for {} compute threads", cores + 1), "tune again for this machine"];
     check(folder, "run study --epochs 1", 0, &says);

@@ -4,12 +4,12 @@
 #[allow(dead_code, reason = "the tests of the import need more of it")]
 mod writer;
 
-use plimsoll::args::{DataArgs, HostPlace, NetworkArgs};
 use plimsoll::failure::Failure;
 use plimsoll::ir::network::NetworkSpec;
-use plimsoll::onnx;
-use plimsoll::study::Study;
-use plimsoll::task::{Setup, Task};
+use plimsoll::study::data::DataSource;
+use plimsoll::study::device::cpu_options;
+use plimsoll::study::request::{NetworkRequest, NetworkSource};
+use plimsoll::study::{Setup, Study, Task, onnx};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,17 +111,16 @@ fn files_that_cannot_be_read_are_explained() {
 fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
     let folder = tempfile::tempdir().expect("a folder");
     let task = |filters: i64| {
-        let file = Some(digits(folder.path(), filters));
-        let network =
-            NetworkArgs { network: String::new(), onnx: file, image: None, channels: None, classes: None };
-        let data = DataArgs { data: "digits".parse().expect("a source") };
-        Task::new(&network, &data, Setup::cpu(Some(1), None, &HostPlace::Memory)).expect("it can be read")
+        let source = NetworkSource::Onnx(digits(folder.path(), filters));
+        let network = NetworkRequest { source, image: None, channels: None, classes: None };
+        let setup = Setup::Cpu(cpu_options(Some(1), None));
+        Task::new(&network, &DataSource::Digits, setup).expect("it can be read")
     };
     let place = folder.path().join("study");
     let study = |task: &Task, fresh: bool| {
         let study = Study::at(&place);
         study.make()?;
-        task.keep_architecture(&study, fresh)
+        Ok(task.keep_architecture(&study, fresh)?)
     };
     let refused = |result: Result<(), Failure>, expected: &str| {
         let failure = result.expect_err("it is refused").to_string();
@@ -130,23 +129,24 @@ fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
             "`{expected}` is not in: {failure}"
         );
     };
+    let rebuilt = |spec| onnx::rebuilt(spec, &place).map(drop).map_err(Failure::from);
     let (four, five) = (task(4), task(5));
     study(&four, false).expect("it is new");
     study(&four, false).expect("it is the same");
     let spec = &four.network.spec;
     assert_eq!(onnx::rebuilt(spec, &place).expect("it is there"), four.network);
     refused(study(&five, false), "keeps another network");
-    refused(onnx::rebuilt(&five.network.spec, &place).map(|_| ()), "is another network than `digits5.onnx-");
+    refused(rebuilt(&five.network.spec), "is another network than `digits5.onnx-");
     fs::write(place.join("training.safetensors"), "of four").expect("a file");
     refused(study(&five, true), "holds a training");
     assert_eq!(onnx::rebuilt(spec, &place).expect("it is still there"), four.network);
     fs::remove_file(place.join("training.safetensors")).expect("it was there");
     study(&five, true).expect("it begins anew");
-    refused(onnx::rebuilt(spec, &place).map(|_| ()), "is another network than `digits4.onnx-");
+    refused(rebuilt(spec), "is another network than `digits4.onnx-");
     fs::write(place.join("network.onnx"), "nothing").expect("a file");
     assert!(onnx::rebuilt(spec, &place).is_err());
     fs::remove_file(place.join("network.onnx")).expect("it was there");
-    refused(onnx::rebuilt(spec, &place).map(|_| ()), "is from an ONNX file");
+    refused(rebuilt(spec), "is from an ONNX file");
     let zoo = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
     assert_eq!(onnx::rebuilt(&zoo, &place).expect("it needs no file").spec, zoo);
 }

@@ -8,7 +8,7 @@ mod browser;
 mod sample_report;
 
 use browser::Browser;
-use plimsoll::report::Report;
+use plimsoll::study::report::Report;
 use sample_report::{LARGE, SMALL, Sample, UNTUNED, report};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -137,7 +137,7 @@ fn main() -> ExitCode {
 
 /// The index of all tables.
 fn index(lines: &[String]) -> String {
-    let version = plimsoll::verbs::doctor::version();
+    let version = plimsoll::study::version();
     format!(
         "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` one. Each shows \
          plimsoll beside our implementation of the paper's policy, on the same model of the paper's device, beside what was published; \

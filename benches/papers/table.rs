@@ -80,7 +80,7 @@ impl Table {
             text += &format!("\nWorse than the paper's own system: {}.\n", worse.join("; "));
         }
         self.notes.iter().for_each(|note| text += &format!("\n- {note}"));
-        let version = plimsoll::verbs::doctor::version();
+        let version = plimsoll::study::version();
         text += &format!(
             "\n\nAll times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} evaluations a plan. `cargo bench --bench papers -- {name}`, \
              plimsoll {version}; plot: `{name}.svg`.\n",

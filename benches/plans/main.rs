@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     runs.evaluations = (!options.full).then_some(100);
     runs.selected = !options.traces.is_empty();
     runs.thorough = !(options.tables.is_empty() && options.traces.is_empty());
-    println!("plimsoll {}, budgets at f, link {} each way\n", plimsoll::verbs::doctor::version(), runs::RATE);
+    println!("plimsoll {}, budgets at f, link {} each way\n", plimsoll::study::version(), runs::RATE);
     for (name, table) in TABLES {
         let asked_for = options.full && ["ablation", "cliffs", "first"].contains(&name);
         let by_default = options.tables.is_empty() && !asked_for;

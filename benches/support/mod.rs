@@ -7,7 +7,7 @@ use plimsoll::ir::profile::alone;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::profiler::centre;
 use plimsoll::runtime::Trainer;
-use plimsoll::task::Task;
+use plimsoll::study::Task;
 
 /// `cargo bench` measures in full; `cargo test` only makes sure that the bench still runs.
 pub fn in_full() -> bool {
@@ -59,10 +59,5 @@ pub fn budget(task: &Task, batch: u64, share: f64) -> Bytes {
 /// Processor, threads and commit, for the head of a table.
 pub fn machine(task: &Task) -> String {
     let facts = task.setup.device().expect("the processor is always there").facts();
-    format!(
-        "{}, {} compute thread(s), plimsoll {}",
-        facts.system,
-        facts.threads,
-        plimsoll::verbs::doctor::version()
-    )
+    format!("{}, {} compute thread(s), plimsoll {}", facts.system, facts.threads, plimsoll::study::version())
 }

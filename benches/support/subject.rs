@@ -1,20 +1,17 @@
 //! What is benched: a network on synthetic data, and a trainer of it that learns nothing.
 
-use plimsoll::args::{Image, NetworkArgs};
-use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::schedule::Schedule;
 use plimsoll::networks::Mode;
 use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
-use plimsoll::task::{Setup, Task, open_data};
+use plimsoll::study::data::DataSource;
+use plimsoll::study::request::NetworkRequest;
+use plimsoll::study::{Setup, Task};
 
 /// A network for square images of `side` pixels, on synthetic data of 10 classes.
 pub fn task(network: &str, side: u32, setup: Setup) -> Task {
-    let image = Some(Image([side; 2]));
-    let args =
-        NetworkArgs { network: network.to_owned(), onnx: None, image, channels: Some(3), classes: Some(10) };
-    let data = open_data(&"synthetic:512".parse().expect("a data source"), &args).expect("synthetic data");
-    let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes: 10 };
-    Task::of_spec(&spec, data, setup).expect("a network of the zoo")
+    let zoo = NetworkRequest::zoo(network);
+    let request = NetworkRequest { image: Some([side; 2]), channels: Some(3), classes: Some(10), ..zoo };
+    Task::new(&request, &DataSource::Synthetic(512), setup).expect("a network of the zoo")
 }
 
 /// A trainer of one schedule that learns nothing: its rate is 0.

@@ -7,8 +7,11 @@
 
 use crate::ground::Ground;
 use plimsoll::failure::{Exit, Failure};
-use plimsoll::task::{Gpu, Setup, Task, UNMEASURED};
-use plimsoll::verbs::doctor::version;
+use plimsoll::study::device::Gpu;
+use plimsoll::study::files::{Doing, FileError};
+use plimsoll::study::task::UNMEASURED;
+use plimsoll::study::version;
+use plimsoll::study::{Setup, Task};
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::profile::{LinkSamples, Profile};
 use plimsoll_ir::program::Program;
@@ -41,7 +44,7 @@ pub fn task(network: &str, side: u32, classes: u32, options: &CudaOptions) -> Re
     let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes };
     let image = Shape { height: side, width: side, channels: 3 };
     let set = |seed| synthetic(image, classes, SAMPLES, seed);
-    Task::of_spec(&spec, Split { train: set(1), test: set(2) }, Setup::Cuda(Gpu::open(options.clone())?))
+    Ok(Task::of_spec(&spec, Split { train: set(1), test: set(2) }, Setup::Cuda(Gpu::open(options.clone())?))?)
 }
 
 /// A link before it was measured.
@@ -155,7 +158,7 @@ pub fn batches(task: &Task, largest: u64) -> Vec<u64> {
 ///
 /// It keeps everything where the device has the memory, whatever the budget, which is faster than swapping.
 pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -> Result<Profile, Failure> {
-    let folder = tempfile::tempdir().map_err(|e| Failure::file(&std::env::temp_dir(), "use", &e))?;
+    let folder = tempfile::tempdir().map_err(|e| FileError::io(&std::env::temp_dir(), Doing::Write, e))?;
     let device = task.setup.device()?;
     let spare = task.budget(None)?;
     let largest = batches.last().copied().unwrap_or(1);
@@ -188,7 +191,10 @@ pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -
             Ok::<_, Failure>(plan.map(|plan| plan.schedule))
         })?;
         let schedule = match (schedule, way) {
-            (None, None) => Some(task.plan(&program.trace, policy, within, unmeasured())?.schedule),
+            (None, None) => Some(
+                task.plan(&program.trace, policy, within, unmeasured(), &plimsoll::study::Watch::silent())?
+                    .schedule,
+            ),
             (schedule, _) => schedule,
         };
         Ok::<_, SubjectError>(schedule.map(|schedule| (program, schedule)))

@@ -6,6 +6,7 @@
 
 use crate::sections::{SECTIONS, Section};
 use plimsoll::failure::Failure;
+use plimsoll::study::files::{Doing, FileError};
 use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -90,7 +91,7 @@ impl Results {
             text.chars().map(plain).collect::<String>()
         };
         let name = format!("{}-{}", slug(words(&machine, "device")), words(&machine, "date"));
-        std::fs::create_dir_all(folder).map_err(|e| Failure::file(folder, "create the folder", &e))?;
+        std::fs::create_dir_all(folder).map_err(|e| FileError::io(folder, Doing::Create, e))?;
         let path = folder.join(format!("{name}{}.json", if small { SMALL } else { "" }));
         let sections = if path.exists() { read(&path)?.sections } else { Vec::new() };
         Ok((Results { kind: KIND.to_owned(), machine, sections }, path))
@@ -104,7 +105,7 @@ impl Results {
         self.sections.sort_by_key(|known| place(&known.section));
         let text = serde_json::to_string_pretty(self).expect("rows are plain");
         let write = |path: &Path, text: &str| {
-            std::fs::write(path, text).map_err(|e| Failure::file(path, "write", &e))
+            std::fs::write(path, text).map_err(|e| FileError::io(path, Doing::Write, e).into())
         };
         write(path, &(text + "\n"))?;
         write(&path.with_extension("md"), &self.markdown())
@@ -160,7 +161,7 @@ impl Outcome {
 
 /// Reads one file of results.
 fn read(path: &Path) -> Result<Results, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::file(path, "read", &e))?;
+    let text = std::fs::read_to_string(path).map_err(|e| FileError::io(path, Doing::Read, e))?;
     let results: Results = serde_json::from_str(&text)
         .map_err(|e| Failure::usage(format_args!("{} holds no results: {e}", path.display())))?;
     if results.kind == KIND {

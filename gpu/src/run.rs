@@ -10,7 +10,7 @@ use crate::{Options, torch};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use plimsoll::failure::{Exit, Failure};
-use plimsoll::verbs::doctor::version;
+use plimsoll::study::version;
 use plimsoll_runtime::cuda::survey;
 use plimsoll_runtime::{Cpu, CpuOptions, Device};
 use serde_json::{Value, json};

@@ -2,8 +2,7 @@
 
 use clap::ValueEnum;
 use plimsoll_tuner::model::devices::{self, Sheet};
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Height and width of an image.
@@ -36,7 +35,7 @@ pub enum SearchArg {
 
 /// What the search for the batch is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Objective {
+pub enum ObjectiveArg {
     /// Of the batches whose epoch is within 1 % of the shortest (or within what the runs scatter by, up to 3 %) the one that swaps and
     /// recomputes for the fewest seconds, then the smallest
     #[default]
@@ -53,95 +52,6 @@ pub enum DuplexArg {
     Full,
     /// Both ways share it
     Half,
-}
-
-/// What to train on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DataSource {
-    /// The handwritten digits that come with Plimsoll.
-    Digits,
-    /// Noise of any shape: this many samples.
-    Synthetic(u64),
-    /// A folder with MNIST's four IDX files.
-    Mnist(PathBuf),
-    /// A folder with CIFAR-10's binary files.
-    Cifar10(PathBuf),
-    /// A text file of the user's, or the text that comes with Plimsoll: what character comes next.
-    Text(Option<PathBuf>),
-}
-
-/// Samples of `synthetic` without a number.
-const SYNTHETIC_SAMPLES: u64 = 4096;
-
-impl DataSource {
-    /// The kind alone, such as `mnist`.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            DataSource::Digits => "digits",
-            DataSource::Synthetic(_) => "synthetic",
-            DataSource::Mnist(_) => "mnist",
-            DataSource::Cifar10(_) => "cifar10",
-            DataSource::Text(_) => "text",
-        }
-    }
-
-    /// The file or folder of the user's that it is read from.
-    pub fn path(&self) -> Option<&Path> {
-        match self {
-            DataSource::Mnist(path) | DataSource::Cifar10(path) | DataSource::Text(Some(path)) => Some(path),
-            DataSource::Digits | DataSource::Synthetic(_) | DataSource::Text(None) => None,
-        }
-    }
-
-    /// The same data by the whole path of its file or folder, which names it from every folder.
-    pub fn whole(&self) -> DataSource {
-        let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-        match self {
-            DataSource::Mnist(path) => DataSource::Mnist(whole(path)),
-            DataSource::Cifar10(path) => DataSource::Cifar10(whole(path)),
-            DataSource::Text(Some(path)) => DataSource::Text(Some(whole(path))),
-            other => other.clone(),
-        }
-    }
-}
-
-impl fmt::Display for DataSource {
-    /// As `--data` takes it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = self.kind();
-        match (self, self.path()) {
-            (_, Some(path)) => write!(f, "{kind}:{}", path.display()),
-            (DataSource::Synthetic(samples), None) => write!(f, "{kind}:{samples}"),
-            _ => f.write_str(kind),
-        }
-    }
-}
-
-impl FromStr for DataSource {
-    type Err = String;
-    fn from_str(text: &str) -> Result<DataSource, String> {
-        let wanted = "data is `digits`, `text`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER`, `cifar10:FOLDER` or \
-                      `text:FILE`";
-        match text.split_once(':') {
-            None if text == "digits" => Ok(DataSource::Digits),
-            None if text == "text" => Ok(DataSource::Text(None)),
-            None if text == "synthetic" => Ok(DataSource::Synthetic(SYNTHETIC_SAMPLES)),
-            Some(("synthetic", count)) => {
-                // An order of samples has numbers of 32 bits.
-                let samples = count.parse().ok().filter(|n| (1..=u64::from(u32::MAX)).contains(n));
-                samples.map(DataSource::Synthetic).ok_or_else(|| {
-                    format!("`{count}` is no number of samples from 1 to {}; {wanted}", u32::MAX)
-                })
-            }
-            Some((kind @ ("text" | "mnist" | "cifar10"), "")) => {
-                Err(format!("`{kind}:` names no file or folder; {wanted}"))
-            }
-            Some(("text", file)) => Ok(DataSource::Text(Some(file.into()))),
-            Some(("mnist", folder)) => Ok(DataSource::Mnist(folder.into())),
-            Some(("cifar10", folder)) => Ok(DataSource::Cifar10(folder.into())),
-            _ => Err(wanted.into()),
-        }
-    }
 }
 
 /// A share of the old momentum to keep.
@@ -254,23 +164,27 @@ pub enum ReluArg {
     Mask,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Tools that lines can be made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ToolArg {
+    /// A command line for PyTorch's launcher, and the lines of the training loop
+    Torchrun,
+    /// Python for Hugging Face Accelerate
+    Accelerate,
+    /// Python for Lightning
+    Lightning,
+    /// DeepSpeed's configuration, in JSON
+    Deepspeed,
+}
 
-    #[test]
-    fn a_data_source_is_written_as_it_is_read() {
-        for text in ["digits", "text", "synthetic:12", "mnist:a/b", "cifar10:c", "text:a:b.txt"] {
-            let source: DataSource = text.parse().expect("it is one");
-            assert_eq!(source.to_string(), text);
-            assert!(text.starts_with(source.kind()));
-        }
-        let synthetic: DataSource = "synthetic".parse().expect("it is one");
-        assert_eq!(synthetic.to_string(), format!("synthetic:{SYNTHETIC_SAMPLES}"));
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let around = folder.path().join(".").join("..").join(folder.path().file_name().expect("a name"));
-        let [straight, around] =
-            [folder.path(), &around].map(|path| DataSource::Mnist(path.to_owned()).whole());
-        assert_eq!(straight, around);
-    }
+/// Optimizers that the user may train with there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerArg {
+    /// Stochastic gradient descent with momentum, as `run` trains
+    #[default]
+    Sgd,
+    /// Adam
+    Adam,
+    /// Adam with decoupled weight decay
+    Adamw,
 }

@@ -1,13 +1,9 @@
 //! `check`: proves a schedule free of races and within its budget; exit 6 where it is not.
 
 use crate::args::CheckArgs;
-use crate::failure::{Exit, Failure};
-use crate::files;
+use crate::failure::Failure;
+use crate::files::read_valid;
 use crate::output::Table;
-use plimsoll_ir::check::check;
-use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::trace::Trace;
-use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &CheckArgs) -> Result<Vec<Table>, Failure> {
@@ -25,19 +21,4 @@ pub fn run(args: &CheckArgs) -> Result<Vec<Table>, Failure> {
             ("budget_bytes", "budget", schedule.budget_bytes.into()),
         ],
     )])
-}
-
-/// Reads a trace and a schedule that is valid for it.
-pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Failure> {
-    let (at, trace) = (schedule, files::read::<Trace>(trace)?);
-    let schedule: Schedule = files::read(at)?;
-    check_valid(at, &trace, &schedule)?;
-    Ok((trace, schedule))
-}
-
-/// Fails where a schedule, which stands at this path, is not valid for a trace.
-pub fn check_valid(at: &Path, trace: &Trace, schedule: &Schedule) -> Result<(), Failure> {
-    check(trace, schedule).map_err(|violation| {
-        Failure::new(Exit::Verification, format_args!("{} is not valid: {violation}", at.display()))
-    })
 }

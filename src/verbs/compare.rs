@@ -5,9 +5,9 @@
 //! takes longer with more budget; the policies of the papers are shown as they are.
 
 use crate::args::CompareArgs;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, raise_host_memory};
 use crate::output::{Format, Table, print};
-use crate::verbs::plan::{parse_policy, raise_host_memory};
+use crate::verbs::plan::parse_policy;
 use crate::verbs::planning::{Tried, carry, recomputed, timeless};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};

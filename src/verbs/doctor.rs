@@ -1,15 +1,16 @@
 //! `doctor`: what this machine offers, and what is missing.
 
-use crate::args::{DoctorArgs, HostPlace};
+use crate::args::{DoctorArgs, threads_are_sound};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
-use crate::profile_cache::ProfileCache;
-use crate::task::{Setup, as_many_cores, cores};
 use plimsoll_ir::health::{Health, PcieLink};
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_runtime::cpu::available_bytes;
 use plimsoll_runtime::cuda::{Survey, survey};
 use plimsoll_runtime::{CudaError, DeviceError};
+use plimsoll_study::device::{Setup, cores, cpu_options};
+use plimsoll_study::profile_cache::ProfileCache;
+use plimsoll_study::version;
 use std::time::Instant;
 
 /// Bytes of one copy; larger than the caches of most machines.
@@ -20,8 +21,8 @@ const COPIES: usize = 5;
 
 /// Runs the verb.
 pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
-    args.threads.map_or(Ok(()), as_many_cores)?;
-    let facts = Setup::cpu(args.threads, None, &HostPlace::Memory).device()?.facts();
+    threads_are_sound(args.threads)?;
+    let facts = Setup::Cpu(cpu_options(args.threads, None)).device()?.facts();
     let cores = u64::from(cores());
     let machine = Table::facts(
         "machine",
@@ -169,14 +170,6 @@ fn state_of(ordinal: usize, health: &Health) -> Vec<Cell> {
         health.slowed_by.join(", ").into(),
         others.into(),
     ]
-}
-
-/// Version and, where the build knew it, commit.
-pub fn version() -> String {
-    match option_env!("PLIMSOLL_COMMIT") {
-        Some(commit) => format!("{} ({commit})", env!("CARGO_PKG_VERSION")),
-        None => env!("CARGO_PKG_VERSION").to_owned(),
-    }
 }
 
 /// The widest vector instructions that the kernels use here.

@@ -3,22 +3,21 @@
 
 use crate::args::{ExplainArgs, ReportedArgs};
 use crate::failure::Failure;
+use crate::files::read_valid;
 use crate::output::{Cell, Table};
-use crate::report::Layer;
-use crate::report::gather::layers;
-use crate::report::limits::Limits;
-use crate::report::reasons::{Fate, Iteration};
-use crate::report::study::Tuned;
-use crate::study::Study;
-use crate::trace_events::describe;
-use crate::verbs::check::read_valid;
 use crate::verbs::profile::how_known;
-use crate::verbs::tune::rule_in_words;
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::nearest;
+use plimsoll_study::Study;
+use plimsoll_study::report::Layer;
+use plimsoll_study::report::gather::layers;
+use plimsoll_study::report::limits::Limits;
+use plimsoll_study::report::reasons::{Fate, Iteration};
+use plimsoll_study::report::{Tuned, rule_in_words};
+use plimsoll_study::trace_events::describe;
 use plimsoll_tuner::rate::caution;
 
 /// Layers that are listed without `--layer`.
@@ -247,7 +246,7 @@ impl Subject<'_> {
 
 /// The layer that a tensor is told of with.
 fn layer_of<'t>(trace: &'t Trace, fate: &Fate) -> &'t str {
-    fate.maker.map_or(crate::report::gather::INPUT, |op| &trace.ops[op.index()].layer)
+    fate.maker.map_or(plimsoll_study::report::gather::INPUT, |op| &trace.ops[op.index()].layer)
 }
 
 /// The layers that matter most: those on which most time goes beside running each op once, then those with the largest maps.

@@ -1,31 +1,20 @@
 //! `export`: what was tuned, as lines for other tools.
 
 use crate::args::ExportArgs;
-use crate::export::{Export, Tool, Wanted};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
-use crate::study::Study;
+use plimsoll_study::Study;
+use plimsoll_study::export::{Export, Tool};
 
 /// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let (_, path, config, schedule) = Study::choice_of(&args.config)?;
-    let ExportArgs {
-        workers,
-        global_batch: global,
-        epochs,
-        decay,
-        optimizer,
-        momentum,
-        weight_decay,
-        as_planned,
-        ..
-    } = *args;
-    let wanted = Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned };
-    let mut export = Export::new(&config, &schedule, &wanted)?;
+    let mut export = Export::new(&config, &schedule, &args.wanted())?;
     export.tell(&config, &schedule, &path.display().to_string());
-    let lines = export.lines(args.to)?;
+    let tool = args.to.into();
+    let lines = export.lines(tool)?;
     if format == Format::Table {
-        if args.to == Tool::Deepspeed {
+        if tool == Tool::Deepspeed {
             export.notes.iter().for_each(|note| tracing::info!("{note}"));
         }
         output::write_stdout(lines.as_bytes())?;

@@ -2,11 +2,11 @@
 
 use crate::args::{NetworksArgs, ShapeArgs};
 use crate::failure::Failure;
-use crate::onnx;
 use crate::output::{Cell, Table};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_networks::{build, entries, usual};
+use plimsoll_study::onnx;
 use std::path::Path;
 
 /// Runs the verb.

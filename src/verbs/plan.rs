@@ -15,6 +15,8 @@ use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document};
+use plimsoll_study::files::{Doing, FileError};
+use plimsoll_study::task::{Iteration, TaskError};
 use plimsoll_tuner::search::moved;
 use plimsoll_tuner::{Outcome, Plan, Policy, Shortage, Witness};
 use std::path::{Path, PathBuf};
@@ -86,39 +88,10 @@ pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
     })
 }
 
-/// The failure that says which op needs how much, and which batch would fit. A trace knows only its own batch; what is not
-/// resident is taken to be proportional to it.
-pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
-    let Trace { name, batch, resident_bytes, .. } = trace;
-    let message = if witness.why.is_proved() || witness.why == Shortage::Policy {
-        format!("no plan for {name} at batch {batch} fits a budget of {budget}: {witness}")
-    } else {
-        format!("no plan for {name} at batch {batch} was found within a budget of {budget}: {witness}")
-    };
-    if witness.why.is_of_host() {
-        return Failure::new(Exit::NoPlan, message).help(raise_host_memory(witness));
-    }
-    let room = budget.saturating_sub(*resident_bytes).0 as f64;
-    let needs = witness.needs.saturating_sub(*resident_bytes).0 as f64;
-    let fits = (*batch as f64 * room / needs) as u64;
-    Failure::new(Exit::NoPlan, message).help(if budget <= *resident_bytes {
-        format!("raise --budget: {resident_bytes} stay on the device at any batch")
-    } else if fits == 0 && witness.why.is_proved() {
-        "raise --budget: not even one sample fits".to_owned()
-    } else if fits == 0 {
-        "raise --budget: no plan was found for one sample, which does not prove that there is none".to_owned()
-    } else {
-        format!("raise --budget, or lower the batch to about {fits}")
-    })
-}
-
-/// What to do where the host has too little memory.
-pub fn raise_host_memory(witness: &Witness) -> String {
-    let about = if witness.why.is_proved() { "at least" } else { "about" };
-    let needs = witness.needs;
-    format!(
-        "raise --host-memory to {about} {needs}, or raise --budget or lower the batch, so that less is swapped"
-    )
+/// The failure that says which op needs how much, and which batch would fit.
+fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
+    let (trace, witness) = (Iteration::of(trace), witness.clone());
+    TaskError::NoPlan { trace, budget, witness, largest: None, host_limited: false }.into()
 }
 
 /// What a plan is, one thing a line.
@@ -259,7 +232,7 @@ fn frontier(trace: &Trace, tried: &[Tried]) -> Table {
 
 /// Writes the schedule of every budget to a folder, under the name of the trace's file and the budget in bytes.
 fn write_all(trace: &Trace, tried: &[Tried], input: &Path, folder: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).map_err(|error| Failure::file(folder, "create", &error))?;
+    std::fs::create_dir_all(folder).map_err(|error| FileError::io(folder, Doing::Create, error))?;
     let name = input.file_name().map_or(trace.name.clone().into(), |name| name.to_string_lossy());
     let name = name.trim_end_matches(".json").trim_end_matches(".trace");
     for (one, made) in tried.iter().filter_map(|one| Some((one, one.outcome.plan()?))) {

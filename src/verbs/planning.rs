@@ -1,11 +1,11 @@
 //! What `plan` and `compare` share: a request from the options, a plan with its bound and the time that it took, and the
 //! cells that say what it is.
 
-use crate::args::{DuplexArg, PlanningArgs};
+use crate::args::PlanningArgs;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Cell;
-use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::schedule::Link;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
@@ -154,13 +154,4 @@ pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<Tried>) -> Resul
     let points = frontier::carry(trace, &request, tried.iter().map(point).collect())?;
     tried.iter_mut().zip(points).for_each(|(one, point)| one.outcome = point.outcome);
     Ok(tried)
-}
-
-impl From<DuplexArg> for Duplex {
-    fn from(arg: DuplexArg) -> Duplex {
-        match arg {
-            DuplexArg::Full => Duplex::Full,
-            DuplexArg::Half => Duplex::Half,
-        }
-    }
 }

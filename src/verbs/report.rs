@@ -1,21 +1,18 @@
 //! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON.
 
-use crate::args::{ReportArgs, ReportedArgs};
+use crate::args::{ReportArgs, ReportedArgs, command_line};
 use crate::failure::Failure;
 use crate::files;
+use crate::files::read_valid;
 use crate::interrupt;
 use crate::output::{self, Format, Table};
-use crate::record::{self, command_line};
-use crate::report::gather::Subject;
-use crate::report::policies::{TIME_LIMIT, compare};
-use crate::report::study::Tuned;
-use crate::report::{About, Report};
-use crate::study::Study;
-use crate::training::Trained;
-use crate::verbs::check::read_valid;
 use crate::verbs::planning::timeless;
 use crate::verbs::trace::of_a_model;
-use plimsoll_ir::Document;
+use plimsoll_study::Study;
+use plimsoll_study::report::gather::Subject;
+use plimsoll_study::report::policies::{TIME_LIMIT, compare};
+use plimsoll_study::report::{About, Report, Tuned};
+use plimsoll_study::training::Trained;
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
@@ -55,7 +52,7 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
         Study::of_config(&place)
             .0
             .are_ours(std::slice::from_ref(&place))
-            .map_err(|failure| failure.help(other))?;
+            .map_err(|error| Failure::from(error).help(other))?;
     }
     let place = args.out.clone().unwrap_or(place);
     Ok(vec![write(&report, &place)?])
@@ -83,10 +80,7 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
         return Ok(None);
     }
     let mut tuned = Tuned::read(study)?;
-    if let Some(training) = record::training(trained) {
-        tuned.tuning.training = Some(training);
-        study.put(&[(study.tuning(), tuned.tuning.to_json().into_bytes())])?;
-    }
+    tuned.add_training(study, trained)?;
     write(&tuned.report()?, &study.report()).map(Some)
 }
 
@@ -106,7 +100,7 @@ pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
         modelled,
         machine: Vec::new(),
         plimsoll: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: option_env!("PLIMSOLL_COMMIT").map(str::to_owned),
+        commit: plimsoll_study::COMMIT.map(str::to_owned),
         command: Some(command_line()),
         seed: None,
         unix_seconds: None,

@@ -1,41 +1,49 @@
 //! `run`: trains what was tuned, and shows what it took beside what was predicted.
 
-use crate::args::{DataSource, DeviceChoice, HostPlace, RunArgs};
-use crate::failure::Failure;
+use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
+use crate::failure::{Failure, of_trained};
 use crate::files;
-use crate::memory_snapshot::MemorySnapshot;
-use crate::onnx;
 use crate::output::{Cell, Table};
-use crate::ran::beyond_stated;
-use crate::study::Study;
-use crate::task::{Setup, Task, cores, data_for, nothing_runs};
-use crate::trace_events::TraceEvents;
-use crate::training::{Manner, Trained, train};
+use crate::progress::watched;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_networks::Mode;
+use plimsoll_study::data::{DataSource, of_network};
+use plimsoll_study::device::{SetupError, cores};
+use plimsoll_study::files::{Doing, FileError};
+use plimsoll_study::memory_snapshot::MemorySnapshot;
+use plimsoll_study::onnx;
+use plimsoll_study::trace_events::TraceEvents;
+use plimsoll_study::training::Trained;
+use plimsoll_study::tuning::missed;
+use plimsoll_study::{Setup, Study, Task, Watch};
 use plimsoll_tuner::model::Model;
 use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    watched(quiet, |watch| run_watched(args, watch))
+}
+
+fn run_watched(args: &RunArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
     line_is_sound(args)?;
     // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong otherwise.
     let held = Study::of_config(&args.config).0.lock();
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
-        return Err(nothing_runs(&config.device));
+        return Err(SetupError::NothingRuns { device: config.device }.into());
     }
     let spec = &config.network;
     let network = onnx::rebuilt(spec, study.folder())?;
-    let setup = setup_of(&config, args)?;
+    let setup = setup_of(&config, args, watch)?;
     let source = source(args, &config, &path)?;
-    let data = data_for(&source, &network)?;
-    let task = Task::of(network, data, setup).map_err(|failure| {
-        failure.help("leave --data out for what it was tuned on, or tune again with other --data")
+    let data = of_network(&source, &network)?;
+    let task = Task::of(network, data, setup).map_err(|error| {
+        Failure::from(error)
+            .help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         study.is_not(out)?;
@@ -44,14 +52,11 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         }
     }
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
-    let manner = Manner { fresh: args.fresh, timed, tunes: false, quiet };
-    let held = held?;
-    if args.fresh {
-        study.are_ours(&[study.checkpoint()])?;
-    }
-    let trained = train(&task, &config, &schedule, &args.train, &study, &held, manner)?;
+    let request = args.train.request(args.fresh, timed);
+    let trained = study.train(&task, (&config, &schedule), &request, &held?, watch);
+    let trained = trained.map_err(|error| of_trained(error, false))?;
     if trained.iterations > trained.resumed_at {
-        beyond_stated(trained.iteration, &config.predicted).inspect(|words| {
+        missed(trained.iteration, &config.predicted).inspect(|words| {
             tracing::warn!("an iteration took {words}; `plimsoll tune --fresh` measures and tunes anew");
         });
     }
@@ -70,13 +75,13 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
 /// Makes sure of all that is known to be wrong from the line alone, whatever the study holds.
 fn line_is_sound(args: &RunArgs) -> Result<(), Failure> {
     if let Some(DeviceChoice::Modelled(sheet)) = args.device {
-        return Err(nothing_runs(sheet.product));
+        return Err(SetupError::NothingRuns { device: sheet.product.to_owned() }.into());
     }
     if let Some(path) = args.data.as_ref().and_then(DataSource::path) {
-        std::fs::metadata(path).map_err(|error| Failure::file(path, "read", &error))?;
+        std::fs::metadata(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
     }
     args.trace_out.iter().chain(&args.memory_snapshot).try_for_each(|out| files::can_be_made(out))?;
-    files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())
+    Ok(files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?)
 }
 
 /// What to train on: the data that the config was tuned on, or others, which is said.
@@ -118,7 +123,7 @@ fn events(
     let mut events = TraceEvents::default();
     if profile.exists() {
         let profile: Profile = files::read(profile)?;
-        Model::fit(&profile).map_err(Failure::usage)?.fill(&mut trace).map_err(Failure::usage)?;
+        Model::fit(&profile)?.fill(&mut trace)?;
         events.add("predicted", &trace, schedule, &simulate(&trace, schedule));
     } else {
         tracing::warn!("without {} nothing is predicted", profile.display());
@@ -128,7 +133,7 @@ fn events(
 }
 
 /// The device as the config was tuned for it: its kernels' scratch is part of the schedule.
-fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
+fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup, Failure> {
     let on_cpu = config.device.starts_with("cpu");
     match args.device.unwrap_or(if on_cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) }) {
         DeviceChoice::Cpu if on_cpu && !args.no_graph => {
@@ -139,22 +144,20 @@ fn setup_of(config: &Config, args: &RunArgs) -> Result<Setup, Failure> {
                      than predicted; tune again for this machine"
                 );
             }
-            Ok(Setup::cpu(Some(config.threads), config.paced, &args.host))
+            Ok(processor(Some(config.threads), config.paced, &args.host, watch))
         }
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.
             let own = GpuKernels { libraries: false, tf32: false, deterministic: false };
-            Setup::cuda(ordinal, !args.no_graph, &args.host, config.kernels.unwrap_or(own)).map_err(
-                |failure| {
-                    let tuned = format!("the config was tuned on `{}`", config.device);
-                    failure.help(match args.host {
-                        HostPlace::File(_) => format!("leave --host out: {tuned}"),
-                        HostPlace::Memory => {
-                            format!("{tuned}: for another --device or other --kernels, tune again")
-                        }
-                    })
-                },
-            )
+            gpu(ordinal, !args.no_graph, &args.host, config.kernels.unwrap_or(own)).map_err(|failure| {
+                let tuned = format!("the config was tuned on `{}`", config.device);
+                failure.help(match args.host {
+                    HostPlace::File(_) => format!("leave --host out: {tuned}"),
+                    HostPlace::Memory => {
+                        format!("{tuned}: for another --device or other --kernels, tune again")
+                    }
+                })
+            })
         }
         _ => Err(Failure::usage(format_args!("the config was tuned on `{}`", config.device))
             .help("leave --device and --no-graph out, or tune again with that --device")),

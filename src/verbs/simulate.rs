@@ -2,16 +2,16 @@
 
 use crate::args::SimulateArgs;
 use crate::failure::Failure;
+use crate::files::read_valid;
 use crate::files::{can_be_made, not_each_other, not_the_same};
-use crate::memory_snapshot::MemorySnapshot;
 use crate::output::{Cell, Table};
-use crate::trace_events::{TraceEvents, cause, describe};
-use crate::verbs::check::read_valid;
 use crate::verbs::trace::of_a_model;
 use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_study::memory_snapshot::MemorySnapshot;
+use plimsoll_study::trace_events::{TraceEvents, cause, describe};
 
 /// Stalls of the compute stream that are listed, longest first.
 const STALLS_SHOWN: usize = 10;

@@ -1,18 +1,18 @@
 //! `trace`: one training iteration of a network as `trace/1`.
 
-use crate::args::{DeviceChoice, HostPlace, ReluArg, TraceArgs};
+use crate::args::{DeviceChoice, ReluArg, TraceArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::output::Table;
-use crate::task::Setup;
 use crate::verbs::networks::network;
-use crate::verbs::profile::may_be_off;
 use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Way};
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
+use plimsoll_study::Setup;
+use plimsoll_study::measure::may_be_off;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
 use std::path::Path;
@@ -74,8 +74,9 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     // Our own kernels ask no device.
     let gpu = setup.filter(|kernels| kernels.libraries);
     let open = |kernels| {
-        Setup::cuda(0, true, &HostPlace::Memory, kernels).map_err(|failure| {
-            failure.help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
+        Setup::cuda(0, true, kernels).map_err(|error| {
+            Failure::from(error)
+                .help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
         })
     };
     let gpu = gpu.map(open).transpose()?;
@@ -114,7 +115,8 @@ fn modelled(
     network: &Network,
     draw: Option<Draw>,
 ) -> Result<Vec<Table>, Failure> {
-    let setup = Setup::modelled(sheet, &args.kernels).map_err(|failure| failure.help("leave it out"))?;
+    let tf32 = args.kernels.tf32_alone().map_err(|failure| failure.help("leave it out"))?;
+    let setup = Setup::modelled(sheet, tf32).map_err(|error| Failure::from(error).help("leave it out"))?;
     let device = setup.model().expect("it was just modelled");
     let ways = |call: &Call| device.ways(call);
     let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, ways: &ways };

@@ -1,72 +1,30 @@
 //! `tune`: chooses batch size, placement and learning rate from a profile, confirms the choice by running it, and writes
 //! it as a config and a schedule.
 
-use crate::args::{TuneArgs, defaults};
+use crate::args::{TuneArgs, defaults, study_of, tune_request};
 use crate::failure::Failure;
-use crate::naming;
 use crate::output::{Cell, Table};
-use crate::ran::Measured;
-use crate::record::other_name;
-use crate::study::{Held, Study};
-use crate::task::{Setup, Task};
-use crate::tuning::{TuneRequest, Tuned, least, tune};
-use crate::verbs::profile::{how_known, largest, measure};
-use plimsoll_ir::config::{LearningRate, LearningRateRule};
-use plimsoll_ir::profile::Profile;
-use plimsoll_ir::{Bytes, Document};
-use plimsoll_tuner::model::Model;
+use crate::progress::watched;
+use crate::verbs::profile::how_known;
+use plimsoll_study::report::{placement_in_words, rule_in_words};
+use plimsoll_study::tuning::{Measured, Tuned, other_name};
 use plimsoll_tuner::rate::caution;
-use plimsoll_tuner::search::Moved;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    let task = Task::new(&args.network, &args.data, Setup::new(&args.device)?)?;
-    let task = task.within(args.search.host_memory)?;
-    let study = naming::study(&task, &args.study, &args.search, &args.rate, &defaults())?;
-    let least = least(&args.search, &args.rate);
-    let budget = task.budget_in(&study, args.study.fresh, args.search.budget, least)?;
-    let request = TuneRequest::new(budget, &args.search, &args.rate, args.epochs);
-    let batches = request.min_batch..=request.limit(&task)?;
-    let largest = largest(&task, budget, &batches, quiet)?;
-    study.make()?;
-    let held = study.lock()?;
-    study.without_training()?;
-    let made = [vec![study.journal(), study.profile()], study.choice()].concat();
-    study.are_ours(&made)?;
-    let forgotten = args.study.fresh.then_some(made);
-    let mut profile = measure(&task, budget, largest, &study, forgotten.as_deref(), quiet)?;
-    let tuned = tune(&task, &mut profile, &request, &study, quiet)?;
-    keep(&study, &held, &tuned, &profile)?;
+    let (tuned, study) = watched(quiet, |watch| {
+        let task = args.network.task(&args.data, args.device.setup(watch)?)?;
+        let task = task.within(args.search.host_memory)?;
+        let study = study_of(&task, &args.study, &args.search, &args.rate, &defaults())?;
+        let (least, fresh) = (args.search.least(&args.rate), args.study.fresh);
+        let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
+        let request = tune_request(budget, &args.search, &args.rate, args.epochs, fresh)?;
+        Ok::<_, Failure>((study.tune(&task, &request, watch)?, study))
+    })?;
     let folder = study.folder().display();
     tracing::info!("`plimsoll report {folder}` shows all of it");
     let kept = Table::facts("study", vec![("study", "kept in", folder.to_string().into())]);
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned), kept])
-}
-
-/// Writes the profile, with what refits added to it, the model that it gives, what was tried, schedule and config to the study,
-/// together.
-pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Result<(), Failure> {
-    let model = Model::fit(profile).map_err(Failure::usage)?;
-    let model = serde_json::to_string_pretty(&model).expect("numbers and names can be written");
-    let texts = [
-        (study.profile(), profile.to_json()),
-        (study.model(), model + "\n"),
-        (study.trace(), tuned.trace.to_json()),
-        (study.schedule(), tuned.schedule.to_json()),
-        (study.tuning(), tuned.tuning.to_json()),
-        (study.config(), tuned.config.to_json()),
-    ];
-    study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))
-}
-
-/// Where a learning rate comes from.
-pub fn rule_in_words(rate: &LearningRate) -> String {
-    let rule = match rate.rule {
-        LearningRateRule::Linear => "linear".to_owned(),
-        LearningRateRule::SquareRoot => "square root".to_owned(),
-        LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity:.4}"),
-    };
-    format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch)
 }
 
 /// What was chosen.
@@ -88,7 +46,7 @@ pub fn choice(tuned: &Tuned) -> Table {
             ("largest_batch", "largest batch that can be trained", tuned.tuning.asked.largest.into()),
             ("why", "why", tuned.tuning.why.clone().into()),
             ("yours", "your own setting", yours(tuned).into()),
-            ("placement", "placement", placement(&tuned.chosen.candidate.moved).into()),
+            ("placement", "placement", placement_in_words(&tuned.chosen.candidate.moved).into()),
             ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
             ("learning_rate_rule", "by", rule_in_words(rate).into()),
             ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
@@ -111,23 +69,6 @@ fn yours(tuned: &Tuned) -> String {
         }
         (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
     }
-}
-
-/// What stays, what is swapped and what is recomputed in an iteration, in words.
-pub fn placement(moved: &Moved) -> String {
-    let Moved { at_peak, offloaded, swapping, recomputed_ops, recomputing } = *moved;
-    if offloaded == Bytes::ZERO && recomputed_ops == 0 {
-        return format!("everything is kept ({at_peak} of feature maps at the peak)");
-    }
-    let mut parts = vec![format!("{at_peak} of feature maps on the device at the peak")];
-    if offloaded > Bytes::ZERO {
-        parts.push(format!("{offloaded} swapped in every iteration ({swapping} of the link)"));
-    }
-    if recomputed_ops > 0 {
-        let ops = if recomputed_ops == 1 { "op" } else { "ops" };
-        parts.push(format!("{recomputed_ops} {ops} recomputed ({recomputing})"));
-    }
-    parts.join(", ")
 }
 
 /// Predicted beside measured, the choice beside keeping everything.

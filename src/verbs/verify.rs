@@ -3,15 +3,16 @@
 
 use crate::args::{DeviceChoice, VerifyArgs};
 use crate::failure::{Exit, Failure};
-use crate::interrupt;
 use crate::output::{Cell, Table};
-use crate::progress;
-use crate::task::{Setup, Task, nothing_runs};
+use crate::progress::watched;
 use crate::verbs::plan::parse_policy;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_networks::Mode;
-use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Outcome, Trainer, TrainingPlan};
+use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
+use plimsoll_study::device::SetupError;
+use plimsoll_study::watch::Step;
+use plimsoll_study::{Task, Watch};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::search::moved;
 
@@ -20,13 +21,17 @@ const RATE: f64 = 0.01;
 
 /// Runs the verb.
 pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+    watched(quiet, |watch| run_watched(args, watch))
+}
+
+fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
     let mut device = args.device.clone();
     if let DeviceChoice::Modelled(sheet) = device.device {
-        return Err(nothing_runs(sheet.product));
+        return Err(SetupError::NothingRuns { device: sheet.product.to_owned() }.into());
     }
     // Only kernels that give the same bits each time can show that a plan changes none.
     device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));
-    let task = Task::new(&args.network, &args.data, Setup::new(&device)?)?;
+    let task = args.network.task(&args.data, device.setup(watch)?)?;
     let policy = parse_policy(&args.policy)?;
     let trace = task.trace(args.batch)?;
     let memory = trace.memory();
@@ -34,14 +39,14 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (peak, floor) = (bytes(memory.peak()), bytes(memory.floor()));
     let budget = args.budget.map_or(Bytes((floor.0 + peak.0) / 2), |size| size.of(peak));
     let link = task.setup.link().unwrap_or(Link::symmetric(plimsoll_ir::BytesPerSecond(1e10)));
-    let planning = progress::spinner("plan", quiet);
-    let plan = task.plan(&trace, policy, budget, link)?;
-    let keep = task.plan(&trace, Policy::Keep, Bytes(u64::MAX >> 2), link)?;
+    let planning = watch.step("plan", None);
+    let plan = task.plan(&trace, policy, budget, link, watch)?;
+    let keep = task.plan(&trace, Policy::Keep, Bytes(u64::MAX >> 2), link, watch)?;
     drop(planning);
-    let bar = progress::bar("verify", 2 * args.iterations, quiet);
-    let planned = train(&task, args, ("as planned", &plan.schedule), &bar)?;
-    let kept = train(&task, args, ("keeping everything", &keep.schedule), &bar)?;
-    bar.finish_and_clear();
+    let step = watch.step("verify", Some(2 * args.iterations));
+    let planned = train(&task, args, ("as planned", &plan.schedule), (&step, 0), watch)?;
+    let kept = train(&task, args, ("keeping everything", &keep.schedule), (&step, args.iterations), watch)?;
+    drop(step);
     if let Some(name) = first_difference(&planned, &kept) {
         let message =
             format!("after {} iterations `{name}` differs from keeping everything", args.iterations);
@@ -71,7 +76,8 @@ fn train(
     task: &Task,
     args: &VerifyArgs,
     (how, schedule): (&str, &Schedule),
-    bar: &progress::Bar,
+    (step, done): (&Step<'_>, u64),
+    watch: &Watch<'_>,
 ) -> Result<Checkpoint, Failure> {
     let program = task.program(args.batch, Mode::Train)?;
     let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
@@ -84,8 +90,8 @@ fn train(
         weight_decay: 5e-4,
     };
     let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
-    let mut observe = |_: &_| bar.inc(1);
-    match trainer.train(&*task.data.train, args.iterations, &mut observe, &interrupt::pressed)? {
+    let mut observe = |observation: &Observation| step.done(done + observation.step + 1);
+    match trainer.train(&*task.data.train, args.iterations, &mut observe, watch.stop)? {
         Outcome::Finished => Ok(trainer.checkpoint()?),
         Outcome::Paused => Err(Failure::new(
             Exit::Interrupted,

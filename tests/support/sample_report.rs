@@ -4,7 +4,7 @@
 //! again, the rest stay; compute waits for what is not back yet, the link moves one tensor at a time each way, and every
 //! residency gets the lowest free bytes. Nothing here is measured or planned: it is data to show.
 
-use plimsoll::report::{
+use plimsoll::study::report::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Iteration,
     LaneView, Layer, Memory, Policies, PolicyRow, Report, ReportKind, Residencies, Setting, Slices,
     StallView, StepSeries,

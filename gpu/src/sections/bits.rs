@@ -6,7 +6,7 @@ use crate::bench::{budget, cuda, keeping, plan, task, unmeasured};
 use crate::ground::Ground;
 use crate::results::{Row, Verdict};
 use plimsoll::failure::Failure;
-use plimsoll::task::Task;
+use plimsoll::study::Task;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;

@@ -7,7 +7,7 @@ use crate::bench::{Runner, budget, cuda, keeping, link, middle, peak, plan, task
 use crate::ground::Ground;
 use crate::results::{Row, Verdict, number, words};
 use plimsoll::failure::{Exit, Failure};
-use plimsoll::task::Task;
+use plimsoll::study::{Task, Watch};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
@@ -88,7 +88,7 @@ fn deep(ground: &Ground, task: &Task, batch: u64, link: Link) -> Result<(), Fail
     let first = if fits {
         keeping(&usual)?.schedule
     } else {
-        task.plan(&usual, Policy::Naive, within, unmeasured())?.schedule
+        task.plan(&usual, Policy::Naive, within, unmeasured(), &Watch::silent())?.schedule
     };
     // In a block of its own: what it holds is given back before the next one takes.
     let (timed, kept) = {

@@ -1,0 +1,384 @@
+//! From options to requests: the door through which a line becomes what a job is asked.
+//!
+//! What only options can contradict (one for another device, two that exclude each other) is refused here.
+
+use super::values::{
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, ObjectiveArg, OptimizerArg, RuleArg, SearchArg, ToolArg,
+};
+use super::{
+    DataArgs, DeviceArgs, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs, SearchArgs, StudyArgs,
+    TrainArgs, defaults,
+};
+use crate::failure::Failure;
+use crate::interrupt;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::config::{GpuKernels, LearningRateRule};
+use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_runtime::{CpuOptions, HostMemory};
+use plimsoll_study::data::DataError;
+use plimsoll_study::device::{SetupError, as_many_cores, cpu_options};
+use plimsoll_study::export::{Optimizer, Tool, Wanted};
+use plimsoll_study::naming::{self, Decides};
+use plimsoll_study::request::{
+    DecayShape, NetworkRequest, NetworkSource, Objective, RateRequest, Searcher, TrainRequest,
+};
+use plimsoll_study::tuning::TuneRequest;
+use plimsoll_study::{Error, Setup, Study, Task, Watch};
+use plimsoll_tuner::rate::default_convexity;
+
+impl NetworkArgs {
+    /// Which network, for which images.
+    pub fn request(&self) -> NetworkRequest {
+        let source = match &self.onnx {
+            Some(file) => NetworkSource::Onnx(file.clone()),
+            None => NetworkSource::Zoo(self.network.clone()),
+        };
+        let image = self.image.map(|image| image.0);
+        NetworkRequest { source, image, channels: self.channels, classes: self.classes }
+    }
+
+    /// The network, with its data, on a device.
+    pub fn task(&self, data: &DataArgs, setup: Setup) -> Result<Task, Failure> {
+        Task::new(&self.request(), &data.data, setup).map_err(|error| match error {
+            Error::Data(DataError::TextWidth { length, width }) => {
+                let message = format!("texts have no width, and --image says {length}x{width}");
+                Failure { message, ..DataError::TextWidth { length, width }.into() }
+            }
+            other => other.into(),
+        })
+    }
+}
+
+/// An option that another device has.
+fn only(option: &str, device: &str) -> Failure {
+    Failure::usage(format_args!("{option} is for --device {device}"))
+        .help("leave it out, or choose that device")
+}
+
+/// Makes sure that this machine has a core for each of so many threads.
+pub fn threads_are_sound(threads: Option<u32>) -> Result<(), Failure> {
+    threads.map_or(Ok(()), as_many_cores).map_err(|error| match error {
+        SetupError::Threads { threads, cores } => {
+            let message =
+                format!("--threads {threads} is more than the {cores} cores that this process may use");
+            Failure { message, ..SetupError::Threads { threads, cores }.into() }
+        }
+        other => other.into(),
+    })
+}
+
+impl DeviceArgs {
+    /// The device, as the options say.
+    pub fn setup(&self, watch: &Watch<'_>) -> Result<Setup, Failure> {
+        let link = self.link.map(|rate| Link { duplex: self.duplex.into(), ..Link::symmetric(rate) });
+        let half = self.duplex == DuplexArg::Half;
+        match self.device {
+            DeviceChoice::Cpu if half && link.is_none() => {
+                Err(Failure::usage("--duplex half is for a link that is paced, and there is no --link")
+                    .help("give the --link that both ways are to share, or leave --duplex out"))
+            }
+            DeviceChoice::Cpu if self.no_graph => Err(only("--no-graph", "cuda")),
+            DeviceChoice::Cpu if self.kernels.given().is_some() => {
+                Err(only(self.kernels.given().unwrap_or_default(), "cuda"))
+            }
+            DeviceChoice::Cpu => {
+                threads_are_sound(self.threads)?;
+                Ok(processor(self.threads, link, &self.host, watch))
+            }
+            DeviceChoice::Cuda(_) if self.threads.is_some() => Err(only("--threads", "cpu")),
+            DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
+            DeviceChoice::Cuda(_) | DeviceChoice::Modelled(_) if half => Err(only("--duplex half", "cpu")),
+            DeviceChoice::Cuda(ordinal) => gpu(ordinal, !self.no_graph, &self.host, self.kernels.chosen()?),
+            DeviceChoice::Modelled(_) if self.no_graph => Err(only("--no-graph", "cuda")),
+            DeviceChoice::Modelled(_) if self.threads.is_some() => Err(only("--threads", "cpu")),
+            DeviceChoice::Modelled(_) if link.is_some() => Err(only("--link", "cpu")),
+            DeviceChoice::Modelled(_) if matches!(self.host, HostPlace::File(_)) => {
+                Err(only("--host file:PATH", "cpu"))
+            }
+            DeviceChoice::Modelled(sheet) => Ok(Setup::modelled(sheet, self.kernels.tf32_alone()?)?),
+        }
+    }
+}
+
+/// The processor, with a warning where its link is paced to next to nothing. Ctrl-C has the link wait no longer.
+pub fn processor(threads: Option<u32>, link: Option<Link>, host: &HostPlace, watch: &Watch<'_>) -> Setup {
+    let host = match host {
+        HostPlace::Memory => HostMemory::Anonymous,
+        HostPlace::File(path) => HostMemory::File(path.clone()),
+    };
+    let options = CpuOptions { hurry: interrupt::hurry(), host, ..cpu_options(threads, link) };
+    let setup = Setup::Cpu(options);
+    setup.warn_of_slow_link(watch);
+    setup
+}
+
+/// A GPU; what is offloaded goes to pinned memory, and no file can be pinned.
+pub fn gpu(ordinal: u32, graphs: bool, host: &HostPlace, kernels: GpuKernels) -> Result<Setup, Failure> {
+    match host {
+        HostPlace::File(_) => Err(only("--host file:PATH", "cpu")),
+        HostPlace::Memory => Ok(Setup::cuda(ordinal, graphs, kernels)?),
+    }
+}
+
+impl KernelArgs {
+    /// What they choose of a GPU that is here.
+    pub fn chosen(&self) -> Result<GpuKernels, Failure> {
+        let libraries = self.kernels.unwrap_or_default() == KernelsArg::Libraries;
+        if self.tf32 && !libraries {
+            return Err(Failure::usage("--tf32 is for --kernels libraries; our own kernels multiply in f32")
+                .help("leave one of the two out"));
+        }
+        Ok(GpuKernels { libraries, tf32: self.tf32, deterministic: self.deterministic })
+    }
+
+    /// What they choose of a device that is modelled: products in TF32, and nothing else.
+    pub fn tf32_alone(&self) -> Result<bool, Failure> {
+        match self.given() {
+            Some(option) if option != "--tf32" || self.deterministic => Err(only(option, "cuda")),
+            _ => Ok(self.tf32),
+        }
+    }
+}
+
+impl SearchArgs {
+    /// The least batch to consider.
+    pub fn least(&self, rate: &RateArgs) -> u64 {
+        self.min_batch.unwrap_or(rate.base_batch)
+    }
+}
+
+impl RateArgs {
+    /// How the learning rate follows the batch.
+    pub fn request(&self) -> RateRequest {
+        let RateArgs { base_batch, base_rate, rate_rule, convexity } = *self;
+        let rule = match rate_rule {
+            RuleArg::Linear => LearningRateRule::Linear,
+            RuleArg::SquareRoot => LearningRateRule::SquareRoot,
+            RuleArg::Accudnn => {
+                let convexity = convexity.unwrap_or_else(|| default_convexity(base_rate));
+                LearningRateRule::Accudnn { convexity }
+            }
+        };
+        RateRequest { base_batch, base_rate, rule }
+    }
+
+    fn are_sound(&self) -> Result<(), Failure> {
+        if self.convexity.is_none() || self.rate_rule == RuleArg::Accudnn {
+            return Ok(());
+        }
+        Err(Failure::usage("--convexity is for --rate-rule accudnn").help("leave one of the two out"))
+    }
+}
+
+impl TrainArgs {
+    /// How to train.
+    pub fn request(&self, fresh: bool, timed: bool) -> TrainRequest {
+        let TrainArgs { epochs, decay, momentum, weight_decay, seed, save_every } = *self;
+        TrainRequest { epochs, decay: decay.into(), momentum, weight_decay, seed, save_every, fresh, timed }
+    }
+}
+
+impl ExportArgs {
+    /// What a training elsewhere is to be.
+    pub fn wanted(&self) -> Wanted {
+        let ExportArgs { workers, epochs, momentum, weight_decay, as_planned, .. } = *self;
+        let (global, decay, optimizer) = (self.global_batch, self.decay.into(), self.optimizer.into());
+        Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned }
+    }
+}
+
+/// What is tuned for, within a budget.
+pub fn tune_request(
+    budget: Bytes,
+    search: &SearchArgs,
+    rate: &RateArgs,
+    epochs: u64,
+    fresh: bool,
+) -> Result<TuneRequest, Failure> {
+    rate.are_sound()?;
+    Ok(TuneRequest {
+        budget,
+        search: search.search.into(),
+        objective: search.objective.into(),
+        min_batch: search.least(rate),
+        max_batch: search.max_batch,
+        rate: rate.request(),
+        epochs,
+        command: super::command_line(),
+        fresh,
+    })
+}
+
+/// What of the options decides the choice and the training.
+pub fn decides(search: &SearchArgs, rate: &RateArgs, train: &TrainArgs) -> Decides {
+    Decides {
+        budget: search.budget,
+        host_memory: search.host_memory,
+        search: search.search.into(),
+        objective: search.objective.into(),
+        min_batch: search.least(rate),
+        max_batch: search.max_batch,
+        rate: rate.request(),
+        train: train.request(false, false),
+    }
+}
+
+/// The study of a task with these options, which need not be there: the one that is named, else the task's own.
+pub fn study_of(
+    task: &Task,
+    study: &StudyArgs,
+    search: &SearchArgs,
+    rate: &RateArgs,
+    train: &TrainArgs,
+) -> Result<Study, Failure> {
+    if let Some(folder) = &study.study {
+        return Ok(Study::at(folder));
+    }
+    let usual = decides(&defaults(), &defaults(), &defaults());
+    Ok(Study::at(&naming::folder(task, &decides(search, rate, train), &usual)?))
+}
+
+impl From<DuplexArg> for Duplex {
+    fn from(arg: DuplexArg) -> Duplex {
+        match arg {
+            DuplexArg::Full => Duplex::Full,
+            DuplexArg::Half => Duplex::Half,
+        }
+    }
+}
+
+impl From<SearchArg> for Searcher {
+    fn from(arg: SearchArg) -> Searcher {
+        match arg {
+            SearchArg::Plimsoll => Searcher::Plimsoll,
+            SearchArg::Accudnn => Searcher::Accudnn,
+        }
+    }
+}
+
+impl From<ObjectiveArg> for Objective {
+    fn from(arg: ObjectiveArg) -> Objective {
+        match arg {
+            ObjectiveArg::Frugal => Objective::Frugal,
+            ObjectiveArg::Fastest => Objective::Fastest,
+        }
+    }
+}
+
+impl From<DecayArg> for DecayShape {
+    fn from(arg: DecayArg) -> DecayShape {
+        match arg {
+            DecayArg::Cosine => DecayShape::Cosine,
+            DecayArg::Constant => DecayShape::Constant,
+            DecayArg::Step => DecayShape::Step,
+        }
+    }
+}
+
+impl From<ToolArg> for Tool {
+    fn from(arg: ToolArg) -> Tool {
+        match arg {
+            ToolArg::Torchrun => Tool::Torchrun,
+            ToolArg::Accelerate => Tool::Accelerate,
+            ToolArg::Lightning => Tool::Lightning,
+            ToolArg::Deepspeed => Tool::Deepspeed,
+        }
+    }
+}
+
+impl From<OptimizerArg> for Optimizer {
+    fn from(arg: OptimizerArg) -> Optimizer {
+        match arg {
+            OptimizerArg::Sgd => Optimizer::Sgd,
+            OptimizerArg::Adam => Optimizer::Adam,
+            OptimizerArg::Adamw => Optimizer::Adamw,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Verb};
+    use clap::Parser;
+
+    fn task(network: &NetworkArgs, data: &DataArgs, device: &DeviceArgs) -> Task {
+        let setup = device.setup(&Watch::silent()).expect("a device");
+        network.task(data, setup).expect("a task")
+    }
+
+    /// The name that a line of `auto` or `tune` gives its study.
+    fn named(line: &str) -> String {
+        let words = ["plimsoll"].into_iter().chain(line.split_whitespace());
+        let folder = match Cli::parse_from(words).verb {
+            Verb::Auto(args) => {
+                let task = task(&args.network, &args.data, &args.device);
+                study_of(&task, &args.study, &args.search, &args.rate, &args.train)
+            }
+            Verb::Tune(args) => {
+                let task = task(&args.network, &args.data, &args.device);
+                study_of(&task, &args.study, &args.search, &args.rate, &defaults())
+            }
+            other => panic!("{other:?}"),
+        };
+        let folder = folder.expect("a name").folder().display().to_string();
+        folder.strip_prefix("studies/").unwrap_or_else(|| panic!("{folder}")).to_owned()
+    }
+
+    #[test]
+    fn what_decides_has_a_name_of_its_own_and_what_does_not_has_not() {
+        let usual = "auto --network mlp --threads 1";
+        let all = [
+            "",
+            "--budget 40MiB",
+            "--budget 60MiB",
+            "--link 12GB/s",
+            "--link 13GB/s",
+            "--link 12GB/s --duplex half",
+            "--image 8 --channels 1 --classes 11",
+            "--data synthetic --image 8 --channels 1",
+            "--data synthetic:40 --image 8 --channels 1",
+            "--host file:slab",
+            "--host-memory 1GiB",
+            "--search accudnn",
+            "--objective fastest",
+            "--min-batch 8",
+            "--max-batch 64",
+            "--base-batch 64",
+            "--base-rate 0.1",
+            "--rate-rule linear",
+            "--convexity 0.5",
+            "--decay constant",
+            "--momentum 0.8",
+            "--weight-decay 0",
+            "--seed 2",
+        ];
+        let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();
+        let modelled = ["h100", "k40", "h100 --tf32"];
+        names.extend(modelled.iter().map(|device| named(&format!("auto --network mlp --device {device}"))));
+        let readable = |at: usize, words: &str| {
+            let (said, digits) = names[at].rsplit_once('-').expect("words and digits");
+            assert_eq!((said, digits.len()), (words, 6));
+        };
+        readable(0, "mlp-digits-cpu");
+        readable(1, "mlp-digits-cpu-40MiB");
+        readable(7, "mlp-synthetic-cpu");
+        readable(all.len(), "mlp-digits-h100");
+        for (at, name) in names.iter().enumerate() {
+            assert!(!names[..at].contains(name), "{name} is of two lines, one of them {:?}", all.get(at));
+        }
+        for (line, same) in [
+            ("--epochs 200", 0),
+            ("--save-every 5min", 0),
+            ("--fresh", 0),
+            ("--min-batch 32", 0),
+            ("--rate-rule accudnn", 0),
+            ("--seed 1 --decay cosine --data digits", 0),
+            ("--budget 41943040B", 1),
+            ("--link 12000MB/s", 3),
+        ] {
+            assert_eq!(named(&format!("{usual} {line}")), names[same], "{line}");
+        }
+        assert_eq!(named(&usual.replace("auto", "tune")), names[0]);
+    }
+}

@@ -1,0 +1,290 @@
+//! What is trained on: where data come from, and the data for a network.
+
+use crate::error::Error;
+use crate::request::NetworkRequest;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::network::{Network, NetworkSpec, Shape};
+use plimsoll_networks::onnx::name_in_file;
+use plimsoll_networks::{build, usual};
+use plimsoll_runtime::cpu;
+use plimsoll_runtime::data::{self, Split};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Why data and network do not go together.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DataError {
+    /// The network reads texts, and the data are images.
+    #[error("`{network}` is for texts, and {data} has images")]
+    Images {
+        /// The network's name.
+        network: String,
+        /// The data's name.
+        data: String,
+    },
+    /// The network reads images, and the data are texts.
+    #[error("`{network}` is for images, and {data} has texts")]
+    Texts {
+        /// The network's name.
+        network: String,
+        /// The data's name.
+        data: String,
+    },
+    /// The images are of another size, or in more classes.
+    #[error(
+        "{data} has images of {has} in {classes} classes, the network is for {wanted} in {wanted_classes}"
+    )]
+    Shape {
+        /// The data's name.
+        data: String,
+        /// The data's images.
+        has: Shape,
+        /// The data's classes.
+        classes: u32,
+        /// The network's images.
+        wanted: Shape,
+        /// The network's classes.
+        wanted_classes: u32,
+        /// Whether the network is from a file, which fixes its sizes.
+        from_file: bool,
+    },
+    /// A sample has another number of labels.
+    #[error("`{network}` learns {wanted} labels of a sample, {data} has {has}")]
+    Labels {
+        /// The network's name.
+        network: String,
+        /// The labels that it learns.
+        wanted: u64,
+        /// The data's name.
+        data: String,
+        /// The labels of a sample.
+        has: u64,
+    },
+    /// Texts of a width other than 1 are asked for.
+    #[error("texts have no width, and {length}x{width} is asked for")]
+    TextWidth {
+        /// The length that is asked for.
+        length: u32,
+        /// The width that is asked for.
+        width: u32,
+    },
+    /// The order of the samples does not fit in memory.
+    #[error("the order of {samples} samples takes {takes}, and {available} are there")]
+    Order {
+        /// How many samples.
+        samples: u64,
+        /// What their order takes.
+        takes: Bytes,
+        /// What is there.
+        available: Bytes,
+    },
+    /// The network of a file is for images of another size than what is asked for.
+    #[error("{} is for images of {height}x{width}", file.display())]
+    FileImage {
+        /// The ONNX file.
+        file: PathBuf,
+        /// The height that it is for.
+        height: u32,
+        /// The width that it is for.
+        width: u32,
+    },
+}
+
+/// Characters of a text, where neither the network nor the request says.
+const USUAL_LENGTH: u32 = 128;
+
+/// What to train on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataSource {
+    /// The handwritten digits that come with Plimsoll.
+    Digits,
+    /// Noise of any shape: this many samples.
+    Synthetic(u64),
+    /// A folder with MNIST's four IDX files.
+    Mnist(PathBuf),
+    /// A folder with CIFAR-10's binary files.
+    Cifar10(PathBuf),
+    /// A text file of the user's, or the text that comes with Plimsoll: what character comes next.
+    Text(Option<PathBuf>),
+}
+
+/// Samples of `synthetic` without a number.
+const SYNTHETIC_SAMPLES: u64 = 4096;
+
+impl DataSource {
+    /// The kind alone, such as `mnist`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            DataSource::Digits => "digits",
+            DataSource::Synthetic(_) => "synthetic",
+            DataSource::Mnist(_) => "mnist",
+            DataSource::Cifar10(_) => "cifar10",
+            DataSource::Text(_) => "text",
+        }
+    }
+
+    /// The file or folder of the user's that it is read from.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            DataSource::Mnist(path) | DataSource::Cifar10(path) | DataSource::Text(Some(path)) => Some(path),
+            DataSource::Digits | DataSource::Synthetic(_) | DataSource::Text(None) => None,
+        }
+    }
+
+    /// The same data by the whole path of its file or folder, which names it from every folder.
+    pub fn whole(&self) -> DataSource {
+        let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+        match self {
+            DataSource::Mnist(path) => DataSource::Mnist(whole(path)),
+            DataSource::Cifar10(path) => DataSource::Cifar10(whole(path)),
+            DataSource::Text(Some(path)) => DataSource::Text(Some(whole(path))),
+            other => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for DataSource {
+    /// As `--data` takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind();
+        match (self, self.path()) {
+            (_, Some(path)) => write!(f, "{kind}:{}", path.display()),
+            (DataSource::Synthetic(samples), None) => write!(f, "{kind}:{samples}"),
+            _ => f.write_str(kind),
+        }
+    }
+}
+
+impl FromStr for DataSource {
+    type Err = String;
+    fn from_str(text: &str) -> Result<DataSource, String> {
+        let wanted = "data is `digits`, `text`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER`, `cifar10:FOLDER` or \
+                      `text:FILE`";
+        match text.split_once(':') {
+            None if text == "digits" => Ok(DataSource::Digits),
+            None if text == "text" => Ok(DataSource::Text(None)),
+            None if text == "synthetic" => Ok(DataSource::Synthetic(SYNTHETIC_SAMPLES)),
+            Some(("synthetic", count)) => {
+                // An order of samples has numbers of 32 bits.
+                let samples = count.parse().ok().filter(|n| (1..=u64::from(u32::MAX)).contains(n));
+                samples.map(DataSource::Synthetic).ok_or_else(|| {
+                    format!("`{count}` is no number of samples from 1 to {}; {wanted}", u32::MAX)
+                })
+            }
+            Some((kind @ ("text" | "mnist" | "cifar10"), "")) => {
+                Err(format!("`{kind}:` names no file or folder; {wanted}"))
+            }
+            Some(("text", file)) => Ok(DataSource::Text(Some(file.into()))),
+            Some(("mnist", folder)) => Ok(DataSource::Mnist(folder.into())),
+            Some(("cifar10", folder)) => Ok(DataSource::Cifar10(folder.into())),
+            _ => Err(wanted.into()),
+        }
+    }
+}
+
+/// Reads or makes the data for a network of the zoo, by its name and what was asked for.
+pub(crate) fn open(source: &DataSource, name: &str, request: &NetworkRequest) -> Result<Split, Error> {
+    match source {
+        DataSource::Text(file) => {
+            let usual = usual_text(name).map_or(USUAL_LENGTH, |spec| spec.image[0]);
+            text(file.as_deref(), request.image.unwrap_or([usual, 1]))
+        }
+        DataSource::Synthetic(_) => {
+            let images = NetworkSpec { name: name.to_owned(), image: [32; 2], channels: 3, classes: 10 };
+            let usual = usual_text(name).unwrap_or(images);
+            let network = build(&NetworkSpec {
+                image: request.image.unwrap_or(usual.image),
+                channels: request.channels.unwrap_or(usual.channels),
+                classes: request.classes.unwrap_or(usual.classes),
+                ..usual
+            })?;
+            of_network(source, &network)
+        }
+        files => in_files(files),
+    }
+}
+
+/// Reads or makes the data for a network.
+pub fn of_network(source: &DataSource, network: &Network) -> Result<Split, Error> {
+    match source {
+        DataSource::Text(_) if !network.takes_tokens() => {
+            let network = network.spec.name.clone();
+            Err(DataError::Texts { network, data: format!("data `{source}`") }.into())
+        }
+        DataSource::Text(file) => text(file.as_deref(), network.spec.image),
+        DataSource::Synthetic(samples) => {
+            // Samples are made when they are read; only their order in an epoch is held, four bytes each.
+            let order = Bytes(samples.saturating_mul(4));
+            if let Some(available) = cpu::available_bytes().filter(|available| order > *available) {
+                return Err(DataError::Order { samples: *samples, takes: order, available }.into());
+            }
+            let set = |samples: u64, seed| data::synthetic_like(network, samples as usize, seed);
+            Ok(Split { train: set(*samples, 1), test: set((*samples / 10).max(1), 2) })
+        }
+        files => in_files(files),
+    }
+}
+
+/// Reads data that are what they are, whatever the network.
+fn in_files(source: &DataSource) -> Result<Split, Error> {
+    Ok(match source {
+        DataSource::Mnist(folder) => data::mnist(folder)?,
+        DataSource::Cifar10(folder) => data::cifar10(folder)?,
+        _ => data::digits(),
+    })
+}
+
+/// Reads a text, cut to so many characters by 1.
+fn text(file: Option<&Path>, [length, width]: [u32; 2]) -> Result<Split, Error> {
+    if width != 1 {
+        return Err(DataError::TextWidth { length, width }.into());
+    }
+    Ok(match file {
+        Some(file) => data::text_file(file, length)?,
+        None => data::text(length)?,
+    })
+}
+
+/// What a network for texts was made for; none for other networks.
+pub(crate) fn usual_text(name: &str) -> Option<NetworkSpec> {
+    usual(name).filter(|spec| spec.image[1] == 1)
+}
+
+/// Whether the data are what a network takes.
+pub(crate) fn fits(spec: &NetworkSpec, data: &Split) -> Result<(), DataError> {
+    let wanted = Shape { height: spec.image[0], width: spec.image[1], channels: spec.channels };
+    if data.train.image() == wanted && data.train.classes() <= spec.classes {
+        return Ok(());
+    }
+    Err(DataError::Shape {
+        data: data.train.name().to_owned(),
+        has: data.train.image(),
+        classes: data.train.classes(),
+        wanted,
+        wanted_classes: spec.classes,
+        from_file: name_in_file(&spec.name).is_some(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_source_is_written_as_it_is_read() {
+        for text in ["digits", "text", "synthetic:12", "mnist:a/b", "cifar10:c", "text:a:b.txt"] {
+            let source: DataSource = text.parse().expect("it is one");
+            assert_eq!(source.to_string(), text);
+            assert!(text.starts_with(source.kind()));
+        }
+        let synthetic: DataSource = "synthetic".parse().expect("it is one");
+        assert_eq!(synthetic.to_string(), format!("synthetic:{SYNTHETIC_SAMPLES}"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let around = folder.path().join(".").join("..").join(folder.path().file_name().expect("a name"));
+        let [straight, around] =
+            [folder.path(), &around].map(|path| DataSource::Mnist(path.to_owned()).whole());
+        assert_eq!(straight, around);
+    }
+}

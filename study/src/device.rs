@@ -1,0 +1,201 @@
+//! The device that a job is for: the processor, a GPU, or one that is modelled from its data sheet.
+
+use crate::error::Error;
+use crate::watch::Watch;
+use plimsoll_ir::config::GpuKernels;
+use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::schedule::Link;
+use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_runtime::{
+    Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels, Precision, cpu,
+};
+use plimsoll_tuner::model::devices::{Modelled, Sheet};
+use std::rc::Rc;
+use thiserror::Error;
+
+/// A paced link below this draws a warning: no device has such a one, and a missing prefix of a unit looks like it.
+const SLOW: BytesPerSecond = BytesPerSecond(1e6);
+
+/// Why a device cannot be used as asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SetupError {
+    /// There are fewer cores than threads.
+    #[error("{threads} compute threads are more than the {cores} cores that this process may use")]
+    Threads {
+        /// The threads that are asked for.
+        threads: u32,
+        /// The cores that there are.
+        cores: u32,
+    },
+    /// A modelled device without tensor cores for TF32 is to multiply in it.
+    #[error("{product} has no tensor cores for TF32")]
+    Tf32 {
+        /// The device.
+        product: &'static str,
+    },
+    /// Something is to run on a device that is modelled.
+    #[error("nothing can run on a device that is not here ({device})")]
+    NothingRuns {
+        /// The device.
+        device: String,
+    },
+}
+
+/// Which device, and how it is set up.
+#[derive(Clone)]
+pub enum Setup {
+    /// The processor.
+    Cpu(CpuOptions),
+    /// An NVIDIA GPU.
+    Cuda(Gpu),
+    /// A device that is not here: what it would take is known, and nothing runs on it.
+    Modelled(Modelled),
+}
+
+/// A GPU: open from the start, since only its libraries know the ways of a call, and what they take of it counts.
+#[derive(Clone)]
+pub struct Gpu {
+    options: CudaOptions,
+    /// Allocates nothing; those that do share its libraries.
+    pub(crate) open: Rc<CudaDevice>,
+}
+
+impl Gpu {
+    /// Opens it, so that one that cannot be used is said before anything is planned for it.
+    pub fn open(options: CudaOptions) -> Result<Gpu, Error> {
+        let open = Rc::new(CudaDevice::open(&options)?);
+        Ok(Gpu { options, open })
+    }
+
+    /// Whether it replays iterations as graphs.
+    pub fn graphs(&self) -> bool {
+        self.options.graphs
+    }
+
+    /// Whose kernels it runs.
+    pub fn kernels(&self) -> GpuKernels {
+        let CudaOptions { kernels, precision, deterministic, .. } = self.options;
+        let (libraries, tf32) = (kernels == Kernels::Libraries, precision == Precision::Tf32);
+        GpuKernels { libraries, tf32, deterministic }
+    }
+}
+
+/// Options that choose kernels.
+pub fn with_kernels(options: CudaOptions, chosen: GpuKernels) -> CudaOptions {
+    let GpuKernels { libraries, tf32, deterministic } = chosen;
+    let kernels = if libraries { Kernels::Libraries } else { Kernels::Own };
+    let precision = if tf32 { Precision::Tf32 } else { Precision::F32 };
+    CudaOptions { kernels, precision, deterministic, ..options }
+}
+
+/// The processor with so many threads, by default all cores but one, which is left to the two transfer streams, and a link of this
+/// pace, by default as fast as it goes.
+pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
+    let threads = threads.unwrap_or_else(|| cores().saturating_sub(1).max(1));
+    CpuOptions { threads, link, ..CpuOptions::default() }
+}
+
+impl Setup {
+    /// A GPU, by its number from 0, with or without graphs. What is offloaded goes to pinned memory.
+    ///
+    /// # Errors
+    ///
+    /// There is no such GPU, its driver or a library is missing or too old, or it refuses.
+    pub fn cuda(ordinal: u32, graphs: bool, kernels: GpuKernels) -> Result<Setup, Error> {
+        let options = CudaOptions { ordinal, graphs, ..CudaOptions::default() };
+        Ok(Setup::Cuda(Gpu::open(with_kernels(options, kernels))?))
+    }
+
+    /// A device of which only the data sheet is known, whose products are in TF32 or f32.
+    ///
+    /// # Errors
+    ///
+    /// It has no tensor cores for TF32.
+    pub fn modelled(sheet: &'static Sheet, tf32: bool) -> Result<Setup, SetupError> {
+        if tf32 && sheet.tf32_peak.is_none() {
+            return Err(SetupError::Tf32 { product: sheet.product });
+        }
+        Ok(Setup::Modelled(Modelled { tf32, ..Modelled::new(sheet) }))
+    }
+
+    /// Warns of a paced link on which training takes hours for what others do in a second.
+    pub fn warn_of_slow_link(&self, watch: &Watch<'_>) {
+        let Some(link) = self.link() else { return };
+        let rate = BytesPerSecond(link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0));
+        if rate.0 < SLOW.0 {
+            let tensor = Bytes(1 << 20);
+            watch.warn(format_args!(
+                "the link is paced to {rate}: a tensor of 1 MiB takes {} each way",
+                tensor / rate
+            ));
+        }
+    }
+
+    /// The device that is modelled, where it is.
+    pub fn model(&self) -> Option<Modelled> {
+        if let Setup::Modelled(device) = self { Some(*device) } else { None }
+    }
+
+    /// Whose kernels run, where that is to be chosen.
+    pub fn kernels(&self) -> Option<GpuKernels> {
+        if let Setup::Cuda(gpu) = self { Some(gpu.kernels()) } else { None }
+    }
+
+    /// Threads of the processor that compute; 1 where a GPU does.
+    pub fn threads(&self) -> u32 {
+        if let Setup::Cpu(options) = self { options.threads.max(1) } else { 1 }
+    }
+
+    /// The pace of the link; none for as fast as it goes.
+    pub fn link(&self) -> Option<Link> {
+        if let Setup::Cpu(options) = self { options.link } else { None }
+    }
+
+    /// How the device can run a call.
+    pub fn ways(&self, call: &Call) -> Vec<Way> {
+        match self {
+            Setup::Cpu(_) => Way::sole(cpu::kernels::workspace_bytes(call, self.threads())),
+            Setup::Cuda(gpu) => gpu.open.ways(call),
+            Setup::Modelled(device) => device.ways(call),
+        }
+    }
+
+    /// What is known of the device.
+    pub fn facts(&self) -> Result<DeviceFacts, Error> {
+        let Setup::Modelled(device) = self else { return Ok(self.device()?.facts()) };
+        let machine = device.machine("");
+        let (name, system, threads) = (machine.device, machine.system, machine.threads);
+        Ok(DeviceFacts { name, system, threads, memory: Some(device.sheet.memory) })
+    }
+
+    /// Whether a failure takes the device's memory along.
+    pub fn can_be_lost(&self) -> bool {
+        matches!(self, Setup::Cuda(_))
+    }
+
+    /// The device, with nothing allocated.
+    pub fn device(&self) -> Result<Box<dyn Device>, Error> {
+        Ok(match self {
+            Setup::Cpu(options) => Box::new(Cpu::new(options.clone())),
+            Setup::Cuda(gpu) => Box::new(gpu.open.another()?),
+            Setup::Modelled(device) => {
+                return Err(SetupError::NothingRuns { device: device.to_string() }.into());
+            }
+        })
+    }
+}
+
+/// The cores that this process may use.
+pub fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores).unwrap_or(u32::MAX)
+}
+
+/// Makes sure that this machine has a core for each of so many threads.
+pub fn as_many_cores(threads: u32) -> Result<(), SetupError> {
+    let cores = cores();
+    if threads <= cores {
+        return Ok(());
+    }
+    Err(SetupError::Threads { threads, cores })
+}

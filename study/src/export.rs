@@ -1,0 +1,505 @@
+//! What was tuned, as the lines that a user of another tool pastes there: batch size per worker, gradient accumulation,
+//! optimizer, learning rate, its warm-up and its decay.
+//!
+//! The rate goes as in `run`, whatever the tool: update s, from 0, of W has (s + 1) / W of it, then comes the decay. In Python
+//! that is a function, which PyTorch's `LambdaLR` asks; DeepSpeed has schedules of its own, of which `WarmupLR` repeats its first
+//! rate once and `WarmupCosineLR` is one update ahead.
+//!
+//! What it deliberately does not do: export the plan inside an iteration, which none of these tools can follow. So what is
+//! exported is a batch that keeps everything, unless the plan's own is asked for.
+
+use crate::measure::may_be_off;
+use crate::request::DecayShape;
+use crate::words::visible;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::config::{Config, Figures, LearningRate};
+use plimsoll_ir::schedule::{Command, Schedule};
+use plimsoll_tuner::rate::{RateError, caution, learning_rate, warmup_iterations};
+use serde_json::json;
+use thiserror::Error;
+
+/// Why nothing can be exported.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ExportError {
+    /// There are no workers, or more than can be counted.
+    #[error("{0} is no number of workers")]
+    Workers(u64),
+    /// Momentum is for SGD.
+    #[error("momentum is for SGD")]
+    Momentum,
+    /// DeepSpeed has no schedule of the rate that falls in steps.
+    #[error("DeepSpeed has no schedule that falls in steps")]
+    Steps,
+    /// No batch is known to fit without the plan.
+    #[error("no batch is known that keeps everything within {budget}, as it must elsewhere")]
+    NothingKept {
+        /// What the device may hold.
+        budget: Bytes,
+    },
+    /// The samples of an update cannot be shared out.
+    #[error("{why}")]
+    NotShared {
+        /// Why.
+        why: String,
+        /// The nearest smaller number of samples that can be, if there is one.
+        below: Option<u64>,
+        /// The nearest larger.
+        above: u64,
+    },
+    /// An update is larger than the data.
+    #[error("a global batch of {global} is more than the {samples} samples that were tuned for")]
+    TooLarge {
+        /// Samples in an update.
+        global: u64,
+        /// Samples of the data.
+        samples: u64,
+    },
+    /// There is no learning rate.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+}
+
+/// Tools that lines can be made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// A command line for PyTorch's launcher, and the lines of the training loop
+    Torchrun,
+    /// Python for Hugging Face Accelerate
+    Accelerate,
+    /// Python for Lightning
+    Lightning,
+    /// DeepSpeed's configuration, in JSON
+    Deepspeed,
+}
+
+/// Optimizers that the user may train with there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Optimizer {
+    /// Stochastic gradient descent with momentum, as `run` trains
+    #[default]
+    Sgd,
+    /// Adam
+    Adam,
+    /// Adam with decoupled weight decay
+    Adamw,
+}
+
+impl Optimizer {
+    /// Its name in PyTorch and in DeepSpeed.
+    fn name(self) -> &'static str {
+        match self {
+            Optimizer::Sgd => "SGD",
+            Optimizer::Adam => "Adam",
+            Optimizer::Adamw => "AdamW",
+        }
+    }
+}
+
+/// Momentum and weight decay that `run` has by default.
+const MOMENTUM: f32 = 0.9;
+const WEIGHT_DECAY: f32 = 5e-4;
+
+/// What a training elsewhere is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Workers, each with a device of its own.
+    pub workers: u64,
+    /// Samples in an update, of all workers together; by default about one batch of the config's for each.
+    pub global: Option<u64>,
+    /// Passes over the data.
+    pub epochs: u64,
+    /// How the rate falls after the warm-up.
+    pub decay: DecayShape,
+    /// Who updates the parameters.
+    pub optimizer: Optimizer,
+    /// Of SGD; by default what `run` has.
+    pub momentum: Option<f32>,
+    /// By default what `run` has for SGD, and what the tool has for others.
+    pub weight_decay: Option<f32>,
+    /// The batch of the plan, which only a runtime that follows the plan can hold.
+    pub as_planned: bool,
+}
+
+/// The numbers of a training elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Export {
+    /// Samples that one worker sees at once.
+    pub batch: u64,
+    /// Workers, each with a device of its own.
+    pub workers: u64,
+    /// Batches of each worker that make one update.
+    pub accumulation: u64,
+    /// The learning rate of an update of all of these.
+    pub rate: f64,
+    /// Updates in which the rate rises; fewer than two are none.
+    pub warmup: u64,
+    /// Updates in all.
+    pub updates: u64,
+    /// How the rate falls after the warm-up.
+    pub decay: DecayShape,
+    /// Who updates the parameters.
+    pub optimizer: Optimizer,
+    /// Its settings besides the rate, by PyTorch's names.
+    pub settings: Vec<(&'static str, f32)>,
+    /// Where the numbers come from and what is left out, a line each.
+    pub notes: Vec<String>,
+}
+
+/// One update's samples shared out: batches of so many samples, and how many of them each worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shares {
+    batch: u64,
+    accumulation: u64,
+}
+
+impl Export {
+    /// Of a config and its schedule. By default a worker's batch is the largest that keeps everything on the device and shares an
+    /// update out evenly, since no other tool swaps and recomputes as the plan does; as many batches are accumulated as the update
+    /// needs. Rate and warm-up are those that the config's rule gives for so many samples. Fails where the workers cannot share the
+    /// samples out, or where no batch is known to fit.
+    pub fn new(config: &Config, schedule: &Schedule, wanted: &Wanted) -> Result<Export, ExportError> {
+        let Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned } =
+            *wanted;
+        if config.batch.checked_mul(workers).is_none_or(|samples| samples == 0) {
+            return Err(ExportError::Workers(workers));
+        }
+        if momentum.is_some() && optimizer != Optimizer::Sgd {
+            return Err(ExportError::Momentum);
+        }
+        if let Some(global) = global {
+            samples_for(config, global)?;
+        }
+        let Shares { batch, accumulation } = if as_planned {
+            planned(config.batch, workers, global)?
+        } else {
+            shared(held(config, schedule)?, config.batch, workers, global)?
+        };
+        let global = batch * workers * accumulation;
+        let (rate, warmup, each) = rate_at(config, global, epochs)?;
+        let settings = match (optimizer, weight_decay) {
+            (Optimizer::Sgd, decay) => vec![
+                ("momentum", momentum.unwrap_or(MOMENTUM)),
+                ("weight_decay", decay.unwrap_or(WEIGHT_DECAY)),
+            ],
+            (_, Some(decay)) => vec![("weight_decay", decay)],
+            (_, None) => Vec::new(),
+        };
+        Ok(Export {
+            batch,
+            workers,
+            accumulation,
+            rate: to_six_digits(rate),
+            warmup,
+            updates: each * epochs,
+            decay,
+            optimizer,
+            settings,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Samples in an update.
+    pub fn global(&self) -> u64 {
+        self.batch * self.workers * self.accumulation
+    }
+
+    /// Says where the numbers come from, and what of the schedule stays behind.
+    pub fn tell(&mut self, config: &Config, schedule: &Schedule, from: &str) {
+        let Config { network, device, budget_bytes, learning_rate, .. } = config;
+        let LearningRate { base_rate, base_batch, .. } = learning_rate;
+        let (global, batch, rate) = (self.global(), self.batch, self.rate);
+        let [swaps, again] = moves(schedule);
+        self.notes = vec![
+            format!("From {from}: {} tuned by Plimsoll on {device}, within {budget_bytes}.", network.name),
+            format!("Learning rate {rate} at {global} samples an update, from {base_rate} at {base_batch}."),
+        ];
+        let tuned = config.batch;
+        self.notes.push(match swaps + again {
+            0 if batch == tuned => "Its plan keeps everything on the device, so nothing is lost here.".to_owned(),
+            _ if batch == tuned => format!(
+                "Not exported: its plan inside an iteration (tensors swapped: {swaps}, ops recomputed: {again}). \
+                 Without that a batch of {batch} takes more memory than {budget_bytes}."
+            ),
+            0 => format!("A batch of {batch} keeps everything on the device, as the tuned {tuned} does."),
+            _ => format!(
+                "A batch of {batch} keeps everything on the device; the tuned {tuned} needs the plan inside an iteration \
+                 (tensors swapped: {swaps}, ops recomputed: {again}), which is not exported."
+            ),
+        });
+        if let Some(words) = caution(learning_rate, global) {
+            self.notes.push(format!("The update is {words}."));
+        }
+        if self.optimizer != Optimizer::Sgd {
+            let name = self.optimizer.name();
+            self.notes.push(format!(
+                "{base_rate} at {base_batch} is taken to be a rate for {name}; the square-root rule is what is used with it."
+            ));
+        }
+        if config.modelled {
+            let off = may_be_off(config.modelled_error);
+            self.notes
+                .push(format!("Nothing was measured: that device is modelled from its data sheet; {off}."));
+        }
+        if self.accumulation > 1 {
+            self.notes.push(format!(
+                "Batch normalisation sees {batch} samples at a time, however many are accumulated."
+            ));
+        }
+    }
+
+    /// The lines for a tool, notes as comments among them where its format has comments.
+    /// Fails where the tool has no schedule of the rate as was asked for.
+    pub fn lines(&self, tool: Tool) -> Result<String, ExportError> {
+        match tool {
+            Tool::Torchrun => Ok(self.torchrun()),
+            Tool::Accelerate => Ok(self.accelerate()),
+            Tool::Lightning => Ok(self.lightning()),
+            Tool::Deepspeed => self.deepspeed(),
+        }
+    }
+
+    fn comments(&self) -> String {
+        // A name with a line break would begin a line that is no comment.
+        self.notes.iter().map(|note| format!("# {}\n", visible(note))).collect()
+    }
+
+    /// Whether the rate changes at all.
+    fn has_schedule(&self) -> bool {
+        self.warmup > 1 || self.decay != DecayShape::Constant
+    }
+
+    /// The constants that all of the Python begins with, and how the rate goes.
+    fn constants(&self) -> String {
+        let Export { batch, accumulation, rate, warmup, updates, .. } = self;
+        let mut lines = format!(
+            "BATCH_SIZE = {batch}  # of each worker: DataLoader(..., batch_size=BATCH_SIZE, drop_last=True)\n\
+             ACCUMULATION = {accumulation}\nLEARNING_RATE = {rate}\n"
+        );
+        if self.has_schedule() {
+            let after = match self.decay {
+                DecayShape::Constant => "1.0",
+                DecayShape::Cosine => {
+                    "0.5 * (1 + math.cos(math.pi * min((update - WARMUP) / max(UPDATES - WARMUP, 1), 1.0)))"
+                }
+                DecayShape::Step => "0.1 ** (update // -(-UPDATES // 3))",
+            };
+            lines.push_str(&format!(
+                "WARMUP, UPDATES = {warmup}, {updates}\n\n\ndef share(update):\n    \
+                 \"\"\"What the learning rate is multiplied with at an update, from 0.\"\"\"\n    \
+                 if update < WARMUP:\n        return (update + 1) / WARMUP\n    return {after}\n\n"
+            ));
+        }
+        lines
+    }
+
+    /// The module of Python's own that the lines need.
+    fn imports(&self) -> &'static str {
+        if self.decay == DecayShape::Cosine { "import math\n\n" } else { "" }
+    }
+
+    /// The optimizer and, where the rate changes, its schedule, at so many columns from the left. `share` is Python for a function of
+    /// how often the tool has stepped the schedule.
+    fn optimizer(&self, indent: &str, model: &str, share: &str) -> String {
+        let name = self.optimizer.name();
+        let settings: String =
+            self.settings.iter().map(|(name, value)| format!(", {name}={value}")).collect();
+        let mut lines = format!(
+            "{indent}optimizer = torch.optim.{name}({model}.parameters(), lr=LEARNING_RATE{settings})\n"
+        );
+        if self.has_schedule() {
+            lines.push_str(&format!(
+                "{indent}scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, {share})\n"
+            ));
+        }
+        lines
+    }
+
+    fn torchrun(&self) -> String {
+        let Export { batch, workers, accumulation, rate, warmup, updates, .. } = self;
+        let comments = self.comments();
+        let decay = match self.decay {
+            DecayShape::Constant => "constant",
+            DecayShape::Cosine => "cosine",
+            DecayShape::Step => "step",
+        };
+        let settings: String = self
+            .settings
+            .iter()
+            .map(|(name, value)| format!(" \\\n    --{} {value}", name.replace('_', "-")))
+            .collect();
+        let optimizer = self.optimizer.name().to_lowercase();
+        format!(
+            "{comments}# The options of train.py have the names that most scripts give them; --batch-size is that of each worker.\n\
+             # The rate rises linearly over the warm-up: update s, from 0, of W has (s + 1) / W of it. A cosine then falls to 0 at the\n\
+             # last of {updates} updates; steps divide it by 10 after each third of them.\n\
+             torchrun --standalone --nproc-per-node={workers} train.py \\\n    --batch-size {batch} \\\n    \
+             --gradient-accumulation-steps {accumulation} \\\n    --optimizer {optimizer} \\\n    --learning-rate {rate}{settings} \\\n    \
+             --lr-scheduler {decay} \\\n    --warmup-steps {warmup} \\\n    --max-steps {updates}\n"
+        )
+    }
+
+    fn accelerate(&self) -> String {
+        let (comments, constants, workers) = (self.comments(), self.constants(), self.workers);
+        let (imports, has_schedule) = (self.imports(), self.has_schedule());
+        let optimizer = self.optimizer("", "model", "lambda step: share(step // accelerator.num_processes)");
+        let scheduler = if has_schedule { ", scheduler" } else { "" };
+        let stepped =
+            if has_schedule { "# A prepared schedule is stepped once for every process.\n" } else { "" };
+        format!(
+            "{comments}# accelerate launch --num_processes {workers} train.py\n\
+             {imports}import torch\nfrom accelerate import Accelerator\n\n{constants}\n\
+             accelerator = Accelerator(gradient_accumulation_steps=ACCUMULATION)\n{stepped}{optimizer}\
+             model, optimizer, loader{scheduler} = accelerator.prepare(model, optimizer, loader{scheduler})\n\
+             # In the loop: with accelerator.accumulate(model), and accelerator.backward(loss).\n"
+        )
+    }
+
+    fn lightning(&self) -> String {
+        let (comments, constants, workers) = (self.comments(), self.constants(), self.workers);
+        let optimizer = self.optimizer("    ", "self", "share");
+        let imports = self.imports();
+        let strategy = if workers > 1 { ", strategy=\"ddp\"" } else { "" };
+        let returned = if self.has_schedule() {
+            "{\"optimizer\": optimizer, \"lr_scheduler\": {\"scheduler\": scheduler, \"interval\": \"step\"}}"
+        } else {
+            "optimizer"
+        };
+        format!(
+            "{comments}{imports}import lightning as L\nimport torch\n\n{constants}\n\
+             trainer = L.Trainer(devices={workers}{strategy}, accumulate_grad_batches=ACCUMULATION)\n\n\n\
+             # A method of your LightningModule.\ndef configure_optimizers(self):\n{optimizer}    return {returned}\n"
+        )
+    }
+
+    /// JSON has no comments. Fails where DeepSpeed has no such schedule of the rate.
+    fn deepspeed(&self) -> Result<String, ExportError> {
+        let Export { batch, accumulation, rate, warmup, updates, .. } = self;
+        let mut params = json!({"lr": rate});
+        for (name, value) in &self.settings {
+            // As decimal digits say it, not as the nearest binary fraction of 32 bits does.
+            params[*name] = value.to_string().parse::<f64>().expect("a number was just written").into();
+        }
+        let mut config = json!({
+            "train_batch_size": self.global(),
+            "train_micro_batch_size_per_gpu": batch,
+            "gradient_accumulation_steps": accumulation,
+            "optimizer": {"type": self.optimizer.name(), "params": params},
+        });
+        match self.decay {
+            DecayShape::Constant if *warmup > 1 => {
+                config["scheduler"] = json!({
+                    "type": "WarmupLR",
+                    "params": {
+                        "warmup_min_lr": rate / *warmup as f64,
+                        "warmup_max_lr": rate,
+                        "warmup_num_steps": warmup - 1,
+                        "warmup_type": "linear",
+                    },
+                });
+            }
+            DecayShape::Constant => {}
+            DecayShape::Cosine => {
+                config["scheduler"] = json!({
+                    "type": "WarmupCosineLR",
+                    "params": {
+                        "total_num_steps": updates,
+                        "warmup_min_ratio": 1.0 / (*warmup).max(1) as f64,
+                        "warmup_num_steps": warmup.saturating_sub(1),
+                        "cos_min_ratio": 0.0,
+                        "warmup_type": "linear",
+                    },
+                });
+            }
+            DecayShape::Step => {
+                return Err(ExportError::Steps);
+            }
+        }
+        Ok(serde_json::to_string_pretty(&config).expect("plain JSON") + "\n")
+    }
+}
+
+/// How many tensors a schedule swaps out, or pieces of them, and how many ops it recomputes.
+fn moves(schedule: &Schedule) -> [usize; 2] {
+    let is_swap = |command: &&Command| matches!(command, Command::Offload { .. });
+    let is_again = |command: &&Command| matches!(command, Command::Compute { again: true, .. });
+    [schedule.commands.iter().filter(is_swap).count(), schedule.commands.iter().filter(is_again).count()]
+}
+
+/// The largest batch that is known to fit without the plan: that keeps everything on the device.
+fn held(config: &Config, schedule: &Schedule) -> Result<u64, ExportError> {
+    let own = (moves(schedule) == [0, 0]).then_some(config.batch);
+    config.keeps_all.max(own).ok_or(ExportError::NothingKept { budget: config.budget_bytes })
+}
+
+/// Shares an update out in batches of at most so many samples, as few as possible. By default an update is about as large as the
+/// tuned batch for each worker: as large as batches of one size make it.
+fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, ExportError> {
+    let Some(global) = global else {
+        let accumulation = tuned.div_ceil(held);
+        return Ok(Shares { batch: tuned / accumulation, accumulation });
+    };
+    if !global.is_multiple_of(workers) {
+        let message = format!("a global batch of {global} is no multiple of {workers} workers");
+        return Err(not_shared(message, global, workers));
+    }
+    let share = global / workers;
+    let fewest = share.div_ceil(held);
+    let Some(accumulation) = (fewest..=share.min(2 * fewest)).find(|batches| share.is_multiple_of(*batches))
+    else {
+        let message = format!(
+            "a global batch of {global} gives each worker {share} samples, which cannot be shared out evenly in batches of {} to \
+             {held}, which keep everything",
+            share.div_ceil(2 * fewest)
+        );
+        return Err(not_shared(message, global, workers * fewest));
+    };
+    Ok(Shares { batch: share / accumulation, accumulation })
+}
+
+/// An update in batches of the plan's own size.
+fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, ExportError> {
+    let at_once = batch * workers;
+    let global = global.unwrap_or(at_once);
+    if !global.is_multiple_of(at_once) {
+        let message = format!(
+            "a global batch of {global} is no multiple of {at_once}: {workers} workers with {batch} samples each"
+        );
+        return Err(not_shared(message, global, at_once));
+    }
+    Ok(Shares { batch, accumulation: global / at_once })
+}
+
+/// A global batch that is no multiple of what all workers take at once, with the nearest that are.
+fn not_shared(why: String, global: u64, at_once: u64) -> ExportError {
+    let below = global / at_once * at_once;
+    let above = below.saturating_add(at_once);
+    ExportError::NotShared { why, below: (below > 0).then_some(below), above }
+}
+
+/// Samples of the data that a config was tuned for, which are at least one update's.
+fn samples_for(config: &Config, global: u64) -> Result<u64, ExportError> {
+    let Figures { iteration_seconds, between_seconds, epoch_seconds, .. } = config.predicted;
+    // An epoch is predicted as so many iterations as there are batches in the data.
+    let iterations = epoch_seconds / (iteration_seconds + between_seconds);
+    let samples = (iterations * config.batch as f64).round() as u64;
+    if samples < global {
+        return Err(ExportError::TooLarge { global, samples });
+    }
+    Ok(samples)
+}
+
+/// As many digits as a rate needs.
+fn to_six_digits(rate: f64) -> f64 {
+    format!("{rate:.5e}").parse().expect("a number was just written")
+}
+
+/// Rate, warm-up and updates of an epoch, of updates of so many samples: the config's own rate and warm-up at its own batch.
+fn rate_at(config: &Config, global: u64, epochs: u64) -> Result<(f64, u64, u64), ExportError> {
+    let LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup } = config.learning_rate;
+    let updates = samples_for(config, global)? / global;
+    if global == config.batch {
+        return Ok((rate, warmup, updates));
+    }
+    let rate = learning_rate(rule, base_batch, base_rate, global)?;
+    Ok((rate, warmup_iterations(base_batch, global, updates, epochs), updates))
+}

@@ -1,0 +1,479 @@
+//! A study's folder: what was measured, chosen and trained for one network, kept so that a second run continues.
+//!
+//! Nothing else is ever written there, and `--fresh` removes nothing else.
+
+use crate::checksums;
+use crate::error::Error;
+use crate::files::{self, Doing, FileError};
+use plimsoll_ir::check::check;
+use plimsoll_ir::config::Config;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Document};
+use plimsoll_profiler::Header;
+use plimsoll_runtime::Checkpoint;
+use std::fs::{self, TryLockError};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use thiserror::Error as ThisError;
+
+/// No header of a journal is longer.
+const HEADER_BYTES_MAX: u64 = 1 << 16;
+
+/// So much of a file shows who wrote it.
+const START_BYTES: u64 = 1 << 14;
+
+/// Where the files of a tuning are gathered, and where they are once all are there, until each is in its place.
+const GATHERED: &str = ".tuned.part";
+const WHOLE: &str = ".tuned";
+
+/// How a study comes to a whole choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retune {
+    /// The study's folder.
+    pub folder: PathBuf,
+    /// It holds a training, which another choice would be in the way of: tuning needs another folder.
+    pub holds_training: bool,
+}
+
+/// What is wrong with a study's folder.
+#[derive(Debug, ThisError)]
+pub enum StudyError {
+    /// One of its files is wrong.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no such folder.
+    #[error("there is no folder {}", .0.display())]
+    Missing(PathBuf),
+    /// A file stands where the study would write, and Plimsoll did not write it.
+    #[error("{} was not written by Plimsoll, and would be lost", .0.display())]
+    Foreign(PathBuf),
+    /// It holds no choice.
+    #[error("{} holds no choice: {missing} is missing", retune.folder.display())]
+    NotTuned {
+        /// The file that is missing.
+        missing: String,
+        /// Whether it was measured.
+        measured: bool,
+        /// How it comes to a choice.
+        retune: Retune,
+    },
+    /// It holds half of a tuning.
+    #[error("{} was not tuned to the end, or by an older version: {missing} is missing", retune.folder.display())]
+    Incomplete {
+        /// The file that is missing.
+        missing: String,
+        /// How it comes to a whole choice.
+        retune: Retune,
+    },
+    /// One of the documents of its tuning cannot be used.
+    #[error("{source}")]
+    Document {
+        /// What is wrong with it.
+        source: FileError,
+        /// How the study comes to a whole choice.
+        retune: Retune,
+    },
+    /// Its files are not of one tuning.
+    #[error("{}: {file} is of another schedule", retune.folder.display())]
+    Mixed {
+        /// The file that does not belong to the others.
+        file: String,
+        /// How it comes to a whole choice.
+        retune: Retune,
+    },
+    /// What it holds is of something else than what is asked for.
+    #[error("{} holds {holds} another {what}: {kept} there, {asked} now", retune.folder.display())]
+    OfAnother {
+        /// What it holds, such as `the choice for`.
+        holds: String,
+        /// The first thing in which the two differ.
+        what: String,
+        /// What it is there.
+        kept: String,
+        /// What is asked for.
+        asked: String,
+        /// Its folder, and whether it holds a training.
+        retune: Retune,
+    },
+    /// It holds a training, made with the choice that is about to be replaced.
+    #[error("{} holds a training made with the choice there", .0.display())]
+    HoldsTraining(PathBuf),
+    /// Another run works in it.
+    #[error("another run measures, tunes or trains in {}", .0.display())]
+    InUse(PathBuf),
+}
+
+/// A study's folder.
+#[derive(Clone, Debug)]
+pub struct Study {
+    folder: PathBuf,
+}
+
+impl Study {
+    /// The study in a folder, which need not be there.
+    pub fn at(folder: &Path) -> Study {
+        Study { folder: folder.to_owned() }
+    }
+
+    /// Makes the folder where it is missing, and sure that it can be written to; says which it is.
+    pub fn make(&self) -> Result<(), FileError> {
+        let folder = &self.folder;
+        fs::create_dir_all(folder).map_err(|error| FileError::io(folder, Doing::CreateStudy, error))?;
+        // Found out now, and not after the measuring.
+        tempfile::NamedTempFile::new_in(folder)
+            .map_err(|error| FileError::io(folder, Doing::WriteToStudy, error))?;
+        tracing::info!("the study is {}", folder.display());
+        Ok(())
+    }
+
+    /// The budget that it was begun with, where it was: that of its measurements. What cannot be read is complained of where
+    /// it is gone on with.
+    pub fn budget(&self) -> Option<Bytes> {
+        let mut line = String::new();
+        let journal = fs::File::open(self.journal()).ok()?;
+        BufReader::new(journal.take(HEADER_BYTES_MAX)).read_line(&mut line).ok()?;
+        Header::of_line(&line).map(|header| header.budget_bytes)
+    }
+
+    /// Makes sure that of these files none is somebody else's, which would be written over or removed.
+    pub fn are_ours(&self, files: &[PathBuf]) -> Result<(), StudyError> {
+        match files.iter().find(|file| !self.wrote(file)) {
+            None => Ok(()),
+            Some(foreign) => Err(StudyError::Foreign(foreign.clone())),
+        }
+    }
+
+    /// Whether a file is none, or empty, or begins as what Plimsoll writes under its name does.
+    fn wrote(&self, file: &Path) -> bool {
+        let mut start = Vec::new();
+        let Ok(open) = fs::File::open(file) else { return true };
+        if checksums::is_listed(file) || open.take(START_BYTES).read_to_end(&mut start).is_err() {
+            return true;
+        }
+        let marks: &[&str] = match () {
+            () if *file == self.plans() => &["\"made_for\":"],
+            () if *file == self.model() => &["\"layers\":", "\"curves\":"],
+            // What somebody else exported is no other than what we keep of it.
+            () if *file == self.architecture() => &[""],
+            () => &["plimsoll", "Plimsoll"],
+        };
+        let start = String::from_utf8_lossy(&start);
+        start.is_empty() || marks.iter().any(|mark| start.contains(mark))
+    }
+
+    /// Removes these files of the study, where they are.
+    pub fn forget(&self, files: &[PathBuf]) -> Result<(), FileError> {
+        for path in files {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(FileError::io(path, Doing::Remove, error));
+                }
+                _ => {}
+            }
+        }
+        checksums::forget(&self.folder, files)
+    }
+
+    /// Writes files of the study, each in one step and in this order, with their checksums.
+    pub fn put(&self, files: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError> {
+        checksums::write(&self.folder, files)
+    }
+
+    /// Puts the files of a tuning in place together: wherever a run is killed, the study holds what it held before or all of the
+    /// new. The page of an earlier choice goes, since it would tell of that.
+    ///
+    /// The files are gathered in a folder; its new name says that they are whole, from when on whoever works in the study puts
+    /// them in place.
+    pub fn put_together(&self, _alone: &Held, files: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError> {
+        let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
+        remove_folder(&gathered)?;
+        fs::create_dir(&gathered).map_err(|error| FileError::io(&gathered, Doing::Create, error))?;
+        for (path, bytes) in files {
+            files::write_bytes(&gathered.join(name(path)), bytes)?;
+        }
+        fs::rename(&gathered, &whole).map_err(|error| FileError::io(&whole, Doing::Create, error))?;
+        self.settle()
+    }
+
+    /// Puts in place what a run that was killed had gathered whole, and removes what it had not.
+    fn settle(&self) -> Result<(), FileError> {
+        let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
+        remove_folder(&gathered)?;
+        if !whole.exists() {
+            return Ok(());
+        }
+        let mut files = Vec::new();
+        for path in self.files() {
+            let from = whole.join(name(&path));
+            match fs::read(&from) {
+                Ok(bytes) => files.push((path, bytes)),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(FileError::io(&from, Doing::Read, error)),
+            }
+        }
+        self.put(&files)?;
+        self.forget(&[self.report()])?;
+        // So that no part of it is ever taken for whole.
+        fs::rename(&whole, &gathered).map_err(|error| FileError::io(&whole, Doing::Remove, error))?;
+        remove_folder(&gathered)
+    }
+
+    /// Makes sure that no run that was killed has left a tuning half in place, which is then put there.
+    fn settled(self) -> Result<Study, StudyError> {
+        if self.folder.join(WHOLE).exists() {
+            drop(self.lock()?);
+        }
+        Ok(self)
+    }
+
+    /// Makes sure that no training stands on the choice that is about to be replaced.
+    pub fn without_training(&self) -> Result<(), StudyError> {
+        if !self.checkpoint().exists() {
+            return Ok(());
+        }
+        Err(StudyError::HoldsTraining(self.folder.clone()))
+    }
+
+    /// The folder of a config that was given as a file or as its study's folder, and the config's path.
+    pub fn of_config(path: &Path) -> (Study, PathBuf) {
+        if path.is_dir() {
+            let study = Study { folder: path.to_owned() };
+            let config = study.config();
+            return (study, config);
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        (Study { folder: folder.map_or_else(|| PathBuf::from("."), Path::to_owned) }, path.to_owned())
+    }
+
+    /// The study of which a folder or the config in it is named, which must be there.
+    pub fn existing(path: &Path) -> Result<Study, StudyError> {
+        if !path.exists() {
+            return Err(StudyError::Missing(path.to_owned()));
+        }
+        Study::of_config(path).0.settled()
+    }
+
+    /// The choice that a config's file or its study's folder names: the study, the config's path, what stands in it, and its
+    /// schedule.
+    pub fn choice_of(path: &Path) -> Result<(Study, PathBuf, Config, Schedule), StudyError> {
+        let (study, config_path) = Study::of_config(path);
+        let study = study.settled()?;
+        let (config, schedule) = if path.is_dir() {
+            study.chosen()?
+        } else {
+            let config: Config = files::read(&config_path)?;
+            let schedule = files::read(&study.folder.join(&config.schedule))?;
+            (config, schedule)
+        };
+        Ok((study, config_path, config, schedule))
+    }
+
+    /// What was chosen. Fails with what to do where it is no study, or half of one.
+    pub fn chosen(&self) -> Result<(Config, Schedule), StudyError> {
+        if !self.config().exists() {
+            let measured = self.journal().exists() || self.profile().exists();
+            let missing = name(&self.config());
+            return Err(StudyError::NotTuned { missing, measured, retune: self.retune() });
+        }
+        let config: Config = self.document(&self.config())?;
+        let schedule = self.folder.join(&config.schedule);
+        self.holds(&schedule)?;
+        Ok((config, self.document(&schedule)?))
+    }
+
+    /// Makes sure that a file of a tuning is there.
+    pub fn holds(&self, file: &Path) -> Result<(), StudyError> {
+        if file.exists() {
+            return Ok(());
+        }
+        Err(StudyError::Incomplete { missing: name(file), retune: self.retune() })
+    }
+
+    /// A document of the study's tuning.
+    pub fn document<D: Document>(&self, path: &Path) -> Result<D, StudyError> {
+        files::read(path).map_err(|source| StudyError::Document { source, retune: self.retune() })
+    }
+
+    /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in which the two
+    /// differ, with both.
+    pub fn is_of(&self, holds: &str, compared: &[(&str, String, String)]) -> Result<(), StudyError> {
+        let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) else {
+            return Ok(());
+        };
+        Err(StudyError::OfAnother {
+            holds: holds.to_owned(),
+            what: (*what).to_owned(),
+            kept: kept.clone(),
+            asked: asked.clone(),
+            retune: self.retune(),
+        })
+    }
+
+    /// How it comes to a whole choice.
+    pub fn retune(&self) -> Retune {
+        Retune { folder: self.folder.clone(), holds_training: self.checkpoint().exists() }
+    }
+
+    /// What was measured, as it was measured.
+    pub fn journal(&self) -> PathBuf {
+        self.folder.join("profile.journal.jsonl")
+    }
+
+    /// What was measured, whole.
+    pub fn profile(&self) -> PathBuf {
+        self.folder.join("network.profile.json")
+    }
+
+    /// What was fitted to that.
+    pub fn model(&self) -> PathBuf {
+        self.folder.join("network.model.json")
+    }
+
+    /// What was chosen.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("chosen.config.json")
+    }
+
+    /// The chosen schedule.
+    pub fn schedule(&self) -> PathBuf {
+        self.folder.join("chosen.schedule.json")
+    }
+
+    /// The iteration that the chosen schedule is of, with the seconds that it was planned for.
+    pub fn trace(&self) -> PathBuf {
+        self.folder.join("chosen.trace.json")
+    }
+
+    /// What was tried for the choice, and what was measured of it.
+    pub fn tuning(&self) -> PathBuf {
+        self.folder.join("tuning.json")
+    }
+
+    /// The plans of a search that is not over.
+    pub fn plans(&self) -> PathBuf {
+        self.folder.join("tuning.journal.jsonl")
+    }
+
+    /// The page for people.
+    pub fn report(&self) -> PathBuf {
+        self.folder.join("report.html")
+    }
+
+    /// All that a tuning leaves besides the profile.
+    pub fn choice(&self) -> Vec<PathBuf> {
+        vec![
+            self.model(),
+            self.config(),
+            self.schedule(),
+            self.trace(),
+            self.tuning(),
+            self.plans(),
+            self.report(),
+        ]
+    }
+
+    /// Parameters and optimizer state of the last run.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.folder.join("training.safetensors")
+    }
+
+    /// The architecture of a network that is from a file.
+    pub fn architecture(&self) -> PathBuf {
+        self.folder.join("network.onnx")
+    }
+
+    /// All files that it may hold.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let others = vec![self.journal(), self.profile(), self.checkpoint(), self.architecture()];
+        [others, self.choice()].concat()
+    }
+
+    /// Makes sure that none of its files would be written over.
+    pub fn is_not(&self, output: &Path) -> Result<(), FileError> {
+        self.files().iter().try_for_each(|file| files::not_the_same(file, output))
+    }
+
+    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed left
+    /// half written is removed, and what it had written whole is put in place.
+    pub fn lock(&self) -> Result<Held, StudyError> {
+        let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
+        match folder.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(StudyError::InUse(self.folder.clone())),
+            // Not every file system knows locks.
+            Err(TryLockError::Error(error)) => {
+                tracing::debug!("{} cannot be locked: {error}", self.folder.display());
+                self.settle()?;
+                Ok(Held(None))
+            }
+            Ok(()) => {
+                self.settle()?;
+                for part in Checkpoint::unfinished(&self.checkpoint()) {
+                    tracing::debug!("removing {}, which was never finished", part.display());
+                    self.forget(&[part])?;
+                }
+                Ok(Held(Some(folder)))
+            }
+        }
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// A study that no other run works in; none keeps others away where the file system knows no locks.
+#[derive(Debug)]
+#[must_use = "the study is free again as soon as this is dropped"]
+pub struct Held(#[allow(dead_code, reason = "an open file holds its lock")] Option<fs::File>);
+
+/// Removes a folder and all that is in it, where it is there.
+fn remove_folder(folder: &Path) -> Result<(), FileError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::io(folder, Doing::Remove, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes sure that a schedule, which stands at this path, is valid for a trace.
+///
+/// # Errors
+///
+/// It is not: the first thing that is wrong with it.
+pub fn check_valid(path: &Path, trace: &Trace, schedule: &Schedule) -> Result<(), Error> {
+    check(trace, schedule).map_err(|violation| Error::Invalid { path: path.to_owned(), violation })
+}
+
+/// The name of a file.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_run_left_half_written_goes_when_another_trains() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (study, _) = Study::of_config(folder.path());
+        // No process has a number beyond 2^22.
+        let ours = format!(".training.safetensors.{}.part", std::process::id());
+        let others =
+            [&ours, "training.safetensors", ".training.safetensors.part", ".other.safetensors.9999999.part"];
+        let dead = ".training.safetensors.9999999.part";
+        for name in others.into_iter().chain([dead]) {
+            fs::write(folder.path().join(name), "half").expect("a file");
+        }
+        let held = study.lock().expect("nobody trains there");
+        if held.0.is_none() {
+            return println!("skipped: this file system knows no locks");
+        }
+        assert!(!folder.path().join(dead).exists());
+        assert!(others.iter().all(|name| folder.path().join(name).exists()));
+        fs::write(folder.path().join(dead), "half").expect("a file");
+        assert!(study.lock().is_err(), "one trains at a time");
+        assert!(folder.path().join(dead).exists(), "only who trains removes anything");
+    }
+}

@@ -1,0 +1,148 @@
+//! The jobs that a study's folder is for, each one call: measure, tune, choose, train.
+//!
+//! Each locks the folder, makes sure that nothing of somebody else's is lost, works, and keeps what it did. What an
+//! interrupted job did is there for the next.
+
+use crate::error::Error;
+use crate::folder::{Held, Study};
+use crate::measure::{largest, measure};
+use crate::request::TrainRequest;
+use crate::task::Task;
+use crate::training::{Trained, train};
+use crate::tuning::{TuneRequest, Tuned, earlier, keep, tune};
+use crate::watch::{Notice, Watch};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::config::Config;
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::schedule::Schedule;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeasureRequest {
+    /// What the device may hold.
+    pub budget: Bytes,
+    /// No batch larger than this.
+    pub max_batch: u64,
+    /// What the study measured earlier is thrown away.
+    pub fresh: bool,
+}
+
+/// The choice of a study.
+#[allow(clippy::large_enum_variant, reason = "there is one of them in a program")]
+pub enum Chosen {
+    /// Made just now.
+    Now(Tuned),
+    /// Found in the study, made for the same task.
+    Earlier(Config, Schedule),
+}
+
+impl Chosen {
+    /// The choice and its schedule.
+    pub fn parts(&self) -> (&Config, &Schedule) {
+        match self {
+            Chosen::Now(tuned) => (&tuned.config, &tuned.schedule),
+            Chosen::Earlier(config, schedule) => (config, schedule),
+        }
+    }
+}
+
+impl Study {
+    /// Measures a task's ops and the link at fractions of the largest batch that can be trained, or goes on measuring.
+    ///
+    /// # Errors
+    ///
+    /// No batch fits, the folder cannot be used or holds measurements of another task, the device fails, measurements are too
+    /// noisy, or the watch stops it, after which the same call goes on.
+    pub fn measure(
+        &self,
+        task: &Task,
+        request: &MeasureRequest,
+        watch: &Watch<'_>,
+    ) -> Result<Profile, Error> {
+        let MeasureRequest { budget, max_batch, fresh } = *request;
+        let largest = largest(task, budget, &(1..=max_batch), watch)?;
+        self.make()?;
+        let _held = self.lock()?;
+        let made = vec![self.journal(), self.profile()];
+        self.are_ours(&made)?;
+        measure(task, budget, largest, self, fresh.then_some(made).as_deref(), watch)
+    }
+
+    /// Chooses batch size, placement and learning rate for a task, and keeps the choice; measures where that is not done yet.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a training, which another choice would be in
+    /// the way of.
+    pub fn tune(&self, task: &Task, request: &TuneRequest, watch: &Watch<'_>) -> Result<Tuned, Error> {
+        let largest = request.largest(task, watch)?;
+        self.make()?;
+        let held = self.lock()?;
+        self.without_training()?;
+        let made = [vec![self.journal(), self.profile()], self.choice()].concat();
+        self.are_ours(&made)?;
+        self.tune_anew(task, request, largest, (&held, request.fresh.then_some(made)), watch)
+    }
+
+    /// The choice for a task: the one that the study holds, where it was made for the same task and need not be `fresh`; else a new
+    /// one, which is kept. No other run works in the study until what is given beside it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a choice for another task.
+    pub fn choose(
+        &self,
+        task: &Task,
+        request: &TuneRequest,
+        watch: &Watch<'_>,
+    ) -> Result<(Chosen, Held), Error> {
+        let largest = request.largest(task, watch)?;
+        self.make()?;
+        let held = self.lock()?;
+        self.are_ours(&self.files())?;
+        let known = if request.fresh { None } else { earlier(self, task, request)? };
+        if let Some((config, schedule)) = known {
+            task.keep_architecture(self, false)?;
+            watch.notice(Notice::ChoiceUsed(self.config()));
+            return Ok((Chosen::Earlier(config, schedule), held));
+        }
+        let made = [vec![self.journal(), self.profile(), self.checkpoint()], self.choice()].concat();
+        let forgotten = request.fresh.then_some(made);
+        let tuned = self.tune_anew(task, request, largest, (&held, forgotten), watch)?;
+        Ok((Chosen::Now(tuned), held))
+    }
+
+    fn tune_anew(
+        &self,
+        task: &Task,
+        request: &TuneRequest,
+        largest: u64,
+        (held, forgotten): (&Held, Option<Vec<std::path::PathBuf>>),
+        watch: &Watch<'_>,
+    ) -> Result<Tuned, Error> {
+        let mut profile = measure(task, request.budget, largest, self, forgotten.as_deref(), watch)?;
+        let tuned = tune(task, &mut profile, request, self, watch)?;
+        keep(self, held, &tuned, &profile)?;
+        Ok(tuned)
+    }
+
+    /// Trains a choice, or goes on from the study's checkpoint where there is one, and tests at the end.
+    ///
+    /// # Errors
+    ///
+    /// The schedule does not keep its budget, the device fails, training diverges, the state cannot be kept, or the watch stops
+    /// it, after which the same call goes on.
+    pub fn train(
+        &self,
+        task: &Task,
+        (config, schedule): (&Config, &Schedule),
+        request: &TrainRequest,
+        held: &Held,
+        watch: &Watch<'_>,
+    ) -> Result<Trained, Error> {
+        if request.fresh {
+            self.are_ours(&[self.checkpoint()])?;
+        }
+        train(task, config, schedule, request, self, held, watch)
+    }
+}

@@ -1,0 +1,143 @@
+//! Networks from ONNX files, as far as files go: reading one, with what it keeps beside it, and the copy in a study.
+//!
+//! A study keeps the architecture, so that `run` and a second `auto` need the file no more, and know whether it is still the
+//! one that was measured: the network's name ends with a hash of it. Weights are not read; that is said each time.
+
+use crate::files::{self, Doing, FileError};
+use crate::folder::{Study, StudyError};
+use plimsoll_ir::network::{Network, NetworkSpec};
+use plimsoll_networks::NetworkError;
+use plimsoll_networks::onnx::{External, OnnxError, OnnxNetwork, OnnxSource, name_in_file, read};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// No ONNX file is larger: protocol buffers end here, and exporters put the weights of larger networks into files beside it.
+const BYTES_MAX: u64 = 1 << 31;
+
+/// Why a network cannot be had from a file.
+#[derive(Debug, Error)]
+pub enum OnnxFileError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Its study cannot be used.
+    #[error(transparent)]
+    Study(#[from] StudyError),
+    /// It is a network of the zoo, and the zoo has none such.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// It is a folder.
+    #[error("{} is a folder", .0.display())]
+    Folder(PathBuf),
+    /// It is larger than any ONNX file.
+    #[error("{} is larger than any ONNX file", .0.display())]
+    TooLarge(PathBuf),
+    /// It cannot be read as a network.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: OnnxError,
+    },
+    /// The study does not keep the architecture.
+    #[error("`{network}` is from an ONNX file, and {} is not there", path.display())]
+    NotKept {
+        /// The network's name.
+        network: String,
+        /// Where its architecture should be.
+        path: PathBuf,
+    },
+    /// The study keeps the architecture of another network than the one that it was tuned for.
+    #[error("{} is another network than `{network}`", path.display())]
+    Replaced {
+        /// The network's name.
+        network: String,
+        /// The architecture.
+        path: PathBuf,
+    },
+    /// The study keeps the architecture of another network than what is asked for.
+    #[error("{} keeps another network", .0.display())]
+    KeepsAnother(PathBuf),
+}
+
+/// Reads the network of a file, for images of this size where the file leaves it open.
+pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, OnnxFileError> {
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let found = read_as(path, &name, image)?;
+    for note in &found.notes {
+        tracing::info!("{}: {note}", path.display());
+    }
+    tracing::info!("{}: its weights are not read; training begins with fresh ones", path.display());
+    Ok(found)
+}
+
+/// The network that a spec names: one of the zoo, or one from a file of which the study in this folder keeps the architecture.
+pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, OnnxFileError> {
+    let Some(name) = name_in_file(&spec.name) else { return Ok(plimsoll_networks::build(spec)?) };
+    let path = Study::at(folder).architecture();
+    if !path.exists() {
+        return Err(OnnxFileError::NotKept { network: spec.name.clone(), path });
+    }
+    let found = read_as(&path, name, Some(spec.image))?;
+    if found.network.spec != *spec {
+        return Err(OnnxFileError::Replaced { network: spec.name.clone(), path });
+    }
+    Ok(found.network)
+}
+
+/// Keeps the architecture in a study's folder; where another is kept there only if all is to be `fresh`, and nothing was trained
+/// with that one.
+pub fn keep(study: &Study, architecture: &[u8], fresh: bool) -> Result<(), OnnxFileError> {
+    let path = study.architecture();
+    match fs::read(&path) {
+        Ok(there) if there == architecture => return Ok(()),
+        Ok(_) if !fresh => return Err(OnnxFileError::KeepsAnother(path)),
+        Ok(_) => study.without_training()?,
+        Err(_) => {}
+    }
+    Ok(files::write_bytes(&path, architecture)?)
+}
+
+fn read_as(path: &Path, name: &str, image: Option<[u32; 2]>) -> Result<OnnxNetwork, OnnxFileError> {
+    let failed = |error: std::io::Error| FileError::io(path, Doing::Read, error);
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(OnnxFileError::Folder(path.to_owned()));
+    }
+    if metadata.len() > BYTES_MAX {
+        return Err(OnnxFileError::TooLarge(path.to_owned()));
+    }
+    let mut file = Vec::new();
+    // A pipe may hold more than it says.
+    File::open(path).and_then(|open| open.take(BYTES_MAX).read_to_end(&mut file)).map_err(failed)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let external = |wanted: &External| beside(folder, wanted);
+    read(OnnxSource { file, name, image, external: &external })
+        .map_err(|source| OnnxFileError::Unreadable { path: path.to_owned(), source })
+}
+
+/// Part of a file in a folder, links that lead out of which are refused.
+fn beside(folder: &Path, wanted: &External) -> Result<Vec<u8>, String> {
+    let words = |error: std::io::Error| error.to_string();
+    let folder = fs::canonicalize(folder).map_err(words)?;
+    let path = fs::canonicalize(folder.join(&wanted.location)).map_err(words)?;
+    if !path.starts_with(&folder) {
+        return Err(
+            "it is a link to outside the folder of the ONNX file; put the file itself there".to_owned()
+        );
+    }
+    let mut file = File::open(&path).map_err(words)?;
+    let metadata = file.metadata().map_err(words)?;
+    let end = wanted.offset.checked_add(wanted.length);
+    if !metadata.is_file() || end.is_none_or(|end| end > metadata.len()) {
+        let (offset, length) = (wanted.offset, wanted.length);
+        return Err(format!("it does not hold {length} bytes at {offset}; copy it again"));
+    }
+    file.seek(SeekFrom::Start(wanted.offset)).map_err(words)?;
+    let mut bytes = Vec::new();
+    file.take(wanted.length).read_to_end(&mut bytes).map_err(words)?;
+    Ok(bytes)
+}

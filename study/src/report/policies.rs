@@ -1,0 +1,146 @@
+//! What the policies of the papers make of the same trace at the same budget and link, beside the schedule that a report is of.
+//!
+//! Each is planned as `compare` does. Time is limited: a report of a large trace comes all the same, and the policies that
+//! were not asked say so.
+
+use crate::error::{Error, Stopped};
+use crate::report::data::{Policies, PolicyRow};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::bound::lower_bound_within;
+use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
+use std::time::{Duration, Instant};
+
+/// All policies but the schedule's own get this long together, and the bound is found within it.
+pub const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// Plans under every policy but the one that the schedule is of, and puts all in order. `own` is the name of the schedule's row.
+/// No new policy is begun after `limit`. Fails once `stop` says so: what was cut short is no comparison.
+pub fn compare(
+    trace: &Trace,
+    schedule: &Schedule,
+    own: (&str, &str),
+    limit: Duration,
+    stop: &dyn Fn() -> bool,
+) -> Result<Policies, Error> {
+    let begun = Instant::now();
+    let expired = || begun.elapsed() >= limit || stop();
+    let limits = Limits { evaluations: None, expired: Some(&expired) };
+    let bound = lower_bound_within(trace, schedule.budget_bytes, &schedule.link, Allow::default(), &limits);
+    let mut rows = vec![row(own, trace, schedule, &simulate(trace, schedule), None)];
+    // The schedule's own row stands for its policy; where it is the planner's or nobody's, the planner is not asked again.
+    let ours = own.0 != Policy::Accudnn.name();
+    let others = Policy::ALL.into_iter().filter(|p| p.name() != own.0 && !(ours && *p == Policy::Plimsoll));
+    for policy in others {
+        let names = (policy.name(), paper(policy));
+        if expired() {
+            let note =
+                format!("not planned: the {} for all policies were over", Seconds(limit.as_secs_f64()));
+            rows.push(without(names, note, None));
+            continue;
+        }
+        let start = Instant::now();
+        let request =
+            PlanRequest { limits, ..PlanRequest::new(schedule.budget_bytes, schedule.link, policy) };
+        let outcome = plan(trace, &request)?;
+        let planning = Some(start.elapsed().as_secs_f64());
+        rows.push(match &outcome {
+            Outcome::Planned(made) => {
+                row(names, trace, &made.schedule, &simulate(trace, &made.schedule), planning)
+            }
+            Outcome::Infeasible(witness) => without(names, witness.to_string(), planning),
+        });
+    }
+    if stop() {
+        return Err(Stopped::Comparing { tuning: false }.into());
+    }
+    // Those that found the same stand in the order of the policies.
+    let seconds = |row: &PolicyRow| row.makespan_seconds.unwrap_or(f64::INFINITY);
+    rows.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    let compute_seconds = trace.fastest_seconds().0;
+    Ok(Policies { bound_seconds: bound.0, compute_seconds, rows })
+}
+
+fn row(
+    (policy, paper): (&str, &str),
+    trace: &Trace,
+    schedule: &Schedule,
+    timeline: &Timeline,
+    planning_seconds: Option<f64>,
+) -> PolicyRow {
+    let totals = timeline.totals(trace, schedule);
+    PolicyRow {
+        policy: policy.to_owned(),
+        paper: paper.to_owned(),
+        makespan_seconds: Some(timeline.makespan().0),
+        offloaded_bytes: totals.offloaded.0,
+        prefetched_bytes: totals.prefetched.0,
+        recomputed_seconds: totals.recomputed.0,
+        stalled_seconds: totals.stalled[0].0,
+        device_bytes: Some((trace.resident_bytes + schedule.pool_bytes).0),
+        planning_seconds,
+        note: None,
+    }
+}
+
+fn without((policy, paper): (&str, &str), note: String, planning_seconds: Option<f64>) -> PolicyRow {
+    PolicyRow {
+        policy: policy.to_owned(),
+        paper: paper.to_owned(),
+        makespan_seconds: None,
+        offloaded_bytes: 0,
+        prefetched_bytes: 0,
+        recomputed_seconds: 0.0,
+        stalled_seconds: 0.0,
+        device_bytes: None,
+        planning_seconds,
+        note: Some(note),
+    }
+}
+
+/// Where a policy comes from.
+pub fn paper(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Keep => "",
+        Policy::Naive | Policy::Accudnn => "AccUDNN",
+        Policy::AccudnnAsPrinted => "AccUDNN, by its listings",
+        Policy::VdnnAll | Policy::VdnnConv | Policy::VdnnDyn => "vDNN",
+        Policy::LayrubIntra | Policy::LayrubInter | Policy::LayrubHybrid => "Layrub",
+        Policy::Greedy | Policy::DynProg => "Euro-Par'20",
+        Policy::VdnnRatio => "Euro-Par'20, after vDNN",
+        Policy::Tflms => "Euro-Par'20, after TFLMS",
+        Policy::AutoSwap => "Euro-Par'20, after AutoSwap",
+        Policy::SuperNeurons => "SuperNeurons",
+        Policy::Memonger => "Memonger",
+        Policy::Optimal | Policy::Plimsoll => "Plimsoll",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::network::NetworkSpec;
+    use plimsoll_ir::schedule::Link;
+    use plimsoll_ir::{Bytes, BytesPerSecond};
+    use plimsoll_networks::{LowerOptions, build, lower};
+
+    #[test]
+    fn a_comparison_that_is_stopped_is_no_comparison() {
+        let spec = NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 };
+        let network = build(&spec).expect("a network of the zoo");
+        let trace = lower(&network, 4, &LowerOptions::default()).expect("a batch of 4").trace;
+        let request = PlanRequest::new(Bytes(1 << 30), Link::symmetric(BytesPerSecond(1e9)), Policy::Keep);
+        let Ok(Outcome::Planned(made)) = plan(&trace, &request) else { panic!("everything fits") };
+        let compared = |limit: Duration, stop: &dyn Fn() -> bool| {
+            compare(&trace, &made.schedule, ("this schedule", ""), limit, stop)
+        };
+        let stopped = compared(TIME_LIMIT, &|| true).expect_err("it was stopped");
+        assert!(matches!(stopped, Error::Stopped(Stopped::Comparing { .. })), "{stopped}");
+        let late = compared(Duration::ZERO, &|| false).expect("time that is over is no stop");
+        assert!(
+            late.rows.iter().any(|row| row.note.as_deref().is_some_and(|note| note.contains("were over")))
+        );
+    }
+}

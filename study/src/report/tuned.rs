@@ -1,0 +1,595 @@
+//! From a study's folder to a report: the iteration as `gather.rs` has it, and what only a tuning knows.
+//!
+//! Everything stands in the study's files; no device, data or network is asked. The model is fitted again from the profile,
+//! which gives the same model.
+
+use crate::error::Error;
+use crate::folder::{Study, StudyError, check_valid, name};
+use crate::report::data::{
+    About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Policies,
+    PolicyRow, Report, Setting,
+};
+use crate::report::gather::{Names, Subject};
+use crate::report::policies::paper;
+use crate::report::reasons::percent;
+use crate::training::Trained;
+use crate::tuning::{missed, run_missed};
+use plimsoll_ir::config::{Config, Figures, LearningRate, LearningRateRule};
+use plimsoll_ir::profile::{Profile, Rate, TransferSample};
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
+use plimsoll_ir::tuning::{Run, Training, Tuning};
+use plimsoll_ir::{Bytes, Document, Seconds};
+use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
+use plimsoll_tuner::rate::caution;
+use plimsoll_tuner::search::{Moved, moved};
+use std::collections::BTreeMap;
+
+/// What a study holds of a tuning that is over.
+pub struct Tuned {
+    /// The choice.
+    pub config: Config,
+    /// What was tried for it.
+    pub tuning: Tuning,
+    /// What the model is fitted to.
+    pub profile: Profile,
+    /// The iteration, and how it runs.
+    pub trace: Trace,
+    /// See `trace`.
+    pub schedule: Schedule,
+}
+
+impl Tuned {
+    /// Reads a study. Fails with what to do where it is no study, half of one, or one of another version.
+    pub fn read(study: &Study) -> Result<Tuned, Error> {
+        let (config, schedule) = study.chosen()?;
+        for path in [&study.tuning(), &study.trace(), &study.profile()] {
+            study.holds(path)?;
+        }
+        let tuned = Tuned {
+            tuning: study.document(&study.tuning())?,
+            profile: study.document(&study.profile())?,
+            trace: study.document(&study.trace())?,
+            config,
+            schedule,
+        };
+        check_valid(&study.folder().join(&tuned.config.schedule), &tuned.trace, &tuned.schedule)?;
+        let chosen = tuned.run("chosen").map(|run| run.batch);
+        let commands = tuned.schedule.commands.len();
+        let other = |timeline: &Timeline| timeline.spans.len() != commands;
+        let modelled = tuned.tuning.machine.modelled;
+        if tuned.tuning.timeline.as_ref().is_some_and(other)
+            || chosen != Some(tuned.config.batch)
+            || [tuned.config.modelled, tuned.profile.machine.modelled] != [modelled; 2]
+        {
+            let file = name(&study.tuning());
+            return Err(StudyError::Mixed { file, retune: study.retune() }.into());
+        }
+        Ok(tuned)
+    }
+
+    /// Adds what a training took and gave, and keeps it in the study; nothing where this run had nothing left to train.
+    pub fn add_training(&mut self, study: &Study, trained: &Trained) -> Result<(), Error> {
+        if trained.iterations == trained.resumed_at {
+            return Ok(());
+        }
+        self.tuning.training = Some(Training {
+            iterations: trained.iterations,
+            iteration_seconds: trained.iteration,
+            between_seconds: trained.between,
+            loss: f64::from(trained.loss),
+            test_loss: trained.test.loss,
+            test_accuracy: trained.test.accuracy(),
+            test_samples: trained.test.samples,
+            peak_bytes: trained.peak,
+        });
+        Ok(study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])?)
+    }
+
+    /// The report.
+    pub fn report(&self) -> Result<Report, Error> {
+        let Tuned { tuning, trace, schedule, profile, .. } = self;
+        let subject = Subject { trace, schedule, measured: tuning.timeline.as_ref() };
+        let mut report = subject.report(self.policies(), self.about());
+        report.answer = Some(self.answer());
+        report.batches = Some(self.batches());
+        let mut names = Names::from(std::mem::take(&mut report.iteration.names));
+        // How well curves fit a model says nothing of a device.
+        report.fit = if tuning.machine.modelled { None } else { Some(fit(profile, &mut names)?) };
+        report.iteration.names = names.into_list();
+        Ok(report)
+    }
+
+    fn about(&self) -> About {
+        let Tuning { made, machine, asked, .. } = &self.tuning;
+        let with = if machine.modelled { "modelled with" } else { "measured with" };
+        let mut facts = vec![
+            ("system".to_owned(), machine.system.clone()),
+            ("threads or multiprocessors".to_owned(), machine.threads.to_string()),
+            (with.to_owned(), format!("Plimsoll {}", machine.plimsoll)),
+        ];
+        if let Some(paced) = &machine.paced {
+            let rate = paced.offload_bytes_per_second;
+            facts.push(("link, paced".to_owned(), format!("{rate} each way")));
+        }
+        if let Some(kernels) = &self.config.kernels {
+            let whose = if kernels.libraries { "cuDNN and cuBLAS" } else { "Plimsoll's own" };
+            let products = if kernels.tf32 { "TF32" } else { "f32" };
+            facts.push(("kernels".to_owned(), format!("{whose}, products in {products}")));
+        }
+        let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
+        let mut warnings = health.unwrap_or_default();
+        warnings
+            .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
+        let trained = self.tuning.training.as_ref().map(|training| training.iteration_seconds);
+        let beyond = trained.and_then(|iteration| missed(iteration, &self.config.predicted));
+        warnings.extend(beyond.map(|words| format!("In training an iteration took {words}; {ANEW}.")));
+        warnings.extend(machine.modelled.then(|| MODELLED.to_owned()));
+        About {
+            network: self.config.network.name.clone(),
+            data: Some(asked.data.clone()),
+            batch: self.config.batch,
+            budget_bytes: self.config.budget_bytes.0,
+            device: Some(machine.device.clone()),
+            modelled: machine.modelled,
+            machine: facts,
+            plimsoll: made.version.clone(),
+            commit: made.commit.clone(),
+            command: Some(made.command.clone()),
+            seed: Some(made.seed),
+            unix_seconds: Some(made.unix_seconds),
+            warnings,
+        }
+    }
+
+    fn run(&self, what: &str) -> Option<&Run> {
+        self.tuning.runs.iter().find(|run| run.what == what)
+    }
+
+    /// What was measured of a run; where the machine is modelled, what the model says.
+    fn known(&self, what: &str) -> Option<Figures> {
+        let run = self.run(what)?;
+        if self.tuning.machine.modelled { run.predicted } else { run.measured }
+    }
+
+    /// What an epoch gains over the user's own setting, and over keeping everything, as measured (or modelled): shares of their
+    /// epochs.
+    pub fn gain_over(&self, what: &str) -> Option<f64> {
+        let epoch = |what: &str| Some(self.known(what)?.epoch_seconds);
+        Some(1.0 - epoch("chosen")? / epoch(what)?)
+    }
+
+    fn answer(&self) -> Answer {
+        let Tuned { config, tuning, .. } = self;
+        Answer {
+            keep_your_settings: tuning.keep_your_settings,
+            headline: self.headline(),
+            why: self.why(),
+            placement: self.placement(),
+            batch: config.batch,
+            learning_rate: config.learning_rate.rate,
+            learning_rate_rule: rule_in_words(&config.learning_rate),
+            learning_rate_caution: caution(&config.learning_rate, config.batch),
+            warmup_iterations: config.learning_rate.warmup_iterations,
+            settings: tuning.runs.iter().map(setting).collect(),
+            training: tuning.training.as_ref().map(|training| self.training(training)).unwrap_or_default(),
+        }
+    }
+
+    /// The answer in one sentence.
+    pub fn headline(&self) -> String {
+        let Tuned { config, tuning, .. } = self;
+        let batch = config.batch;
+        if tuning.keep_your_settings {
+            return format!(
+                "Keep your settings: batch {batch}, with everything kept on the device, gains as much as any"
+            );
+        }
+        let over = |what: &str, words: &str| match self.gain_over(what) {
+            Some(gain) if gain > 0.0 => Some(format!("an epoch takes {} less than {words}", percent(gain))),
+            Some(gain) if gain < 0.0 => Some(format!("an epoch takes {} more than {words}", percent(-gain))),
+            Some(_) => Some(format!("an epoch takes as long as {words}")),
+            None => None,
+        };
+        let yours = self.run("yours").map_or(0, |run| run.batch);
+        let keeper = self.run("keeping everything").map_or(0, |run| run.batch);
+        let words = over("yours", &format!("with your batch of {yours}")).or_else(|| {
+            let words = over("keeping everything", &format!("with everything kept at batch {keeper}"));
+            words.filter(|_| keeper != batch)
+        });
+        match words {
+            Some(words) if tuning.machine.modelled => {
+                format!("Train with batch {batch}: modelled, not measured, {words}")
+            }
+            Some(words) => format!("Train with batch {batch}: measured, {words}"),
+            None if keeper == batch => {
+                format!("Train with batch {batch}, with everything kept on the device")
+            }
+            None => {
+                format!("Train with batch {batch}: no batch size fits with everything kept on the device")
+            }
+        }
+    }
+
+    /// Why, in a sentence or two.
+    pub fn why(&self) -> String {
+        let Tuning { asked, rounds, why, .. } = &self.tuning;
+        let tried: usize = rounds.iter().map(|round| round.candidates.len() + round.no_plan.len()).sum();
+        let refits = match rounds.len() {
+            1 => String::new(),
+            2 => "; the model was refitted once with what was measured".to_owned(),
+            3 => "; the model was refitted twice with what was measured".to_owned(),
+            n => format!("; the model was refitted {} times with what was measured", n - 1),
+        };
+        let words = capitalised(why);
+        format!(
+            "{words}. {tried} plans were made for batches from {} to {}{refits}.",
+            asked.least, asked.largest
+        )
+    }
+
+    /// What stays, what is swapped and what is recomputed, in one sentence.
+    pub fn placement(&self) -> String {
+        capitalised(&placement_in_words(&moved(&self.trace, &self.schedule))) + "."
+    }
+
+    fn training(&self, training: &Training) -> Vec<(String, String)> {
+        let samples = self.tuning.asked.samples as f64;
+        let epoch =
+            (training.iteration_seconds + training.between_seconds) * (samples / self.config.batch as f64);
+        let accuracy = training.test_accuracy * 100.0;
+        let facts = [
+            ("iterations", training.iterations.to_string()),
+            ("iteration, measured in training", training.iteration_seconds.to_string()),
+            ("epoch, measured in training", epoch.to_string()),
+            ("peak, allocated", training.peak_bytes.to_string()),
+            ("loss of the last epoch", format!("{:.4}", training.loss)),
+            ("test loss", format!("{:.4}", training.test_loss)),
+            ("test accuracy", format!("{accuracy:.1} % of {} held-out samples", training.test_samples)),
+        ];
+        facts.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    }
+
+    fn batches(&self) -> Batches {
+        let Tuning { asked, rounds, runs, .. } = &self.tuning;
+        let last = rounds.last().expect("a tuning that was read has a round");
+        let samples = asked.samples as f64;
+        // What passes between iterations is proportional to the batch, so over an epoch it is the same for all.
+        let chosen = self.run("chosen").and_then(|run| run.measured);
+        let between =
+            chosen.map_or(Seconds::ZERO, |f| f.between_seconds * (samples / self.config.batch as f64));
+        let point = |c: &plimsoll_ir::tuning::Planned| BatchPoint {
+            batch: c.batch,
+            iteration_seconds: c.iteration_seconds.0,
+            epoch_seconds: c.iteration_seconds.0 * samples / c.batch as f64 + between.0,
+            relative_error: c.relative_error,
+            compute_seconds: c.compute_seconds.0,
+            peak_bytes: c.peak_bytes.0,
+            at_peak_bytes: c.at_peak_bytes.0,
+            offloaded_bytes: c.offloaded_bytes.0,
+            swapping_seconds: c.swapping_seconds.0,
+            recomputed_ops: c.recomputed_ops,
+            recomputing_seconds: c.recomputing_seconds.0,
+        };
+        let mut measured: Vec<BatchMeasured> =
+            runs.iter().filter_map(|run| Some(ran(run, run.measured?))).collect();
+        measured.sort_by_key(|one| one.batch);
+        Batches {
+            points: last.candidates.iter().map(point).collect(),
+            measured,
+            chosen: self.config.batch,
+            within: last.within,
+            keeps_all: asked.keeps_all,
+            largest: asked.largest,
+            yours: self.config.learning_rate.base_batch,
+            samples: asked.samples,
+            no_plan: last.no_plan.clone(),
+        }
+    }
+
+    fn policies(&self) -> Policies {
+        let all = &self.tuning.policies;
+        let row = |row: &plimsoll_ir::tuning::PolicyRun| PolicyRow {
+            policy: row.policy.clone(),
+            paper: row.policy.parse().map_or("", paper).to_owned(),
+            makespan_seconds: row.makespan_seconds.map(|s| s.0),
+            offloaded_bytes: row.offloaded_bytes.0,
+            prefetched_bytes: row.prefetched_bytes.0,
+            recomputed_seconds: row.recomputed_seconds.0,
+            stalled_seconds: row.stalled_seconds.0,
+            device_bytes: row.device_bytes.map(|b| b.0),
+            planning_seconds: row.planning_seconds.map(|s| s.0),
+            note: row.note.clone(),
+        };
+        Policies {
+            bound_seconds: all.bound_seconds.0,
+            compute_seconds: all.compute_seconds.0,
+            rows: all.rows.iter().map(row).collect(),
+        }
+    }
+}
+
+/// Where a learning rate comes from.
+pub fn rule_in_words(rate: &LearningRate) -> String {
+    let rule = match rate.rule {
+        LearningRateRule::Linear => "linear".to_owned(),
+        LearningRateRule::SquareRoot => "square root".to_owned(),
+        LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity:.4}"),
+    };
+    format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch)
+}
+
+/// What stays, what is swapped and what is recomputed in an iteration, in words.
+pub fn placement_in_words(moved: &Moved) -> String {
+    let Moved { at_peak, offloaded, swapping, recomputed_ops, recomputing } = *moved;
+    if offloaded == Bytes::ZERO && recomputed_ops == 0 {
+        return format!("everything is kept ({at_peak} of feature maps at the peak)");
+    }
+    let mut parts = vec![format!("{at_peak} of feature maps on the device at the peak")];
+    if offloaded > Bytes::ZERO {
+        parts.push(format!("{offloaded} swapped in every iteration ({swapping} of the link)"));
+    }
+    if recomputed_ops > 0 {
+        let ops = if recomputed_ops == 1 { "op" } else { "ops" };
+        parts.push(format!("{recomputed_ops} {ops} recomputed ({recomputing})"));
+    }
+    parts.join(", ")
+}
+
+/// Words as a sentence begins.
+fn capitalised(words: &str) -> String {
+    match words.get(..1) {
+        Some(first) => first.to_uppercase() + &words[1..],
+        None => words.to_owned(),
+    }
+}
+
+/// What is said of a study in which nothing was measured.
+const MODELLED: &str = "Nothing here was measured: the device is not here, and all times are those of a model of it, from its data \
+                        sheet. Stated errors are how far nine of ten published throughputs of its generation are off that model.";
+
+fn setting(run: &Run) -> Setting {
+    let Run { what, batch, predicted, measured, note } = run;
+    let rate = |figures: &Figures| *batch as f64 / (figures.iteration_seconds + figures.between_seconds).0;
+    Setting {
+        what: what.clone(),
+        batch: *batch,
+        predicted_iteration_seconds: predicted.map(|f| f.iteration_seconds.0),
+        predicted_error: predicted.map(|f| f.relative_error),
+        iteration_seconds: measured.map(|f| f.iteration_seconds.0),
+        relative_error: measured.map(|f| f.relative_error),
+        samples_per_second: measured.as_ref().map(rate),
+        peak_bytes: measured.map(|f| f.peak_bytes.0),
+        epoch_seconds: measured.map(|f| f.epoch_seconds.0),
+        note: note.clone(),
+    }
+}
+
+/// What a report says to do where a prediction missed.
+const ANEW: &str = "tuning anew on a calm machine measures it again";
+
+fn ran(run: &Run, figures: Figures) -> BatchMeasured {
+    BatchMeasured {
+        batch: run.batch,
+        what: run.what.clone(),
+        iteration_seconds: figures.iteration_seconds.0,
+        relative_error: figures.relative_error,
+        epoch_seconds: figures.epoch_seconds.0,
+    }
+}
+
+/// How well the model fits what was measured.
+fn fit(profile: &Profile, names: &mut Names) -> Result<Fit, Error> {
+    let model = Model::fit(profile)?;
+    let held_out = model.held_out().iter().map(|held| FitHeldOut {
+        batch: held.batch,
+        inside: held.inside,
+        predicted_seconds: held.predicted.0,
+        measured_seconds: held.measured.0,
+    });
+    Ok(Fit {
+        kinds: kinds(profile, &model, names)?,
+        held_out: held_out.collect(),
+        link: link(profile, model.rates()),
+        notes: notes(profile, &model),
+    })
+}
+
+/// Each layer type, its phase and kernel: predicted beside the median of what was measured.
+fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitKind>, Error> {
+    let mut kinds: BTreeMap<String, FitKind> = BTreeMap::new();
+    for batch in &profile.batches {
+        let mut trace = bare_trace(profile, batch);
+        model.fill(&mut trace)?;
+        for (op, samples) in trace.ops.iter().zip(&batch.ops) {
+            let mut seconds: Vec<f64> = samples.seconds.iter().map(|s| s.0).collect();
+            // One that never ran in its usual way here says nothing of that way.
+            if seconds.is_empty() {
+                continue;
+            }
+            let measured = crate::task::median(&mut seconds).0;
+            let of = type_of(op);
+            let kind = kinds.entry(of.clone()).or_insert_with(|| FitKind {
+                kind: of,
+                median_error: 0.0,
+                worst_error: 0.0,
+                predicted: Vec::new(),
+                measured: Vec::new(),
+                batch: Vec::new(),
+                op: Vec::new(),
+            });
+            kind.predicted.push(rounded(op.seconds.0));
+            kind.measured.push(rounded(measured));
+            kind.batch.push(batch.batch);
+            kind.op.push(names.of(&op.name));
+        }
+    }
+    let mut kinds: Vec<FitKind> = kinds.into_values().collect();
+    for kind in &mut kinds {
+        let pairs = kind.predicted.iter().zip(&kind.measured).filter(|(predicted, _)| **predicted > 0.0);
+        [kind.median_error, kind.worst_error] = median_and_worst(pairs.map(|(p, m)| m / p));
+    }
+    // What takes most time first.
+    let total = |kind: &FitKind| kind.measured.iter().sum::<f64>();
+    kinds.sort_by(|a, b| total(b).total_cmp(&total(a)));
+    Ok(kinds)
+}
+
+/// How far samples are off what was said of them, from the ratios of the two: the median, and the worst.
+fn median_and_worst(ratios: impl Iterator<Item = f64>) -> [f64; 2] {
+    let mut errors: Vec<f64> = ratios.map(|ratio| (ratio - 1.0).abs()).collect();
+    let worst = errors.iter().copied().fold(0.0, f64::max);
+    [crate::task::median(&mut errors).0, worst]
+}
+
+/// The ops of a profile as a trace, to be filled with predicted seconds.
+fn bare_trace(profile: &Profile, batch: &plimsoll_ir::profile::BatchSamples) -> Trace {
+    let op = |samples: &plimsoll_ir::profile::OpSamples| Op {
+        name: samples.name.clone(),
+        layer: String::new(),
+        kind: samples.kind.clone(),
+        phase: samples.phase,
+        seconds: Seconds::ZERO,
+        reads: Vec::new(),
+        writes: Vec::new(),
+        workspace_bytes: Bytes::ZERO,
+        flops: samples.flops,
+        recomputable: false,
+        alternatives: Vec::new(),
+    };
+    Trace {
+        kind: TraceKind,
+        name: profile.network.name.clone(),
+        batch: batch.batch,
+        resident_bytes: Bytes::ZERO,
+        tensors: Vec::new(),
+        ops: batch.ops.iter().map(op).collect(),
+    }
+}
+
+/// Layer type, phase, and where that says more the kernel: the last part of the op's name.
+fn type_of(op: &Op) -> String {
+    let phase = match op.phase {
+        Phase::Forward => "forward",
+        Phase::Backward => "backward",
+        Phase::Update => "update",
+    };
+    let kernel = op.name.rsplit_once(['.', '/', ':', ' ']).map_or("", |(_, last)| last);
+    if kernel.is_empty() || kernel == phase {
+        format!("{} {phase}", op.kind)
+    } else if kernel.starts_with(phase) {
+        format!("{} {}", op.kind, kernel.replace('_', " "))
+    } else {
+        format!("{} {phase}, {}", op.kind, kernel.replace('_', " "))
+    }
+}
+
+/// To five digits: a sample is no better than that, and a report stays small.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digits = 4 - value.abs().log10().floor() as i32;
+    // Dividing by a whole power of ten gives the nearest number to the decimal.
+    let scale = 10f64.powi(digits.abs());
+    if digits >= 0 { (value * scale).round() / scale } else { (value / scale).round() * scale }
+}
+
+/// The link's fits, with their samples, and how far these are off. A model's own error is of the median of each size, which is not what
+/// is shown.
+fn link(profile: &Profile, rates: &LinkModel) -> Vec<FitLink> {
+    let samples = &profile.link;
+    let one = |what: &str, fitted: &FittedRate, samples: &[TransferSample]| {
+        let Rate { bytes_per_second, latency_seconds } = fitted.rate;
+        let off =
+            samples.iter().map(|sample| sample.seconds / (latency_seconds + sample.bytes / bytes_per_second));
+        let [median_error, worst_error] = median_and_worst(off);
+        FitLink {
+            what: what.to_owned(),
+            bytes_per_second: bytes_per_second.0,
+            latency_seconds: latency_seconds.0,
+            median_error,
+            worst_error,
+            bytes: samples.iter().map(|sample| sample.bytes.0).collect(),
+            seconds: samples.iter().map(|sample| rounded(sample.seconds.0)).collect(),
+        }
+    };
+    let mut all = vec![
+        one("offload alone", &rates.offload_alone, &samples.offload_alone),
+        one("prefetch alone", &rates.prefetch_alone, &samples.prefetch_alone),
+        one("offload beside prefetch", &rates.offload_together, &samples.offload_together),
+        one("prefetch beside offload", &rates.prefetch_together, &samples.prefetch_together),
+    ];
+    if let (Some([offload, prefetch]), Some(samples)) = (&rates.pageable, &samples.pageable) {
+        all.push(one("offload, pageable", offload, &samples.offload));
+        all.push(one("prefetch, pageable", prefetch, &samples.prefetch));
+    }
+    all
+}
+
+fn notes(profile: &Profile, model: &Model) -> Vec<String> {
+    let mut notes = Vec::new();
+    let off = |inside: bool| {
+        let of = model.held_out().iter().filter(move |held| held.inside == inside);
+        of.map(|held| held.off().abs()).reduce(f64::max)
+    };
+    if let Some(worst) = off(true) {
+        notes.push(format!(
+            "Between measured batch sizes, whole iterations that the model had not seen were predicted to within {}.",
+            percent(worst)
+        ));
+    }
+    if let Some(worst) = off(false) {
+        notes.push(format!(
+            "Beyond the smallest and the largest measured batch size it was off by {} at most.",
+            percent(worst)
+        ));
+    }
+    if model.held_out().is_empty() {
+        notes
+            .push("One batch size was measured, so that no prediction could be tried on another.".to_owned());
+    }
+    let link = model.link();
+    notes.push(format!(
+        "Plans count on {} out and {} back, {} for each transfer, {}.",
+        link.offload_bytes_per_second,
+        link.prefetch_bytes_per_second,
+        link.latency_seconds,
+        match link.duplex {
+            plimsoll_ir::schedule::Duplex::Full => "both ways at once",
+            plimsoll_ir::schedule::Duplex::Half => "one way at a time",
+        }
+    ));
+    if let Some([out, back]) = model.rates().pinned_over_pageable() {
+        notes.push(format!(
+            "Page-locked memory is {out:.1} times as fast as pageable out, {back:.1} times back."
+        ));
+    }
+    if let Some(slowdown) = model.rates().slowdown {
+        let worst = slowdown.worst() - 1.0;
+        notes.push(format!(
+            "An op that is bound by the device's memory takes up to {} longer beside transfers; its times here are those beside \
+             the transfers of a plan.",
+            percent(worst)
+        ));
+    }
+    let overhead = profile.overhead_seconds;
+    notes.push(format!("Timing an op costs {overhead}, which is taken off every sample."));
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_rounded_to_five_digits() {
+        let check = |value: f64, expected: f64| assert_eq!(rounded(value), expected);
+        check(0.0, 0.0);
+        check(0.001_234_567_8, 0.001_234_6);
+        check(1_234_567.0, 1_234_600.0);
+        check(9.999_999, 10.0);
+        check(3e-9, 3e-9);
+    }
+}

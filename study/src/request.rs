@@ -1,0 +1,100 @@
+//! What is asked of a job, as plain values.
+
+use plimsoll_ir::Seconds;
+use plimsoll_ir::config::LearningRateRule;
+use std::path::PathBuf;
+
+/// Which network, for which images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkRequest {
+    /// Where it is from.
+    pub source: NetworkSource,
+    /// Height and width of the images in pixels; by default the data's.
+    pub image: Option<[u32; 2]>,
+    /// Channels of the images; by default the data's.
+    pub channels: Option<u32>,
+    /// Classes to tell apart; by default the data's.
+    pub classes: Option<u32>,
+}
+
+/// Where a network is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkSource {
+    /// The zoo, by its name there.
+    Zoo(String),
+    /// An ONNX file.
+    Onnx(PathBuf),
+}
+
+impl NetworkRequest {
+    /// A network of the zoo, for the data's own images.
+    pub fn zoo(name: &str) -> NetworkRequest {
+        let source = NetworkSource::Zoo(name.to_owned());
+        NetworkRequest { source, image: None, channels: None, classes: None }
+    }
+}
+
+/// Whose search chooses the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Searcher {
+    /// The batch with the shortest epoch, planned by policy plimsoll.
+    #[default]
+    Plimsoll,
+    /// AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall, planned by policy accudnn.
+    Accudnn,
+}
+
+/// What the search for the batch is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Objective {
+    /// Of the batches whose epoch is within 1 % of the shortest (or within what the runs scatter by, up to 3 %) the one that swaps
+    /// and recomputes for the fewest seconds, then the smallest.
+    #[default]
+    Frugal,
+    /// The shortest epoch, however much is swapped and recomputed for it.
+    Fastest,
+}
+
+/// How the learning rate follows the batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateRequest {
+    /// A batch for which a good learning rate is known.
+    pub base_batch: u64,
+    /// That learning rate.
+    pub base_rate: f64,
+    /// How the rate follows from the batch.
+    pub rule: LearningRateRule,
+}
+
+/// How the rate changes during training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DecayShape {
+    /// Down to 0 along half a cosine.
+    #[default]
+    Cosine,
+    /// The same all the time.
+    Constant,
+    /// To a tenth after each third of the iterations.
+    Step,
+}
+
+/// How to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainRequest {
+    /// Passes over the training data, those of earlier runs included.
+    pub epochs: u64,
+    /// How the learning rate changes during training.
+    pub decay: DecayShape,
+    /// The share of the old momentum that SGD keeps, from 0 to below 1.
+    pub momentum: f32,
+    /// The penalty on the size of weights (L2), from 0 to 1.
+    pub weight_decay: f32,
+    /// Of initial parameters, order of the data and dropout.
+    pub seed: u64,
+    /// How often the state is saved to its file; none for as often as takes a hundredth of the time.
+    pub save_every: Option<Seconds>,
+    /// An earlier training is forgotten, once it is sure that this one can begin.
+    pub fresh: bool,
+    /// Two more iterations are run at the end, and the second is timed command by command; they change nothing that is kept.
+    pub timed: bool,
+}

@@ -1,0 +1,482 @@
+//! A training task: a network, its data and a device, and the steps that several verbs take with them.
+//!
+//! Lowering, planning and loading are one call each here, with failures turned into the command line's. What is measured
+//! or chosen lives in the verbs.
+
+mod host;
+
+use crate::data::{self, DataError, DataSource, fits};
+use crate::device::Setup;
+use crate::error::Error;
+use crate::folder::Study;
+use crate::onnx;
+use crate::request::{NetworkRequest, NetworkSource};
+use crate::watch::Watch;
+use plimsoll_ir::network::{Network, NetworkSpec};
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::program::{Call, Program};
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::units::Size;
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Seconds};
+use plimsoll_networks::onnx::OnnxNetwork;
+use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
+use plimsoll_runtime::cuda::countable_batch;
+use plimsoll_runtime::data::Split;
+use plimsoll_runtime::{DeviceError, Executor, Loaded, MemoryLayout, RuntimeError};
+use plimsoll_tuner::model::devices::Modelled;
+use plimsoll_tuner::search::largest;
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Witness, plan};
+use std::path::Path;
+use std::sync::Once;
+use thiserror::Error;
+
+/// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
+/// swapping's commands is the same for every rate.
+pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
+
+/// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
+/// small for the batch of 32 that people start with.
+pub const UNBUDGETED_BATCH: u64 = 16;
+
+/// What a budget without a number leaves free on a GPU: for graphs, and for what others take meanwhile.
+pub const GPU_MARGIN: Bytes = Bytes(512 << 20);
+
+/// A budget without a number is a multiple of this on a GPU, so that a second run finds the same although a little more or
+/// less is free.
+const GPU_STEP: u64 = 256 << 20;
+/// The share of the machine's memory that a budget without a number never passes.
+const MACHINE_SHARE: f64 = 0.8;
+
+/// Why a task cannot be done within its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TaskError {
+    /// The budget is above the device's memory.
+    #[error("a budget of {budget} is more than the {memory} {}", if *.processor { "that this process may have" } else { "of the device" })]
+    Budget {
+        /// The budget that is asked for.
+        budget: Bytes,
+        /// The memory that there is.
+        memory: Bytes,
+        /// Whether the device is the processor.
+        processor: bool,
+    },
+    /// Swapped tensors are to take more of the host's memory than there is.
+    #[error("{asked} of host memory is more than the {memory} that this process may have")]
+    HostMemory {
+        /// What is asked for.
+        asked: Bytes,
+        /// What there is.
+        memory: Bytes,
+    },
+    /// No plan fits.
+    #[error("{}", no_plan(.trace, *.budget, .witness))]
+    NoPlan {
+        /// The name of the trace and its batch, and what is resident.
+        trace: Iteration,
+        /// What the device may hold.
+        budget: Bytes,
+        /// The op and the bytes that it is short by.
+        witness: Witness,
+        /// The largest batch with a plan, where that was asked for; of that, none where no batch has one.
+        largest: Option<Option<u64>>,
+        /// Whether a limit of the host's memory was given.
+        host_limited: bool,
+    },
+    /// No batch can be trained: what the host could hold of what is swapped is too little.
+    #[error("no batch fits the budget with what the machine's own memory can hold of what is swapped")]
+    NoBatch,
+}
+
+/// An iteration, in so far as a plan's absence is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Iteration {
+    /// The trace's name.
+    pub name: String,
+    /// Samples in the iteration.
+    pub batch: u64,
+    /// What stays on the device at any batch.
+    pub resident: Bytes,
+}
+
+impl Iteration {
+    /// Of a trace.
+    pub fn of(trace: &Trace) -> Iteration {
+        Iteration { name: trace.name.clone(), batch: trace.batch, resident: trace.resident_bytes }
+    }
+}
+
+/// Says that no plan fits, or that none was found.
+fn no_plan(trace: &Iteration, budget: Bytes, witness: &Witness) -> String {
+    let Iteration { name, batch, .. } = trace;
+    if witness.why.is_proved() || witness.why == Shortage::Policy {
+        format!("no plan for {name} at batch {batch} fits a budget of {budget}: {witness}")
+    } else {
+        format!("no plan for {name} at batch {batch} was found within a budget of {budget}: {witness}")
+    }
+}
+
+/// A network, its data and a device.
+pub struct Task {
+    /// What is trained.
+    pub network: Network,
+    /// What it is trained on and tested with.
+    pub data: Split,
+    /// The device.
+    pub setup: Setup,
+    /// The architecture as a file, where the network is from one.
+    pub architecture: Option<Vec<u8>>,
+    /// Where the data are from, as `--data` takes it, where a command line said so.
+    pub source: Option<DataSource>,
+    /// What swapped tensors may take of the host's memory, where that was said.
+    pub host_memory: Option<Bytes>,
+}
+
+impl Task {
+    /// Opens the data and builds the network for it.
+    ///
+    /// # Errors
+    ///
+    /// The network or the data cannot be had, or do not go together.
+    pub fn new(request: &NetworkRequest, source: &DataSource, setup: Setup) -> Result<Task, Error> {
+        let name = match &request.source {
+            NetworkSource::Zoo(name) => name,
+            NetworkSource::Onnx(file) => return Task::of_file(file, request, source, setup),
+        };
+        let data = data::open(source, name, request)?;
+        if data::usual_text(name).is_some() && !data.train.holds_tokens() {
+            return Err(
+                DataError::Images { network: name.clone(), data: data.train.name().to_owned() }.into()
+            );
+        }
+        let image = data.train.image();
+        let spec = NetworkSpec {
+            name: name.clone(),
+            image: request.image.unwrap_or([image.height, image.width]),
+            channels: request.channels.unwrap_or(image.channels),
+            classes: request.classes.unwrap_or(data.train.classes()),
+        };
+        Ok(Task { source: Some(source.whole()), ..Task::of_spec(&spec, data, setup)? })
+    }
+
+    /// Reads the network of an ONNX file, which takes its images from the data where it leaves their size open.
+    fn of_file(
+        file: &Path,
+        request: &NetworkRequest,
+        source: &DataSource,
+        setup: Setup,
+    ) -> Result<Task, Error> {
+        let own = match source {
+            DataSource::Synthetic(_) => None,
+            _ => {
+                let image = data::open(source, "", request)?.train.image();
+                Some([image.height, image.width])
+            }
+        };
+        let OnnxNetwork { network: found, architecture, .. } = onnx::network(file, request.image.or(own))?;
+        let [height, width] = found.spec.image;
+        if request.image.is_some_and(|given| given != [height, width]) {
+            return Err(DataError::FileImage { file: file.to_owned(), height, width }.into());
+        }
+        let data = data::of_network(source, &found)?;
+        let (architecture, source) = (Some(architecture), Some(source.whole()));
+        Ok(Task { architecture, source, ..Task::of(found, data, setup)? })
+    }
+
+    /// A network that is named by its spec, which the data must fit.
+    pub fn of_spec(spec: &NetworkSpec, data: Split, setup: Setup) -> Result<Task, Error> {
+        // Whether the data fit is said first.
+        fits(spec, &data)?;
+        Task::of(build(spec)?, data, setup)
+    }
+
+    /// A network that was built, which the data must fit.
+    pub fn of(network: Network, data: Split, setup: Setup) -> Result<Task, Error> {
+        fits(&network.spec, &data)?;
+        let (name, set) = (network.spec.name.clone(), data.train.name().to_owned());
+        match (network.takes_tokens(), data.train.holds_tokens()) {
+            (false, true) => return Err(DataError::Texts { network: name, data: set }.into()),
+            (true, false) => return Err(DataError::Images { network: name, data: set }.into()),
+            _ => {}
+        }
+        let (wanted, has) = (network.labels(), data.train.labels() as u64);
+        if wanted != has {
+            return Err(DataError::Labels { network: name, wanted, data: set, has }.into());
+        }
+        Ok(Task { network, data, setup, architecture: None, source: None, host_memory: None })
+    }
+
+    /// Keeps a network that is from a file in the study; in place of another only where all is to be `fresh`, and nothing was
+    /// trained with that one.
+    pub fn keep_architecture(&self, study: &Study, fresh: bool) -> Result<(), Error> {
+        self.architecture.as_ref().map_or(Ok(()), |architecture| Ok(onnx::keep(study, architecture, fresh)?))
+    }
+
+    /// The network's iteration at a batch size, for this device.
+    pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
+        let ways = |call: &Call| self.setup.ways(call);
+        let options = LowerOptions { mode, relu: ReluStorage::Auto, draw: None, ways: &ways };
+        Ok(lower(&self.network, batch, &options)?)
+    }
+
+    /// A profile at these batch sizes, as the model of a device that is not here gives it.
+    pub fn modelled_profile(
+        &self,
+        device: &Modelled,
+        budget: Bytes,
+        batches: &[u64],
+    ) -> Result<Profile, Error> {
+        let mut programs = Vec::new();
+        for batch in batches {
+            let mut program = self.program(*batch, Mode::Train)?;
+            device.fill(&mut program);
+            programs.push(program);
+        }
+        Ok(device.profile(&self.network.spec, budget, &programs, &crate::version()))
+    }
+
+    /// The trace of a training iteration; its seconds are 0.
+    pub fn trace(&self, batch: u64) -> Result<Trace, Error> {
+        Ok(self.program(batch, Mode::Train)?.trace)
+    }
+
+    /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of one
+    /// budget, and what is free, or which batch is the least, changes from run to run. Else as [`Task::budget`] says; on a processor
+    /// at least what keeps everything of the least batch that is wanted, where less does not train it.
+    pub fn budget_in(
+        &self,
+        study: &Study,
+        fresh: bool,
+        given: Option<Size>,
+        least: u64,
+        watch: &Watch<'_>,
+    ) -> Result<Bytes, Error> {
+        let asks = given.is_none() && !fresh && self.setup.model().is_none();
+        let begun = asks.then(|| study.budget());
+        if let Some(budget) = begun.flatten() {
+            return Ok(budget);
+        }
+        let budget = self.budget(given)?;
+        if given.is_none()
+            && matches!(self.setup, Setup::Cpu(_))
+            && self.largest_trainable(budget, least, watch)?.is_none_or(|largest| largest < least)
+        {
+            return self.budget_of(least);
+        }
+        Ok(budget)
+    }
+
+    /// What keeping everything takes at a batch, as far as the machine has it.
+    fn budget_of(&self, batch: u64) -> Result<Bytes, Error> {
+        let machine = self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2));
+        let peak = self.trace(batch)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+        Ok(peak.min(Size::Share(MACHINE_SHARE).of(machine)))
+    }
+
+    /// The budget in bytes: what is given (a share is one of the device's memory, and none is above it), or
+    /// [`UNBUDGETED_BATCH`]'s, or on a GPU what is free, less [`GPU_MARGIN`]; on a modelled one all of its memory, less as much.
+    pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Error> {
+        if given.is_none()
+            && let Setup::Cuda(gpu) = &self.setup
+        {
+            let free = gpu.open.free_memory().map_err(RuntimeError::from)?;
+            return Ok(unbudgeted(free));
+        }
+        let machine = self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2));
+        if given.is_none() && self.setup.model().is_some() {
+            return Ok(unbudgeted(machine));
+        }
+        if let Some(size) = given {
+            let budget = size.of(machine);
+            if budget > machine {
+                let processor = matches!(self.setup, Setup::Cpu(_));
+                return Err(TaskError::Budget { budget, memory: machine, processor }.into());
+            }
+            return Ok(budget);
+        }
+        self.budget_of(UNBUDGETED_BATCH)
+    }
+
+    /// The largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; none where it finds none
+    /// for one sample.
+    pub fn largest_batch(
+        &self,
+        policy: Policy,
+        budget: Bytes,
+        limit: u64,
+        watch: &Watch<'_>,
+    ) -> Result<Option<u64>, Error> {
+        let link = self.setup.link().unwrap_or(Link::symmetric(UNMEASURED));
+        let least = self.smallest_batch();
+        let found = largest(limit, &mut |batch: u64| {
+            // One position of one sample has no variance; a batch of two tells whether the network can be trained.
+            let batch = batch.max(least);
+            let trace = self.trace(batch)?;
+            let outcome = self.outcome(&trace, policy, budget, link, watch)?;
+            Ok::<_, Error>(outcome.plan().is_some_and(|plan| self.fits_host(&trace, &plan.schedule)))
+        })?;
+        Ok(found.map(|batch| batch.max(least)))
+    }
+
+    /// The smallest batch that can be lowered: 1, or 2 where batch normalisation sees a single position.
+    pub fn smallest_batch(&self) -> u64 {
+        if self.trace(1).is_ok() { 1 } else { 2 }
+    }
+
+    /// What a policy makes of a trace.
+    pub fn outcome(
+        &self,
+        trace: &Trace,
+        policy: Policy,
+        budget: Bytes,
+        link: Link,
+        watch: &Watch<'_>,
+    ) -> Result<Outcome, Error> {
+        // The others take no time worth stopping, and what is stopped early may miss what fits.
+        let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
+        let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
+        let allow = Allow { host: self.host_limit(), ..Allow::ALL };
+        let request = PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) };
+        Ok(plan(trace, &request)?)
+    }
+
+    /// The plan of a policy, or the failure that says what does not fit and which batch would.
+    pub fn plan(
+        &self,
+        trace: &Trace,
+        policy: Policy,
+        budget: Bytes,
+        link: Link,
+        watch: &Watch<'_>,
+    ) -> Result<Plan, Error> {
+        match self.outcome(trace, policy, budget, link, watch)? {
+            Outcome::Planned(plan) => Ok(plan),
+            Outcome::Infeasible(witness) => {
+                let largest = Some(self.largest_batch(policy, budget, trace.batch, watch)?);
+                let (trace, host_limited) = (Iteration::of(trace), self.host_memory.is_some());
+                Err(TaskError::NoPlan { trace, budget, witness, largest, host_limited }.into())
+            }
+        }
+    }
+
+    /// The program and schedule of evaluation: at most `batch` samples at once, fewer where the pool has no room for more.
+    pub fn evaluation(
+        &self,
+        batch: u64,
+        budget: Bytes,
+        watch: &Watch<'_>,
+    ) -> Result<(Program, Schedule), Error> {
+        let link = Link::symmetric(UNMEASURED);
+        let mut batch = batch;
+        loop {
+            let mut program = self.program(batch, Mode::Evaluate)?;
+            program.trace.order_ways();
+            for policy in [Policy::Keep, Policy::Plimsoll] {
+                if let Outcome::Planned(plan) = self.outcome(&program.trace, policy, budget, link, watch)? {
+                    return Ok((program, plan.schedule));
+                }
+            }
+            if batch == 1 {
+                let plan = self.plan(&program.trace, Policy::Plimsoll, budget, link, watch)?;
+                return Ok((program, plan.schedule));
+            }
+            batch /= 2;
+        }
+    }
+
+    /// An executor whose one allocation serves all of these, each loaded.
+    pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Error> {
+        load(Executor::new(self.setup.device()?, layout_of(programs))?, programs)
+    }
+
+    /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or behind all.
+    pub fn executor_keeping_state(
+        &self,
+        programs: &[(&Program, &Schedule)],
+        before: Option<CommandId>,
+    ) -> Result<(Executor, Vec<Loaded>), Error> {
+        let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
+        let layout = layout_of(programs).keeping_state(trained);
+        let state = layout.state;
+        let mut executor = Executor::new(self.setup.device()?, layout).map_err(|error| {
+            let of_host = match &error {
+                RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != "device",
+                RuntimeError::Device(DeviceError::Driver { why, .. }) => why.starts_with("cuMemHostRegister"),
+                _ => false,
+            };
+            if of_host { Error::NoRoomForState { source: error, state } } else { error.into() }
+        })?;
+        let trained = executor.load_keeping_state(trained, schedule, before)?;
+        let (executor, others) = load(executor, others)?;
+        Ok((executor, [vec![trained], others].concat()))
+    }
+
+    /// Samples to train on.
+    pub fn samples(&self) -> u64 {
+        self.data.train.len() as u64
+    }
+
+    /// The largest batch to consider: what was asked for, but no more than there are samples, nor than cuDNN counts.
+    pub fn most(&self, asked: Option<u64>) -> Result<u64, Error> {
+        let most = asked.unwrap_or(u64::MAX).min(self.samples());
+        if self.setup.kernels().is_none_or(|kernels| !kernels.libraries) {
+            return Ok(most);
+        }
+        let program = self.program(self.smallest_batch(), Mode::Train)?;
+        let countable = countable_batch(program.kernels.iter().map(|kernel| &kernel.call));
+        if countable < most {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::info!(
+                    "cuDNN takes no tensor of 2^31 elements: no batch over {countable} is considered"
+                );
+            });
+        }
+        Ok(most.min(countable))
+    }
+}
+
+/// What some programs need in turn.
+fn layout_of(programs: &[(&Program, &Schedule)]) -> MemoryLayout {
+    let layouts = programs.iter().map(|(program, schedule)| MemoryLayout::of(program, schedule));
+    layouts.fold(MemoryLayout::default(), MemoryLayout::union)
+}
+
+/// An executor with these programs.
+fn load(
+    mut executor: Executor,
+    programs: &[(&Program, &Schedule)],
+) -> Result<(Executor, Vec<Loaded>), Error> {
+    let loaded = programs.iter().map(|(p, s)| executor.load(p, s)).collect::<Result<Vec<_>, _>>()?;
+    Ok((executor, loaded))
+}
+
+/// The budget of a GPU with so much free memory.
+pub fn unbudgeted(free: Bytes) -> Bytes {
+    let left = free.saturating_sub(GPU_MARGIN);
+    Bytes(left.0 / GPU_STEP * GPU_STEP)
+}
+
+/// The middle of some times; 0 of none.
+pub fn median(seconds: &mut [f64]) -> Seconds {
+    seconds.sort_by(f64::total_cmp);
+    match seconds.len() {
+        0 => Seconds::ZERO,
+        n => Seconds((seconds[(n - 1) / 2] + seconds[n / 2]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_without_a_budget_keeps_a_margin_and_a_round_number() {
+        let check = |free: u64, expected: u64| assert_eq!(unbudgeted(Bytes(free)), Bytes(expected), "{free}");
+        check(139 << 30, (139 << 30) - (512 << 20));
+        check((139 << 30) + 12345, (139 << 30) - (512 << 20));
+        check((139 << 30) - 12345, (139 << 30) - (768 << 20));
+        check(600 << 20, 0);
+        check(0, 0);
+    }
+}

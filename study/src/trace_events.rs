@@ -1,0 +1,345 @@
+//! Timelines as trace events: the JSON that Chrome's tracing defined and that Perfetto (ui.perfetto.dev) opens.
+//!
+//! A timeline is a *process*, such as `predicted`; each stream is a thread of it, with a slice for every command and one for
+//! every stall of the compute stream, named by what it waited for. Beside them stand three counters: bytes in open buffers
+//! of the pool, bytes of host copies, and bytes on their way.
+//!
+//! Times are nanoseconds, written as microseconds. A reader that computes in floats may come out one nanosecond early, and
+//! slices of one thread that overlap are dropped; so a slice ends one nanosecond before the next may begin.
+//!
+//! What this file does not do: measure anything, or say what was waited for where a device was late for no reason of the
+//! schedule's.
+
+use crate::files::{self, FileError};
+use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
+use plimsoll_ir::simulate::{Cause, Span, Timeline};
+use plimsoll_ir::trace::{Phase, Trace};
+use plimsoll_ir::{Seconds, TensorId};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+/// The threads of a process, in the order of [`Stream::ALL`].
+const THREADS: [&str; 3] = ["compute", "swap-out", "swap-in"];
+
+/// Events of one or more timelines.
+#[derive(Debug, Default, Serialize)]
+pub struct TraceEvents {
+    #[serde(rename = "traceEvents")]
+    events: Vec<Event>,
+    /// How many timelines there are.
+    #[serde(skip)]
+    processes: u32,
+}
+
+/// One event. Keys are those of the format.
+#[derive(Debug, Serialize)]
+struct Event {
+    /// `X` a slice, `C` a counter, `M` a name.
+    ph: &'static str,
+    name: String,
+    pid: u32,
+    tid: u32,
+    /// Microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    args: Map<String, Value>,
+}
+
+impl TraceEvents {
+    /// Adds a timeline of a schedule that passed `check`, under a name.
+    pub fn add(&mut self, name: &str, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
+        self.processes += 1;
+        self.name(0, "process_name", name);
+        self.sort(0, "process_sort_index", self.processes);
+        for (stream, thread) in Stream::ALL.into_iter().zip(THREADS) {
+            self.name(stream.index() as u32 + 1, "thread_name", thread);
+            self.sort(stream.index() as u32 + 1, "thread_sort_index", stream.index() as u32);
+        }
+        self.commands(trace, schedule, timeline);
+        self.stalls(trace, schedule, timeline);
+        self.counters(trace, schedule, timeline);
+    }
+
+    /// Writes all events to a file.
+    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+        let text = serde_json::to_string(self).expect("names and numbers can be written");
+        files::write_text(path, &(text + "\n"))
+    }
+
+    fn commands(&mut self, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
+        for ((id, command), span) in schedule.numbered_commands().zip(&timeline.spans) {
+            let mut args = facts(trace, command);
+            args.insert("command".into(), id.0.into());
+            self.slice(command.stream(), category(trace, command), describe(trace, command), *span, args);
+        }
+    }
+
+    fn stalls(&mut self, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
+        let stalls = timeline.stalls(schedule).into_iter().filter(|stall| stall.stream == Stream::Compute);
+        for stall in stalls {
+            let name = format!("stall: {}", cause(trace, schedule, stall.cause));
+            let args = Map::from_iter([("command".into(), stall.command.0.into())]);
+            self.slice(stall.stream, "stall", name, stall.span, args);
+        }
+    }
+
+    fn counters(&mut self, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
+        let pool = timeline.pool_bytes_over_time(trace, schedule);
+        self.counter("pool", pool.iter().map(|step| (step.from, step.bytes.0)));
+        self.counter("host copies", host_bytes_over_time(trace, schedule, timeline));
+        self.counter("in flight", bytes_in_flight_over_time(trace, schedule, timeline));
+    }
+
+    /// A slice; none where it has no length.
+    fn slice(
+        &mut self,
+        stream: Stream,
+        cat: &'static str,
+        name: String,
+        span: Span,
+        args: Map<String, Value>,
+    ) {
+        let [start, end] = [span.start, span.end].map(nanoseconds);
+        if end > start {
+            let (tid, cat) = (stream.index() as u32 + 1, Some(cat));
+            let (ts, dur) = (Some(microseconds(start)), Some(microseconds(end - start - 1)));
+            self.events.push(Event { ph: "X", name, pid: self.processes, tid, ts, dur, cat, args });
+        }
+    }
+
+    /// Bytes from a time on. Of several at one nanosecond the last counts.
+    fn counter(&mut self, name: &str, steps: impl IntoIterator<Item = (Seconds, u64)>) {
+        let first = self.events.len();
+        for (at, bytes) in steps {
+            let ts = Some(microseconds(nanoseconds(at)));
+            let args = Map::from_iter([("bytes".into(), bytes.into())]);
+            if self.events.len() > first && self.events.last().is_some_and(|last| last.ts == ts) {
+                self.events.pop();
+            }
+            let name = name.to_owned();
+            self.events.push(Event {
+                ph: "C",
+                name,
+                pid: self.processes,
+                tid: 0,
+                ts,
+                dur: None,
+                cat: None,
+                args,
+            });
+        }
+    }
+
+    fn name(&mut self, tid: u32, what: &str, name: &str) {
+        self.meta(tid, what, Map::from_iter([("name".into(), name.into())]));
+    }
+
+    fn sort(&mut self, tid: u32, what: &str, index: u32) {
+        self.meta(tid, what, Map::from_iter([("sort_index".into(), index.into())]));
+    }
+
+    fn meta(&mut self, tid: u32, what: &str, args: Map<String, Value>) {
+        let (name, pid) = (what.to_owned(), self.processes);
+        self.events.push(Event { ph: "M", name, pid, tid, ts: None, dur: None, cat: None, args });
+    }
+}
+
+/// The bytes of each tensor that have a copy on the host.
+#[derive(Default)]
+struct HostCopies(HashMap<TensorId, Vec<Range<u64>>>);
+
+impl HostCopies {
+    /// Adds a piece; gives how many of its bytes had no copy before.
+    fn add(&mut self, tensor: TensorId, piece: Range<u64>) -> u64 {
+        let held = self.0.entry(tensor).or_default();
+        let had = |r: &Range<u64>| r.end.min(piece.end).saturating_sub(r.start.max(piece.start));
+        let new = piece.end - piece.start - held.iter().map(had).sum::<u64>();
+        // Together with all that it meets it is one range, so that ranges never overlap.
+        let meets = |r: &Range<u64>| r.start <= piece.end && piece.start <= r.end;
+        let joined = held
+            .iter()
+            .filter(|r| meets(r))
+            .fold(piece.clone(), |all, r| all.start.min(r.start)..all.end.max(r.end));
+        held.retain(|r| !meets(r));
+        held.push(joined);
+        new
+    }
+}
+
+/// Bytes that have a copy on the host, from a time on.
+pub fn host_bytes_over_time(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Vec<(Seconds, u64)> {
+    let (mut copies, mut host, mut on_host) = (HostCopies::default(), Vec::new(), 0);
+    for (command, span) in schedule.commands.iter().zip(&timeline.spans) {
+        if let Some((tensor, piece)) = moved(trace, command).filter(|_| command.stream() == Stream::Offload) {
+            on_host += copies.add(tensor, piece);
+            host.push((span.end, on_host));
+        }
+    }
+    host
+}
+
+/// Bytes that are being copied, either way, from a time on.
+pub fn bytes_in_flight_over_time(
+    trace: &Trace,
+    schedule: &Schedule,
+    timeline: &Timeline,
+) -> Vec<(Seconds, u64)> {
+    let mut changes = Vec::new();
+    for (command, span) in schedule.commands.iter().zip(&timeline.spans) {
+        if let Some((_, piece)) = moved(trace, command) {
+            let bytes = (piece.end - piece.start) as i64;
+            changes.extend([(span.start, bytes), (span.end, -bytes)]);
+        }
+    }
+    changes.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
+    let mut flying = 0;
+    let add = |(at, bytes): (Seconds, i64)| {
+        flying += bytes;
+        (at, flying.unsigned_abs())
+    };
+    changes.into_iter().map(add).collect()
+}
+
+/// Whole nanoseconds of a time.
+pub(crate) fn nanoseconds(at: Seconds) -> u64 {
+    (at.0 * 1e9).round() as u64
+}
+
+fn microseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e3
+}
+
+/// What a command does, in words.
+pub fn describe(trace: &Trace, command: &Command) -> String {
+    match command {
+        Command::Compute { op, again, .. } => {
+            let name = &trace.ops[op.index()].name;
+            if *again { format!("{name}, again") } else { name.clone() }
+        }
+        Command::Offload { tensor, .. } => format!("offload of {}", trace.tensors[tensor.index()].name),
+        Command::Prefetch { tensor, .. } => format!("prefetch of {}", trace.tensors[tensor.index()].name),
+    }
+}
+
+/// What a stall waited for, in words.
+pub fn cause(trace: &Trace, schedule: &Schedule, cause: Cause) -> String {
+    let name = |id: plimsoll_ir::CommandId| describe(trace, &schedule.commands[id.index()]);
+    match cause {
+        Cause::Compute(id) | Cause::Offload(id) | Cause::Prefetch(id) => name(id),
+        Cause::Link(id) => format!("the link, busy with {}", name(id)),
+        Cause::Device => "nothing of the schedule: the device was late".to_owned(),
+    }
+}
+
+fn category(trace: &Trace, command: &Command) -> &'static str {
+    match command {
+        Command::Compute { again: true, .. } => "recompute",
+        Command::Compute { op, .. } => match trace.ops[op.index()].phase {
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Update => "update",
+        },
+        Command::Offload { .. } => "offload",
+        Command::Prefetch { .. } => "prefetch",
+    }
+}
+
+/// What is worth knowing of a command besides its name and times.
+fn facts(trace: &Trace, command: &Command) -> Map<String, Value> {
+    let facts = match command {
+        Command::Compute { op, alternative, .. } => {
+            let op = &trace.ops[op.index()];
+            let way = alternative.map(|k| op.alternatives[k as usize].name.clone());
+            json!({"layer": op.layer, "kind": op.kind, "flops": op.flops, "alternative": way})
+        }
+        _ => json!({"bytes": moved(trace, command).map(|(_, piece)| piece.end - piece.start)}),
+    };
+    let Value::Object(facts) = facts else { unreachable!("an object was written") };
+    facts.into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::schedule::Link;
+    use plimsoll_ir::simulate::simulate;
+    use plimsoll_ir::testing::chain_trace;
+    use plimsoll_ir::{Bytes, BytesPerSecond};
+    use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
+
+    /// A chain that swaps, stalls and runs ops again.
+    fn planned() -> (Trace, Schedule, Timeline) {
+        let trace = chain_trace(30);
+        let memory = trace.memory();
+        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+        let budget = floor + Bytes((peak - floor).0 / 8);
+        let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(5e9)), Policy::Plimsoll);
+        let Ok(Outcome::Planned(plan)) = plan(&trace, &request) else { panic!("a chain has a plan") };
+        let timeline = simulate(&trace, &plan.schedule);
+        (trace, plan.schedule, timeline)
+    }
+
+    fn events() -> (Value, Trace, Schedule, Timeline) {
+        let (trace, schedule, timeline) = planned();
+        let mut events = TraceEvents::default();
+        events.add("predicted", &trace, &schedule, &timeline);
+        events.add("measured", &trace, &schedule, &timeline);
+        (serde_json::to_value(&events).expect("it can be written"), trace, schedule, timeline)
+    }
+
+    #[test]
+    fn slices_of_a_thread_follow_each_other_and_end_with_the_timeline() {
+        let (file, trace, schedule, timeline) = events();
+        let events = file["traceEvents"].as_array().expect("a list");
+        for pid in [1, 2] {
+            let mut ended = [0.0f64; 4];
+            let mut slices = 0;
+            for event in events.iter().filter(|e| e["ph"] == "X" && e["pid"] == pid && e["cat"] != "stall") {
+                let tid = event["tid"].as_u64().expect("a thread") as usize;
+                let [start, length] = ["ts", "dur"].map(|key| event[key].as_f64().expect("a number"));
+                assert!(start >= ended[tid] && length >= 0.0, "{event}");
+                ended[tid] = start + length;
+                slices += 1;
+            }
+            assert_eq!(slices, schedule.commands.len());
+            let end = ended.into_iter().fold(0.0, f64::max);
+            assert!((end - timeline.makespan().0 * 1e6).abs() < 2e-3, "{end}");
+        }
+        let stalled: f64 = events
+            .iter()
+            .filter(|e| e["cat"] == "stall" && e["pid"] == 1)
+            .map(|e| e["dur"].as_f64().expect("a number"))
+            .sum();
+        let totals = timeline.totals(&trace, &schedule);
+        assert!(stalled > 0.0 && (stalled - totals.stalled[0].0 * 1e6).abs() < 0.1, "{stalled}");
+    }
+
+    #[test]
+    fn counters_end_where_the_schedule_does() {
+        let (file, trace, schedule, timeline) = events();
+        let counter = |name: &str| -> Vec<u64> {
+            let events = file["traceEvents"].as_array().expect("a list").iter();
+            let own = events.filter(|e| e["ph"] == "C" && e["pid"] == 2 && e["name"] == name);
+            own.map(|e| e["args"]["bytes"].as_u64().expect("a number")).collect()
+        };
+        assert_eq!(counter("pool").iter().max(), Some(&timeline.peak(&trace, &schedule).0));
+        assert_eq!(counter("in flight").last(), Some(&0));
+        let offloaded = timeline.totals(&trace, &schedule).offloaded.0;
+        assert!(counter("host copies").last().is_some_and(|host| *host > 0 && *host <= offloaded));
+    }
+
+    #[test]
+    fn a_byte_of_a_host_copy_counts_once() {
+        let mut copies = HostCopies::default();
+        let added = [(1, 0..10), (1, 5..20), (2, 0..4), (1, 30..40), (1, 0..50)]
+            .map(|(t, piece)| copies.add(TensorId(t), piece));
+        assert_eq!(added, [10, 10, 4, 10, 20]);
+    }
+}

@@ -1,0 +1,473 @@
+//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`saving.rs`) where a device that
+//! fails cannot take it along.
+//!
+//! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
+
+mod saving;
+
+use crate::error::{Error, Stopped};
+use crate::files;
+use crate::folder::{Held, Retune, Study};
+use crate::request::{DecayShape, TrainRequest};
+use crate::task::{Task, median};
+use crate::watch::{Event, Notice, Watch, other_length};
+use plimsoll_ir::check::check;
+use plimsoll_ir::config::Config;
+use plimsoll_ir::health::Health;
+use plimsoll_ir::profile::{alone, undisturbed};
+use plimsoll_ir::program::Program;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, CommandId, Seconds};
+use plimsoll_networks::Mode;
+use plimsoll_runtime::{
+    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
+    TrainingPlan, state_bytes,
+};
+use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
+pub use saving::Saved;
+use saving::Saving;
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use thiserror::Error as ThisError;
+
+/// How often the device is asked how it is, at most: its driver takes milliseconds to tell.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// A larger share of training for which others had the processors is told.
+const TOLD: f64 = 0.05;
+
+/// What came of training.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// Iterations done in all.
+    pub iterations: u64,
+    /// Iterations that an earlier run had done.
+    pub resumed_at: u64,
+    /// Mean loss over the last epoch that this run saw.
+    pub loss: f32,
+    /// On the held-out samples.
+    pub test: Evaluation,
+    /// An iteration of this run that nothing disturbs: `undisturbed`.
+    pub iteration: Seconds,
+    /// The median time between two iterations.
+    pub between: Seconds,
+    /// Resident bytes and pool that were allocated.
+    pub peak: Bytes,
+    /// When every command of one more iteration ran, where that was asked for.
+    pub timeline: Option<Timeline>,
+}
+
+/// The rate of every iteration.
+fn rate_schedule(config: &Config, request: &TrainRequest, iterations: u64) -> LearningRateSchedule {
+    let decay = match request.decay {
+        DecayShape::Constant => Decay::Constant,
+        DecayShape::Cosine => Decay::Cosine { iterations, floor: 0.0 },
+        DecayShape::Step => Decay::Step { every: iterations.div_ceil(3), factor: 0.1 },
+    };
+    let rate = &config.learning_rate;
+    LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }
+}
+
+/// Why nothing can be trained, or not to its end.
+#[derive(Debug, ThisError)]
+pub enum TrainError {
+    /// The schedule takes more than its config allows.
+    #[error("{schedule} takes {takes}, more than the {budget} that its config allows")]
+    OverBudget {
+        /// The schedule's file.
+        schedule: String,
+        /// What it takes with what is resident.
+        takes: Bytes,
+        /// What the config allows.
+        budget: Bytes,
+        /// How the study comes to a whole choice.
+        retune: Retune,
+    },
+    /// The data have fewer samples than a batch.
+    #[error("{data} has {samples} samples, fewer than the batch of {batch}")]
+    TooFewSamples {
+        /// The data's name.
+        data: String,
+        /// Their samples.
+        samples: u64,
+        /// The batch.
+        batch: u64,
+    },
+    /// The state could not be kept: nothing was trained.
+    #[error("{0}")]
+    CannotKeep(RuntimeError),
+    /// The state of an earlier training cannot be read.
+    #[error("{0}")]
+    Unreadable(RuntimeError),
+    /// It is of a training with other options.
+    #[error("{0}")]
+    OtherTraining(RuntimeError),
+    /// The device failed.
+    #[error("{source}")]
+    Device {
+        /// What it says.
+        source: RuntimeError,
+        /// What is saving.
+        saved: Saved,
+        /// Why the newest state was lost, where it was.
+        lost: Option<RuntimeError>,
+    },
+    /// The state cannot be written.
+    #[error("{source}")]
+    NotSaved {
+        /// Why.
+        source: RuntimeError,
+        /// Iterations that are trained.
+        step: u64,
+        /// What is saving.
+        saved: Saved,
+    },
+    /// Numbers left what f32 holds.
+    #[error("{source}")]
+    Diverged {
+        /// Where.
+        source: RuntimeError,
+        /// The base rate of the config, which was too high.
+        base_rate: f64,
+        /// The study's folder.
+        folder: PathBuf,
+        /// What is saving.
+        saved: Saved,
+    },
+}
+
+/// A trainer at the start of training, and the iterations of an epoch.
+fn set_up(
+    task: &Task,
+    config: &Config,
+    schedule: &Schedule,
+    request: &TrainRequest,
+    study: &Study,
+    watch: &Watch<'_>,
+) -> Result<(Trainer, u64), Error> {
+    let program = task.program(config.batch, Mode::Train)?;
+    within_budget(&program, config, schedule, study)?;
+    let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes, watch)?;
+    let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
+    let (executor, mut loaded) = match request.save_every {
+        None if task.setup.can_be_lost() => {
+            task.executor_keeping_state(&programs, place_copies(study, &program, schedule, watch)?)?
+        }
+        // What computes in the host's memory has the state there, and who says how often it is saved has it in its file.
+        _ => task.executor(&programs)?,
+    };
+    let per_epoch = task.samples() / config.batch;
+    if per_epoch == 0 {
+        let (data, samples, batch) = (task.data.train.name().to_owned(), task.samples(), config.batch);
+        return Err(TrainError::TooFewSamples { data, samples, batch }.into());
+    }
+    let plan = TrainingPlan {
+        network: task.network.spec.clone(),
+        batch: config.batch,
+        seed: request.seed,
+        rate: rate_schedule(config, request, per_epoch * request.epochs),
+        momentum: request.momentum,
+        weight_decay: request.weight_decay,
+    };
+    let evaluate = loaded.pop();
+    let train = loaded.pop().expect("two programs were loaded");
+    Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
+}
+
+/// Makes sure that a schedule keeps the budget of its config, whatever budget it says itself.
+fn within_budget(
+    program: &Program,
+    config: &Config,
+    schedule: &Schedule,
+    study: &Study,
+) -> Result<(), TrainError> {
+    let takes = Bytes(program.trace.resident_bytes.0.saturating_add(schedule.pool_bytes.0));
+    if takes <= config.budget_bytes {
+        return Ok(());
+    }
+    let (schedule, budget) = (config.schedule.clone(), config.budget_bytes);
+    Err(TrainError::OverBudget { schedule, takes, budget, retune: study.retune() })
+}
+
+/// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out where the
+/// study has none for this program. Says so where it slows training down.
+fn place_copies(
+    study: &Study,
+    program: &Program,
+    schedule: &Schedule,
+    watch: &Watch<'_>,
+) -> Result<Option<CommandId>, Error> {
+    if !study.trace().exists() {
+        return Ok(None);
+    }
+    let trace: Trace = files::read(&study.trace())?;
+    let state = state_bytes(program);
+    // Whatever became of the study's files: times of another iteration are no guide, and its schedule is another.
+    if check(&trace, schedule).is_err() {
+        return Ok(None);
+    }
+    let Some(place) = place_of_copy(&trace, schedule, state) else { return Ok(None) };
+    let slow = slowed(simulate(&trace, schedule).makespan(), &place, state);
+    slow.into_iter().for_each(|notice| watch.notice(notice));
+    Ok(place.before)
+}
+
+/// What to tell where a copy of the state takes more than a hundredth of an iteration, wherever it is made.
+fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<Notice> {
+    let with = place.makespan;
+    (with / without - 1.0 > 0.01).then_some(Notice::StateCopiesSlow { without, with, state })
+}
+
+/// Trains, or goes on from the study's checkpoint where there is one, and tests at the end. No other run works in the study.
+pub fn train(
+    task: &Task,
+    config: &Config,
+    schedule: &Schedule,
+    request: &TrainRequest,
+    study: &Study,
+    _alone: &Held,
+    watch: &Watch<'_>,
+) -> Result<Trained, Error> {
+    let loading = watch.step("load", None);
+    let (mut trainer, per_epoch) = set_up(task, config, schedule, request, study, watch)?;
+    drop(loading);
+    let (total, peak) = (per_epoch * request.epochs, trainer.layout().device());
+    begin(&mut trainer, study, (request.epochs, per_epoch), request.fresh, watch)?;
+    let resumed_at = trainer.step();
+    // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
+    trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
+    let mut seen = Seen::default();
+    let checkpoint = study.checkpoint();
+    let rate = (config.learning_rate.base_rate, study.folder());
+    let mut saving = Saving::new(&checkpoint, (resumed_at, total), request, rate, watch);
+    let (mut health, mut looked) = (Health::default(), None::<Instant>);
+    let training = watch.step("train", Some(total));
+    while trainer.step() < total {
+        let epoch = trainer.step() / per_epoch;
+        let reached = Cell::new(trainer.step());
+        let mut observe = |observation: &Observation| {
+            // An iteration that Ctrl-C hurried shows nothing of others.
+            seen.take(observation, !watch.stops());
+            reached.set(observation.step + 1);
+            training.done(observation.step + 1);
+        };
+        let pause = || watch.stops() || saving.is_due(reached.get());
+        let outcome = trainer.train(&*task.data.train, (epoch + 1) * per_epoch, &mut observe, &pause);
+        let outcome = outcome.map_err(|error| saving.failed(error, &mut trainer))?;
+        let step = trainer.step();
+        if outcome == Outcome::Paused || step == total || request.save_every.is_some() || saving.is_due(step)
+        {
+            saving.save(&mut trainer)?;
+        }
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            health = warn_of(health, trainer.seen(), watch);
+            looked = Some(Instant::now());
+        }
+        if outcome == Outcome::Finished {
+            let (loss, accuracy) = seen.last();
+            training.at(&format!("loss {loss:.4}"));
+            (watch.tell)(Event::Epoch { epoch: epoch + 1, of: request.epochs, loss, accuracy });
+            seen.end_epoch(step < total);
+        } else if watch.stops() {
+            saving.write(&mut trainer)?;
+            return Err(Stopped::Training(saving.saved()).into());
+        }
+    }
+    // A disk that is full by now takes neither the test nor its result along.
+    let written = saving.write(&mut trainer);
+    drop(training);
+    let iterations = trainer.step();
+    let test = test(task, &mut trainer, &mut saving, request.timed, watch);
+    written?;
+    let (test, timeline) = test?;
+    if seen.waited > TOLD * seen.by_the_clock {
+        let share = seen.waited / seen.by_the_clock * 100.0;
+        watch.warn(format_args!(
+            "others had the processors for {share:.0} % of training; its iteration is told without that"
+        ));
+    }
+    Ok(Trained {
+        iterations,
+        resumed_at,
+        loss: seen.last().0,
+        test,
+        iteration: undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
+        between: median(&mut seen.between),
+        peak,
+        timeline,
+    })
+}
+
+/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can be saving.
+fn begin(
+    trainer: &mut Trainer,
+    study: &Study,
+    (epochs, per_epoch): (u64, u64),
+    fresh: bool,
+    watch: &Watch<'_>,
+) -> Result<(), Error> {
+    let checkpoint = &study.checkpoint();
+    let total = epochs * per_epoch;
+    if checkpoint.exists() && !fresh {
+        let before = resume(trainer, checkpoint, watch)?;
+        let (step, now) = (trainer.step(), trainer.plan().rate);
+        let [trained, asked] = [step, total].map(|iterations| in_epochs(iterations, per_epoch));
+        if step >= total {
+            watch.notice(Notice::NothingLeft { trained, asked });
+        } else {
+            tracing::info!("going on from iteration {step} of {total}");
+            if before != now {
+                watch.notice(other_length((trained, asked), before, now, step));
+            }
+        }
+    }
+    if trainer.step() < total {
+        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(TrainError::CannotKeep)?;
+    }
+    if fresh {
+        study.forget(std::slice::from_ref(checkpoint))?;
+    }
+    Ok(())
+}
+
+/// So many iterations, in epochs where they are whole ones.
+fn in_epochs(iterations: u64, per_epoch: u64) -> String {
+    match (iterations / per_epoch, iterations % per_epoch) {
+        (1, 0) => "1 epoch".to_owned(),
+        (epochs, 0) => format!("{epochs} epochs"),
+        (epochs, left) => {
+            format!("{} and {left} of {per_epoch} iterations", in_epochs(epochs * per_epoch, per_epoch))
+        }
+    }
+}
+
+/// Tests a network that is trained; then, where that was asked for, runs two more iterations and gives the second's timeline.
+fn test(
+    task: &Task,
+    trainer: &mut Trainer,
+    saving: &mut Saving<'_>,
+    timed: bool,
+    watch: &Watch<'_>,
+) -> Result<(Evaluation, Option<Timeline>), Error> {
+    let testing = watch.step("test", None);
+    let (test, done) = (trainer.evaluate_until(&*task.data.test, watch.stop), trainer.step());
+    let test = test.map_err(|error| saving.failed(error, trainer))?;
+    drop(testing);
+    let mut timeline = None;
+    for _ in 0..if timed { 2 } else { 0 } {
+        let timed = trainer.train_timed(&*task.data.train);
+        timeline = Some(timed.map_err(|error| saving.failed(error, trainer))?);
+    }
+    // Iterations that were hurried show nothing of others.
+    test.filter(|_| !timed || !watch.stops())
+        .map(|test| (test, timeline))
+        .ok_or_else(|| Stopped::Testing { done, saved: saving.saved() }.into())
+}
+
+/// Warns of what is new in how the device is, where that is told; gives all that is known of it.
+fn warn_of(known: Health, now: Option<Health>, watch: &Watch<'_>) -> Health {
+    let Some(now) = now else { return known };
+    now.warnings(&known).iter().for_each(|warning| watch.warn(warning));
+    known.then(now)
+}
+
+/// Goes on from a checkpoint; gives the rates that were planned when it was saved.
+fn resume(
+    trainer: &mut Trainer,
+    checkpoint: &Path,
+    watch: &Watch<'_>,
+) -> Result<LearningRateSchedule, Error> {
+    let saved = Checkpoint::load(checkpoint).map_err(TrainError::Unreadable)?;
+    if !saved.has_checksum() {
+        watch.warn(format_args!(
+            "{} is from an older version and has no checksum: whether it is damaged is not known",
+            checkpoint.display()
+        ));
+    }
+    trainer.resume(&saved, checkpoint).map_err(|error| match error {
+        // The file is as good as before.
+        RuntimeError::Device(_) => Error::from(error),
+        _ => TrainError::OtherTraining(error).into(),
+    })?;
+    Ok(saved.progress.plan.rate)
+}
+
+/// What this run observed.
+#[derive(Default)]
+struct Seen {
+    /// Loss and accuracy of the iterations of the last epoch.
+    losses: Vec<(f32, f32)>,
+    /// Of each iteration, without what others took of the processors.
+    seconds: Vec<Seconds>,
+    between: Vec<f64>,
+    /// What others took, of all iterations, and what these took by the clock.
+    waited: f64,
+    by_the_clock: f64,
+}
+
+impl Seen {
+    fn take(&mut self, observation: &Observation, timed: bool) {
+        self.losses.push((observation.loss, observation.accuracy));
+        if !timed {
+            return;
+        }
+        self.seconds.push(alone(observation.seconds, observation.waited));
+        self.waited += observation.waited.0;
+        self.by_the_clock += observation.seconds.0;
+        self.between.push(observation.between.0);
+    }
+
+    /// Forgets the epoch where another follows.
+    fn end_epoch(&mut self, another_follows: bool) {
+        if another_follows {
+            self.losses.clear();
+        }
+    }
+
+    /// Mean loss and accuracy over the last epoch; NaN where this run had nothing to do.
+    fn last(&self) -> (f32, f32) {
+        let count = self.losses.len() as f32;
+        let sum =
+            self.losses.iter().fold((0.0, 0.0), |sum, (loss, accuracy)| (sum.0 + loss, sum.1 + accuracy));
+        (sum.0 / count, sum.1 / count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_epochs_are_told_with_the_rates_before_and_behind() {
+        let of = |iterations| LearningRateSchedule {
+            base: 0.05,
+            warmup_iterations: 0,
+            decay: Decay::Cosine { iterations, floor: 0.0 },
+        };
+        let lengths = (in_epochs(1120, 56), in_epochs(11200, 56));
+        let words = other_length(lengths, of(1120), of(11200), 1120).to_string();
+        assert!(words.contains("trained for 20 epochs, asked for 200 epochs"), "{words}");
+        assert!(
+            words.contains("was 9.835e-8 in the last") && words.contains("is 4.878e-2 in the next"),
+            "{words}"
+        );
+        assert_eq!(in_epochs(56, 56), "1 epoch");
+        assert_eq!(in_epochs(60, 56), "1 epoch and 4 of 56 iterations");
+    }
+
+    #[test]
+    fn a_copy_that_takes_more_than_a_hundredth_of_an_iteration_is_told() {
+        let of = |makespan: f64| {
+            let place = CopyPlace { before: None, makespan: Seconds(makespan), whole: Seconds(1.0) };
+            slowed(Seconds(2.0), &place, Bytes(1 << 20)).map(|notice| notice.to_string())
+        };
+        assert_eq!(of(2.019), None);
+        let words = of(2.5).expect("a quarter more is told");
+        for part in ["(1 MiB)", "an iteration of 2 s takes 2.5 s, 25.0 % more"] {
+            assert!(words.contains(part), "`{part}` in: {words}");
+        }
+    }
+}

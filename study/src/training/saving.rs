@@ -1,0 +1,431 @@
+//! What of a training is kept where its device cannot take it along.
+//!
+//! A device that fails takes its memory with it. So where a device can be lost the trainer copies the state to host memory beside the
+//! iteration that follows, and an iteration is finished when its state is there: what is written where the device fails is the state
+//! after the last finished iteration, always. The file gets it while training goes on, too, against what is worse than a device's
+//! failure (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
+//!
+//! Who says how often to save gets the file that often, and no copies between. Where that is after every iteration, the file has the
+//! last finished one's.
+//!
+//! What it deliberately does not do: keep more than one state in the file.
+
+use super::TrainError;
+use crate::error::Error;
+use crate::request::TrainRequest;
+use crate::watch::Watch;
+use plimsoll_ir::Seconds;
+use plimsoll_runtime::{Checkpoint, DeviceError, RuntimeError, Trainer};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The share of the time that is spent on what is written, and of its own that the thread writes, where nobody says how often.
+const SHARE: f64 = 0.01;
+
+/// What a write that failed counts as at least.
+const FAILED: Duration = Duration::from_millis(100);
+
+/// What is kept of a training.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The file of the state.
+    pub path: PathBuf,
+    /// The iterations after which it is the state; none where there is no file yet.
+    pub step: Option<u64>,
+    /// The iterations that were asked for.
+    pub total: u64,
+    /// The request was to begin anew: made once more as it is, it would not go on from the file.
+    pub fresh: bool,
+}
+
+/// The state of a training, out of its device's reach.
+pub(crate) struct Saving<'a> {
+    path: &'a Path,
+    total: u64,
+    /// Whether the request is to begin anew.
+    fresh: bool,
+    /// The base rate and the study's folder, of which a training tells that diverges.
+    rate: (f64, &'a Path),
+    /// How often it is to be written, where somebody said so.
+    every: Option<Seconds>,
+    /// The iterations that the file holds; none where there is no file yet.
+    in_file: Option<u64>,
+    /// What was written last, for its memory.
+    older: Option<Checkpoint>,
+    saves: Pace,
+    writes: Pace,
+    writer: Option<(JoinHandle<Written>, Arc<OnceLock<Pace>>)>,
+    watch: Watch<'a>,
+}
+
+/// What the thread that writes leaves.
+struct Written {
+    state: Checkpoint,
+    result: Result<(), RuntimeError>,
+}
+
+/// Work that is done now and then.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// When it was last done; at first, the start.
+    ended: Instant,
+    /// What it took; at first nothing.
+    cost: Duration,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace { ended: Instant::now(), cost: Duration::ZERO }
+    }
+
+    /// Whether it would take no more than [`SHARE`] of the time, were it done again now.
+    fn is_due(&self) -> bool {
+        self.ended.elapsed().as_secs_f64() >= self.cost.as_secs_f64() / SHARE
+    }
+
+    fn done(&mut self, begun: Instant, ended: Instant) {
+        (self.ended, self.cost) = (ended, ended - begun);
+    }
+}
+
+impl<'a> Saving<'a> {
+    /// Of a training in this folder that is at a step, which is the file's where there is a file, and of this base rate.
+    pub(crate) fn new(
+        path: &'a Path,
+        (step, total): (u64, u64),
+        request: &TrainRequest,
+        rate: (f64, &'a Path),
+        watch: &Watch<'a>,
+    ) -> Saving<'a> {
+        let in_file = path.exists().then_some(step);
+        let (saves, writes, watch) = (Pace::new(), Pace::new(), *watch);
+        let (every, fresh) = (request.save_every, request.fresh);
+        Saving { path, total, fresh, rate, every, in_file, older: None, saves, writes, writer: None, watch }
+    }
+
+    /// Whether it is time to write, at a step.
+    pub(crate) fn is_due(&self, step: u64) -> bool {
+        let due = match self.every {
+            Some(every) => self.saves.ended.elapsed().as_secs_f64() >= every.0,
+            None => {
+                let written = match &self.writer {
+                    // What its last write took is known where it has ended.
+                    Some((_, times)) => times.get().is_some_and(Pace::is_due),
+                    None => self.writes.is_due(),
+                };
+                written && self.saves.is_due()
+            }
+        };
+        step > self.in_file.unwrap_or(0) && due
+    }
+
+    /// Has the state written: at once where somebody said how often, else by a thread.
+    pub(crate) fn save(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
+        let begun = Instant::now();
+        match self.every {
+            Some(_) => self.write(trainer)?,
+            None => self.begin_writing(trainer)?,
+        }
+        self.saves.done(begun, Instant::now());
+        Ok(())
+    }
+
+    /// Has the state written by a thread, unless one wrote just now.
+    fn begin_writing(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
+        if let Err(error) = self.join() {
+            // A disk that is full, or away, may be so for a while; training goes on, and so do attempts.
+            self.watch.warn(format_args!("{error}; it is tried again while training goes on"));
+        }
+        if !self.writes.is_due() {
+            return Ok(());
+        }
+        let state = self.state_of(trainer)?;
+        let (path, times) = (self.path.to_owned(), Arc::new(OnceLock::new()));
+        let told = Arc::clone(&times);
+        let writer = move || {
+            let begun = Instant::now();
+            let result = state.save(&path);
+            let took = begun.elapsed();
+            // Where it failed, the next is tried after a while, and one warning comes at a time.
+            let cost = if result.is_err() { took.max(FAILED) } else { took };
+            told.get_or_init(|| Pace { ended: Instant::now(), cost });
+            Written { state, result }
+        };
+        match std::thread::Builder::new().spawn(writer) {
+            Ok(thread) => self.writer = Some((thread, times)),
+            Err(error) => {
+                self.watch.warn(format_args!(
+                    "there is no thread to save with ({error}); it is tried again while training goes on"
+                ));
+                self.writes = Pace { ended: Instant::now(), cost: FAILED };
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the thread that writes, where there is one.
+    fn join(&mut self) -> Result<(), RuntimeError> {
+        let Some((writer, times)) = self.writer.take() else { return Ok(()) };
+        let Written { state, result } =
+            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.writes = *times.get().expect("the thread has ended");
+        let step = state.progress.step;
+        self.older = Some(state);
+        result?;
+        self.in_file = Some(step);
+        Ok(())
+    }
+
+    /// The state between two iterations: from its copy, where the trainer has one, which costs the device nothing.
+    fn state_of(&mut self, trainer: &mut Trainer) -> Result<Checkpoint, Error> {
+        let copy = trainer.last_finished(self.older.take())?;
+        match copy.filter(|state| state.progress.step == trainer.step()) {
+            Some(state) => Ok(state),
+            None => trainer.checkpoint().map_err(|error| self.failed(error, trainer)),
+        }
+    }
+
+    /// Writes the state between two iterations, unless the file has it, and waits until it is there.
+    pub(crate) fn write(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
+        // Whatever became of an older one, the newest is tried.
+        let older = self.join();
+        if self.in_file == Some(trainer.step()) {
+            return Ok(older?);
+        }
+        let state = self.state_of(trainer)?;
+        self.write_this(&state).map_err(|error| {
+            let (step, saved) = (state.progress.step, self.saved());
+            match error {
+                RuntimeError::Overflowed { .. } => self.diverged(error),
+                source => TrainError::NotSaved { source, step, saved }.into(),
+            }
+        })
+    }
+
+    fn write_this(&mut self, state: &Checkpoint) -> Result<(), RuntimeError> {
+        state.save(self.path)?;
+        self.in_file = Some(state.progress.step);
+        Ok(())
+    }
+
+    /// Writes the state of the last finished iteration, where there is a copy of it and the file has it not.
+    fn write_copy(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
+        let older = self.join();
+        let copy = trainer.last_finished(self.older.take())?;
+        match copy.filter(|state| Some(state.progress.step) > self.in_file) {
+            Some(state) => self.write_this(&state),
+            None => older,
+        }
+    }
+
+    /// An error in the middle of training. Where it is the device's, the state of the last finished iteration is written.
+    pub(crate) fn failed(&mut self, source: RuntimeError, trainer: &mut Trainer) -> Error {
+        match source {
+            RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. } => self.diverged(source),
+            // A range outside the pool is a bug, and no device that is lost.
+            RuntimeError::Device(DeviceError::OutOfRange { .. }) => source.into(),
+            RuntimeError::Device(_) => {
+                let lost = self.write_copy(trainer).err();
+                TrainError::Device { source, saved: self.saved(), lost }.into()
+            }
+            _ => source.into(),
+        }
+    }
+
+    /// A training that diverged. What the file holds is of no use for going on: the same numbers come again.
+    fn diverged(&self, source: RuntimeError) -> Error {
+        let (base_rate, folder) = self.rate;
+        TrainError::Diverged { source, base_rate, folder: folder.to_owned(), saved: self.saved() }.into()
+    }
+
+    /// What the file holds.
+    pub(crate) fn saved(&self) -> Saved {
+        Saved { path: self.path.to_owned(), step: self.in_file, total: self.total, fresh: self.fresh }
+    }
+}
+
+impl Drop for Saving<'_> {
+    /// What is being written is written to its end.
+    fn drop(&mut self) {
+        if let Err(error) = self.join() {
+            self.watch.warn(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::DecayShape;
+    use plimsoll_ir::network::NetworkSpec;
+    use plimsoll_ir::program::Way;
+    use plimsoll_ir::schedule::Link;
+    use plimsoll_ir::{Bytes, BytesPerSecond};
+    use plimsoll_networks::{LowerOptions, build, lower};
+    use plimsoll_runtime::cpu::kernels::workspace_bytes;
+    use plimsoll_runtime::data::digits;
+    use plimsoll_runtime::{
+        Cpu, CpuOptions, DeviceError, Executor, LearningRateSchedule, MemoryLayout, TrainingPlan,
+    };
+    use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
+
+    const BATCH: u64 = 4;
+
+    /// One whose device can be lost, or one that keeps no copies.
+    fn trainer_with(copies: bool) -> Trainer {
+        let network = NetworkSpec { name: "mlp".into(), image: [8; 2], channels: 1, classes: 10 };
+        let built = build(&network).expect("the zoo has it");
+        let ways = |call: &_| Way::sole(workspace_bytes(call, 1));
+        let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+        let program = lower(&built, BATCH, &options).expect("it lowers");
+        let link = Link::symmetric(BytesPerSecond(1e9));
+        let request = PlanRequest::new(Bytes(1 << 30), link, Policy::Keep);
+        let Outcome::Planned(plan) = plan(&program.trace, &request).expect("a sound trace") else {
+            panic!("a gibibyte is enough")
+        };
+        let layout = MemoryLayout::of(&program, &plan.schedule).keeping_state(&program);
+        let mut executor =
+            Executor::new(Box::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() })), layout)
+                .expect("memory");
+        let loaded = match copies {
+            true => executor.load_keeping_state(&program, &plan.schedule, None),
+            false => executor.load(&program, &plan.schedule),
+        };
+        let loaded = loaded.expect("it loads");
+        let rate = LearningRateSchedule::constant(0.01);
+        let how = TrainingPlan { network, batch: BATCH, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
+        Trainer::new(executor, loaded, None, how).expect("the plan fits the program")
+    }
+
+    fn trainer() -> Trainer {
+        trainer_with(true)
+    }
+
+    fn train(trainer: &mut Trainer, until: u64) {
+        trainer.train(&*digits().train, until, &mut |_| {}, &|| false).expect("it trains");
+    }
+
+    fn lost() -> RuntimeError {
+        let (why, what_to_do) = ("cuStreamSynchronize: lost".to_owned(), "see to the device");
+        RuntimeError::Device(DeviceError::Driver { why, what_to_do })
+    }
+
+    /// The iterations that a file holds.
+    fn in_file(path: &Path) -> u64 {
+        Checkpoint::load(path).expect("it is whole").progress.step
+    }
+
+    /// A training of 10 iterations that begins.
+    fn begun(path: &Path, fresh: bool, save_every: Option<Seconds>) -> Saving<'_> {
+        let request = TrainRequest {
+            epochs: 1,
+            decay: DecayShape::Constant,
+            momentum: 0.9,
+            weight_decay: 0.0,
+            seed: 1,
+            save_every,
+            fresh,
+            timed: false,
+        };
+        Saving::new(path, (0, 10), &request, (0.05, Path::new("study")), &Watch::silent())
+    }
+
+    /// What is kept where the device failed, and why the newest state was lost, where it was.
+    fn saved(error: Error) -> (Saved, Option<RuntimeError>) {
+        match error {
+            Error::Train(TrainError::Device { saved, lost, .. }) => (saved, lost),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Paces at which nothing is written for a while.
+    fn slow(saving: &mut Saving<'_>) {
+        (saving.saves.cost, saving.writes.cost) = (Duration::from_secs(1_000), Duration::from_secs(1_000));
+    }
+
+    #[test]
+    fn a_device_that_fails_leaves_its_last_finished_iteration_and_not_what_was_written_last() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("training.safetensors");
+        let mut trainer = trainer();
+        let mut saving = begun(&path, false, None);
+        assert!(!saving.is_due(0), "nothing was trained");
+        train(&mut trainer, 1);
+        assert!(saving.is_due(1), "the first state is written at once");
+        saving.save(&mut trainer).expect("the device works");
+        saving.write(&mut trainer).expect("the folder can be written");
+        assert_eq!(in_file(&path), 1);
+        slow(&mut saving);
+        for step in 2..5 {
+            train(&mut trainer, step);
+            assert!(!saving.is_due(step));
+        }
+        assert_eq!(in_file(&path), 1);
+        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(4));
+        assert_eq!(Checkpoint::load(&path).expect("it is whole"), trainer.checkpoint().expect("it works"));
+    }
+
+    #[test]
+    fn without_copies_the_file_has_what_was_written_last() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("training.safetensors");
+        let mut trainer = trainer_with(false);
+        let mut saving = begun(&path, false, None);
+        train(&mut trainer, 2);
+        saving.save(&mut trainer).expect("the device works");
+        train(&mut trainer, 3);
+        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(2));
+        assert_eq!(in_file(&path), 2);
+        saving.write(&mut trainer).expect("the folder can be written");
+        assert_eq!(in_file(&path), 3);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_in_the_file_at_once() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("training.safetensors");
+        let mut trainer = trainer_with(false);
+        let mut saving = begun(&path, false, Some(Seconds::ZERO));
+        for step in 1..4 {
+            train(&mut trainer, step);
+            assert!(saving.is_due(step));
+            saving.save(&mut trainer).expect("the device works");
+            assert_eq!(in_file(&path), step);
+        }
+        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(3));
+    }
+
+    #[test]
+    fn a_state_that_could_not_be_written_stands_in_no_newer_ones_way() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("away").join("training.safetensors");
+        let mut trainer = trainer();
+        let mut saving = begun(&path, true, None);
+        train(&mut trainer, 1);
+        saving.save(&mut trainer).expect("a disk that is away does not end a training");
+        while !saving.writer.as_ref().expect("it was begun").0.is_finished() {
+            std::thread::yield_now();
+        }
+        train(&mut trainer, 2);
+        saving.save(&mut trainer).expect("nor does one that was found to be");
+        assert!(saving.writer.is_none() && saving.writes.cost >= FAILED, "it is not tried again at once");
+        std::fs::create_dir(path.parent().expect("a folder")).expect("it can be made");
+        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(2));
+        assert_eq!(in_file(&path), 2);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_said_with_the_failure() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("gone").join("training.safetensors");
+        let mut trainer = trainer();
+        train(&mut trainer, 1);
+        let mut saving = begun(&path, false, None);
+        slow(&mut saving);
+        let (saved, why) = saved(saving.failed(lost(), &mut trainer));
+        assert_eq!(saved.step, None);
+        assert!(why.is_some_and(|why| why.to_string().contains("cannot be written")));
+    }
+}

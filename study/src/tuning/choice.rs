@@ -1,0 +1,95 @@
+//! The choice that a study holds: written together, and found again where it was made for the same task.
+
+use super::{TuneRequest, Tuned};
+use crate::error::Error;
+use crate::folder::{Held, Study};
+use crate::measure::{exact, in_words};
+use crate::task::Task;
+use plimsoll_ir::Document;
+use plimsoll_ir::config::{Config, GpuKernels, LearningRateRule};
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_tuner::model::Model;
+
+/// Writes the profile, with what refits added to it, the model that it gives, what was tried, schedule and config to the study,
+/// together.
+pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Result<(), Error> {
+    let model = Model::fit(profile)?;
+    let model = serde_json::to_string_pretty(&model).expect("numbers and names can be written");
+    let texts = [
+        (study.profile(), profile.to_json()),
+        (study.model(), model + "\n"),
+        (study.trace(), tuned.trace.to_json()),
+        (study.schedule(), tuned.schedule.to_json()),
+        (study.tuning(), tuned.tuning.to_json()),
+        (study.config(), tuned.config.to_json()),
+    ];
+    Ok(study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))?)
+}
+
+/// The choice that the study holds, where it was made for this very task.
+pub fn earlier(
+    study: &Study,
+    task: &Task,
+    request: &TuneRequest,
+) -> Result<Option<(Config, Schedule)>, Error> {
+    if !study.config().exists() {
+        return Ok(None);
+    }
+    let (config, schedule) = study.chosen()?;
+    let rate = &config.learning_rate;
+    let rate_of = |rule, batch: u64, rate: f64| {
+        let rule = match rule {
+            LearningRateRule::Linear => "linear".to_owned(),
+            LearningRateRule::SquareRoot => "square root".to_owned(),
+            LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity}"),
+        };
+        format!("{rule}, from {rate} at batch {batch}")
+    };
+    let device = |name: &str, threads: u32| format!("{name} with {threads} threads");
+    let pace = |link: Option<Link>| {
+        link.map_or("as fast as it goes".to_owned(), |l| {
+            let (out, back) = (l.offload_bytes_per_second.0, l.prefetch_bytes_per_second.0);
+            format!("{out} B/s out, {back} B/s back, {:?} duplex, {} each", l.duplex, l.latency_seconds)
+        })
+    };
+    let kernels = |kernels: Option<GpuKernels>| {
+        kernels.map_or("none".to_owned(), |k| {
+            let GpuKernels { libraries, tf32, deterministic } = k;
+            format!("libraries {libraries}, TF32 {tf32}, deterministic {deterministic}")
+        })
+    };
+    // A choice holds for a host as large as it needs.
+    let swapped = schedule.host_bytes(&task.trace(config.batch)?);
+    let fits = task.host_limit().is_none_or(|limit| swapped <= limit);
+    let host = task.host_limit().filter(|_| !fits).unwrap_or(swapped);
+    let limit = request.limit(task)?;
+    let data = task.source.as_ref().map_or_else(String::new, ToString::to_string);
+    let (least, batch) = (request.min_batch, config.batch);
+    let batches =
+        if (least..=limit).contains(&batch) { batch.to_string() } else { format!("{least} to {limit}") };
+    let compared = [
+        ("network", in_words(&config.network), in_words(&task.network.spec)),
+        // A config of an older version does not say.
+        ("data", config.data.clone().unwrap_or_else(|| data.clone()), data),
+        (
+            "device",
+            device(&config.device, config.threads),
+            device(&task.setup.facts()?.name, task.setup.threads()),
+        ),
+        // Without a number it follows from the network and the device.
+        ("budget", exact(config.budget_bytes), exact(request.budget)),
+        ("host memory", exact(swapped), exact(host)),
+        ("pace of the link", pace(config.paced), pace(task.setup.link())),
+        ("choice of kernels", kernels(config.kernels), kernels(task.setup.kernels())),
+        ("search", config.policy.clone(), request.policy().to_string()),
+        ("batch", batch.to_string(), batches),
+        (
+            "learning rate",
+            rate_of(rate.rule, rate.base_batch, rate.base_rate),
+            rate_of(request.rate.rule, request.rate.base_batch, request.rate.base_rate),
+        ),
+    ];
+    study.is_of("the choice for", &compared)?;
+    Ok(Some((config, schedule)))
+}

@@ -1,0 +1,123 @@
+//! Running a plan as training runs it, for as many iterations as tell what one takes.
+//!
+//! Iterations count once they are steady (`profiler::Settling`), and until their middle is known to a third of a percent, or there are
+//! enough of them. What others took of the processors meanwhile is taken off each, and the lower quartile is what is told
+//! (`undisturbed`), as of training. A few more are timed command by command: they join the
+//! profile where the model is refitted, and one of them is shown in reports.
+//!
+//! What this file does not do: judge what was measured.
+
+use crate::error::{Error, Stopped};
+use plimsoll_ir::Seconds;
+use plimsoll_ir::profile::{BatchSamples, alone, undisturbed};
+use plimsoll_ir::simulate::Timeline;
+use plimsoll_profiler::{Centre, Settling, batch_samples, centre};
+use plimsoll_runtime::data::Dataset;
+use plimsoll_runtime::{Observation, Trainer};
+use std::cell::RefCell;
+
+/// Iterations in a row that are no faster than those before them, for steadiness.
+const STEADY: usize = 4;
+
+/// Iterations that count, at least and at most.
+const MEASURED: (usize, usize) = (15, 60);
+
+/// What they take together at least: others come and go in seconds.
+const LASTING: Seconds = Seconds(2.0);
+
+/// The relative standard error of their median that is good enough.
+const GOOD: f64 = 0.003;
+
+/// Iterations that are timed command by command.
+const TIMED: usize = 7;
+
+/// What a plan was measured to take.
+pub struct Confirmed {
+    /// An iteration that nothing disturbs.
+    pub iteration: Seconds,
+    /// How far single iterations are off their median, typically, as a share of it.
+    pub scatter: f64,
+    /// The median time between two.
+    pub between: Seconds,
+    /// What would mend the model.
+    pub samples: BatchSamples,
+    /// A typical iteration that was timed.
+    pub timeline: Timeline,
+    /// The share of the measured iterations for which others had the processors.
+    pub taken_by_others: f64,
+}
+
+/// What was observed so far.
+struct Observed {
+    settling: Settling,
+    steady: bool,
+    seconds: Vec<Seconds>,
+    waited: Vec<Seconds>,
+    between: Vec<Seconds>,
+}
+
+impl Observed {
+    fn take(&mut self, observation: &Observation) {
+        if self.steady {
+            self.seconds.push(observation.seconds);
+            self.waited.push(observation.waited);
+            self.between.push(observation.between);
+        } else {
+            self.steady = self.settling.is_steady_with(alone(observation.seconds, observation.waited));
+        }
+    }
+
+    fn alone(&self) -> Vec<Seconds> {
+        self.seconds.iter().zip(&self.waited).map(|(seconds, waited)| alone(*seconds, *waited)).collect()
+    }
+
+    fn is_enough(&self) -> bool {
+        let (least, most) = MEASURED;
+        let good = || centre(&self.alone()).is_some_and(|centre| centre.relative_error <= GOOD);
+        let lasted = || self.seconds.iter().copied().sum::<Seconds>() >= LASTING;
+        self.seconds.len() >= most || (self.seconds.len() >= least && lasted() && good())
+    }
+}
+
+/// Runs a trainer from where it is, until it is known what an iteration takes.
+pub fn confirm(
+    trainer: &mut Trainer,
+    data: &dyn Dataset,
+    stop: &dyn Fn() -> bool,
+) -> Result<Confirmed, Error> {
+    let observed = RefCell::new(Observed {
+        settling: Settling::after(STEADY),
+        steady: false,
+        seconds: Vec::new(),
+        waited: Vec::new(),
+        between: Vec::new(),
+    });
+    let mut observe = |observation: &Observation| observed.borrow_mut().take(observation);
+    trainer.train(data, u64::MAX, &mut observe, &|| stop() || observed.borrow().is_enough())?;
+    let observed = observed.into_inner();
+    // What was hurried is no measurement.
+    if stop() || !observed.is_enough() {
+        return Err(Stopped::Confirming.into());
+    }
+    let mut timelines = Vec::new();
+    for _ in 0..TIMED {
+        timelines.push(trainer.train_timed(data)?);
+        if stop() {
+            return Err(Stopped::Confirming.into());
+        }
+    }
+    let loaded = trainer.loaded();
+    let samples = batch_samples(loaded.trace(), loaded.schedule(), &timelines, Seconds::ZERO);
+    timelines.sort_by(|a, b| a.makespan().0.total_cmp(&b.makespan().0));
+    let sum = |seconds: &[Seconds]| seconds.iter().copied().sum::<Seconds>();
+    let alone = observed.alone();
+    let Centre { median, deviation, .. } = centre(&alone).expect("iterations were measured");
+    Ok(Confirmed {
+        iteration: undisturbed(alone).expect("iterations were measured"),
+        scatter: deviation / median,
+        between: centre(&observed.between).map_or(Seconds::ZERO, |centre| centre.median),
+        timeline: timelines.swap_remove(TIMED / 2),
+        taken_by_others: sum(&observed.waited) / sum(&observed.seconds),
+        samples: BatchSamples { whole_seconds: observed.seconds, waited_seconds: observed.waited, ..samples },
+    })
+}

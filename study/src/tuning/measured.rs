@@ -1,0 +1,182 @@
+//! What was run: a choice, what the model says of it, what was measured, and how two of them compare.
+
+use plimsoll_ir::Seconds;
+use plimsoll_ir::config::Figures;
+use plimsoll_ir::profile::BatchSamples;
+use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::tuning::Run;
+use plimsoll_tuner::search::{Candidate, Observed, Planned, Verdict, confirm};
+
+/// A choice and what it was measured to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// What the planner says of it; `between` is the measured one.
+    pub candidate: Candidate,
+    /// What an iteration was measured to take, and everything else; none where the device is modelled.
+    pub figures: Option<Figures>,
+    /// The relative error of the prediction.
+    pub predicted_error: f64,
+}
+
+impl Measured {
+    /// What the model says of it.
+    pub fn predicted(&self) -> Figures {
+        let candidate = &self.candidate;
+        Figures {
+            iteration_seconds: candidate.iteration,
+            relative_error: self.predicted_error,
+            between_seconds: candidate.between,
+            epoch_seconds: candidate.epoch,
+            peak_bytes: candidate.peak,
+        }
+    }
+
+    /// What was measured; of a device that is modelled, what the model says.
+    pub fn known(&self) -> Figures {
+        self.figures.unwrap_or_else(|| self.predicted())
+    }
+}
+
+/// A plan that was run, or would have been on a device that is here.
+pub(crate) struct Ran {
+    pub measured: Measured,
+    pub plan: Planned,
+    /// What was timed; none on a device that is modelled.
+    pub ran: Option<Timed>,
+}
+
+/// What was timed command by command.
+pub(crate) struct Timed {
+    /// What would mend the model.
+    pub samples: BatchSamples,
+    /// A typical iteration.
+    pub timeline: Timeline,
+}
+
+impl Ran {
+    pub fn batch(&self) -> u64 {
+        self.measured.candidate.batch
+    }
+
+    pub fn epoch(&self) -> Seconds {
+        self.measured.known().epoch_seconds
+    }
+
+    /// How its figures are known.
+    pub fn how_known(&self) -> &'static str {
+        if self.measured.figures.is_some() { "measured" } else { "modelled" }
+    }
+
+    pub fn keeps_everything(&self) -> bool {
+        self.measured.candidate.keeps_everything()
+    }
+
+    /// How far its measurements lie apart; nothing where it was not run.
+    pub fn scatter(&self) -> f64 {
+        self.measured.figures.map_or(0.0, |figures| figures.relative_error)
+    }
+
+    /// Says why this one, which keeps everything, is taken and not another, where it is: its epoch is shorter by more than counts as
+    /// equal, or equal to that of one that swaps or recomputes.
+    pub fn better_than(&self, other: &Ran, within: f64) -> Option<String> {
+        let (batch, known) = (self.batch(), self.how_known());
+        if self.epoch() * (1.0 + within) <= other.epoch() {
+            Some(format!("keeping everything at batch {batch} is {known} to be faster"))
+        } else if !other.keeps_everything() && self.epoch() <= other.epoch() * (1.0 + within) {
+            Some(format!("keeping everything at batch {batch} is {known} to be no slower"))
+        } else {
+            None
+        }
+    }
+
+    /// Says that another gains nothing over this one, where that is so: it is faster by no more than both scatter, or than counts as
+    /// equal.
+    pub fn no_slower(&self, other: &Ran, within: f64) -> Option<String> {
+        let gain = 1.0 - other.epoch() / self.epoch();
+        let equal = self.scatter().hypot(other.scatter()).max(within);
+        let (own, batch, known) = (self.batch(), other.batch(), self.how_known());
+        if gain <= 0.0 {
+            Some(format!(
+                "your own batch of {own}, with everything kept, is {known} to be no slower than {batch}"
+            ))
+        } else if gain <= equal {
+            let [gain, equal] = [gain, equal].map(|share| share * 100.0);
+            Some(format!(
+                "batch {batch} is {known} to gain {gain:.1} % over your own {own}, and {equal:.1} % counts as equal: no gain is shown"
+            ))
+        } else {
+            None
+        }
+    }
+}
+
+/// What to say of an iteration that took longer or shorter than the prediction's stated error allows, with all three numbers.
+pub fn missed(measured: Seconds, predicted: &Figures) -> Option<String> {
+    let Figures { iteration_seconds: said, relative_error: stated, .. } = *predicted;
+    let off = measured / said - 1.0;
+    let [off_percent, stated_percent] = [off, stated].map(|share| share * 100.0);
+    (off.abs() > stated).then(|| {
+        format!(
+            "{measured}, {off_percent:+.1} % off the predicted {said}, for which an error of {stated_percent:.1} % was stated: the \
+             machine was busier or calmer than when it was measured, or the profile is of another time"
+        )
+    })
+}
+
+/// The same of a run for comparison; nothing of one that was not run.
+pub fn run_missed(run: &Run) -> Option<String> {
+    let Run { what, batch, .. } = run;
+    let words = missed(run.measured?.iteration_seconds, &run.predicted?)?;
+    Some(format!("At batch {batch} ({what}) an iteration took {words}"))
+}
+
+/// Whether a plan took another time than the model's stated error allows; never where it was not run.
+pub(crate) fn wants_refit(ran: &Ran) -> bool {
+    let Some(figures) = &ran.measured.figures else { return false };
+    let (said, error) = (predicted(&ran.measured), ran.measured.predicted_error * 100.0);
+    let off = (figures.iteration_seconds / said.iteration - 1.0) * 100.0;
+    tracing::info!(
+        "batch {}: predicted {} within {error:.1} %, measured {}, {off:+.1} % off",
+        ran.batch(),
+        said.iteration,
+        figures.iteration_seconds
+    );
+    matches!(confirm(&said, &observed(figures)), Verdict::Refit { .. })
+}
+
+/// What the model says.
+fn predicted(measured: &Measured) -> Observed {
+    let Candidate { iteration, peak, .. } = measured.candidate;
+    Observed { iteration, peak, relative_error: measured.predicted_error }
+}
+
+fn observed(figures: &Figures) -> Observed {
+    let Figures { iteration_seconds: iteration, peak_bytes: peak, relative_error, .. } = *figures;
+    Observed { iteration, peak, relative_error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prediction_that_was_further_off_than_stated_is_told_with_both_numbers() {
+        let check = |measured: f64, says: &[&str]| {
+            let predicted = Figures {
+                iteration_seconds: Seconds(0.01),
+                relative_error: 0.086,
+                between_seconds: Seconds::ZERO,
+                epoch_seconds: Seconds(1.0),
+                peak_bytes: plimsoll_ir::Bytes(1),
+            };
+            let said = missed(Seconds(measured), &predicted);
+            assert_eq!(said.is_some(), !says.is_empty(), "{said:?}");
+            let said = said.unwrap_or_default();
+            says.iter().for_each(|words| assert!(said.contains(words), "{said}"));
+        };
+        check(0.010_8, &[]);
+        check(0.009_2, &[]);
+        check(0.023_98, &["23.98 ms", "+139.8 % off", "10 ms", "8.6 %"]);
+        check(0.008, &["-20.0 % off"]);
+    }
+}

@@ -1,0 +1,196 @@
+//! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies make
+//! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
+
+use super::measured::{Measured, Ran};
+use super::{Found, NO_ALGORITHM_2, SEED, Tuner};
+use crate::error::{Error, Stopped};
+use crate::report::policies::{self, TIME_LIMIT};
+use crate::request::Searcher;
+use crate::task::Task;
+use plimsoll_ir::Seconds;
+use plimsoll_ir::profile::Profile;
+use plimsoll_ir::tuning::{Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Tuning, TuningKind};
+use plimsoll_tuner::model::Model;
+use plimsoll_tuner::search::Candidate;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What was run at the end of a tuning.
+pub(crate) struct Runs<'a> {
+    /// The choice.
+    pub best: &'a Ran,
+    /// The largest batch that keeps everything.
+    pub keeper: Option<&'a Ran>,
+    /// The base batch, keeping everything.
+    pub yours: Option<&'a Ran>,
+    /// The answer of the search that was not asked for.
+    pub other: Option<&'a Ran>,
+}
+
+/// One round of a search, whose choice was run.
+pub(crate) fn round(
+    tuner: &Tuner<'_>,
+    model: &Model,
+    found: &Found,
+    chosen: &Measured,
+    refit: bool,
+) -> Round {
+    let costs = tuner.costs.borrow();
+    let planned = |candidate: &Candidate| Planned {
+        batch: candidate.batch,
+        iteration_seconds: candidate.iteration,
+        relative_error: model.iteration_error(candidate.batch),
+        compute_seconds: costs.get(&candidate.batch).map_or(candidate.iteration, |cost| cost.compute),
+        peak_bytes: candidate.peak,
+        at_peak_bytes: candidate.moved.at_peak,
+        offloaded_bytes: candidate.moved.offloaded,
+        swapping_seconds: candidate.moved.swapping,
+        recomputed_ops: candidate.moved.recomputed_ops,
+        recomputing_seconds: candidate.moved.recomputing,
+    };
+    Round {
+        candidates: found.curve.iter().map(planned).collect(),
+        no_plan: found.no_plan.clone(),
+        chosen: chosen.candidate.batch,
+        within: found.within,
+        predicted_seconds: chosen.candidate.iteration,
+        measured_seconds: chosen.figures.map(|figures| figures.iteration_seconds),
+        refit,
+    }
+}
+
+/// The whole of a tuning that is over.
+pub(crate) fn tuning(
+    tuner: &Tuner<'_>,
+    profile: &Profile,
+    runs: &Runs<'_>,
+    rounds: Vec<Round>,
+    why: String,
+) -> Result<Tuning, Error> {
+    let Runs { best, keeper, yours, other } = *runs;
+    let policies = comparison(tuner, best)?;
+    Ok(Tuning {
+        kind: TuningKind,
+        made: made(&tuner.request.command),
+        machine: profile.machine.clone(),
+        asked: Asked {
+            data: data_in_words(tuner.task),
+            samples: tuner.task.samples(),
+            least: tuner.request.min_batch,
+            largest: tuner.largest,
+            keeps_all: tuner.keeps_all,
+        },
+        rounds,
+        why,
+        keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
+        runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?, other_search(tuner, other)],
+        timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
+        policies,
+        training: None,
+    })
+}
+
+fn run(what: &str, ran: &Ran) -> Run {
+    let (predicted, measured) = (Some(ran.measured.predicted()), ran.measured.figures);
+    Run { what: what.to_owned(), batch: ran.batch(), predicted, measured, note: None }
+}
+
+fn keeping(keeper: Option<&Ran>) -> Run {
+    let what = "keeping everything";
+    let note = Some("no batch size keeps everything within the budget".to_owned());
+    let none = Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note };
+    keeper.map_or(none, |ran| run(what, ran))
+}
+
+/// What the answer of the search that was not asked for is called.
+pub fn other_name(search: Searcher) -> &'static str {
+    match search {
+        Searcher::Plimsoll => "AccUDNN's search",
+        Searcher::Accudnn => "plimsoll's search",
+    }
+}
+
+fn other_search(tuner: &Tuner<'_>, other: Option<&Ran>) -> Run {
+    let what = other_name(tuner.request.search);
+    let (least, most) = (tuner.request.min_batch, tuner.largest);
+    let note = Some(format!("{NO_ALGORITHM_2} from {least} to {most}"));
+    let none = Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note };
+    other.map_or(none, |ran| run(what, ran))
+}
+
+/// The user's own setting is the base batch with everything kept.
+fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
+    let what = "yours";
+    if let Some(ran) = yours {
+        return Ok(run(what, ran));
+    }
+    let (batch, samples, budget) =
+        (tuner.request.rate.base_batch, tuner.task.samples(), tuner.request.budget);
+    let note = if batch > samples {
+        format!("an epoch has {samples} samples, fewer than one iteration of it")
+    } else if batch < tuner.task.smallest_batch() {
+        "batch normalisation needs two samples".to_owned()
+    } else {
+        let needs = tuner.task.trace(batch)?.memory().peak().map_or(budget, |(_, bytes)| bytes);
+        if needs > budget {
+            format!("it does not fit: keeping everything takes {needs}, the budget is {budget}")
+        } else {
+            format!("it was not run: batches of at most {} were considered", tuner.largest)
+        }
+    };
+    Ok(Run { what: what.to_owned(), batch, predicted: None, measured: None, note: Some(note) })
+}
+
+/// All policies at the chosen batch. The planner's own row is the plan that was chosen.
+fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Error> {
+    let (trace, schedule) = (&best.plan.trace, &best.plan.schedule);
+    let own = tuner.request.policy();
+    let own = (own.name(), policies::paper(own));
+    let all =
+        policies::compare(trace, schedule, own, TIME_LIMIT, tuner.watch.stop).map_err(
+            |error| match error {
+                Error::Stopped(Stopped::Comparing { .. }) => Stopped::Comparing { tuning: true }.into(),
+                other => other,
+            },
+        )?;
+    let planning = tuner.costs.borrow().get(&best.batch()).map(|cost| cost.planning);
+    let row = |row: crate::report::PolicyRow| PolicyRun {
+        planning_seconds: if row.policy == own.0 { planning } else { row.planning_seconds.map(Seconds) },
+        policy: row.policy,
+        makespan_seconds: row.makespan_seconds.map(Seconds),
+        offloaded_bytes: plimsoll_ir::Bytes(row.offloaded_bytes),
+        prefetched_bytes: plimsoll_ir::Bytes(row.prefetched_bytes),
+        recomputed_seconds: Seconds(row.recomputed_seconds),
+        stalled_seconds: Seconds(row.stalled_seconds),
+        device_bytes: row.device_bytes.map(plimsoll_ir::Bytes),
+        note: row.note,
+    };
+    Ok(Comparison {
+        bound_seconds: Seconds(all.bound_seconds),
+        compute_seconds: Seconds(all.compute_seconds),
+        rows: all.rows.into_iter().map(row).collect(),
+    })
+}
+
+fn made(command: &str) -> Made {
+    Made {
+        command: command.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: crate::COMMIT.map(str::to_owned),
+        seed: SEED,
+        unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    }
+}
+
+fn data_in_words(task: &Task) -> String {
+    let data = &task.data.train;
+    if data.holds_tokens() {
+        let length = data.image().height;
+        return format!(
+            "{}: texts of {length}, {} tokens, {} samples",
+            data.name(),
+            data.classes(),
+            data.len()
+        );
+    }
+    format!("{}: {} images, {} classes, {} samples", data.name(), data.image(), data.classes(), data.len())
+}
