@@ -1,8 +1,8 @@
-//! Rust source, read just closely enough to hold rules against it: what is code, what is comment, where functions
-//! and test modules begin and end.
+//! Rust source, read just closely enough to hold rules against it: what is code, what is comment, where test
+//! modules begin and end.
 //!
 //! A lexer that knows comments, literals and lifetimes is enough, because formatted code keeps its tokens in
-//! predictable places; a full parser would be the only large dependency here. It knows nothing of macros or types.
+//! predictable places. A parser (`syn`, in [`crate::count`]) knows no comments and does not look into macro calls.
 
 /// A source text seen three times, line for line and byte for byte: once only its code, once only its comments, once
 /// only its literals, whose quotes stay in the code. Whatever is left out is spaces.
@@ -13,14 +13,6 @@ pub struct Source {
     pub comments: String,
     /// The literals.
     literals: String,
-}
-
-/// A function with a body: its name and its first and last line, counted from 1.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Function {
-    pub name: String,
-    pub first: usize,
-    pub last: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,20 +51,6 @@ impl Source {
         let holds = |(code, literal): (&str, &str)| !code.trim().is_empty() || !literal.trim().is_empty();
         let lines = code.lines().zip(literals.lines()).enumerate();
         lines.filter(|(_, views)| holds(*views)).map(|(line, _)| line).collect()
-    }
-
-    /// The functions that have a body, in order of their first lines.
-    pub fn functions(&self) -> Vec<Function> {
-        let code = &self.code;
-        let mut found = Vec::new();
-        for (at, _) in words(code).filter(|(_, word)| *word == "fn") {
-            let name: String = code[at + 2..].trim_start().chars().take_while(|c| is_name(*c)).collect();
-            let end = item_end(code, at + 2);
-            if !name.is_empty() && code[..end].ends_with('}') {
-                found.push(Function { name, first: line_of(code, at), last: line_of(code, end - 1) });
-            }
-        }
-        found
     }
 }
 
@@ -223,15 +201,6 @@ mod tests {
         check("a(r#\"x \" // y\"#, b) // z", "a( \" \" \" , b)", "// z");
         check("f::<'a>('\\'', '\"', b'x', &'a str)", "f::<'a>( , \" , , &'a str)", "");
         check("let r#fn = br; \"\n\" x", "let r#fn = br; \" \" x", "");
-    }
-
-    #[test]
-    fn functions_end_where_their_bodies_end() {
-        let text =
-            "fn a(x: [u8; 2]) -> u8 {\n  if x { '}' }\n}\ntrait T { fn b(); }\ntype F = fn(u8);\nfn c() {}\n";
-        let all = Source::new(text).functions();
-        let lines: Vec<_> = all.iter().map(|f| (f.name.as_str(), f.first, f.last)).collect();
-        assert_eq!(lines, [("a", 1, 3), ("c", 6, 6)]);
     }
 
     #[test]
