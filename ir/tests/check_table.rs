@@ -343,7 +343,6 @@ fn rule_1_every_op_once_in_order() {
 }
 
 #[test]
-// LONG: a table of cases, each a few lines.
 fn rule_2_bytes_are_where_they_are_looked_for() {
     assert_breaks(
         swap,

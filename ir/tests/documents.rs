@@ -178,7 +178,7 @@ fn what_is_no_document_of_the_kind_is_refused() {
 }
 
 #[test]
-// LONG: a table of cases, each a few lines.
+#[expect(clippy::too_many_lines, reason = "a table of cases, each a few lines")]
 fn traces_are_read_strictly() {
     let op = |key: &str, value: Value| {
         let mut op = trace()["ops"][0].clone();
@@ -295,7 +295,7 @@ fn traces_are_read_strictly() {
 }
 
 #[test]
-// LONG: a table of cases, each a few lines.
+#[expect(clippy::too_many_lines, reason = "a table of cases, each a few lines")]
 fn schedules_are_read_strictly() {
     assert_refused(
         "schedule",

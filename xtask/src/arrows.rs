@@ -7,14 +7,15 @@ use crate::rust::{Source, line_of, words};
 use crate::tree::{Finding, Tree};
 
 /// Every crate by its folder, with the folders that it may depend on. The root, which may use all, is "".
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("ir", &[]),
     ("networks", &["ir"]),
     ("tuner", &["ir"]),
     ("runtime", &["ir"]),
     ("profiler", &["ir", "runtime"]),
-    ("", &["ir", "networks", "tuner", "runtime", "profiler"]),
-    ("gpu", &["", "ir", "networks", "tuner", "runtime", "profiler"]),
+    ("study", &["ir", "networks", "tuner", "runtime", "profiler"]),
+    ("", &["ir", "networks", "tuner", "runtime", "profiler", "study"]),
+    ("gpu", &["", "ir", "networks", "tuner", "runtime", "profiler", "study"]),
     ("standin", &[]),
     ("xtask", &[]),
     ("fuzz", &["ir", "networks", "tuner"]),

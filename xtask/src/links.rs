@@ -7,18 +7,13 @@
 use crate::markdown;
 use crate::tree::{Finding, Tree};
 
-/// Documents at the root, besides each folder's README.md.
-const DOCUMENTS: [&str; 2] = ["ARCHITECTURE.md", "CHANGELOG.md"];
-
 /// A span that ends so is meant as a file of this house, wherever it begins; other endings may be files of the user's.
 const SOURCE_ENDINGS: [&str; 2] = [".rs", "Cargo.toml"];
 
 /// All dead ends.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    let is_document =
-        |path: &str| DOCUMENTS.contains(&path) || path == "README.md" || path.ends_with("/README.md");
-    for (path, text) in tree.ending(".md").filter(|(path, _)| is_document(path)) {
+    for (path, text) in tree.ending(".md") {
         for (line, prose) in markdown::parse(text).0 {
             let mut report = |what: String| found.push(Finding::new(path, line, what));
             for target in markdown::links(prose) {

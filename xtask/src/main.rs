@@ -1,11 +1,13 @@
 //! The house's own checks: `cargo xtask ci` is all of them, `cargo xtask <name>` is one.
 //!
 //! Every fault is one line `path:line: what is wrong and what to do`, and all faults are listed before the exit
-//! code says 1. The rules that read text ([`tidy`], [`arrows`], [`links`], [`limits`]) are functions from a
-//! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. There are no dependencies, so
-//! that checking costs no building. It does not fix anything, and it does not run the tests: `cargo test` does.
+//! code says 1. The rules that read text ([`tidy`], [`arrows`], [`links`], [`decisions`], [`limits`]) are functions from a
+//! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. [`count`] is no
+//! check: it prints numbers. Nothing here fixes anything or runs the tests: `cargo test` does.
 
 mod arrows;
+mod count;
+mod decisions;
 mod limits;
 mod links;
 mod markdown;
@@ -29,6 +31,9 @@ struct Check {
     run: fn(&Tree) -> Outcome,
 }
 
+/// What is no check: it prints numbers, for people to compare.
+const COUNT: &str = "count";
+
 /// In the order in which `ci` runs them: what answers at once comes first.
 const CHECKS: &[Check] = &[
     Check {
@@ -39,10 +44,11 @@ const CHECKS: &[Check] = &[
     Check { name: "arrows", about: "which crate may use what", run: |tree| Ok(arrows::check(tree)) },
     Check { name: "links", about: "what the documents point at", run: |tree| Ok(links::check(tree)) },
     Check {
-        name: "limits",
-        about: "lengths of documents and functions",
-        run: |tree| Ok(limits::check(tree)),
+        name: "decisions",
+        about: "form and index of docs/decisions",
+        run: |tree| Ok(decisions::check(tree)),
     },
+    Check { name: "limits", about: "lengths of documents", run: |tree| Ok(limits::check(tree)) },
     Check { name: "locks", about: "lock files of fuzz and python", run: tools::locks },
     Check { name: "fmt", about: "formatting", run: |_| tools::fmt() },
     Check { name: "clippy", about: "lints, without a warning", run: |_| tools::clippy() },
@@ -52,20 +58,39 @@ const CHECKS: &[Check] = &[
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == [COUNT] {
+        return print_counts();
+    }
     let chosen: Vec<&Check> = match arguments.as_slice() {
         [name] if name == "ci" => CHECKS.iter().collect(),
         [name] => CHECKS.iter().filter(|check| check.name == name).collect(),
         _ => Vec::new(),
     };
     if chosen.is_empty() {
-        eprintln!("usage: cargo xtask <check>\n\n  {:8} all of these", "ci");
-        CHECKS.iter().for_each(|check| eprintln!("  {:8} {}", check.name, check.about));
+        eprintln!("usage: cargo xtask <check>\n\n  {:9} all of these", "ci");
+        CHECKS.iter().for_each(|check| eprintln!("  {:9} {}", check.name, check.about));
+        eprintln!("  {COUNT:9} circles of files, long functions, lines: a table, and no fault");
         return ExitCode::from(2);
     }
     match Tree::read(&tools::root()) {
         Ok(tree) => report(&tree, &chosen),
         Err(error) => {
             eprintln!("xtask: cannot read the working tree: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the counts on stdout.
+fn print_counts() -> ExitCode {
+    let tree = Tree::read(&tools::root()).map_err(|error| format!("cannot read the working tree: {error}"));
+    match tree.and_then(|tree| count::table(&tree)) {
+        Ok(table) => {
+            print!("{table}");
+            ExitCode::SUCCESS
+        }
+        Err(fault) => {
+            eprintln!("xtask: {fault}");
             ExitCode::FAILURE
         }
     }

@@ -1,24 +1,18 @@
-//! Rust source, read just closely enough to hold rules against it: what is code, what is comment, where functions
-//! and test modules begin and end.
+//! Rust source, read just closely enough to hold rules against it: what is code, what is comment, where test
+//! modules begin and end.
 //!
 //! A lexer that knows comments, literals and lifetimes is enough, because formatted code keeps its tokens in
-//! predictable places; a full parser would be the only large dependency here. It knows nothing of macros or types.
+//! predictable places. A parser (`syn`, in [`crate::count`]) knows no comments and does not look into macro calls.
 
-/// A source text seen twice, line for line: once only its code, once only its comments. Literals are in neither
-/// (their quotes stay in the code), and whatever is left out is spaces.
+/// A source text seen three times, line for line and byte for byte: once only its code, once only its comments, once
+/// only its literals, whose quotes stay in the code. Whatever is left out is spaces.
 pub struct Source {
     /// The code.
     pub code: String,
     /// The comments, with their slashes.
     pub comments: String,
-}
-
-/// A function with a body: its name and its first and last line, counted from 1.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Function {
-    pub name: String,
-    pub first: usize,
-    pub last: usize,
+    /// The literals.
+    literals: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,45 +25,32 @@ enum Kind {
 impl Source {
     /// Splits a text.
     pub fn new(text: &str) -> Source {
-        let (mut code, mut comments) = (String::new(), String::new());
+        let (mut code, mut comments, mut literals) = (String::new(), String::new(), String::new());
         let mut rest = text;
         while !rest.is_empty() {
             let (kind, length) = token(rest, code.ends_with(is_name));
-            for character in rest[..length].chars() {
-                let blank = if character == '\n' { '\n' } else { ' ' };
-                let seen = kind == Kind::Code || (kind == Kind::Literal && character == '"');
-                code.push(if seen { character } else { blank });
-                comments.push(if kind == Kind::Comment { character } else { blank });
-            }
+            let seen = &rest[..length];
+            let view = |shown: Kind| if kind == shown { seen.to_owned() } else { blank(seen, &['\n']) };
+            // Its quotes keep a literal's place in the code.
+            code += &if kind == Kind::Literal { blank(seen, &['\n', '"']) } else { view(Kind::Code) };
+            comments += &view(Kind::Comment);
+            literals += &view(Kind::Literal);
             rest = &rest[length..];
         }
-        Source { code, comments }
+        Source { code, comments, literals }
     }
 
     /// The code with every item under `#[cfg(test)]` left out, line for line.
     pub fn code_without_tests(&self) -> String {
-        const MARK: &str = "#[cfg(test)]";
-        let mut code = self.code.clone();
-        while let Some(start) = code.find(MARK) {
-            let end = item_end(&code, start + MARK.len());
-            let blank: String = code[start..end].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
-            code.replace_range(start..end, &blank);
-        }
-        code
+        without_tests(&self.code, &self.code)
     }
 
-    /// The functions that have a body, in order of their first lines.
-    pub fn functions(&self) -> Vec<Function> {
-        let code = &self.code;
-        let mut found = Vec::new();
-        for (at, _) in words(code).filter(|(_, word)| *word == "fn") {
-            let name: String = code[at + 2..].trim_start().chars().take_while(|c| is_name(*c)).collect();
-            let end = item_end(code, at + 2);
-            if !name.is_empty() && code[..end].ends_with('}') {
-                found.push(Function { name, first: line_of(code, at), last: line_of(code, end - 1) });
-            }
-        }
-        found
+    /// The lines, counted from 0, that hold code outside tests: those within a literal, too, but no blank ones.
+    pub fn lines_of_code(&self) -> Vec<usize> {
+        let (code, literals) = (self.code_without_tests(), without_tests(&self.code, &self.literals));
+        let holds = |(code, literal): (&str, &str)| !code.trim().is_empty() || !literal.trim().is_empty();
+        let lines = code.lines().zip(literals.lines()).enumerate();
+        lines.filter(|(_, views)| holds(*views)).map(|(line, _)| line).collect()
     }
 }
 
@@ -82,6 +63,33 @@ pub fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// The line, counted from 1, on which an offset lies.
 pub fn line_of(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
+}
+
+/// A text of which only these characters are left, and each other one is as many spaces as it has bytes.
+fn blank(text: &str, kept: &[char]) -> String {
+    let mut left = String::with_capacity(text.len());
+    for character in text.chars() {
+        if kept.contains(&character) {
+            left.push(character);
+        } else {
+            left.extend(std::iter::repeat_n(' ', character.len_utf8()));
+        }
+    }
+    left
+}
+
+/// A view of a text without the items that its code has under `#[cfg(test)]`, line for line.
+fn without_tests(code: &str, view: &str) -> String {
+    const MARK: &str = "#[cfg(test)]";
+    let mut view = view.to_owned();
+    let mut from = 0;
+    while let Some(start) = code[from..].find(MARK).map(|at| from + at) {
+        let end = item_end(code, start + MARK.len());
+        let hidden = blank(&view[start..end], &['\n']);
+        view.replace_range(start..end, &hidden);
+        from = end;
+    }
+    view
 }
 
 fn is_name(character: char) -> bool {
@@ -193,15 +201,6 @@ mod tests {
         check("a(r#\"x \" // y\"#, b) // z", "a( \" \" \" , b)", "// z");
         check("f::<'a>('\\'', '\"', b'x', &'a str)", "f::<'a>( , \" , , &'a str)", "");
         check("let r#fn = br; \"\n\" x", "let r#fn = br; \" \" x", "");
-    }
-
-    #[test]
-    fn functions_end_where_their_bodies_end() {
-        let text =
-            "fn a(x: [u8; 2]) -> u8 {\n  if x { '}' }\n}\ntrait T { fn b(); }\ntype F = fn(u8);\nfn c() {}\n";
-        let all = Source::new(text).functions();
-        let lines: Vec<_> = all.iter().map(|f| (f.name.as_str(), f.first, f.last)).collect();
-        assert_eq!(lines, [("a", 1, 3), ("c", 6, 6)]);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
 ///
 /// # Panics
 /// Where a label is not below the number of classes, or a token not in the vocabulary.
-// LONG: one arm for each call, and nothing else.
+#[expect(clippy::too_many_lines, reason = "one arm for each call, and nothing else")]
 pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
     let f = |i: usize| Ptr::<f32>::of(operands[i]);
     let bytes = |i: usize| Ptr::<u8>::of(operands[i]);
