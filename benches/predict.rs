@@ -17,7 +17,7 @@ use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
 use plimsoll::study::request::NetworkRequest;
 use plimsoll::study::tuning::confirm;
-use plimsoll::study::{MeasureRequest, Setup, Study, Task, Watch};
+use plimsoll::study::{MeasureRequest, Setup, Study, Task, Watch, Workload};
 use plimsoll::tuner::model::Model;
 use plimsoll::tuner::{Plan, Policy};
 use support::{budget, in_full, in_turn, machine, middle, task, trainer, wanted};

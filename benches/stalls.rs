@@ -11,7 +11,7 @@ use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::profiler::batch_samples;
 use plimsoll::study::device::cpu_options;
-use plimsoll::study::{Setup, Task, Watch};
+use plimsoll::study::{Setup, Task, Watch, Workload};
 use plimsoll::tuner::Policy;
 use support::{in_full, in_turn, machine, middle, peak, task, trainer, wanted};
 

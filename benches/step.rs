@@ -9,7 +9,7 @@ mod subject;
 use plimsoll::ir::schedule::Link;
 use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::study::device::cpu_options;
-use plimsoll::study::{Setup, Watch};
+use plimsoll::study::{Setup, Watch, Workload};
 use plimsoll::tuner::Policy;
 use std::time::Instant;
 use subject::{task, trainer};

@@ -6,7 +6,7 @@ use plimsoll::ir::schedule::Link;
 use plimsoll::ir::{Bytes, BytesPerSecond, Document};
 use plimsoll::runtime::data::digits;
 use plimsoll::study::device::cpu_options;
-use plimsoll::study::{Setup, Task, Watch};
+use plimsoll::study::{Setup, Task, Watch, Workload};
 use plimsoll::tuner::Policy;
 use std::fs;
 use std::io::{BufRead, BufReader};

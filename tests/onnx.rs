@@ -9,7 +9,7 @@ use plimsoll::ir::network::NetworkSpec;
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
 use plimsoll::study::request::{NetworkRequest, NetworkSource};
-use plimsoll::study::{Setup, Study, Task, onnx};
+use plimsoll::study::{Setup, Study, Task, Workload, onnx};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,7 +120,7 @@ fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
     let study = |task: &Task, fresh: bool| {
         let study = Study::at(&place);
         study.make()?;
-        Ok(task.keep_architecture(&study, fresh)?)
+        Ok(task.keep(&study, fresh)?)
     };
     let refused = |result: Result<(), Failure>, expected: &str| {
         let failure = result.expect_err("it is refused").to_string();

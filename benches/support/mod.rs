@@ -7,7 +7,7 @@ use plimsoll::ir::profile::alone;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::profiler::centre;
 use plimsoll::runtime::Trainer;
-use plimsoll::study::Task;
+use plimsoll::study::{Task, Workload};
 
 /// `cargo bench` measures in full; `cargo test` only makes sure that the bench still runs.
 pub fn in_full() -> bool {

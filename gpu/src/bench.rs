@@ -11,7 +11,7 @@ use plimsoll::study::device::Gpu;
 use plimsoll::study::files::{Doing, FileError};
 use plimsoll::study::task::UNMEASURED;
 use plimsoll::study::version;
-use plimsoll::study::{Setup, Task};
+use plimsoll::study::{Setup, Task, Workload};
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::profile::{LinkSamples, Profile};
 use plimsoll_ir::program::Program;

@@ -12,7 +12,7 @@ use plimsoll_ir::config::Config;
 use plimsoll_study::report::{Tuned, rule_in_words};
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
-use plimsoll_study::{Chosen, Study, Task, Watch};
+use plimsoll_study::{Chosen, Study, Task, Watch, Workload};
 
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {

@@ -8,7 +8,7 @@ use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{Profile, undisturbed};
 use plimsoll_study::measure::may_be_off;
-use plimsoll_study::{MeasureRequest, Study};
+use plimsoll_study::{MeasureRequest, Study, Workload};
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 
 /// The least batch that `tune` and `auto` consider where nobody says another: a budget without a number trains it here, too, so

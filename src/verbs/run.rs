@@ -19,7 +19,7 @@ use plimsoll_study::onnx;
 use plimsoll_study::trace_events::TraceEvents;
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
-use plimsoll_study::{Setup, Study, Task, Watch};
+use plimsoll_study::{Setup, Study, Task, Watch, Workload};
 use plimsoll_tuner::model::Model;
 use std::path::Path;
 

@@ -12,7 +12,7 @@ use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
 use plimsoll_study::device::SetupError;
 use plimsoll_study::watch::Step;
-use plimsoll_study::{Task, Watch};
+use plimsoll_study::{Task, Watch, Workload};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::search::moved;
 

@@ -11,6 +11,7 @@ use crate::task::Task;
 use crate::training::{Trained, train};
 use crate::tuning::{TuneRequest, Tuned, earlier, keep, tune};
 use crate::watch::{Notice, Watch};
+use crate::workload::Workload;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
@@ -32,7 +33,7 @@ pub struct MeasureRequest {
 pub enum Chosen {
     /// Made just now.
     Now(Tuned),
-    /// Found in the study, made for the same task.
+    /// Found in the study, made for the same workload.
     Earlier(Config, Schedule),
 }
 
@@ -47,81 +48,86 @@ impl Chosen {
 }
 
 impl Study {
-    /// Measures a task's ops and the link at fractions of the largest batch that can be trained, or goes on measuring.
+    /// Measures a workload's ops and the link at fractions of the largest batch that can be trained, or goes on measuring.
     ///
     /// # Errors
     ///
-    /// No batch fits, the folder cannot be used or holds measurements of another task, the device fails, measurements are too
+    /// No batch fits, the folder cannot be used or holds measurements of another workload, the device fails, measurements are too
     /// noisy, or the watch stops it, after which the same call goes on.
     pub fn measure(
         &self,
-        task: &Task,
+        workload: &dyn Workload,
         request: &MeasureRequest,
         watch: &Watch<'_>,
     ) -> Result<Profile, Error> {
         let MeasureRequest { budget, max_batch, fresh } = *request;
-        let largest = largest(task, budget, &(1..=max_batch), watch)?;
+        let largest = largest(workload, budget, &(1..=max_batch), watch)?;
         self.make()?;
         let _held = self.lock()?;
         let made = vec![self.journal(), self.profile()];
         self.are_ours(&made)?;
-        measure(task, budget, largest, self, fresh.then_some(made).as_deref(), watch)
+        measure(workload, budget, largest, self, fresh.then_some(made).as_deref(), watch)
     }
 
-    /// Chooses batch size, placement and learning rate for a task, and keeps the choice; measures where that is not done yet.
+    /// Chooses batch size, placement and learning rate for a workload, and keeps the choice; measures where that is not done yet.
     ///
     /// # Errors
     ///
     /// As of [`Study::measure`]; the request contradicts itself; or the study holds a training, which another choice would be in
     /// the way of.
-    pub fn tune(&self, task: &Task, request: &TuneRequest, watch: &Watch<'_>) -> Result<Tuned, Error> {
-        let largest = request.largest(task, watch)?;
+    pub fn tune(
+        &self,
+        workload: &dyn Workload,
+        request: &TuneRequest,
+        watch: &Watch<'_>,
+    ) -> Result<Tuned, Error> {
+        let largest = request.largest(workload, watch)?;
         self.make()?;
         let held = self.lock()?;
         self.without_training()?;
         let made = [vec![self.journal(), self.profile()], self.choice()].concat();
         self.are_ours(&made)?;
-        self.tune_anew(task, request, largest, (&held, request.fresh.then_some(made)), watch)
+        self.tune_anew(workload, request, largest, (&held, request.fresh.then_some(made)), watch)
     }
 
-    /// The choice for a task: the one that the study holds, where it was made for the same task and need not be `fresh`; else a new
+    /// The choice for a workload: the one that the study holds, where it was made for the same workload and need not be `fresh`; else a new
     /// one, which is kept. No other run works in the study until what is given beside it is dropped.
     ///
     /// # Errors
     ///
-    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a choice for another task.
+    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a choice for another workload.
     pub fn choose(
         &self,
-        task: &Task,
+        workload: &dyn Workload,
         request: &TuneRequest,
         watch: &Watch<'_>,
     ) -> Result<(Chosen, Held), Error> {
-        let largest = request.largest(task, watch)?;
+        let largest = request.largest(workload, watch)?;
         self.make()?;
         let held = self.lock()?;
         self.are_ours(&self.files())?;
-        let known = if request.fresh { None } else { earlier(self, task, request)? };
+        let known = if request.fresh { None } else { earlier(self, workload, request)? };
         if let Some((config, schedule)) = known {
-            task.keep_architecture(self, false)?;
+            workload.keep(self, false)?;
             watch.notice(Notice::ChoiceUsed(self.config()));
             return Ok((Chosen::Earlier(config, schedule), held));
         }
         let made = [vec![self.journal(), self.profile(), self.checkpoint()], self.choice()].concat();
         let forgotten = request.fresh.then_some(made);
-        let tuned = self.tune_anew(task, request, largest, (&held, forgotten), watch)?;
+        let tuned = self.tune_anew(workload, request, largest, (&held, forgotten), watch)?;
         Ok((Chosen::Now(tuned), held))
     }
 
     fn tune_anew(
         &self,
-        task: &Task,
+        workload: &dyn Workload,
         request: &TuneRequest,
         largest: u64,
         (held, forgotten): (&Held, Option<Vec<std::path::PathBuf>>),
         watch: &Watch<'_>,
     ) -> Result<Tuned, Error> {
-        let mut profile = measure(task, request.budget, largest, self, forgotten.as_deref(), watch)?;
-        let tuned = tune(task, &mut profile, request, self, watch)?;
+        let mut profile = measure(workload, request.budget, largest, self, forgotten.as_deref(), watch)?;
+        let tuned = tune(workload, &mut profile, request, self, watch)?;
         keep(self, held, &tuned, &profile)?;
         Ok(tuned)
     }

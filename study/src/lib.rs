@@ -26,6 +26,7 @@ pub mod training;
 pub mod tuning;
 pub mod watch;
 pub mod words;
+pub mod workload;
 
 pub use device::Setup;
 pub use error::{Error, Stopped};
@@ -33,6 +34,7 @@ pub use folder::Study;
 pub use job::{Chosen, MeasureRequest};
 pub use task::Task;
 pub use watch::Watch;
+pub use workload::Workload;
 
 /// The commit that this was built from, where the build knew; measurements name it.
 pub const COMMIT: Option<&str> = option_env!("PLIMSOLL_COMMIT");

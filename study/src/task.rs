@@ -4,6 +4,9 @@
 //! or chosen lives in the verbs.
 
 mod host;
+mod profiling;
+
+use host::HOST_SHARE;
 
 use crate::data::{self, DataError, DataSource, fits};
 use crate::device::Setup;
@@ -11,7 +14,9 @@ use crate::error::Error;
 use crate::folder::Study;
 use crate::onnx;
 use crate::request::{NetworkRequest, NetworkSource};
+use crate::tuning::{Confirmed, SEED, confirm};
 use crate::watch::Watch;
+use crate::workload::{About, Workload};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program};
@@ -23,10 +28,10 @@ use plimsoll_networks::onnx::OnnxNetwork;
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::Split;
-use plimsoll_runtime::{DeviceError, Executor, Loaded, MemoryLayout, RuntimeError};
-use plimsoll_tuner::model::devices::Modelled;
-use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Witness, plan};
+use plimsoll_runtime::{
+    DeviceError, Executor, LearningRateSchedule, Loaded, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+};
+use plimsoll_tuner::{Outcome, Policy, Shortage, Witness};
 use std::path::Path;
 use std::sync::Once;
 use thiserror::Error;
@@ -206,38 +211,11 @@ impl Task {
         Ok(Task { network, data, setup, architecture: None, source: None, host_memory: None })
     }
 
-    /// Keeps a network that is from a file in the study; in place of another only where all is to be `fresh`, and nothing was
-    /// trained with that one.
-    pub fn keep_architecture(&self, study: &Study, fresh: bool) -> Result<(), Error> {
-        self.architecture.as_ref().map_or(Ok(()), |architecture| Ok(onnx::keep(study, architecture, fresh)?))
-    }
-
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
         let ways = |call: &Call| self.setup.ways(call);
         let options = LowerOptions { mode, relu: ReluStorage::Auto, draw: None, ways: &ways };
         Ok(lower(&self.network, batch, &options)?)
-    }
-
-    /// A profile at these batch sizes, as the model of a device that is not here gives it.
-    pub fn modelled_profile(
-        &self,
-        device: &Modelled,
-        budget: Bytes,
-        batches: &[u64],
-    ) -> Result<Profile, Error> {
-        let mut programs = Vec::new();
-        for batch in batches {
-            let mut program = self.program(*batch, Mode::Train)?;
-            device.fill(&mut program);
-            programs.push(program);
-        }
-        Ok(device.profile(&self.network.spec, budget, &programs, &crate::version()))
-    }
-
-    /// The trace of a training iteration; its seconds are 0.
-    pub fn trace(&self, batch: u64) -> Result<Trace, Error> {
-        Ok(self.program(batch, Mode::Train)?.trace)
     }
 
     /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of one
@@ -297,66 +275,25 @@ impl Task {
         self.budget_of(UNBUDGETED_BATCH)
     }
 
-    /// The largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; none where it finds none
-    /// for one sample.
-    pub fn largest_batch(
-        &self,
-        policy: Policy,
-        budget: Bytes,
-        limit: u64,
-        watch: &Watch<'_>,
-    ) -> Result<Option<u64>, Error> {
-        let link = self.setup.link().unwrap_or(Link::symmetric(UNMEASURED));
-        let least = self.smallest_batch();
-        let found = largest(limit, &mut |batch: u64| {
-            // One position of one sample has no variance; a batch of two tells whether the network can be trained.
-            let batch = batch.max(least);
-            let trace = self.trace(batch)?;
-            let outcome = self.outcome(&trace, policy, budget, link, watch)?;
-            Ok::<_, Error>(outcome.plan().is_some_and(|plan| self.fits_host(&trace, &plan.schedule)))
-        })?;
-        Ok(found.map(|batch| batch.max(least)))
-    }
-
-    /// The smallest batch that can be lowered: 1, or 2 where batch normalisation sees a single position.
-    pub fn smallest_batch(&self) -> u64 {
-        if self.trace(1).is_ok() { 1 } else { 2 }
-    }
-
-    /// What a policy makes of a trace.
-    pub fn outcome(
-        &self,
-        trace: &Trace,
-        policy: Policy,
-        budget: Bytes,
-        link: Link,
-        watch: &Watch<'_>,
-    ) -> Result<Outcome, Error> {
-        // The others take no time worth stopping, and what is stopped early may miss what fits.
-        let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
-        let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
-        let allow = Allow { host: self.host_limit(), ..Allow::ALL };
-        let request = PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) };
-        Ok(plan(trace, &request)?)
-    }
-
-    /// The plan of a policy, or the failure that says what does not fit and which batch would.
-    pub fn plan(
-        &self,
-        trace: &Trace,
-        policy: Policy,
-        budget: Bytes,
-        link: Link,
-        watch: &Watch<'_>,
-    ) -> Result<Plan, Error> {
-        match self.outcome(trace, policy, budget, link, watch)? {
-            Outcome::Planned(plan) => Ok(plan),
-            Outcome::Infeasible(witness) => {
-                let largest = Some(self.largest_batch(policy, budget, trace.batch, watch)?);
-                let (trace, host_limited) = (Iteration::of(trace), self.host_memory.is_some());
-                Err(TaskError::NoPlan { trace, budget, witness, largest, host_limited }.into())
-            }
+    /// The data in words, with their shape and number.
+    fn data_in_words(&self) -> String {
+        let data = &self.data.train;
+        if data.holds_tokens() {
+            let length = data.image().height;
+            return format!(
+                "{}: texts of {length}, {} tokens, {} samples",
+                data.name(),
+                data.classes(),
+                data.len()
+            );
         }
+        format!(
+            "{}: {} images, {} classes, {} samples",
+            data.name(),
+            data.image(),
+            data.classes(),
+            data.len()
+        )
     }
 
     /// The program and schedule of evaluation: at most `batch` samples at once, fewer where the pool has no room for more.
@@ -410,14 +347,28 @@ impl Task {
         let (executor, others) = load(executor, others)?;
         Ok((executor, [vec![trained], others].concat()))
     }
+}
 
-    /// Samples to train on.
-    pub fn samples(&self) -> u64 {
+impl Workload for Task {
+    fn about(&self) -> Result<About, Error> {
+        let setup = &self.setup;
+        Ok(About {
+            network: self.network.spec.clone(),
+            data: self.source.as_ref().map(ToString::to_string),
+            data_in_words: self.data_in_words(),
+            device: setup.facts()?.name,
+            threads: setup.threads(),
+            paced: setup.link(),
+            kernels: setup.kernels(),
+            modelled_error: setup.model().map(|device| device.error()),
+        })
+    }
+
+    fn samples(&self) -> u64 {
         self.data.train.len() as u64
     }
 
-    /// The largest batch to consider: what was asked for, but no more than there are samples, nor than cuDNN counts.
-    pub fn most(&self, asked: Option<u64>) -> Result<u64, Error> {
+    fn most(&self, asked: Option<u64>) -> Result<u64, Error> {
         let most = asked.unwrap_or(u64::MAX).min(self.samples());
         if self.setup.kernels().is_none_or(|kernels| !kernels.libraries) {
             return Ok(most);
@@ -433,6 +384,55 @@ impl Task {
             });
         }
         Ok(most.min(countable))
+    }
+
+    fn trace(&self, batch: u64) -> Result<Trace, Error> {
+        Ok(self.program(batch, Mode::Train)?.trace)
+    }
+
+    fn pace(&self) -> Option<Link> {
+        self.setup.link()
+    }
+
+    fn host_memory(&self) -> Option<Bytes> {
+        self.host_memory
+    }
+
+    fn host_limit(&self) -> Option<Bytes> {
+        self.host_memory.or_else(|| Some(Size::Share(HOST_SHARE).of(self.machine_memory()?)))
+    }
+
+    fn measure(
+        &self,
+        batches: &[u64],
+        budget: Bytes,
+        study: &Study,
+        fresh: bool,
+        watch: &Watch<'_>,
+    ) -> Result<Profile, Error> {
+        profiling::profile(self, batches, budget, study, fresh, watch)
+    }
+
+    fn run(&self, batch: u64, schedule: &Schedule, watch: &Watch<'_>) -> Result<Option<Confirmed>, Error> {
+        if self.setup.model().is_some() {
+            return Ok(None);
+        }
+        let program = self.program(batch, Mode::Train)?;
+        let (executor, mut loaded) = self.executor(&[(&program, schedule)])?;
+        let training = TrainingPlan {
+            network: self.network.spec.clone(),
+            batch,
+            seed: SEED,
+            rate: LearningRateSchedule::constant(0.0),
+            momentum: 0.0,
+            weight_decay: 0.0,
+        };
+        let mut trainer = Trainer::new(executor, loaded.remove(0), None, training)?;
+        confirm(&mut trainer, &*self.data.train, watch.stop).map(Some)
+    }
+
+    fn keep(&self, study: &Study, fresh: bool) -> Result<(), Error> {
+        self.architecture.as_ref().map_or(Ok(()), |architecture| Ok(onnx::keep(study, architecture, fresh)?))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::folder::{Held, Retune, Study};
 use crate::request::{DecayShape, TrainRequest};
 use crate::task::{Task, median};
 use crate::watch::{Event, Notice, Watch, other_length};
+use crate::workload::Workload;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::health::Health;

@@ -24,8 +24,8 @@ use crate::error::{Error, Stopped};
 use crate::folder::Study;
 use crate::measure::largest;
 use crate::request::{Objective, RateRequest, Searcher};
-use crate::task::Task;
 use crate::watch::{Notice, Step, Watch};
+use crate::workload::Workload;
 use journal::PlanJournal;
 use measured::{Ran, Timed, wants_refit};
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate};
@@ -35,8 +35,6 @@ use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_networks::Mode;
-use plimsoll_runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::accudnn::satisfies;
 use plimsoll_tuner::rate::{learning_rate, warmup_iterations};
@@ -133,11 +131,11 @@ impl TuneRequest {
 
     /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
     /// measured.
-    pub fn limit(&self, task: &Task) -> Result<u64, Error> {
+    pub fn limit(&self, workload: &dyn Workload) -> Result<u64, Error> {
         let RateRequest { base_batch, base_rate, rule } = self.rate;
         learning_rate(rule, base_batch, base_rate, base_batch)?;
-        let samples = task.samples();
-        let limit = task.most(self.max_batch)?;
+        let samples = workload.samples();
+        let limit = workload.most(self.max_batch)?;
         if limit < self.min_batch {
             return Err(TuneError::NoBatch { least: self.min_batch, most: limit, samples }.into());
         }
@@ -145,9 +143,9 @@ impl TuneRequest {
     }
 
     /// The largest batch that can be trained, of those that are asked for.
-    pub(crate) fn largest(&self, task: &Task, watch: &Watch<'_>) -> Result<u64, Error> {
-        let batches = self.min_batch..=self.limit(task)?;
-        largest(task, self.budget, &batches, watch)
+    pub(crate) fn largest(&self, workload: &dyn Workload, watch: &Watch<'_>) -> Result<u64, Error> {
+        let batches = self.min_batch..=self.limit(workload)?;
+        largest(workload, self.budget, &batches, watch)
     }
 
     /// Who plans the batch that is chosen.
@@ -208,7 +206,7 @@ pub(crate) const SEED: u64 = 1;
 
 /// What one tuning stands on, besides the profile.
 pub(crate) struct Tuner<'a> {
-    pub task: &'a Task,
+    pub workload: &'a dyn Workload,
     pub request: &'a TuneRequest,
     /// The largest batch that can be trained.
     pub largest: u64,
@@ -231,31 +229,32 @@ pub(crate) struct Cost {
 }
 
 /// Makes sure that the least batch that is asked for can be trained.
-pub fn reaches(task: &Task, largest: u64, least: u64, budget: Bytes) -> Result<(), TuneError> {
+pub fn reaches(workload: &dyn Workload, largest: u64, least: u64, budget: Bytes) -> Result<(), TuneError> {
     if largest >= least {
         return Ok(());
     }
-    let host = task.host_memory;
+    let host = workload.host_memory();
     Err(TuneError::Unreachable { budget, host, largest, least })
 }
 
 /// Tunes. The profile grows where the model had to be refitted; plans are noted in the study while the search lasts, so
 /// that one that is interrupted goes on.
 pub fn tune(
-    task: &Task,
+    workload: &dyn Workload,
     profile: &mut Profile,
     request: &TuneRequest,
     study: &Study,
     watch: &Watch<'_>,
 ) -> Result<Tuned, Error> {
-    let limit = request.limit(task)?;
-    let largest = task.largest_trainable(request.budget, limit, watch)?.unwrap_or(0);
-    reaches(task, largest, request.min_batch, request.budget)?;
-    let keeps_all = task.largest_batch(Policy::Keep, request.budget, limit, watch)?;
-    let planned =
-        |profile: &Profile| PlanJournal::open(&study.plans(), profile, (request.budget, task.host_limit()));
+    let limit = request.limit(workload)?;
+    let largest = workload.largest_trainable(request.budget, limit, watch)?.unwrap_or(0);
+    reaches(workload, largest, request.min_batch, request.budget)?;
+    let keeps_all = workload.largest_batch(Policy::Keep, request.budget, limit, watch)?;
+    let planned = |profile: &Profile| {
+        PlanJournal::open(&study.plans(), profile, (request.budget, workload.host_limit()))
+    };
     let (costs, journal) = (RefCell::default(), RefCell::new(planned(profile)?));
-    let tuner = Tuner { task, request, largest, keeps_all, costs, journal, watch };
+    let tuner = Tuner { workload, request, largest, keeps_all, costs, journal, watch };
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let step = watch.step("tune", None);
     let mut rounds: Vec<Round> = Vec::new();
@@ -341,8 +340,8 @@ impl Tuner<'_> {
     /// the best batch, and is left out until it is measured.
     fn search_request(&self) -> SearchRequest<'_> {
         SearchRequest {
-            dataset: self.task.samples(),
-            least: self.request.min_batch.max(self.task.smallest_batch()),
+            dataset: self.workload.samples(),
+            least: self.request.min_batch.max(self.workload.smallest_batch()),
             most: self.largest,
             keeps_all: self.keeps_all,
             between: &|_| Seconds::ZERO,
@@ -378,12 +377,12 @@ impl Tuner<'_> {
         let (budget, link) = (self.request.budget, model.link());
         let found = accudnn_batch(request.least, request.most, self.watch.stop, &mut |batch| {
             step.at(&format!("AccUDNN's Algorithm 2 at batch {batch}"));
-            let mut trace = self.task.trace(batch)?;
+            let mut trace = self.workload.trace(batch)?;
             model.fill(&mut trace)?;
             if !satisfies(&trace, budget, &link) {
                 return Ok::<_, Error>(None);
             }
-            let outcome = self.task.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
+            let outcome = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
             Ok(self.fitting(trace, outcome))
         })?;
         if self.watch.stops() {
@@ -446,7 +445,7 @@ impl Tuner<'_> {
     /// A plan that the host has memory for.
     fn fitting(&self, trace: Trace, outcome: PlanOutcome) -> Option<Planned> {
         match outcome {
-            PlanOutcome::Planned(plan) if self.task.fits_host(&trace, &plan.schedule) => {
+            PlanOutcome::Planned(plan) if self.workload.fits_host(&trace, &plan.schedule) => {
                 Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
             }
             PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
@@ -455,13 +454,13 @@ impl Tuner<'_> {
 
     /// The planner's answer at one batch size; none where it fits no plan.
     fn planned(&self, model: &Model, batch: u64) -> Result<Option<Planned>, Error> {
-        let mut trace = self.task.trace(batch)?;
+        let mut trace = self.workload.trace(batch)?;
         model.fill(&mut trace)?;
         let compute = trace.fastest_seconds();
         let mut journal = self.journal.borrow_mut();
         if let Some((schedule, planning)) = journal.known(&trace) {
             self.costs.borrow_mut().insert(batch, Cost { planning, compute });
-            let fits = schedule.filter(|schedule| self.task.fits_host(&trace, schedule));
+            let fits = schedule.filter(|schedule| self.workload.fits_host(&trace, schedule));
             return Ok(fits.map(|schedule| {
                 let makespan = simulate(&trace, &schedule).makespan();
                 Planned { trace, schedule, makespan }
@@ -469,7 +468,7 @@ impl Tuner<'_> {
         }
         let start = Instant::now();
         let outcome =
-            self.task.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link(), self.watch)?;
+            self.workload.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link(), self.watch)?;
         let planning = Seconds(start.elapsed().as_secs_f64());
         self.costs.borrow_mut().insert(batch, Cost { planning, compute });
         // A search that was cut short found less than there is.
@@ -479,41 +478,24 @@ impl Tuner<'_> {
         Ok(self.fitting(trace, outcome))
     }
 
-    /// Runs a choice for some iterations on the real data, at a rate of 0 so that nothing is learnt and nothing diverges. On a
-    /// device that is modelled nothing runs, and nothing is known but the prediction.
+    /// Runs a choice for some iterations. On a device that is modelled nothing runs, and nothing is known but the prediction.
     fn measure(&self, model: &Model, candidate: Candidate, plan: Planned) -> Result<Ran, Error> {
-        let (task, schedule) = (self.task, &plan.schedule);
-        if task.setup.model().is_some() {
-            let predicted_error = model.iteration_error(candidate.batch);
+        let (batch, predicted_error) = (candidate.batch, model.iteration_error(candidate.batch));
+        let Some(ran) = self.workload.run(batch, &plan.schedule, self.watch)? else {
             return Ok(Ran {
                 measured: Measured { candidate, figures: None, predicted_error },
                 plan,
                 ran: None,
             });
-        }
-        let batch = candidate.batch;
-        let program = task.program(batch, Mode::Train)?;
-        let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
-        let peak = executor.layout().device();
-        let loaded = loaded.remove(0);
-        let training = TrainingPlan {
-            network: task.network.spec.clone(),
-            batch,
-            seed: SEED,
-            rate: LearningRateSchedule::constant(0.0),
-            momentum: 0.0,
-            weight_decay: 0.0,
         };
-        let mut trainer = Trainer::new(executor, loaded, None, training)?;
-        let Confirmed { iteration, scatter, between, samples, timeline, taken_by_others } =
-            confirm(&mut trainer, &*task.data.train, self.watch.stop)?;
+        let Confirmed { iteration, scatter, between, samples, timeline, peak, taken_by_others } = ran;
         if taken_by_others > TOLD {
             let share = taken_by_others * 100.0;
             self.watch.warn(format_args!(
                 "while batch {batch} ran others had the processors for {share:.0} % of the time; times are without that"
             ));
         }
-        let per_epoch = task.samples() as f64 / batch as f64;
+        let per_epoch = self.workload.samples() as f64 / batch as f64;
         let figures = Figures {
             iteration_seconds: iteration,
             relative_error: scatter,
@@ -523,7 +505,6 @@ impl Tuner<'_> {
         };
         let epoch = (candidate.iteration + between) * per_epoch;
         let candidate = Candidate { between, epoch, ..candidate };
-        let predicted_error = model.iteration_error(batch);
         let measured = Measured { candidate, figures: Some(figures), predicted_error };
         Ok(Ran { measured, plan, ran: Some(Timed { samples, timeline }) })
     }
@@ -543,7 +524,7 @@ impl Tuner<'_> {
             return self.measure(model, candidate, plan).map(Some);
         };
         let between = figures.between_seconds;
-        let epoch = (candidate.iteration + between) * (self.task.samples() as f64 / batch as f64);
+        let epoch = (candidate.iteration + between) * (self.workload.samples() as f64 / batch as f64);
         let candidate = Candidate { between, epoch, ..candidate };
         let predicted_error = model.iteration_error(batch);
         let measured = Measured { candidate, figures: Some(figures), predicted_error };
@@ -560,10 +541,10 @@ impl Tuner<'_> {
             }
         }
         // Where memory is short, the planner swaps for faster ways to run ops.
-        let mut trace = self.task.trace(batch)?;
+        let mut trace = self.workload.trace(batch)?;
         model.fill(&mut trace)?;
         let outcome =
-            self.task.outcome(&trace, Policy::Keep, self.request.budget, model.link(), self.watch)?;
+            self.workload.outcome(&trace, Policy::Keep, self.request.budget, model.link(), self.watch)?;
         let plan = self.fitting(trace, outcome);
         let plan =
             plan.ok_or_else(|| TuneError::Unexpected("what keeps everything has no plan".to_owned()))?;
@@ -616,7 +597,7 @@ impl Tuner<'_> {
         let known = [Some(&best), keeper.as_ref()].into_iter().flatten().find(is_base).cloned();
         let yours = match (known, self.keeps_all) {
             (Some(ran), _) => Some(ran),
-            (None, Some(most)) if (self.task.smallest_batch()..=most).contains(&base) => {
+            (None, Some(most)) if (self.workload.smallest_batch()..=most).contains(&base) => {
                 Some(self.run_keeping(model, base)?)
             }
             _ => None,
@@ -652,24 +633,24 @@ impl Tuner<'_> {
 
     /// The choice as a config.
     fn config(&self, model: &Model, chosen: &Measured) -> Result<Config, Error> {
-        let (task, request) = (self.task, self.request);
+        let (workload, request) = (self.workload, self.request);
         let RateRequest { base_batch, base_rate, rule } = request.rate;
         let batch = chosen.candidate.batch;
         let rate = learning_rate(rule, base_batch, base_rate, batch)?;
-        let per_epoch = task.samples() / batch;
+        let per_epoch = workload.samples() / batch;
         let warmup = warmup_iterations(base_batch, batch, per_epoch, request.epochs);
-        let facts = task.setup.facts()?;
+        let about = workload.about()?;
         Ok(Config {
             kind: ConfigKind,
-            network: task.network.spec.clone(),
-            data: task.source.as_ref().map(ToString::to_string),
-            device: facts.name,
-            threads: task.setup.threads(),
+            network: about.network,
+            data: about.data,
+            device: about.device,
+            threads: about.threads,
             link: model.link(),
-            paced: task.setup.link(),
-            kernels: task.setup.kernels(),
-            modelled: task.setup.model().is_some(),
-            modelled_error: task.setup.model().map(|device| device.error()),
+            paced: about.paced,
+            kernels: about.kernels,
+            modelled: about.modelled_error.is_some(),
+            modelled_error: about.modelled_error,
             budget_bytes: request.budget,
             batch,
             keeps_all: self.keeps_all,

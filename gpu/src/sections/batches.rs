@@ -9,7 +9,7 @@ use crate::bench::{Runner, WARM_UP, cuda, fitting, largest, middle, peak, plan, 
 use crate::ground::Ground;
 use crate::results::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
-use plimsoll::study::Task;
+use plimsoll::study::{Task, Workload};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};

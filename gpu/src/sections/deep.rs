@@ -7,7 +7,7 @@ use crate::bench::{Runner, budget, cuda, keeping, link, middle, peak, plan, task
 use crate::ground::Ground;
 use crate::results::{Row, Verdict, number, words};
 use plimsoll::failure::{Exit, Failure};
-use plimsoll::study::{Task, Watch};
+use plimsoll::study::{Task, Watch, Workload};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;

@@ -11,7 +11,7 @@ use crate::bench::{
 use crate::ground::Ground;
 use crate::results::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
-use plimsoll::study::Task;
+use plimsoll::study::{Task, Workload};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;

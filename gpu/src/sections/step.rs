@@ -7,6 +7,7 @@ use crate::ground::Ground;
 use crate::results::{Row, Verdict, number, words};
 use crate::torch::Torch;
 use plimsoll::failure::Failure;
+use plimsoll::study::Workload;
 use plimsoll_ir::Seconds;
 use plimsoll_runtime::{CudaOptions, Precision};
 use plimsoll_tuner::model::Model;

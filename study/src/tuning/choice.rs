@@ -4,7 +4,7 @@ use super::{TuneRequest, Tuned};
 use crate::error::Error;
 use crate::folder::{Held, Study};
 use crate::measure::{exact, in_words};
-use crate::task::Task;
+use crate::workload::Workload;
 use plimsoll_ir::Document;
 use plimsoll_ir::config::{Config, GpuKernels, LearningRateRule};
 use plimsoll_ir::profile::Profile;
@@ -27,10 +27,10 @@ pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Res
     Ok(study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))?)
 }
 
-/// The choice that the study holds, where it was made for this very task.
+/// The choice that the study holds, where it was made for this very workload.
 pub fn earlier(
     study: &Study,
-    task: &Task,
+    workload: &dyn Workload,
     request: &TuneRequest,
 ) -> Result<Option<(Config, Schedule)>, Error> {
     if !study.config().exists() {
@@ -60,28 +60,25 @@ pub fn earlier(
         })
     };
     // A choice holds for a host as large as it needs.
-    let swapped = schedule.host_bytes(&task.trace(config.batch)?);
-    let fits = task.host_limit().is_none_or(|limit| swapped <= limit);
-    let host = task.host_limit().filter(|_| !fits).unwrap_or(swapped);
-    let limit = request.limit(task)?;
-    let data = task.source.as_ref().map_or_else(String::new, ToString::to_string);
+    let swapped = schedule.host_bytes(&workload.trace(config.batch)?);
+    let fits = workload.host_limit().is_none_or(|limit| swapped <= limit);
+    let host = workload.host_limit().filter(|_| !fits).unwrap_or(swapped);
+    let limit = request.limit(workload)?;
+    let about = workload.about()?;
+    let data = about.data.unwrap_or_default();
     let (least, batch) = (request.min_batch, config.batch);
     let batches =
         if (least..=limit).contains(&batch) { batch.to_string() } else { format!("{least} to {limit}") };
     let compared = [
-        ("network", in_words(&config.network), in_words(&task.network.spec)),
+        ("network", in_words(&config.network), in_words(&about.network)),
         // A config of an older version does not say.
         ("data", config.data.clone().unwrap_or_else(|| data.clone()), data),
-        (
-            "device",
-            device(&config.device, config.threads),
-            device(&task.setup.facts()?.name, task.setup.threads()),
-        ),
+        ("device", device(&config.device, config.threads), device(&about.device, about.threads)),
         // Without a number it follows from the network and the device.
         ("budget", exact(config.budget_bytes), exact(request.budget)),
         ("host memory", exact(swapped), exact(host)),
-        ("pace of the link", pace(config.paced), pace(task.setup.link())),
-        ("choice of kernels", kernels(config.kernels), kernels(task.setup.kernels())),
+        ("pace of the link", pace(config.paced), pace(about.paced)),
+        ("choice of kernels", kernels(config.kernels), kernels(about.kernels)),
         ("search", config.policy.clone(), request.policy().to_string()),
         ("batch", batch.to_string(), batches),
         (

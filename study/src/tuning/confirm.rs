@@ -8,9 +8,9 @@
 //! What this file does not do: judge what was measured.
 
 use crate::error::{Error, Stopped};
-use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, alone, undisturbed};
 use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_profiler::{Centre, Settling, batch_samples, centre};
 use plimsoll_runtime::data::Dataset;
 use plimsoll_runtime::{Observation, Trainer};
@@ -43,6 +43,8 @@ pub struct Confirmed {
     pub samples: BatchSamples,
     /// A typical iteration that was timed.
     pub timeline: Timeline,
+    /// Resident bytes and pool that were allocated.
+    pub peak: Bytes,
     /// The share of the measured iterations for which others had the processors.
     pub taken_by_others: f64,
 }
@@ -116,6 +118,7 @@ pub fn confirm(
         iteration: undisturbed(alone).expect("iterations were measured"),
         scatter: deviation / median,
         between: centre(&observed.between).map_or(Seconds::ZERO, |centre| centre.median),
+        peak: trainer.layout().device(),
         timeline: timelines.swap_remove(TIMED / 2),
         taken_by_others: sum(&observed.waited) / sum(&observed.seconds),
         samples: BatchSamples { whole_seconds: observed.seconds, waited_seconds: observed.waited, ..samples },

@@ -6,7 +6,6 @@ use super::{Found, NO_ALGORITHM_2, SEED, Tuner};
 use crate::error::{Error, Stopped};
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::request::Searcher;
-use crate::task::Task;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Tuning, TuningKind};
@@ -73,8 +72,8 @@ pub(crate) fn tuning(
         made: made(&tuner.request.command),
         machine: profile.machine.clone(),
         asked: Asked {
-            data: data_in_words(tuner.task),
-            samples: tuner.task.samples(),
+            data: tuner.workload.about()?.data_in_words,
+            samples: tuner.workload.samples(),
             least: tuner.request.min_batch,
             largest: tuner.largest,
             keeps_all: tuner.keeps_all,
@@ -124,13 +123,13 @@ fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
         return Ok(run(what, ran));
     }
     let (batch, samples, budget) =
-        (tuner.request.rate.base_batch, tuner.task.samples(), tuner.request.budget);
+        (tuner.request.rate.base_batch, tuner.workload.samples(), tuner.request.budget);
     let note = if batch > samples {
         format!("an epoch has {samples} samples, fewer than one iteration of it")
-    } else if batch < tuner.task.smallest_batch() {
+    } else if batch < tuner.workload.smallest_batch() {
         "batch normalisation needs two samples".to_owned()
     } else {
-        let needs = tuner.task.trace(batch)?.memory().peak().map_or(budget, |(_, bytes)| bytes);
+        let needs = tuner.workload.trace(batch)?.memory().peak().map_or(budget, |(_, bytes)| bytes);
         if needs > budget {
             format!("it does not fit: keeping everything takes {needs}, the budget is {budget}")
         } else {
@@ -179,18 +178,4 @@ fn made(command: &str) -> Made {
         seed: SEED,
         unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }
-}
-
-fn data_in_words(task: &Task) -> String {
-    let data = &task.data.train;
-    if data.holds_tokens() {
-        let length = data.image().height;
-        return format!(
-            "{}: texts of {length}, {} tokens, {} samples",
-            data.name(),
-            data.classes(),
-            data.len()
-        );
-    }
-    format!("{}: {} images, {} classes, {} samples", data.name(), data.image(), data.classes(), data.len())
 }
