@@ -7,7 +7,7 @@ use crate::table::{Table, gb, in_gb, or_dash, percent};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
-use plimsoll::tuner::policies::accudnn::satisfies;
+use plimsoll::tuner::policies::papers::accudnn::satisfies;
 use plimsoll::tuner::search::accudnn_batch;
 use std::convert::Infallible;
 

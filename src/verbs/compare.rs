@@ -36,7 +36,7 @@ const BUDGETS: u32 = 5;
 pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policies = match &args.policies[..] {
-        [] => Policy::taking(&trace),
+        [] => plimsoll_tuner::policies::taking(&trace),
         names => names.iter().map(|name| parse_policy(name)).collect::<Result<_, _>>()?,
     };
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));

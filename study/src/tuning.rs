@@ -36,7 +36,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::model::Model;
-use plimsoll_tuner::policies::accudnn::satisfies;
+use plimsoll_tuner::policies::papers::accudnn::satisfies;
 use plimsoll_tuner::rate::{learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
     Candidate, Planned, Reason, Search, SearchError, SearchRequest, accudnn_batch, search,

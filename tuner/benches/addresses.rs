@@ -9,7 +9,7 @@
 //! never asserted.
 
 use plimsoll_ir::testing::Random;
-use plimsoll_tuner::address::{Block, Item, Work, assign, most_alive};
+use plimsoll_tuner::place::address::{Block, Item, Work, assign, most_alive};
 use plimsoll_tuner::{Trick, Tricks};
 use std::path::Path;
 use std::time::Instant;

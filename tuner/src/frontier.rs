@@ -10,7 +10,8 @@
 //! policies of the papers, which are as they are.
 
 use crate::bound::{lower_bound_within, unbeatable};
-use crate::plan::{Outcome, Plan, PlanError, PlanRequest, Status, plan};
+use crate::plan::plan;
+use crate::request::{Outcome, Plan, PlanError, PlanRequest, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, check};
 

@@ -10,29 +10,24 @@
 //! Nothing here touches a device, reads a clock or an environment variable: what stops a search is handed in.
 #![forbid(unsafe_code)]
 
-pub mod address;
-mod both;
 pub mod bound;
+pub mod decide;
 pub mod frontier;
-pub mod gaps;
-pub mod lower;
+pub mod iteration;
 pub mod model;
-pub mod placement;
+pub mod place;
 pub mod plan;
 pub mod policies;
 mod random;
 mod range_max;
 pub mod rate;
-mod realise;
+pub mod request;
 pub mod search;
 pub mod state_copy;
-pub mod tricks;
-pub mod values;
-pub mod walk;
-pub mod windows;
+mod threads;
 
-pub use plan::{
-    Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, UnknownPolicy, Witness,
-    plan,
+pub use plan::plan;
+pub use request::{
+    Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Trick, Tricks,
+    UnknownPolicy, Witness,
 };
-pub use tricks::{Trick, Tricks};

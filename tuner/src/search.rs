@@ -431,7 +431,7 @@ pub fn largest<E>(limit: u64, has: &mut dyn FnMut(u64) -> Result<bool, E>) -> Re
 
 /// AccUDNN's Algorithm 2 (§4.1): from the largest trainable batch `most` down by one, to `least`, until `plan_at` has a plan that
 /// meets both constraints, (4) and (6): eq. (6) holds for every layer after what violates it was pinned in the memory that the
-/// smaller batch frees ([`crate::policies::accudnn::satisfies`]), and what is pinned has addresses within the budget, which the
+/// smaller batch frees ([`crate::policies::papers::accudnn::satisfies`]), and what is pinned has addresses within the budget, which the
 /// paper takes for granted. Gives the batch and its plan; none where there is none, or once `stop` says so.
 ///
 /// Linear, as in the paper: eq. (6) is not monotone in k, so that larger steps could pass by the batch at which the paper's loop

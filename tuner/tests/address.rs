@@ -5,7 +5,7 @@ use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
-use plimsoll_tuner::address::{Addresses, Block, Item, Work, assign, most_alive};
+use plimsoll_tuner::place::address::{Addresses, Block, Item, Work, assign, most_alive};
 use plimsoll_tuner::{Allow, PlanRequest, Policy, Trick, Tricks, plan};
 use std::cell::Cell;
 use std::collections::BTreeMap;

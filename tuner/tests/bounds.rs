@@ -120,7 +120,7 @@ fn no_policy_beats_a_bound() {
         link.offload_bytes_per_second = BytesPerSecond(link.offload_bytes_per_second.0 * 4096.0);
         link.prefetch_bytes_per_second = BytesPerSecond(link.prefetch_bytes_per_second.0 * 4096.0);
         let budget = floor + Bytes((peak - floor).0 * random.below(4) / 5);
-        for policy in Policy::taking(&trace).into_iter().filter(|p| *p != Policy::Optimal) {
+        for policy in plimsoll_tuner::policies::taking(&trace).into_iter().filter(|p| *p != Policy::Optimal) {
             for (_, allow) in MEANS.into_iter().filter(|_| policy == Policy::Plimsoll).chain([MEANS[0]]) {
                 let request = PlanRequest { link, allow, ..request(budget, 1.0, Duplex::Full, policy) };
                 if let Ok(plan) = planned(&trace, &request) {

@@ -8,8 +8,8 @@ use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::frontier::{Point, carry};
-use plimsoll_tuner::policies::accudnn::{Reading, Verdict, judge, satisfies};
-use plimsoll_tuner::values::Values;
+use plimsoll_tuner::iteration::values::Values;
+use plimsoll_tuner::policies::papers::accudnn::{Reading, Verdict, judge, satisfies};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, Trick, plan};
 use std::cell::Cell;
 

@@ -13,7 +13,7 @@
 //! it a hair below the maximum; that is why its value is used and not the cut's.
 
 use super::values::Instant;
-use crate::plan::Limits;
+use crate::request::Limits;
 use std::ops::Range;
 
 const SOURCE: usize = 0;

@@ -13,7 +13,7 @@
 //!
 //! What this file does not do: find x.
 
-use crate::plan::Limits;
+use crate::request::Limits;
 
 /// After so many steps the averages are looked at.
 const CHECK: usize = 40;

@@ -94,7 +94,7 @@ use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
 use super::several::{self, Question};
 use super::values::{Instant, Values, Wanted};
-use crate::plan::{Allow, Limits};
+use crate::request::{Allow, Limits};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};

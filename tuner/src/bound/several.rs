@@ -69,7 +69,7 @@
 
 use super::first_order::Program;
 use super::values::{Instant, Values};
-use crate::plan::Limits;
+use crate::request::Limits;
 use plimsoll_ir::schedule::{Duplex, Link};
 use std::collections::BTreeMap;
 

@@ -54,7 +54,7 @@
 //! What this file does not do: choose which values leave so that both ways fit together, which [`super::joint`] does at one instant.
 
 use super::values::Values;
-use crate::plan::Limits;
+use crate::request::Limits;
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};

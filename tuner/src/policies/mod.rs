@@ -12,28 +12,27 @@
 //! - [`plimsoll`]: a search among keeping, swapping and making again.
 //! - [`optimal`]: the fastest iteration there is, for small traces.
 
-pub mod accudnn;
-pub mod baselines;
-mod chain;
-pub mod dynprog;
-pub mod greedy;
-pub mod layrub;
-mod load;
-pub mod memonger;
-pub mod naive;
 pub mod optimal;
+pub mod papers;
 pub mod plimsoll;
-mod rerun;
-mod stages;
-pub mod superneurons;
-pub mod vdnn;
+
+use papers::keep::keep;
+use papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive, superneurons, vdnn};
 
 use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
-use crate::gaps::{Gaps, Ways};
-use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
-use crate::realise::{Attempt, Fitting, GIVEN, Realised, Task};
+use crate::place::realise::{Fitting, Realised, Task};
+use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+
+/// All that take this trace; the planner of this house is the last.
+pub fn taking(trace: &Trace) -> Vec<Policy> {
+    let mut all = Policy::ALL.to_vec();
+    if optimal::takes(trace) {
+        all.insert(all.len() - 1, Policy::Optimal);
+    }
+    all
+}
 
 /// Runs a request's policy. The request was checked, and its budget is not below the floor.
 pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
@@ -81,15 +80,6 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome
         Policy::Plimsoll => return plimsoll::decide(&task),
     };
     Ok(task.outcome(realised, Status::Feasible))
-}
-
-/// Everything stays on the device, at addresses that are looked for with so many looks: once at aligned ones, once at any.
-pub(crate) fn keep(task: &Task<'_>, looks: u64) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideAll, &|_| 1);
-    // Everything stands on the addresses here, and there is nothing else to try.
-    let attempt = Attempt { work: looks, ..GIVEN[1] };
-    let attempts = [attempt, Attempt { alignment: 1, ..attempt }];
-    task.realise(&gaps, &vec![false; gaps.gaps.len()], &attempts)
 }
 
 impl Task<'_> {

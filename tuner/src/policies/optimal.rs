@@ -43,9 +43,9 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-use crate::plan::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status, plan};
-use crate::realise::{Fitting, Realised, Task};
-use crate::tricks::Trick;
+use crate::place::realise::{Fitting, Realised, Task};
+use crate::request::Trick;
+use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use program::Solved;
@@ -170,7 +170,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let allow = Allow { pieces: false, ..request.allow };
     // Nothing runs again early in the space.
     let without = request.without.with(Trick::Early);
-    let known = plan(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
+    let known = super::decide(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {
         Outcome::Planned(plan) => Outcome::Planned(Plan { status, bound, ..plan }),

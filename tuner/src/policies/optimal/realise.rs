@@ -10,10 +10,10 @@
 
 use super::search::{Action, Timed};
 use super::space::{Set, Space, members};
-use crate::address::{ALIGNMENT, Block, Item, Items, assign};
-use crate::placement::{Opens, Placement, Residency, Step, Transfer, Way};
-use crate::plan::{PlanError, Shortage};
-use crate::realise::{Realised, Task};
+use crate::decide::placement::{Opens, Placement, Residency, Step, Transfer, Way};
+use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
+use crate::place::realise::{Realised, Task};
+use crate::request::{PlanError, Shortage};
 use plimsoll_ir::{Bytes, OpId};
 use std::ops::Range;
 

@@ -22,7 +22,7 @@
 //! - Of what may be given up for room, sets of which a part would do.
 
 use super::space::{Set, Space, members};
-use crate::tricks::{Trick, Tricks};
+use crate::request::{Trick, Tricks};
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};

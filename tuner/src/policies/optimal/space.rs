@@ -6,7 +6,7 @@
 //!
 //! This is worked out from the trace alone, and not from what the planner uses, so that a fault there shows as a difference.
 
-use crate::plan::Allow;
+use crate::request::Allow;
 use plimsoll_ir::schedule::{Duplex, Link, Stream, place_on_host};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, TensorId};

@@ -2,8 +2,8 @@
 
 use super::search::{Found, fastest};
 use super::space::Space;
-use crate::plan::{Allow, PlanRequest, Policy};
-use crate::tricks::{Trick, Tricks};
+use crate::request::{Allow, PlanRequest, Policy};
+use crate::request::{Trick, Tricks};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::{Bytes, BytesPerSecond};

@@ -10,9 +10,9 @@
 
 use super::search::Found;
 use super::{Realise, SAME, accudnn, baselines, greedy, memonger};
-use crate::plan::{Limits, PlanError, PlanRequest};
-use crate::realise::{Fitting, LIGHT, Packing, Realised, Task};
-use crate::values::Values;
+use crate::iteration::values::Values;
+use crate::place::realise::{Fitting, LIGHT, Packing, Realised, Task};
+use crate::request::{Limits, PlanError, PlanRequest};
 use plimsoll_ir::Seconds;
 
 /// The policies that plan first, where bytes may move; the best on average first, so that it spares the others.

@@ -9,7 +9,7 @@
 //! What this file does not do: find blocks within blocks, or equal blocks that do not follow each other; look at seconds,
 //! which differ among equal blocks where they were measured.
 
-use crate::values::NONE;
+use crate::iteration::values::NONE;
 use plimsoll_ir::TensorId;
 use plimsoll_ir::trace::{Op, Trace};
 use std::cmp::Reverse;

@@ -3,9 +3,9 @@
 
 use super::super::search::Search;
 use super::*;
-use crate::plan::{Limits, PlanRequest, Policy};
-use crate::realise::Task;
-use crate::values::Values;
+use crate::iteration::values::Values;
+use crate::place::realise::Task;
+use crate::request::{Limits, PlanRequest, Policy};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::{chain_trace, random_trace_of};
 use plimsoll_ir::trace::{Phase, Tensor, TensorKind};

@@ -27,9 +27,9 @@
 use super::blocks::{Blocks, Folded};
 use super::search::Search;
 use super::seeds::seeds;
-use crate::plan::{Allow, PlanRequest};
-use crate::realise::Task;
-use crate::values::{Decisions, NONE, Touch, Values};
+use crate::iteration::values::{Decisions, NONE, Touch, Values};
+use crate::place::realise::Task;
+use crate::request::{Allow, PlanRequest};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
 

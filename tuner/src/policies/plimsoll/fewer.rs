@@ -13,10 +13,10 @@ use super::super::optimal;
 use super::search::{Found, Search};
 use super::{Candidates, SAME, choose, search_all, suggested};
 use crate::bound::lower_bound_within;
-use crate::plan::{Allow, PlanError, PlanRequest};
-use crate::realise::{Realised, Task};
-use crate::tricks::Trick;
-use crate::values::{Decisions, Values};
+use crate::iteration::values::{Decisions, Values};
+use crate::place::realise::{Realised, Task};
+use crate::request::Trick;
+use crate::request::{Allow, PlanError, PlanRequest};
 use plimsoll_ir::{Bytes, Seconds};
 use std::cell::OnceCell;
 

@@ -10,9 +10,9 @@
 //!
 //! What this file does not do: weigh what a byte of the host is worth; whatever fits is as good as anything else that does.
 
-use crate::realise::Task;
-use crate::values::{Choice, Decisions, Values};
-use crate::walk::Walk;
+use crate::decide::walk::Walk;
+use crate::iteration::values::{Choice, Decisions, Values};
+use crate::place::realise::Task;
 use plimsoll_ir::schedule::place_on_host;
 use std::collections::{BTreeMap, BTreeSet};
 

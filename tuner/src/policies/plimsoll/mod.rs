@@ -6,7 +6,7 @@
 //! 1. *Seeds* (`seeds.rs`): that pass, the linear program of the lower bound, rounded, for the budget and for smaller ones; of deep
 //!    networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
 //! 2. *Search* (`search.rs`): from the best seed some decisions change; what is better is taken, what is slightly worse with
-//!    falling probability (simulated annealing). Judged by [`crate::walk`] and [`crate::windows`]. It ends at the bound.
+//!    falling probability (simulated annealing). Judged by [`crate::decide::walk`] and [`crate::decide::windows`]. It ends at the bound.
 //!    Where time cannot be better, bytes moved are what counts.
 //! 3. *Addresses.* The result is realised. Where it ends above the pool, the search goes on with some bytes left free at the
 //!    ops that are too high, from the seeds again where that led astray, and in the end with bytes left free at every op;
@@ -32,15 +32,16 @@ mod moves;
 mod search;
 mod seeds;
 
-use super::{accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn};
-use crate::both::{Expired, beside};
+use super::papers::keep::keep;
+use super::papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive, superneurons, vdnn};
 use crate::bound::{least_moved, lower_bound_within, quick_offload_bound};
-use crate::gaps::{Gaps, Ways};
-use crate::plan::{Allow, Limits, Outcome, PlanError, PlanRequest, Shortage, Status, Witness};
-use crate::realise::{Fitting, GIVEN, Packing, Realised, Task};
-use crate::tricks::Trick;
-use crate::values::{Decisions, Values};
-use crate::windows::Cost;
+use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::windows::Cost;
+use crate::iteration::values::{Decisions, Values};
+use crate::place::realise::{Fitting, GIVEN, Packing, Realised, Task};
+use crate::request::Trick;
+use crate::request::{Allow, Limits, Outcome, PlanError, PlanRequest, Shortage, Status, Witness};
+use crate::threads::{Expired, beside};
 use anytime::Early;
 use fewer::Glances;
 use plimsoll_ir::{Bytes, Seconds};

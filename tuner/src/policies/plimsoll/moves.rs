@@ -13,8 +13,8 @@
 //! searched for.
 
 use super::search::{Crowded, Search};
-use crate::tricks::Trick;
-use crate::values::{Choice, Decisions, NONE, PARTS};
+use crate::iteration::values::{Choice, Decisions, NONE, PARTS};
+use crate::request::Trick;
 
 /// One decision that changed, and what it was.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! The search among decisions: simulated annealing on what [`crate::walk`] and [`crate::windows`] say that they cost.
+//! The search among decisions: simulated annealing on what [`crate::decide::walk`] and [`crate::decide::windows`] say that they cost.
 
 use super::anytime::{self, Early};
 use super::first;
@@ -7,12 +7,12 @@ use super::moves::{Change, Move};
 use super::seeds::{seeds, solutions};
 use super::{HAIR, SAME};
 use crate::bound::joint::Relaxed;
+use crate::decide::walk::{Iteration, Limit, Trail};
+use crate::decide::windows::{Clock, Cost};
+use crate::iteration::values::{Choice, Decisions, NONE, Values};
+use crate::place::realise::Task;
 use crate::random::Random;
-use crate::realise::Task;
-use crate::tricks::Trick;
-use crate::values::{Choice, Decisions, NONE, Values};
-use crate::walk::{Iteration, Limit, Trail};
-use crate::windows::{Clock, Cost};
+use crate::request::Trick;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 

@@ -5,12 +5,12 @@
 //! instant only, and nothing of the memory that making again takes; so it is asked for several smaller budgets, too, and
 //! chains of what is made again together are cut where they are long: some of it is kept.
 
-use crate::both::{Expired, each};
 use crate::bound::joint::{Relaxed, relax};
-use crate::plan::{Allow, Limits};
-use crate::realise::Task;
-use crate::tricks::Trick;
-use crate::values::{Choice, Decisions, NONE, PARTS, Values};
+use crate::iteration::values::{Choice, Decisions, NONE, PARTS, Values};
+use crate::place::realise::Task;
+use crate::request::Trick;
+use crate::request::{Allow, Limits};
+use crate::threads::{Expired, each};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId};
 use std::collections::HashMap;

@@ -1,0 +1,147 @@
+//! A placement: what is decided about an iteration, as plain data, before addresses and waits are worked out.
+//!
+//! # The data
+//!
+//! Time is counted in *slots*: slot 0 is the instant before the first step, slot `i + 1` is step `i` of the compute
+//! stream. A [`Placement`] is
+//!
+//! - the [`Step`]s of the compute stream: which op, whether it runs again, in which of its alternatives;
+//! - the [`Residency`]s: which bytes of which tensor are on the device during which slots, and how they come there;
+//! - the [`Transfer`]s in the order of the command list: which residency is copied to the host or fetched from it, and
+//!   the slot before which the command is listed. A prefetch is listed before the first slot of its residency or later,
+//!   an offload before the slot that follows the last one of its residency or earlier; of two in front of the same slot
+//!   the list order counts. So whatever a residency's bytes must wait for is always listed earlier.
+//!
+//! Residencies that have the same *home* lie as they would in the whole tensor. Where one piece of a tensor leaves and
+//! the rest stays, the piece comes back to its own place; where all of it leaves, it may come back elsewhere.
+//!
+//! Why slots and not seconds: two residencies that share a slot never share a byte of the pool, and a later one waits
+//! for an earlier one in whose bytes it lies. Memory is then safe whatever the real times are.
+//!
+//! What this file does not do: choose. [`Gaps::placement`](crate::decide::gaps::Gaps::placement) and the walk join decisions into residencies.
+
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{OpId, TensorId};
+use std::ops::Range;
+
+/// What is decided about an iteration; see the head of this file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The compute stream, in order.
+    pub steps: Vec<Step>,
+    /// What is on the device when.
+    pub residencies: Vec<Residency>,
+    /// All transfers in list order: `before` never decreases.
+    pub transfers: Vec<Transfer>,
+    /// How a policy synchronises its streams, beyond what validity needs; at most one for each transfer.
+    pub barriers: Vec<Barrier>,
+}
+
+/// A transfer that is bound to steps by a policy's own rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Barrier {
+    /// The position of the transfer.
+    pub transfer: u32,
+    /// It starts no earlier than the step of this slot could: when the step before it has ended. At most the slot before
+    /// which the transfer is listed.
+    pub from: u32,
+    /// The step of this slot waits until it has ended. At least the slot before which the transfer is listed.
+    pub until: Option<u32>,
+}
+
+/// One command of the compute stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Which op.
+    pub op: OpId,
+    /// It is a recomputation.
+    pub again: bool,
+    /// Which of the op's alternatives; none for the op as it stands.
+    pub alternative: Option<u32>,
+}
+
+/// Bytes of a tensor that stay on the device without a break.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residency {
+    /// Which tensor.
+    pub tensor: TensorId,
+    /// Which of its bytes; not empty.
+    pub bytes: Range<u64>,
+    /// Those of one home lie as they would in the whole tensor.
+    pub home: u32,
+    /// The slots during which the bytes are taken; not empty, and from 0 exactly where it opens at the start.
+    pub slots: Range<u32>,
+    /// How the bytes come there.
+    pub opens: Opens,
+}
+
+/// How a residency comes to hold its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// They are on the device when the iteration starts.
+    Start,
+    /// The step of its first slot writes them.
+    Written,
+    /// A prefetch brings them, no earlier than its first slot.
+    Prefetched,
+}
+
+/// A copy between device and host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The position of the residency whose bytes leave or come.
+    pub residency: u32,
+    /// Which way.
+    pub way: Way,
+    /// It is listed just before this slot's step.
+    pub before: u32,
+}
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the host.
+    Offload,
+    /// From the host.
+    Prefetch,
+}
+
+/// What happens to a swapped gap: when its bytes leave the device and when they return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first slot during which the bytes are free for others.
+    pub leaves: u32,
+    /// The first slot during which they are taken again; at least `leaves`.
+    pub returns: u32,
+    /// The slot before which the offload is listed; none where the host holds these very bytes already.
+    pub offload: Option<u32>,
+}
+
+impl Placement {
+    /// The tensors of which some bytes are there without the rest, in the order of their transfers.
+    pub fn tensors_in_pieces(&self, trace: &Trace) -> Vec<TensorId> {
+        let mut tensors: Vec<TensorId> = Vec::new();
+        let mut seen = vec![false; trace.tensors.len()];
+        for transfer in &self.transfers {
+            let Residency { tensor, bytes, .. } = &self.residencies[transfer.residency as usize];
+            let part = bytes.end - bytes.start < trace.tensors[tensor.index()].bytes.0;
+            if part && !std::mem::replace(&mut seen[tensor.index()], true) {
+                tensors.push(*tensor);
+            }
+        }
+        tensors
+    }
+
+    /// The same with some tensors the other way round: what was decided about their first bytes holds for their last.
+    pub fn turned(mut self, trace: &Trace, tensors: &[TensorId]) -> Placement {
+        let mut turned = vec![false; trace.tensors.len()];
+        tensors.iter().for_each(|tensor| turned[tensor.index()] = true);
+        for Residency { tensor, bytes, .. } in &mut self.residencies {
+            if turned[tensor.index()] {
+                let whole = trace.tensors[tensor.index()].bytes.0;
+                *bytes = whole - bytes.end..whole - bytes.start;
+            }
+        }
+        self
+    }
+}

@@ -1,0 +1,584 @@
+//! Static addresses: where in the pool each thing lies, so that things which are there at the same time share no byte.
+//!
+//! # The data
+//!
+//! An [`Item`] is placed as one: a tensor with a home of its own, or the workspace of a step. It is made of [`Block`]s,
+//! each some of its bytes during some slots; a tensor of which one piece leaves and returns while the rest stays has
+//! several, and others may lie in the hole meanwhile. [`assign`] gives every item an offset such that no two blocks of
+//! different items share a byte during a slot.
+//!
+//! # The way
+//!
+//! Three searches, each in a file of its own, until the pool's limit is met, after two walks that cost next to nothing
+//! (sweeps of one state, or, where much is there at a time, what `holes.rs` does instead):
+//!
+//! 1. `fit.rs`: best fit in several orders, and hill climbing over them, for lives that are mostly short.
+//! 2. `sweep.rs`: walks through time that keep several states, for pools that are full all the time.
+//! 3. `tree.rs`: from the bottom up with everything that can be inferred, for limits that leave no slack at all. It
+//!    searches completely for items that are solid, and is the only one that pays for a few hundred very tangled items.
+//!
+//! What is left of the work after the first tries is shared between them in slices that double, and quadruple for the
+//! tree: what the others do not find soon, they do not find. All are deterministic for a seed and bounded by an amount
+//! of work; a unit of it is a look at one placed block, some 10 ns. Time ends them only where a caller's clock says so.
+//!
+//! # Alignment
+//!
+//! Offsets of tensors are multiples of [`ALIGNMENT`], as CUDA's own allocator gives them and as wide loads like it. A
+//! tensor whose size is no multiple of it and is small asks for less (a 64th of its size, and no less than 16, the
+//! widest single load of a GPU), so that thousands of scalars and statistics do not cost 256 bytes each.
+//!
+//! Two sweeps that leave nothing to chance run on two threads where that pays, with what comes of one after the other.
+//!
+//! What this file does not do: it proves nothing about the least pool. [`most_alive`] is the bound that is known.
+
+mod fit;
+mod holes;
+mod sections;
+mod sweep;
+mod tree;
+
+use crate::decide::placement::Placement;
+use crate::random::Random;
+use crate::request::{Trick, Tricks};
+use crate::threads::each;
+use fit::Fits;
+use std::ops::Range;
+use sweep::{Taste, sweep};
+use tree::Forest;
+
+/// Offsets are multiples of this where the budget allows: what GPUs and vector units like to find.
+pub const ALIGNMENT: u64 = 256;
+
+/// The least alignment of a small item, where any is asked for: the widest single load of a GPU's thread.
+pub const SMALL_ALIGNMENT: u64 = 16;
+
+/// Some bytes of an item during some slots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// During which slots; not empty.
+    pub slots: Range<u32>,
+    /// Which bytes, counted from the item's first; not empty.
+    pub bytes: Range<u64>,
+}
+
+/// What is placed as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The slots and bytes that enclose all of it.
+    pub hull: Block,
+    /// Its parts, where they differ from the hull; empty where the hull is all there is.
+    pub blocks: Vec<Block>,
+}
+
+/// Where everything lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// By item: the offset of its byte 0 from the start of the pool.
+    pub offsets: Vec<u64>,
+    /// The bytes from the start of the pool to the end of the highest block.
+    pub height: u64,
+    /// An order of the items in which best fit came near; for [`assign_like`]. Empty where best fit was not tried.
+    pub order: Vec<u32>,
+}
+
+/// The items of a placement: one for each home with a residency, in order of home, then one for each step with a
+/// workspace, in order of step.
+#[derive(Clone, Debug, Default)]
+pub struct Items {
+    /// The items.
+    pub items: Vec<Item>,
+    /// By residency: its item.
+    pub of_residency: Vec<u32>,
+    /// By step: the item of its workspace, and the workspace's bytes.
+    pub of_step: Vec<Option<(u32, u64)>>,
+}
+
+impl Items {
+    /// What a placement asks addresses for. `workspace` has the bytes of every step's workspace.
+    pub fn new(placement: &Placement, workspace: &[u64]) -> Items {
+        let mut items = Items::default();
+        let homes = placement.residencies.iter().map(|r| r.home + 1).max().unwrap_or_default();
+        let mut item_of_home = vec![u32::MAX; homes as usize];
+        for residency in &placement.residencies {
+            let block = Block { slots: residency.slots.clone(), bytes: residency.bytes.clone() };
+            let item = &mut item_of_home[residency.home as usize];
+            if *item == u32::MAX {
+                *item = items.items.len() as u32;
+                items.items.push(Item { hull: block, blocks: Vec::new() });
+            } else {
+                items.items[*item as usize].add(block);
+            }
+            items.of_residency.push(*item);
+        }
+        for (step, bytes) in workspace.iter().enumerate() {
+            let here = (*bytes > 0).then_some((items.items.len() as u32, *bytes));
+            if here.is_some() {
+                let slot = step as u32 + 1;
+                let hull = Block { slots: slot..slot + 1, bytes: 0..*bytes };
+                items.items.push(Item { hull, blocks: Vec::new() });
+            }
+            items.of_step.push(here);
+        }
+        items
+    }
+}
+
+impl Item {
+    fn add(&mut self, block: Block) {
+        if self.blocks.is_empty() {
+            self.blocks.push(self.hull.clone());
+        }
+        let hull = &mut self.hull;
+        hull.slots = hull.slots.start.min(block.slots.start)..hull.slots.end.max(block.slots.end);
+        hull.bytes = hull.bytes.start.min(block.bytes.start)..hull.bytes.end.max(block.bytes.end);
+        self.blocks.push(block);
+    }
+
+    fn parts(&self) -> &[Block] {
+        if self.blocks.is_empty() { std::slice::from_ref(&self.hull) } else { &self.blocks }
+    }
+
+    fn size(&self) -> u64 {
+        self.hull.bytes.end
+    }
+
+    fn life(&self) -> u32 {
+        self.hull.slots.end - self.hull.slots.start
+    }
+
+    /// What its offset is a multiple of, where `alignment` (a power of two) is asked for; see the head of this file.
+    pub fn alignment(&self, alignment: u64) -> u64 {
+        if alignment <= SMALL_ALIGNMENT || self.size().is_multiple_of(alignment) {
+            return alignment;
+        }
+        let share = (self.size() / 64).max(1);
+        (1u64 << share.ilog2()).clamp(SMALL_ALIGNMENT, alignment)
+    }
+}
+
+/// The most bytes that are taken during one slot: no pool is smaller.
+pub fn most_alive(items: &[Item]) -> u64 {
+    most_alive_in(items, 1)
+}
+
+/// The same where every block takes a whole number of grains.
+fn most_alive_in(items: &[Item], grain: u64) -> u64 {
+    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
+    let mut change = vec![0i128; end as usize + 1];
+    for block in items.iter().flat_map(Item::parts) {
+        let bytes = i128::from((block.bytes.end - block.bytes.start).next_multiple_of(grain));
+        change[block.slots.start as usize] += bytes;
+        change[block.slots.end as usize] -= bytes;
+    }
+    let mut alive = 0;
+    let most = change.into_iter().fold(0, |most, change| {
+        alive += change;
+        alive.max(most)
+    });
+    u64::try_from(most).unwrap_or(u64::MAX)
+}
+
+/// Whether the alignment alone takes too much: between starts at multiples of a grain lie whole grains.
+fn hopeless(items: &[Item], limit: u64, alignment: u64) -> bool {
+    let grain = items.iter().map(|item| item.alignment(alignment)).min().unwrap_or(1);
+    let mut blocks = items.iter().flat_map(Item::parts);
+    blocks.all(|block| block.bytes.start.is_multiple_of(grain))
+        && most_alive_in(items, grain) > limit.saturating_add(grain - 1)
+}
+
+/// How long addresses may be looked for, and how.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// Looks at placed blocks, some 10 ns each.
+    pub looks: u64,
+    /// Says that time is up. The best addresses so far are then given at once, once there are some.
+    pub expired: Option<&'a dyn Fn() -> bool>,
+    /// What the search goes without.
+    pub without: Tricks,
+}
+
+impl From<u64> for Work<'_> {
+    fn from(looks: u64) -> Self {
+        Work { looks, expired: None, without: Tricks::NONE }
+    }
+}
+
+/// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; where none can be, some with little
+/// work. `alignment` is a power of two.
+pub fn assign<'a>(
+    items: &[Item],
+    limit: u64,
+    alignment: u64,
+    work: impl Into<Work<'a>>,
+    seed: u64,
+) -> Addresses {
+    assign_like(items, &[], limit, alignment, work, seed)
+}
+
+/// The same for items that are much like others for which an order is known: all items in this order, or none.
+pub fn assign_like<'a>(
+    items: &[Item],
+    order: &[u32],
+    limit: u64,
+    alignment: u64,
+    work: impl Into<Work<'a>>,
+    seed: u64,
+) -> Addresses {
+    // Side by side, all fit in this.
+    let all = items.iter().map(|i| padded(i.size(), alignment)).fold(0, u64::saturating_add);
+    let items = compressed(items);
+    let mut effort = Effort::new(work.into());
+    if hopeless(&items, limit, alignment) {
+        effort.end();
+    }
+    let mut search = Search {
+        items: &items,
+        limit: limit.min(all),
+        alignment,
+        effort,
+        random: Random::new(seed),
+        best: Addresses { offsets: vec![0; items.len()], height: u64::MAX, order: Vec::new() },
+    };
+    search.run(order);
+    search.best
+}
+
+/// The same items in a time of which every instant begins or ends a block.
+fn compressed(items: &[Item]) -> Vec<Item> {
+    let blocks = items.iter().flat_map(Item::parts);
+    let mut instants: Vec<u32> = blocks.flat_map(|b| [b.slots.start, b.slots.end]).collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let at = |slot: u32| instants.partition_point(|instant| *instant < slot) as u32;
+    let block = |b: &Block| Block { slots: at(b.slots.start)..at(b.slots.end), bytes: b.bytes.clone() };
+    let item = |i: &Item| Item { hull: block(&i.hull), blocks: i.blocks.iter().map(block).collect() };
+    items.iter().map(item).collect()
+}
+
+/// The work that is left.
+#[derive(Clone, Copy)]
+struct Effort<'a> {
+    left: u64,
+    /// The clock is looked at when less than this is left.
+    look_at: u64,
+    work: Work<'a>,
+    late: bool,
+}
+
+/// The work between two looks at the clock, some 1 ms.
+const BETWEEN_LOOKS: u64 = 100_000;
+
+impl<'a> Effort<'a> {
+    fn new(work: Work<'a>) -> Effort<'a> {
+        let mut effort = Effort { left: work.looks, look_at: 0, work, late: false };
+        effort.look();
+        effort
+    }
+
+    fn spend(&mut self, work: u64) {
+        self.left = self.left.saturating_sub(work);
+        if self.left < self.look_at {
+            self.look();
+        }
+    }
+
+    /// Ends the work if time is up.
+    fn look(&mut self) {
+        self.look_at = self.work.expired.map_or(0, |_| self.left.saturating_sub(BETWEEN_LOOKS));
+        if self.work.expired.is_some_and(|expired| expired()) {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        (self.left, self.look_at, self.late) = (0, 0, true);
+    }
+
+    fn spent(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Takes away up to `work`.
+    fn slice(&mut self, work: u64) -> Effort<'a> {
+        let left = work.min(self.left);
+        let slice = Effort { left, look_at: self.look_at.saturating_sub(self.left - left), ..*self };
+        self.left -= left;
+        slice
+    }
+
+    /// Gives back what a slice has left.
+    fn put_back(&mut self, slice: Effort<'a>) {
+        self.left += slice.left;
+        self.look_at = self.look_at.min(self.left);
+        if slice.late {
+            self.end();
+        }
+    }
+}
+
+/// The first slice of work, in units for each item.
+const FIRST_SLICE: u64 = 1000;
+
+/// States that a sweep goes on with.
+const WIDTH: usize = 8;
+
+/// Where a sweep of one state looks at more blocks than so many for an item, a walk over holes is faster, and comes first.
+const SHORT_SWEEP: u64 = 50;
+
+/// A sweep of one state takes part after walks where the work is enough for so many.
+const SWEEPS: u64 = 10;
+
+/// Where it looks at more blocks than this, there are walks only, unless the work is enough for so many sweeps.
+const LONG_SWEEP: u64 = 300_000_000;
+
+/// Sweeps of several states are worth a second thread each where there are so many items, and so much work is left.
+const MANY_ITEMS: usize = 100;
+const LONG_LOOK: u64 = 100_000;
+
+struct Search<'a> {
+    items: &'a [Item],
+    limit: u64,
+    alignment: u64,
+    effort: Effort<'a>,
+    random: Random,
+    best: Addresses,
+}
+
+impl Search<'_> {
+    fn run(&mut self, order: &[u32]) {
+        let looks = looks(self.items);
+        let walks = self.uses(Trick::Walks);
+        if looks > LONG_SWEEP && walks {
+            self.walk(looks.saturating_mul(SWEEPS));
+        }
+        let mut fits = Fits::new(self.items, self.alignment, self.limit);
+        fits.begin(order, &mut self.effort);
+        self.offer(fits.lowest());
+        if self.best.height > self.limit {
+            let short = looks <= SHORT_SWEEP * self.items.len() as u64;
+            if !short && walks {
+                self.walk(0);
+            }
+            if short || self.effort.left / SWEEPS > looks {
+                self.sweep_both_ways(1);
+            }
+            self.look(&mut fits);
+        }
+        if self.best.height == u64::MAX {
+            self.walk(0);
+        }
+        self.best.order = fits.order().to_vec();
+    }
+
+    fn uses(&self, trick: Trick) -> bool {
+        !self.effort.work.without.contains(trick)
+    }
+
+    /// Two walks over holes, and more as long as less than `few` is left of the work.
+    fn walk(&mut self, few: u64) {
+        let mut tastes = vec![Taste::plain(false, 1), Taste::plain(true, 1)];
+        while self.best.height == u64::MAX
+            || (!self.ended() && (!tastes.is_empty() || self.effort.left < few))
+        {
+            let taste = tastes.pop().unwrap_or_else(|| Taste::any(1, &mut self.random));
+            self.attempt(None, |search, effort| {
+                let Search { items, alignment, limit, ref mut random, .. } = *search;
+                holes::walk(items, alignment, limit, &taste, random, effort)
+            });
+        }
+    }
+
+    fn look(&mut self, fits: &mut Fits<'_>) {
+        if self.ended() {
+            return;
+        }
+        if self.uses(Trick::Orders) {
+            fits.orders(&mut self.effort);
+            self.offer(fits.lowest());
+        }
+        self.sweep_at_once();
+        let [climb, tastes, tree] = [Trick::Climb, Trick::Tastes, Trick::Tree].map(|trick| self.uses(trick));
+        let mut forest = None;
+        let mut slice = FIRST_SLICE * self.items.len() as u64;
+        let mut tree_slice = slice;
+        while !self.ended() {
+            let before = self.effort.left;
+            if climb {
+                let mut effort = self.effort.slice(slice);
+                fits.climb(&mut self.random, &mut effort);
+                self.effort.put_back(effort);
+                self.offer(fits.lowest());
+            }
+            let until = self.effort.left.saturating_sub(slice);
+            while tastes && !self.ended() && self.effort.left > until {
+                let taste = Taste::any(WIDTH, &mut self.random);
+                self.sweep(taste, Some(slice));
+            }
+            slice *= 2;
+            if tree && !self.ended() {
+                let forest =
+                    forest.get_or_insert_with(|| Forest::new(self.items, self.alignment, self.limit));
+                let mut effort = self.effort.slice(tree_slice);
+                let found = forest.search(&mut self.random, &mut effort);
+                self.effort.put_back(effort);
+                self.offer(found.as_ref());
+                tree_slice = tree_slice.saturating_mul(4);
+            }
+            if self.effort.left == before && (!tree || tree_slice > before) {
+                // None of those that are used finds more.
+                break;
+            }
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.best.height <= self.limit || self.effort.spent()
+    }
+
+    fn offer(&mut self, found: Option<&Addresses>) {
+        if let Some(found) = found.filter(|found| found.height < self.best.height) {
+            (self.best.offsets, self.best.height) = (found.offsets.clone(), found.height);
+        }
+    }
+
+    /// Two plain sweeps that keep so many states.
+    fn sweep_both_ways(&mut self, width: usize) {
+        if self.uses(Trick::Sweeps) {
+            self.sweep(Taste::plain(true, width), None);
+            self.sweep(Taste::plain(false, width), None);
+        }
+    }
+
+    /// Two plain sweeps that keep several states, at once where that is worth it. They leave nothing to chance, and only pass
+    /// over its numbers.
+    fn sweep_at_once(&mut self) {
+        let Search { items, limit, alignment, ref random, effort, .. } = *self;
+        if self.best.height == u64::MAX || effort.left < LONG_LOOK || self.items.len() < MANY_ITEMS {
+            return self.sweep_both_ways(WIDTH);
+        }
+        if self.ended() || !self.uses(Trick::Sweeps) {
+            return;
+        }
+        let (left, Work { expired, without, .. }) = (effort.left, effort.work);
+        let ways = each(2, true, expired, |at, expired| {
+            let (mut random, looks) = (random.clone(), left);
+            let mut effort = Effort::new(Work { looks, expired, without });
+            let taste = Taste::plain(at == 0, WIDTH);
+            let found = sweep(items, alignment, limit, &taste, &mut random, &mut effort);
+            (found, looks - effort.left, random)
+        });
+        let from = self.random.clone();
+        for (found, looks, to) in ways {
+            if self.ended() {
+                break;
+            }
+            // As if one had followed the other: what there is no work left for was not found.
+            self.effort.spend(looks);
+            self.random.skip(&from, &to);
+            let in_time = !self.effort.spent();
+            self.offer(found.as_ref().filter(|_| in_time));
+        }
+    }
+
+    /// A sweep with no more than so much of the work.
+    fn sweep(&mut self, taste: Taste, most: Option<u64>) {
+        self.attempt(most, |search, effort| {
+            sweep(search.items, search.alignment, search.limit, &taste, &mut search.random, effort)
+        });
+    }
+
+    /// Something that ends with no more than so much of the work. The first is finished whatever the work, so that there
+    /// always is an answer.
+    fn attempt(
+        &mut self,
+        most: Option<u64>,
+        find: impl FnOnce(&mut Self, &mut Effort<'_>) -> Option<Addresses>,
+    ) {
+        let first = self.best.height == u64::MAX;
+        if !first && self.ended() {
+            return;
+        }
+        let mut effort =
+            if first { Effort::new(u64::MAX.into()) } else { self.effort.slice(most.unwrap_or(u64::MAX)) };
+        let found = find(self, &mut effort);
+        if first {
+            self.effort.spend(u64::MAX - effort.left);
+        } else {
+            self.effort.put_back(effort);
+        }
+        self.offer(found.as_ref());
+    }
+}
+
+/// The blocks that are there when items come, summed up: what a sweep of one state looks at.
+fn looks(items: &[Item]) -> u64 {
+    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
+    let (mut change, mut comes) = (vec![0i64; end as usize + 1], vec![0u64; end as usize + 1]);
+    for item in items {
+        change[item.hull.slots.start as usize] += item.parts().len() as i64;
+        change[item.hull.slots.end as usize] -= item.parts().len() as i64;
+        comes[item.hull.slots.start as usize] += item.parts().len() as u64;
+    }
+    let mut alive = 0;
+    let there = change.iter().map(|change| {
+        alive += change;
+        alive as u64
+    });
+    there.zip(comes).map(|(there, comes)| there * comes).fold(0, u64::saturating_add)
+}
+
+/// The next multiple of a power of two, or as large a number as there is.
+fn padded(bytes: u64, alignment: u64) -> u64 {
+    bytes.checked_add(alignment - 1).map_or(u64::MAX, |bytes| trimmed(bytes, alignment))
+}
+
+/// The multiple of a power of two before it.
+fn trimmed(bytes: u64, alignment: u64) -> u64 {
+    bytes & !(alignment - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(random: &mut Random) -> Vec<Item> {
+        let mut item = || {
+            let (start, life) = (random.below(300) as u32, 1 + random.below(150) as u32);
+            let bytes = 256 * (1 + random.below(50) as u64);
+            Item { hull: Block { slots: start..start + life, bytes: 0..bytes }, blocks: Vec::new() }
+        };
+        (0..2 * MANY_ITEMS).map(|_| item()).collect()
+    }
+
+    #[test]
+    fn sweeps_at_once_are_sweeps_one_after_the_other() {
+        let (mut cut, mut ended) = (0, 0);
+        for seed in 0..40 {
+            let items = items(&mut Random::new(seed));
+            // More than is alive, or so much that the first sweep is enough; work for both, or for less than both.
+            let limit = most_alive(&items) * [1, 2][seed as usize % 2];
+            let looks = LONG_LOOK * [1, 2, 100][seed as usize % 3];
+            let run = |at_once: bool| {
+                let best = Addresses { offsets: Vec::new(), height: u64::MAX - 1, order: Vec::new() };
+                let (random, effort) = (Random::new(seed), Effort::new(looks.into()));
+                let mut search = Search { items: &items, limit, alignment: ALIGNMENT, effort, random, best };
+                if at_once {
+                    search.sweep_at_once();
+                } else {
+                    search.sweep_both_ways(WIDTH);
+                }
+                search
+            };
+            let one_by_one = run(false);
+            let at_once = run(true);
+            assert_eq!(at_once.best, one_by_one.best, "{seed}");
+            assert_eq!(at_once.effort.left, one_by_one.effort.left, "{seed}");
+            if !one_by_one.ended() {
+                assert_eq!(at_once.random.clone().unit(), one_by_one.random.clone().unit(), "{seed}");
+            }
+            cut += u32::from(one_by_one.effort.spent());
+            ended += u32::from(one_by_one.best.height <= limit);
+        }
+        assert!(cut > 0 && ended > 0 && cut + ended < 40, "{cut}, {ended}");
+    }
+}

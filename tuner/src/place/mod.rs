@@ -1,0 +1,5 @@
+//! From a placement to a schedule: addresses, commands with just the waits that validity needs, and the attempts until it fits.
+
+pub mod address;
+pub mod lower;
+pub(crate) mod realise;

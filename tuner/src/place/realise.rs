@@ -1,0 +1,451 @@
+//! From a set of swapped gaps, or from decisions, to a schedule that fits: windows, addresses, commands, check, clock.
+//!
+//! Decisions either fit, or it is said at which ops addresses took too much, and their search goes on. A tensor in pieces lies either way
+//! round: where decisions do not fit, some are turned, so that their last bytes come first and stay last. In a pool of three and a half
+//! tensors nothing else fits: what comes next has room for a half, now above what goes, now below it. Sets of gaps are
+//! given: the first placement of a set may miss the pool, as addresses leave holes. Then the windows are made tighter, and then
+//! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
+//! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
+//!
+//! What is chosen in the end is settled: its windows get slack back, its pool shrinks to what is alive, where little work
+//! finds addresses for that.
+
+use crate::decide::gaps::Gaps;
+use crate::decide::placement::Placement;
+use crate::decide::walk::{Iteration, Limit, Name, Walk};
+use crate::decide::windows::{Clock, Course};
+use crate::iteration::values::{Decisions, NONE, Values};
+use crate::place::address::{ALIGNMENT, Addresses, Items, Work, assign, assign_like, most_alive};
+use crate::place::lower::lower;
+use crate::random::Random;
+use crate::request::Trick;
+use crate::request::{PlanError, PlanRequest, Shortage, Witness};
+use crate::threads::{Expired, beside};
+use plimsoll_ir::schedule::{Duplex, Schedule, Stream};
+use plimsoll_ir::trace::{Op, Trace};
+use plimsoll_ir::{Bytes, OpId, Seconds, TensorId, check, simulate};
+use std::collections::HashMap;
+
+/// A request with what follows from it.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub trace: &'a Trace,
+    pub request: &'a PlanRequest<'a>,
+    /// Budget less resident bytes.
+    pub pool: u64,
+    pub bound: Seconds,
+    /// What is certainly slower than this need not be realised.
+    pub within: Seconds,
+}
+
+impl Task<'_> {
+    /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest way.
+    pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
+        let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();
+        self.trace.ops.iter().map(move |op| self.pool.saturating_sub(beside(op).0))
+    }
+}
+
+/// A schedule that passed the check, or why there is none: too little memory, or no more time than the task allows.
+pub(crate) enum Realised {
+    Fits(Fitting),
+    Short(Witness),
+    Slow,
+}
+
+/// A schedule that passed the check, its makespan, and all bytes that it moves.
+pub(crate) struct Fitting {
+    pub schedule: Box<Schedule>,
+    pub makespan: Seconds,
+    pub moved: u64,
+    /// What has addresses in it; then the same with more slack, the most last.
+    packings: Vec<(Placement, Items)>,
+    order: Vec<u32>,
+}
+
+/// How a set of gaps is placed, when it is tried more than once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    /// The pool that windows are made for, as a share of the task's.
+    pub pool: f64,
+    /// How far the windows are tightened.
+    pub tighten: f64,
+    /// Conflicts that the search for addresses may look at.
+    pub work: u64,
+    /// Offsets are multiples of this. Attempts with 1 are skipped where all sizes are multiples of [`ALIGNMENT`].
+    pub alignment: u64,
+}
+
+/// Enough work for every sweep and some orders of best fit on a large trace.
+pub(crate) const LIGHT: u64 = 1_000_000;
+
+/// Enough work for hill climbing to pay.
+pub(crate) const FULL: u64 = 3_000_000;
+
+/// The attempts for a set of gaps that is given: what is lost is paid in stalls.
+pub(crate) const GIVEN: [Attempt; 11] = {
+    const fn attempt(pool: f64, tighten: f64, work: u64) -> Attempt {
+        Attempt { pool, tighten, work, alignment: ALIGNMENT }
+    }
+    [
+        attempt(1.0, 0.5, LIGHT),
+        attempt(1.0, 1.0, FULL),
+        attempt(0.995, 1.0, LIGHT),
+        attempt(0.99, 1.0, LIGHT),
+        attempt(0.98, 1.0, LIGHT),
+        attempt(0.96, 1.0, LIGHT),
+        attempt(0.92, 1.0, LIGHT),
+        attempt(0.84, 1.0, LIGHT),
+        attempt(0.0, 1.0, FULL),
+        Attempt { alignment: 1, ..attempt(1.0, 1.0, FULL) },
+        Attempt { alignment: 1, ..attempt(0.0, 1.0, FULL) },
+    ]
+};
+
+/// The looks where nothing may move, beside those of other plans: for each op, and at most, which is about a second.
+const ONLY_ADDRESSES_PER_OP: u64 = 250_000;
+const ONLY_ADDRESSES: u64 = 100_000_000;
+
+/// How far windows are tightened where that suffices; the widest last.
+const SLACK: [f64; 2] = [0.75, 0.5];
+
+/// A pool that is no more than so many times larger than what is alive in it has no holes worth more work.
+const NO_HOLES: f64 = 1.002;
+
+/// The most looks for each attempt to settle a plan: some tenths of a second.
+const SETTLING: u64 = 20_000_000;
+
+/// No more items than these are not worth a second thread.
+const FEW_ITEMS: usize = 100;
+
+/// Where tensors in pieces have no addresses, so often some are turned, each time with such a part of the looks.
+const TURNS: u64 = 24;
+const TURNED: u64 = 8;
+
+/// What sums of floats may differ by.
+const HAIR: f64 = 1e-9;
+
+/// Those of [`GIVEN`] that lose little time of the iteration.
+pub(crate) const CHEAP: [Attempt; 8] =
+    [GIVEN[0], GIVEN[1], GIVEN[2], GIVEN[3], GIVEN[4], GIVEN[5], GIVEN[6], GIVEN[9]];
+
+/// In which order things were placed in plans that are much alike.
+#[derive(Default)]
+pub(crate) struct Packing(HashMap<Name, u32>);
+
+impl Packing {
+    /// The items of these names in the order that is known; what is new comes last. None where nothing is known.
+    fn order(&self, names: &[Name]) -> Vec<u32> {
+        let count = if self.0.is_empty() { 0 } else { names.len() as u32 };
+        let mut order: Vec<u32> = (0..count).collect();
+        order.sort_by_key(|i| (self.0.get(&names[*i as usize]).copied().unwrap_or(u32::MAX), *i));
+        order
+    }
+
+    fn learn(&mut self, names: &[Name], order: &[u32]) {
+        for (rank, i) in order.iter().enumerate() {
+            self.0.insert(names[*i as usize], rank as u32);
+        }
+    }
+}
+
+/// Which of the tensors in pieces are turned at a trial: every other one by order of transfers, so that one begins where its
+/// neighbour ends; then, of what was best so far, one more or one fewer.
+fn turn(pieces: &[TensorId], best: &[TensorId], trial: u64, random: &mut Random) -> Vec<TensorId> {
+    if trial < 2 {
+        return pieces.iter().skip(trial as usize).step_by(2).copied().collect();
+    }
+    let one = pieces[random.below(pieces.len())];
+    let mut tried: Vec<TensorId> = best.iter().copied().filter(|tensor| *tensor != one).collect();
+    if tried.len() == best.len() {
+        tried.push(one);
+    }
+    tried
+}
+
+/// By item: what it is.
+fn names(walk: &Walk, placement: &Placement, items: &Items) -> Vec<Name> {
+    let homes = walk.names();
+    let mut names = vec![(NONE, 0, 0); items.items.len()];
+    for (residency, item) in placement.residencies.iter().zip(&items.of_residency) {
+        names[*item as usize] = homes[residency.home as usize];
+    }
+    for (step, item) in placement.steps.iter().zip(&items.of_step) {
+        if let Some((item, _)) = item {
+            names[*item as usize] = (NONE, step.op.0, u32::from(step.again));
+        }
+    }
+    names
+}
+
+impl Task<'_> {
+    /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
+    pub fn realise(
+        &self,
+        gaps: &Gaps,
+        swapped: &[bool],
+        attempts: &[Attempt],
+    ) -> Result<Realised, PlanError> {
+        if let Some(witness) = self.overflow(gaps, swapped) {
+            return Ok(Realised::Short(witness));
+        }
+        if self.is_slow(&gaps.course(swapped).0) {
+            return Ok(Realised::Slow);
+        }
+        let mut clock = Clock::new(&self.request.link);
+        let mut lowest = u64::MAX;
+        let aligned = self.sizes_are_aligned();
+        // Once time is up, only what is surest to fit is still tried.
+        let surest = attempts.iter().map(|attempt| attempt.pool).fold(1.0, f64::min);
+        for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
+            if lowest < u64::MAX && attempt.pool > surest && self.request.limits.is_expired() {
+                continue;
+            }
+            let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
+            let windows = gaps.windows(&mut clock, swapped, pool, attempt.tighten);
+            let placement = gaps.placement(&windows);
+            let items = Items::new(&placement, &gaps.workspace[1..]);
+            // What is surest to fit is the last resort.
+            let work = if attempt.pool < 0.5 { self.thorough() } else { attempt.work };
+            let addresses =
+                assign(&items.items, self.pool, attempt.alignment, self.work(work), self.request.seed);
+            lowest = lowest.min(addresses.height);
+            if addresses.height <= self.pool {
+                return self.finish(&placement, &items, &addresses);
+            }
+        }
+        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+        let needs = Bytes(lowest) + self.trace.resident_bytes;
+        Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
+    }
+
+    /// The schedule of decisions, with so much left free at each op; or the least pool that was found with so many looks, and
+    /// by how much each op exceeds the task's in it. `packing` is where things lay in like plans, and learns where they lie
+    /// in this one.
+    ///
+    /// The windows are tight. [`Task::settle`] gives slack back.
+    pub fn realise_decisions(
+        &self,
+        values: &Values,
+        decisions: &Decisions,
+        margins: &[u64],
+        looks: u64,
+        packing: &mut Packing,
+    ) -> Result<(Realised, Vec<u64>), PlanError> {
+        let mut walk = Walk::default();
+        let mut clock = Clock::new(&self.request.link);
+        if !walk.go(Iteration { values, decisions, margins, pool: self.pool }, Limit::NONE) {
+            unreachable!("a walk ends only at its limit");
+        }
+        let workspaces = walk.workspaces(values);
+        let mut place = |tighten: f64, turned: &[TensorId]| {
+            clock.evaluate(&walk.course, self.pool);
+            let placement = walk.placement(values, &clock.windows(&walk.course, tighten));
+            let placement = placement.turned(self.trace, turned);
+            let items = Items::new(&placement, &workspaces);
+            (placement, items)
+        };
+        let (mut placement, mut items) = place(1.0, &[]);
+        let names = names(&walk, &placement, &items);
+        let order = packing.order(&names);
+        let seed = self.request.seed;
+        let assign =
+            |alignment: u64| assign_like(&items.items, &order, self.pool, alignment, self.work(looks), seed);
+        let mut addresses = assign(ALIGNMENT);
+        if addresses.height > self.pool && !self.sizes_are_aligned() {
+            // Sizes that are not aligned themselves leave gaps that may be what is short.
+            let closer = assign(1);
+            addresses = if closer.height <= self.pool { closer } else { addresses };
+        }
+        let mut turned = Vec::new();
+        if addresses.height > self.pool && self.request.uses(Trick::Turns) {
+            let mut random = Random::new(seed);
+            let pieces = placement.tensors_in_pieces(self.trace);
+            for trial in 0..if pieces.is_empty() { 0 } else { TURNS } {
+                let tried = turn(&pieces, &turned, trial, &mut random);
+                let (other, its_items) = place(1.0, &tried);
+                let work = self.work(looks / TURNED);
+                let found = assign_like(&its_items.items, &order, self.pool, ALIGNMENT, work, seed);
+                if found.height <= addresses.height {
+                    (placement, items, addresses, turned) = (other, its_items, found, tried);
+                }
+                if addresses.height <= self.pool || self.request.limits.is_expired() {
+                    break;
+                }
+            }
+        }
+        packing.learn(&names, &addresses.order);
+        tracing::debug!(
+            items = items.items.len(),
+            over = addresses.height as f64 / self.pool as f64,
+            "addressed"
+        );
+        if addresses.height > self.pool {
+            let excess = self.excess(&walk, &items, &addresses);
+            let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+            let needs = Bytes(addresses.height) + self.trace.resident_bytes;
+            return Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess));
+        }
+        let mut realised = self.finish(&placement, &items, &addresses)?;
+        if let Realised::Fits(fitting) = &mut realised {
+            fitting.packings.extend(SLACK.map(|tighten| place(tighten, &turned)));
+        }
+        Ok((realised, vec![0; margins.len()]))
+    }
+
+    /// The same plan with the widest windows for which little work finds a pool without holes, or with those that leave the
+    /// fewest, if that is no slower: slack is for times that differ from the prediction.
+    pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
+        let looks = (FULL / 2 + 1_500 * self.trace.ops.len() as u64).min(SETTLING);
+        let packings = std::mem::take(&mut fitting.packings);
+        if self.request.limits.is_expired() {
+            return Ok(fitting);
+        }
+        let known = fitting.schedule.pool_bytes.0;
+        let (order, seed, without) = (&fitting.order, self.request.seed, self.request.without);
+        let (pool, expired) = (self.pool, self.request.limits.expired);
+        let within = |at: usize| if at == 0 { known } else { pool };
+        let pack = |at: usize, expired: Expired<'_>| {
+            let (items, limit) = (&packings[at].1.items, within(at));
+            let work = Work { looks, expired, without };
+            let found = assign_like(items, order, limit, ALIGNMENT, work, seed);
+            let alive = most_alive(items);
+            let again = found.height <= limit && found.height > alive;
+            let lower = again.then(|| assign_like(items, &found.order, alive, ALIGNMENT, work, seed));
+            lower.filter(|lower| lower.height < found.height).unwrap_or(found)
+        };
+        let without_holes = |at: usize, found: &Addresses| {
+            let holes = found.height as f64 / most_alive(&packings[at].1.items).max(1) as f64;
+            found.height <= within(at) && holes <= NO_HOLES
+        };
+        // The widest two at once, as the first alone seldom suffices.
+        let mut wide = Vec::new();
+        if let Some(next) = packings.len().checked_sub(2).filter(|_| order.len() > FEW_ITEMS) {
+            let here = || {
+                let found = pack(next + 1, expired);
+                let wanted = !without_holes(next + 1, &found);
+                (found, wanted)
+            };
+            let (widest, next) = beside(true, expired, here, |expired| pack(next, expired));
+            wide.extend(next.into_iter().chain([widest]));
+        }
+        let mut best: Option<(f64, Fitting)> = None;
+        for (at, (placement, items)) in packings.iter().enumerate().rev() {
+            let alive = most_alive(&items.items);
+            if self.request.limits.is_expired() {
+                break;
+            }
+            if at == 0 && alive == known {
+                return Ok(fitting);
+            }
+            let found = wide.pop().unwrap_or_else(|| pack(at, expired));
+            let holes = found.height as f64 / alive.max(1) as f64;
+            tracing::debug!(at, alive, height = found.height, within = within(at), "settled");
+            if found.height > within(at) || best.as_ref().is_some_and(|(least, _)| holes >= *least) {
+                continue;
+            }
+            let Realised::Fits(settled) = self.finish(placement, items, &found)? else { continue };
+            if settled.makespan.0 <= fitting.makespan.0 * (1.0 + HAIR) {
+                best = Some((holes, settled));
+            }
+            if best.as_ref().is_some_and(|(least, _)| *least <= NO_HOLES) {
+                break;
+            }
+        }
+        Ok(best.map_or(fitting, |(_, settled)| settled))
+    }
+
+    /// By op: by how much what is there while it runs, or while others run again for it, lies above the pool.
+    fn excess(&self, walk: &Walk, items: &Items, addresses: &Addresses) -> Vec<u64> {
+        let mut excess = vec![0; self.trace.ops.len()];
+        for (item, offset) in items.items.iter().zip(&addresses.offsets) {
+            let over = (offset + item.hull.bytes.end).saturating_sub(self.pool);
+            for slot in item.hull.slots.clone().filter(|slot| over > 0 && *slot > 0) {
+                let of = &mut excess[walk.serves(slot) as usize];
+                *of = over.max(*of);
+            }
+        }
+        excess
+    }
+
+    /// Whether the steps or the transfers of a course alone take longer than the task allows.
+    pub fn is_slow(&self, course: &Course) -> bool {
+        let computing: f64 = course.seconds.iter().sum();
+        let link = &self.request.link;
+        let (mut out, mut back) = (0.0, 0.0);
+        for piece in &course.moves {
+            let seconds = |stream| link.seconds(stream, Bytes(piece.bytes)).0;
+            out += if piece.offload { seconds(Stream::Offload) } else { 0.0 };
+            back += seconds(Stream::Prefetch);
+        }
+        let moving = if link.duplex == Duplex::Half { out + back } else { f64::max(out, back) };
+        computing.max(moving) > self.within.0 * (1.0 + 1e-9)
+    }
+
+    /// So many looks, until time is up.
+    pub fn work(&self, looks: u64) -> Work<'_> {
+        Work { looks, expired: self.request.limits.expired, without: self.request.without }
+    }
+
+    /// The looks where everything stands on the addresses: no less than [`FULL`] is, and some for every op.
+    pub fn thorough(&self) -> u64 {
+        2 * FULL + 10_000 * self.trace.ops.len() as u64
+    }
+
+    /// The looks where nothing may move, so that addresses are all there is to find: as many as the time of a plan allows.
+    pub fn exhaustive(&self) -> u64 {
+        self.thorough() + (ONLY_ADDRESSES_PER_OP * self.trace.ops.len() as u64).min(ONLY_ADDRESSES)
+    }
+
+    fn sizes_are_aligned(&self) -> bool {
+        let sizes = self.trace.tensors.iter().map(|t| t.bytes.0);
+        let mut all = sizes.chain(self.trace.ops.iter().map(|op| op.workspace_bytes.0));
+        all.all(|bytes| bytes.is_multiple_of(ALIGNMENT))
+    }
+
+    /// The op at which a set of swapped gaps leaves most in the pool, if that is too much.
+    fn overflow(&self, gaps: &Gaps, swapped: &[bool]) -> Option<Witness> {
+        let needs = gaps.least(swapped);
+        let (slot, most) = needs.iter().enumerate().rev().max_by_key(|(_, b)| **b)?;
+        let op = OpId::new(slot.saturating_sub(1));
+        let needs = Bytes(*most) + self.trace.resident_bytes;
+        (*most > self.pool).then(|| self.witness(op, needs, Shortage::Policy))
+    }
+
+    pub fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
+        let name = self.trace.ops[op.index()].name.clone();
+        Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
+    }
+
+    /// What swaps so much has no plan, where the host has no memory for it.
+    pub fn short_of_host(&self, needs: Bytes) -> Option<Realised> {
+        let limit = self.request.allow.host.filter(|limit| needs > *limit)?;
+        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+        let witness = self.witness(op, needs, Shortage::HostTried);
+        Some(Realised::Short(Witness { short_by: needs - limit, ..witness }))
+    }
+
+    /// Lowers, checks and times.
+    pub fn finish(
+        &self,
+        placement: &Placement,
+        items: &Items,
+        addresses: &Addresses,
+    ) -> Result<Realised, PlanError> {
+        let PlanRequest { budget, link, policy, .. } = *self.request;
+        let schedule = lower(self.trace, placement, items, addresses, budget, link)
+            .map_err(|fault| PlanError::Lowering { policy, fault: fault.to_string() })?;
+        check::check(self.trace, &schedule)
+            .map_err(|violation| PlanError::Invalid { policy, violation: violation.to_string() })?;
+        if let Some(short) = self.short_of_host(schedule.host_bytes(self.trace)) {
+            return Ok(short);
+        }
+        let makespan = simulate::simulate(self.trace, &schedule).makespan();
+        let transfers =
+            placement.transfers.iter().map(|t| &placement.residencies[t.residency as usize].bytes);
+        let moved = transfers.fold(0, |moved: u64, bytes| moved.saturating_add(bytes.end - bytes.start));
+        let packings = vec![(placement.clone(), items.clone())];
+        let order = addresses.order.clone();
+        Ok(Realised::Fits(Fitting { schedule: Box::new(schedule), makespan, moved, packings, order }))
+    }
+}

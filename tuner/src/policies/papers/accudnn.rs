@@ -1,0 +1,255 @@
+//! AccUDNN (arXiv 1901.06773): swap every feature map but those that would stall the device, and pin these.
+//!
+//! `t_ready[j]` (§3.4, Algorithm 1) is the time from which layer j can start: all that it needs is on the device and has
+//! room. Layers are the trace's ops, 1 to 2N in order. Eq. (6) asks `t_ready[j] <= sum of t_r for r < j`: nothing stalls.
+//! Algorithm 2 (§4.1) runs over batch sizes k; its inner part, for one k, is here: where eq. (6) fails for a set Ω of layers, the
+//! feature maps that they wait for are pinned into memory that is left over, and `t_ready` is worked out anew, until eq. (6)
+//! holds or nothing more can be pinned. [`crate::search::accudnn_batch`] is the loop over k; it asks [`satisfies`].
+//!
+//! # What is repaired, and why
+//!
+//! As they are printed (`printed.rs`, policy `accudnn-as-printed`), the two listings do not do what the paper says of them: with
+//! a budget at which nothing needs to move, some networks stall by a third. Policy `accudnn` does this instead:
+//!
+//! 1. **Memory that was released is free again.** Algorithm 1 only ever adds to `M_used_present`. Its remark says that releases
+//!    "also decrease M_used_present, we just don't depict it explicitly here", and eq. (4) subtracts them. A swapped map's bytes
+//!    are released when its last forward use and its offload are both over: it is `stream_swap-out` that releases (§5).
+//! 2. **A prefetch waits until its data exists.** The listing adds up transfers from time 0 ("prefetch operation of subsequent
+//!    layers run continuously"), so that it has maps return before they were made. Here a prefetch starts when the one before
+//!    it has ended, its own offload has ended, and eq. (4) has room for it.
+//! 3. **What is needed first is pinned first.** Algorithm 2 pins "data involved in Ω", a set of layer indices, in no order that
+//!    it names. Taken in the order of the backward pass, it pins the maps that were made last: those have the least time between
+//!    their uses, and pinning them leaves the longest time for the others. The order in which maps are made is the
+//!    worst one (Euro-Par'20, Lemma 1).
+//! 4. **Room is counted once.** `M_budget - M_peak(k)` takes the active area for what it is with everything swapped, and what is
+//!    pinned as if it lay beside it. A pinned map is in the active area at the slots of its uses, and most slots need less than
+//!    the peak. Here a map is pinned where it fits at every slot between its uses, beside all that is pinned already.
+//!
+//! What the four are worth is in `benches/README.md`. `Reading::Subtracted`, which had the first only, is gone: it was neither
+//! what is printed nor what is meant.
+//!
+//! What the paper leaves out, and so does this: a layer that stalls delays all that follows, where eq. (6) has each layer end
+//! after the sum of what is computed before it; and addresses. A trace that satisfies eq. (6) may still stall; the schedule's
+//! own clock tells.
+
+mod printed;
+
+use super::naive::feature_maps;
+use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::placement::Opens;
+use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::range_max::RangeMax;
+use crate::request::{Limits, PlanError, PlanRequest, Shortage};
+use plimsoll_ir::schedule::{Link, Stream};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
+
+/// Where pinned maps leave no addresses, so small a part of them is swapped first.
+const FEWER: usize = 64;
+
+/// How Algorithms 1 and 2 are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reading {
+    /// As the paper's text says, see the head of this file.
+    #[default]
+    Repaired,
+    /// As the listings say.
+    AsPrinted,
+}
+
+/// What Algorithms 1 and 2 say of one batch size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// By op: when it can start, with the pinned feature maps pinned; infinite where there is never room for it.
+    pub t_ready: Vec<Seconds>,
+    /// The ops for which eq. (6) fails with this `t_ready`; empty where nothing stalls.
+    pub violating: Vec<OpId>,
+    /// The feature maps that stay on the device, in the order in which they were pinned.
+    pub pinned: Vec<TensorId>,
+    /// Their gaps; and by gap, whether it is swapped.
+    pinned_gaps: Vec<usize>,
+    swapped: Vec<bool>,
+}
+
+impl Verdict {
+    fn new(
+        gaps: &Gaps,
+        ready: Vec<f64>,
+        stalled: Vec<usize>,
+        pinned_gaps: Vec<usize>,
+        swapped: Vec<bool>,
+    ) -> Verdict {
+        Verdict {
+            t_ready: ready.into_iter().map(Seconds).collect(),
+            violating: stalled.into_iter().map(OpId::new).collect(),
+            pinned: pinned_gaps.iter().map(|g| gaps.tensor(*g)).collect(),
+            pinned_gaps,
+            swapped,
+        }
+    }
+
+    /// Whether eq. (6) holds for all layers.
+    pub fn satisfied(&self) -> bool {
+        self.violating.is_empty()
+    }
+}
+
+/// When each of the ops can start where these gaps are swapped: Algorithm 1, repaired.
+fn t_ready(gaps: &Gaps, link: &Link, swapped: &[bool], pool: u64) -> Vec<f64> {
+    let slots = gaps.seconds.len();
+    // By slot, when its op ends if nothing stalls; slot 0 is the start.
+    let mut ended = vec![0.0; slots];
+    for slot in 1..slots {
+        ended[slot] = ended[slot - 1] + gaps.seconds[slot];
+    }
+    let hosted = hosted(gaps, link, swapped, &ended);
+    let mut allocated = gaps.workspace.clone();
+    let mut released: Vec<(f64, u64)> = (0..slots).map(|slot| (ended[slot], gaps.workspace[slot])).collect();
+    let mut fetched: Vec<Vec<usize>> = vec![Vec::new(); slots];
+    for live in &gaps.lives {
+        let bytes = live.pieces.last().map_or(0, |piece| piece.end);
+        let first = if live.opens == Opens::Start { 0 } else { live.slots.start as usize };
+        allocated[first] = allocated[first].saturating_add(bytes);
+        released.push((ended[live.slots.end as usize - 1], bytes));
+    }
+    for (g, gap) in gaps.gaps.iter().enumerate().filter(|(g, _)| swapped[*g]) {
+        released.push((ended[gap.after as usize].max(hosted[gap.version as usize]), gap.bytes));
+        let user = &mut allocated[gap.before as usize];
+        *user = user.saturating_add(gap.bytes);
+        fetched[gap.before as usize].push(g);
+    }
+    released.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let mut released = released.into_iter();
+    let (mut used, mut room, mut came, mut ready) = (0u128, 0.0f64, 0.0f64, Vec::with_capacity(slots));
+    for slot in 0..slots {
+        // Eq. (4), in the order of the allocations.
+        used += u128::from(allocated[slot]);
+        while used > u128::from(pool) {
+            let Some((time, bytes)) = released.next() else {
+                room = f64::INFINITY;
+                break;
+            };
+            room = room.max(time);
+            used = used.saturating_sub(u128::from(bytes));
+        }
+        for &g in &fetched[slot] {
+            let gap = &gaps.gaps[g];
+            let starts = came.max(room).max(hosted[gap.version as usize]);
+            came = starts + link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
+        }
+        ready.push(if fetched[slot].is_empty() { room } else { room.max(came) });
+    }
+    ready.split_off(1)
+}
+
+/// By version of a tensor's contents: when the host has them. An offload starts when the map is made and the offload before it
+/// has ended.
+fn hosted(gaps: &Gaps, link: &Link, swapped: &[bool], ended: &[f64]) -> Vec<f64> {
+    let mut hosted = vec![f64::NAN; gaps.versions as usize];
+    let mut order: Vec<usize> = (0..gaps.gaps.len()).filter(|g| swapped[*g]).collect();
+    order.sort_by_key(|g| (gaps.gaps[*g].after, gaps.gaps[*g].writer, *g));
+    let mut left = 0.0f64;
+    for gap in order.into_iter().map(|g| &gaps.gaps[g]) {
+        let host = &mut hosted[gap.version as usize];
+        if host.is_nan() {
+            left = left.max(ended[gap.writer as usize]) + link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
+            *host = left;
+        }
+    }
+    hosted
+}
+
+/// Ω: the layers for which eq. (6) fails, from 0.
+fn violating(gaps: &Gaps, ready: &[f64]) -> Vec<usize> {
+    let mut computed = 0.0;
+    let mut violating = Vec::new();
+    for (j, (seconds, ready)) in gaps.seconds[1..].iter().zip(ready).enumerate() {
+        // A billionth of the time so far is what sums of floats may differ by.
+        if *ready > computed * (1.0 + 1e-9) {
+            violating.push(j);
+        }
+        computed += seconds;
+    }
+    violating
+}
+
+/// What Algorithms 1 and 2 say of a trace at its batch size, within a budget and behind a link.
+pub fn judge(trace: &Trace, budget: Bytes, link: &Link, reading: Reading) -> Verdict {
+    let pool = budget.saturating_sub(trace.resident_bytes);
+    let gaps = Gaps::new(trace, pool, Ways::BesideOwn, &|_| 1);
+    judge_gaps(trace, &gaps, pool.0, link, reading, &Limits::default())
+}
+
+/// Where time is up, what was pinned so far is all that is.
+fn judge_gaps(
+    trace: &Trace,
+    gaps: &Gaps,
+    pool: u64,
+    link: &Link,
+    reading: Reading,
+    limits: &Limits<'_>,
+) -> Verdict {
+    let mut swapped = feature_maps(trace, gaps);
+    if reading == Reading::AsPrinted {
+        return printed::judge(gaps, swapped, pool, link, limits);
+    }
+    let mut over = RangeMax::beyond(&gaps.least(&swapped), pool);
+    let mut first_needed_first: Vec<usize> = (0..swapped.len()).filter(|g| swapped[*g]).collect();
+    first_needed_first.sort_by_key(|g| (gaps.gaps[*g].before, *g));
+    let mut pinned = Vec::new();
+    loop {
+        let ready = t_ready(gaps, link, &swapped, pool);
+        let stalled = violating(gaps, &ready);
+        let before = pinned.len();
+        for &g in &first_needed_first {
+            let gap = &gaps.gaps[g];
+            let waits = swapped[g] && stalled.binary_search(&(gap.before as usize - 1)).is_ok();
+            let (across, bytes) = (gap.after as usize + 1..gap.before as usize, gap.bytes as i64);
+            if waits && over.max(across.clone()) + bytes <= 0 {
+                over.add(across, bytes);
+                swapped[g] = false;
+                pinned.push(g);
+            }
+        }
+        if pinned.len() == before || limits.is_expired() {
+            return Verdict::new(gaps, ready, stalled, pinned, swapped);
+        }
+    }
+}
+
+/// Whether eq. (6) can be met at this batch size: the condition of Algorithm 2's loop.
+pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
+    judge(trace, budget, link, Reading::default()).satisfied()
+}
+
+pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
+    realise_as(task, Reading::Repaired)
+}
+
+pub(crate) fn as_printed(task: &Task<'_>) -> Result<Realised, PlanError> {
+    realise_as(task, Reading::AsPrinted)
+}
+
+fn realise_as(task: &Task<'_>, reading: Reading) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let PlanRequest { link, limits, .. } = task.request;
+    let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =
+        judge_gaps(task.trace, &gaps, task.pool, link, reading, limits);
+    let mut fewer = pinned.len() / FEWER + 1;
+    loop {
+        // A schedule that gives up a pool's worth for addresses is the last resort.
+        let attempts = if pinned.is_empty() { &GIVEN[..] } else { &CHEAP[..] };
+        let realised = task.realise(&gaps, &swapped, attempts)?;
+        let short = matches!(&realised, Realised::Short(witness) if witness.why == Shortage::Addresses);
+        if !short || pinned.is_empty() {
+            return Ok(realised);
+        }
+        // Addresses do not fit beside so much that is pinned: what was pinned last is swapped after all, twice as much each time;
+        // all of it if time is up.
+        let stays = if limits.is_expired() { 0 } else { pinned.len().saturating_sub(fewer) };
+        fewer *= 2;
+        for g in pinned.split_off(stays) {
+            swapped[g] = true;
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Algorithms 1 and 2 of AccUDNN as their listings have them: policy `accudnn-as-printed`.
+//!
+//! Kept so that the difference can be measured; [`super`] says what is repaired, and why. Here
+//! - memory in use only grows (Algorithm 1, last line of the loop), so that once the sum of all allocations has passed the
+//!   budget every later layer waits for a release of its own,
+//! - a prefetch may start before its data exists: `t_ready` of a layer is that of the layer before it plus its transfers,
+//! - Ω, a set, is pinned in the order of the trace's tensors,
+//! - what is pinned lies outside of an active area of `M_peak(k)` bytes, the most that is needed with everything swapped. That
+//!   most counts the pinned maps at the slots of their uses once more, and is not worked out again as they get pinned.
+
+use super::Verdict;
+use crate::decide::gaps::Gaps;
+use crate::decide::placement::Opens;
+use crate::request::Limits;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::{Link, Stream};
+
+/// What one layer allocates, waits for, computes and releases.
+#[derive(Clone, Copy, Debug, Default)]
+struct Layer {
+    allocated: u64,
+    prefetch: f64,
+    compute: f64,
+    released: u64,
+}
+
+/// The layers of a trace in which these gaps are swapped and these stretches are pinned. Pinned ones lie outside of the
+/// active area: they are neither allocated nor released in it.
+fn layers(gaps: &Gaps, link: &Link, swapped: &[bool], pinned: &[bool]) -> Vec<Layer> {
+    let mut layers = vec![Layer::default(); gaps.seconds.len() - 1];
+    for (slot, layer) in layers.iter_mut().enumerate() {
+        layer.compute = gaps.seconds[slot + 1];
+        layer.allocated = gaps.workspace[slot + 1];
+        layer.released = gaps.workspace[slot + 1];
+    }
+    for (live, _) in gaps.lives.iter().zip(pinned).filter(|(_, pinned)| !**pinned) {
+        let bytes = live.pieces.last().map_or(0, |p| p.end);
+        let first = if live.opens == Opens::Start { 0 } else { live.slots.start as usize - 1 };
+        layers[first].allocated += bytes;
+        layers[live.slots.end as usize - 2].released += bytes;
+    }
+    for (gap, _) in gaps.gaps.iter().zip(swapped).filter(|(_, swapped)| **swapped) {
+        layers[(gap.after as usize).saturating_sub(1)].released += gap.bytes;
+        let user = &mut layers[gap.before as usize - 1];
+        user.allocated += gap.bytes;
+        user.prefetch += link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
+    }
+    layers
+}
+
+/// Algorithm 1: when each layer can start, within `pool` bytes.
+fn t_ready(layers: &[Layer], pool: u64) -> Vec<f64> {
+    // Sums of compute seconds and of released bytes through layer j: entry j + 1.
+    let mut computed = vec![0.0; layers.len() + 1];
+    let mut released = vec![0u64; layers.len() + 1];
+    for (j, layer) in layers.iter().enumerate() {
+        computed[j + 1] = computed[j] + layer.compute;
+        released[j + 1] = released[j].saturating_add(layer.released);
+    }
+    let mut ready: Vec<f64> = Vec::with_capacity(layers.len());
+    let mut used = 0u64;
+    for layer in layers {
+        let Some(&previous) = ready.last() else {
+            ready.push(layer.prefetch);
+            used = layer.allocated;
+            continue;
+        };
+        ready.push(if used.saturating_add(layer.allocated) <= pool {
+            previous + layer.prefetch
+        } else {
+            // The layer that computes at t_ready[j - 1], and the one whose end releases enough.
+            let current = computed[1..].partition_point(|end| *end <= previous).min(layers.len() - 1);
+            let target = released[current].saturating_add(layer.allocated);
+            let satisfied = current + released[current + 1..].partition_point(|sum| *sum < target);
+            computed[(satisfied + 1).min(layers.len())] + layer.prefetch
+        });
+        used = used.saturating_add(layer.allocated);
+    }
+    ready
+}
+
+/// The verdict of the listings on these feature maps. Where time is up, what was pinned so far is all that is.
+pub(super) fn judge(gaps: &Gaps, maps: Vec<bool>, pool: u64, link: &Link, limits: &Limits<'_>) -> Verdict {
+    let mut swapped = maps;
+    let mut pinned_lives = vec![false; gaps.lives.len()];
+    let mut pinned = Vec::new();
+    // M_peak(k): the active area.
+    let area = gaps.least(&swapped).into_iter().max().unwrap_or_default();
+    let mut room = pool.saturating_sub(area);
+    let mut within = pool;
+    loop {
+        let ready = t_ready(&layers(gaps, link, &swapped, &pinned_lives), within);
+        let stalled = super::violating(gaps, &ready);
+        within = area;
+        let mut more = false;
+        for (g, gap) in gaps.gaps.iter().enumerate() {
+            let waits = stalled.binary_search(&(gap.before as usize - 1)).is_ok();
+            if swapped[g] && waits && gap.bytes <= room {
+                room -= gap.bytes;
+                swapped[g] = false;
+                pinned_lives[gap.live as usize] = true;
+                pinned.push(g);
+                more = true;
+            }
+        }
+        if !more || limits.is_expired() {
+            return Verdict::new(gaps, ready, stalled, pinned, swapped);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The three baselines of Euro-Par'20 §6.1, on its chains: VDNN, TFLMS and AutoSwap.
+//!
+//! - `vdnn-ratio`: for every threshold, offload the stages whose u_F / |x| is above it, or half of them (every other
+//!   one); the best of all these no-wait, ordered schedules. Of more than 512 stages, 512 thresholds.
+//! - `tflms`: offload the first n tensors, and start to prefetch d stages ahead; no profile, so that no computation ever
+//!   waits for memory ("it is unable to delay forward computations"): bytes count as free only when their offload is over
+//!   by the predicted times. The best n and d; of more than 64 stages, 64 values of n are tried, and d grows by about
+//!   half each time.
+//! - `autoswap`: offload in the order of a weighted average of four scores until everything fits; the best of many
+//!   weights. The paper names neither scores nor their formulas; those of AutoSwap (Zhang et al., arXiv 1903.06631) are
+//!   read as: the duration of absence (between the end of the offload and the start of the prefetch), the area of absence
+//!   (that times bytes), the duration weighted by how far memory exceeds the pool meanwhile, and the same where what was
+//!   taken before counts as gone. Weights are drawn evenly, from the request's seed, in place of Bayesian optimisation.
+//!   Of more than 1024 stages, several are taken at once for the last score.
+//!
+//! When time is up each is content with the best so far.
+
+use super::chain::{Stage, chain};
+use super::load::Load;
+use super::stages::{Fixed, needs};
+use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::placement::Window;
+use crate::place::realise::{Realised, Task};
+use crate::random::Random;
+use crate::request::PlanError;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Stream;
+
+fn prepare(task: &Task<'_>) -> (Gaps, Vec<Stage>) {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let stages = chain(task.trace, &gaps);
+    (gaps, stages)
+}
+
+/// `vdnn-ratio`.
+pub(crate) fn ratio(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(task);
+    let mut order: Vec<usize> = (0..stages.len()).filter(|i| stages[*i].bytes > 0).collect();
+    let ratio = |i: &usize| stages[*i].forward_seconds / stages[*i].bytes as f64;
+    order.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
+    let thresholds = order.len().min(THRESHOLDS);
+    // From the lowest threshold on: the first set is the one that fits if any does.
+    let sets = (0..=thresholds).rev().flat_map(|k| {
+        let mut all = vec![false; stages.len()];
+        order[..order.len() * k / thresholds.max(1)].iter().for_each(|i| all[*i] = true);
+        let mut odd = true;
+        let half = all.iter().map(|chosen| {
+            odd ^= chosen;
+            *chosen && !odd
+        });
+        let half = half.collect();
+        [all, half]
+    });
+    task.realise_fastest(&gaps, &stages, sets)
+}
+
+/// How many thresholds are tried at most.
+const THRESHOLDS: usize = 512;
+
+/// `autoswap`.
+pub(crate) fn autoswap(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(task);
+    let scores = scores(task, &gaps, &stages);
+    let mut random = Random::new(task.request.seed);
+    let mut weights: Vec<[f64; 4]> = (0..4).map(|one| std::array::from_fn(|i| f64::from(i == one))).collect();
+    // Exponentials of equal mean, of which only the proportions count, are even over all proportions.
+    weights.extend((0..DRAWS).map(|_| std::array::from_fn(|_| -(1.0 - random.unit()).ln())));
+    let sets = weights.iter().map(|weights| {
+        let score = |i: &usize| weights.iter().zip(&scores).map(|(w, s)| w * s[*i]).sum::<f64>();
+        let mut order: Vec<usize> = (0..stages.len()).collect();
+        order.sort_by(|a, b| score(b).total_cmp(&score(a)));
+        enough(&gaps, &stages, &order, task.pool)
+    });
+    task.realise_fastest(&gaps, &stages, sets)
+}
+
+/// In so many rounds all stages are scored at most.
+const ROUNDS: usize = 1024;
+
+/// How many weights are drawn.
+const DRAWS: usize = 60;
+
+/// Takes stages in this order until everything fits, passing by those that free nothing where it is needed.
+fn enough(gaps: &Gaps, stages: &[Stage], order: &[usize], pool: u64) -> Vec<bool> {
+    let mut set = vec![false; stages.len()];
+    let mut load = Load::new(&gaps.base);
+    for &i in order {
+        let inside = |g: &u32| {
+            let gap = &gaps.gaps[*g as usize];
+            gap.after as usize + 1..gap.before as usize
+        };
+        if stages[i].gaps.iter().any(|g| load.most(inside(g)) > pool) {
+            set[i] = true;
+            stages[i].gaps.iter().for_each(|g| load.take(inside(g), gaps.gaps[*g as usize].bytes));
+        }
+    }
+    set
+}
+
+/// The four scores of every stage, each between 0 and 1.
+fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
+    let mut ended = Vec::with_capacity(gaps.seconds.len());
+    let mut sum = 0.0;
+    for seconds in &gaps.seconds {
+        sum += seconds;
+        ended.push(sum);
+    }
+    let slots = |stage: &Stage| (stage.forward_slots.1 as usize, (stage.backward_slots.0 as usize).max(1));
+    let absent = |stage: &Stage| {
+        let (from, until) = slots(stage);
+        let moving = |stream| task.request.link.seconds(stream, Bytes(stage.bytes)).0;
+        (ended[until - 1] - ended[from - 1] - moving(Stream::Offload) - moving(Stream::Prefetch)).max(0.0)
+    };
+    let duration: Vec<f64> = stages.iter().map(absent).collect();
+    let area: Vec<f64> = stages.iter().zip(&duration).map(|(s, d)| s.bytes as f64 * d).collect();
+    let mut load = gaps.base.clone();
+    let weighted = |load: &[u64]| -> Vec<f64> {
+        let mut sums = vec![0.0; load.len() + 1];
+        for (slot, bytes) in load.iter().enumerate() {
+            sums[slot + 1] = sums[slot] + gaps.seconds[slot] * bytes.saturating_sub(task.pool) as f64;
+        }
+        let over = |stage: &Stage| {
+            let (from, until) = slots(stage);
+            sums[until.max(from)] - sums[from]
+        };
+        stages.iter().map(over).collect()
+    };
+    let excess = weighted(&load);
+    let mut submodular = vec![0.0; stages.len()];
+    let mut left: Vec<usize> = (0..stages.len()).collect();
+    let at_once = left.len().div_ceil(ROUNDS).max(1);
+    while !left.is_empty() && !task.request.limits.is_expired() {
+        let now = weighted(&load);
+        left.sort_by(|a, b| now[*a].total_cmp(&now[*b]).then(a.cmp(b)));
+        for stage in left.drain(left.len() - at_once.min(left.len())..).rev() {
+            submodular[stage] = now[stage];
+            for g in &stages[stage].gaps {
+                let gap = &gaps.gaps[*g as usize];
+                load[gap.after as usize + 1..gap.before as usize].iter_mut().for_each(|b| *b -= gap.bytes);
+            }
+        }
+        if left.last().is_none_or(|stage| now[*stage] <= 0.0) {
+            break;
+        }
+    }
+    [duration, area, excess, submodular].map(|scores| {
+        let most = scores.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        scores.into_iter().map(|score| score / most).collect()
+    })
+}
+
+/// `tflms`.
+pub(crate) fn tflms(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(task);
+    let counts = stages.len().min(64);
+    let mut found: Option<(u64, f64, Vec<Option<Fixed>>)> = None;
+    for k in 0..=counts {
+        let late = task.request.limits.is_expired();
+        // When time is up what fits if anything does is the last that is tried.
+        let count = if late { stages.len() } else { stages.len() * k / counts.max(1) };
+        let mut ahead = 1;
+        while ahead <= stages.len().max(1) {
+            let fixed = ahead_of_use(task, &gaps, &stages[..count], &stages, ahead);
+            let windows: Vec<Option<Window>> = fixed.iter().map(|f| f.map(|f| f.window)).collect();
+            let most = needs(&gaps, &windows).into_iter().max().unwrap_or_default();
+            let overflow = most.saturating_sub(task.pool);
+            let seconds = if overflow == 0 { predicted(task, &gaps, &windows) } else { f64::INFINITY };
+            if found.as_ref().is_none_or(|f| (overflow, seconds) < (f.0, f.1)) {
+                found = Some((overflow, seconds, fixed));
+            }
+            if late {
+                break;
+            }
+            ahead += 1 + ahead / 2;
+        }
+        if late {
+            break;
+        }
+    }
+    let (_, _, fixed) = found.expect("no stage offloaded is one of them");
+    task.realise_fixed(&gaps, &fixed)
+}
+
+/// The windows of these stages' gaps when no op waits for an offload, and prefetches start so many stages ahead.
+fn ahead_of_use(
+    task: &Task<'_>,
+    gaps: &Gaps,
+    offloaded: &[Stage],
+    stages: &[Stage],
+    ahead: usize,
+) -> Vec<Option<Fixed>> {
+    let mut ended: Vec<f64> = Vec::with_capacity(gaps.seconds.len());
+    for seconds in &gaps.seconds {
+        ended.push(ended.last().copied().unwrap_or_default() + seconds);
+    }
+    let mut link = 0.0f64;
+    let mut fixed = vec![None; gaps.gaps.len()];
+    for (i, stage) in offloaded.iter().enumerate() {
+        // The first backward op of the stage so many stages above; the start of the backward pass above all.
+        let above = stages[(i + ahead).min(stages.len() - 1)..].iter().map(|s| s.backward_slots);
+        let trigger = above.filter(|slots| slots.1 > 0).map(|slots| slots.0).next();
+        for &g in &stage.gaps {
+            let gap = &gaps.gaps[g as usize];
+            let seconds = task.request.link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
+            link = link.max(ended[gap.writer as usize]) + seconds;
+            // A slot starts when the one before has ended.
+            let left = 1 + ended.partition_point(|end| *end < link * (1.0 - 1e-12)) as u32;
+            let leaves = left.max(gap.after + 1);
+            let returns = trigger.unwrap_or(gap.before).min(gap.before).max(leaves);
+            if leaves < gap.before && returns > leaves {
+                let window = Window { leaves, returns, offload: Some(gap.writer + 1) };
+                fixed[g as usize] = Some(Fixed { window, offloaded_by: None, prefetched_by: None });
+            }
+        }
+    }
+    fixed
+}
+
+/// How long an iteration takes when only prefetches are waited for.
+fn predicted(task: &Task<'_>, gaps: &Gaps, windows: &[Option<Window>]) -> f64 {
+    let mut fetched: Vec<Vec<usize>> = vec![Vec::new(); gaps.base.len() + 1];
+    for (g, window) in windows.iter().enumerate() {
+        if let Some(window) = window {
+            fetched[window.returns as usize].push(g);
+        }
+    }
+    let (mut time, mut link) = (0.0f64, 0.0f64);
+    let mut ready = vec![0.0f64; gaps.base.len() + 1];
+    for slot in 1..gaps.base.len() {
+        fetched[slot].sort_by_key(|g| gaps.gaps[*g].before);
+        for &g in &fetched[slot] {
+            link = link.max(time) + task.request.link.seconds(Stream::Prefetch, Bytes(gaps.gaps[g].bytes)).0;
+            let before = gaps.gaps[g].before as usize;
+            ready[before] = ready[before].max(link);
+        }
+        time = time.max(ready[slot]) + gaps.seconds[slot];
+    }
+    time
+}

@@ -1,0 +1,244 @@
+//! DynProg (Euro-Par'20 §5): a dynamic program over which activations are offloaded, exact where communications can be
+//! interrupted, in S memory slots.
+//!
+//! A state after stage i - 1 is (K, d_F, d_B): the kept bytes of the stages so far, what is still to be offloaded when
+//! F_(i-1) ends, and what is fetched ahead when B_(i-1) starts; negative ones are time left over, times the rate. The paper
+//! has M_F in place of K; M_F = |x_i| + d_F⁺ + K, so that its equations (1) to (8) are those of `Program::advance`,
+//! with what a stage needs beside kept and waiting bytes in one number. Equations (9) and (10) are
+//! `Program::between`. Of states with the same K, one that has less of d_F, d_B and idle time loses nothing against
+//! another (every equation rises in all three), so only such are stored; the paper stores all.
+//!
+//! Rounding (§5.3.2): S = 500 slots of M / S bytes; temporaries up; u·β in partial sums, down; |x_i| in partial sums, up,
+//! and as long as the result does not fit, those whose rounded value is below the true one are increased by one, the
+//! closest first. The paper increases one at a time; here it is a sixteenth of them, so that there are few rounds.
+//!
+//! β is one rate in the paper; here offloads and prefetches have each their own. The decisions become the no-wait,
+//! ordered schedule (§5.3.1). The paper has no addresses: where none fit, the program is run for less memory.
+
+use super::chain::{Stage, chain, swapped};
+use crate::decide::gaps::{Gaps, Ways};
+use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::request::{Limits, PlanError, Shortage};
+use plimsoll_ir::Bytes;
+
+/// S.
+const SLOTS: i64 = 500;
+
+/// The slots that a stage can move at most.
+const MOVES: f64 = 1e12;
+
+/// The shares of the pool that are planned for, until addresses fit.
+const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
+
+pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let stages = chain(task.trace, &gaps);
+    for share in SHARES {
+        let pool = (task.pool as f64 * share) as u64;
+        let Some(offloaded) = decide(task, &gaps, &stages, pool) else { break };
+        // A schedule that gives up a pool's worth for addresses is the last resort.
+        let attempts = if share > SHARES[SHARES.len() - 1] { &CHEAP[..] } else { &GIVEN[..] };
+        let found = task.realise(&gaps, &swapped(&gaps, &stages, &offloaded), attempts)?;
+        let short = matches!(&found, Realised::Short(witness) if witness.why == Shortage::Addresses);
+        if !short {
+            return Ok(found);
+        }
+    }
+    // Nothing that the program allows: all that can be offloaded is.
+    task.realise(&gaps, &swapped(&gaps, &stages, &vec![true; stages.len()]), &GIVEN)
+}
+
+/// By stage: whether it is offloaded; none where nothing fits.
+fn decide(task: &Task<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<Vec<bool>> {
+    let link = &task.request.link;
+    let rates = [link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0];
+    let unit = (pool as f64 / SLOTS as f64).max(1.0);
+    let exact: Vec<f64> = stages.iter().map(|stage| stage.bytes as f64 / unit).collect();
+    let mut x = differences(exact.iter().copied(), f64::ceil);
+    loop {
+        let program = Program::new(stages, &x, unit, rates);
+        let offloaded = program.solve(&task.request.limits)?;
+        let fits = gaps.least(&swapped(gaps, stages, &offloaded)).iter().all(|bytes| *bytes <= pool);
+        if fits {
+            return Some(offloaded);
+        }
+        let mut below: Vec<usize> = (0..x.len()).filter(|i| (x[*i] as f64) < exact[*i]).collect();
+        if below.is_empty() || task.request.limits.is_expired() {
+            return None;
+        }
+        below.sort_by(|a, b| (exact[*a] - x[*a] as f64).total_cmp(&(exact[*b] - x[*b] as f64)));
+        below.iter().take(x.len().div_ceil(16)).for_each(|i| x[*i] += 1);
+    }
+}
+
+/// The differences of rounded partial sums.
+fn differences(values: impl Iterator<Item = f64>, round: fn(f64) -> f64) -> Vec<i64> {
+    let (mut sum, mut before) = (0.0, 0i64);
+    let difference = |value: f64| {
+        sum += value;
+        let now = round(sum) as i64;
+        let difference = now - before;
+        before = now;
+        difference
+    };
+    values.map(difference).collect()
+}
+
+/// Sizes in slots, and times in slots that the link moves meanwhile.
+struct Program {
+    x: Vec<i64>,
+    /// What F_i and B_i need beside kept and waiting bytes of earlier stages.
+    needs: [Vec<i64>; 2],
+    /// u_F·β and u_B·β.
+    moves: [Vec<i64>; 2],
+    /// Seconds to move a slot, out and in.
+    seconds: [f64; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct State {
+    kept: i64,
+    /// d_F and d_B.
+    waiting: [i64; 2],
+    /// Seconds.
+    idle: f64,
+    /// The position of the state before, and whether the stage between was offloaded.
+    from: u32,
+    offloaded: bool,
+}
+
+/// How a state came about, which is all that is remembered of those of earlier stages: its `from` twice, and one more
+/// where the stage between was offloaded.
+#[derive(Clone, Copy)]
+struct Step(u32);
+
+impl Step {
+    fn of(state: &State) -> Step {
+        Step(state.from * 2 + u32::from(state.offloaded))
+    }
+
+    fn offloaded(self) -> bool {
+        self.0 % 2 == 1
+    }
+
+    fn from(self) -> usize {
+        self.0 as usize / 2
+    }
+}
+
+impl Program {
+    fn new(stages: &[Stage], x: &[i64], unit: f64, rates: [f64; 2]) -> Program {
+        let mut sum = 0;
+        let mut needs = [Vec::new(), Vec::new()];
+        for (stage, x) in stages.iter().zip(x) {
+            sum += stage.bytes;
+            for (needs, most) in needs.iter_mut().zip([stage.forward_bytes, stage.backward_bytes]) {
+                needs.push(x + ((most as f64 - sum as f64) / unit).ceil() as i64);
+            }
+        }
+        // More than everything is as good as everything: sums stay within 64 bits.
+        let forward = stages.iter().map(|stage| (stage.forward_seconds * rates[0] / unit).min(MOVES));
+        let backward = stages.iter().map(|stage| (stage.backward_seconds * rates[1] / unit).min(MOVES));
+        let moves = [differences(forward, f64::floor), differences(backward, f64::floor)];
+        Program { x: x.to_vec(), needs, moves, seconds: rates.map(|rate| unit / rate) }
+    }
+
+    /// Algorithm 1. None where nothing fits, or where time is up.
+    fn solve(&self, limits: &Limits<'_>) -> Option<Vec<bool>> {
+        let mut states = vec![State { kept: 0, waiting: [0, 0], idle: 0.0, from: 0, offloaded: false }];
+        let mut steps: Vec<Vec<Step>> = Vec::with_capacity(self.x.len());
+        for i in 0..self.x.len() {
+            if i % 64 == 0 && limits.is_expired() {
+                return None;
+            }
+            let mut fronts: Vec<Vec<State>> = vec![Vec::new(); SLOTS as usize + 1];
+            for (from, state) in states.iter().enumerate() {
+                for next in self.advance(i, state, from as u32).into_iter().flatten() {
+                    // More than all slots can never be kept.
+                    if let Some(front) = fronts.get_mut(next.kept as usize) {
+                        insert(front, next);
+                    }
+                }
+            }
+            states = fronts.concat();
+            steps.push(states.iter().map(Step::of).collect());
+        }
+        let total = |state: &State| state.idle + self.between(state);
+        let order = |a: &usize, b: &usize| {
+            let (a, b) = (&states[*a], &states[*b]);
+            total(a).total_cmp(&total(b)).then(b.kept.cmp(&a.kept))
+        };
+        let mut at = (0..states.len()).min_by(order)?;
+        let mut offloaded = vec![false; self.x.len()];
+        for (offloaded, steps) in offloaded.iter_mut().zip(&steps).rev() {
+            *offloaded = steps[at].offloaded();
+            at = steps[at].from();
+        }
+        Some(offloaded)
+    }
+
+    /// Equations (1) to (8): the states after stage i, with x_i offloaded and kept; none where it does not fit.
+    fn advance(&self, i: usize, state: &State, from: u32) -> Option<[State; 2]> {
+        let mut passed = [0; 2];
+        let mut idle = state.idle;
+        for (way, passed) in passed.iter_mut().enumerate() {
+            let excess = state.kept + self.needs[way][i] - SLOTS;
+            if excess > 0 {
+                return None;
+            }
+            let wait = (excess + state.waiting[way].max(0)).max(0);
+            idle += wait as f64 * self.seconds[way];
+            *passed = wait + self.moves[way][i];
+        }
+        let [out, into] = state.waiting;
+        // x_i can leave while F_i runs, but not come while B_i does.
+        let waiting = [out.max(0) + self.x[i] - passed[0], self.x[i] + (into - passed[1]).max(0)];
+        let offloaded = State { kept: state.kept, waiting, idle, from, offloaded: true };
+        let waiting = [out - passed[0], into - passed[1]];
+        Some([offloaded, State { kept: state.kept + self.x[i], waiting, idle, from, offloaded: false }])
+    }
+
+    /// Equations (9) and (10): the idle time between the phases, in seconds.
+    fn between(&self, state: &State) -> f64 {
+        let [out, into] = state.waiting;
+        match (out > 0, into > 0) {
+            (false, false) => 0.0,
+            (true, true) => out as f64 * self.seconds[0] + into as f64 * self.seconds[1],
+            // One way goes on during the first ops of the other phase: those of the backward pass in the order in which
+            // they run, those of the forward pass from its end.
+            (true, false) => self.overlap(state, 0, 1, -into),
+            (false, true) => self.overlap(state, 1, 0, -out),
+        }
+    }
+
+    fn overlap(&self, state: &State, way: usize, phase: usize, free: i64) -> f64 {
+        let waiting = state.waiting[way];
+        // A slot of time is worth one of the other rate.
+        let scale = self.seconds[phase] / self.seconds[way];
+        let mut idle = waiting as f64 - free as f64 * scale;
+        let mut alive: i64 = self.x.iter().sum();
+        let offloaded = alive - state.kept;
+        let mut passed = 0i64;
+        for j in (0..self.x.len()).rev() {
+            alive -= self.x[j];
+            if passed >= free {
+                break;
+            }
+            let held = alive + self.needs[phase][j] - offloaded + waiting;
+            idle = idle.max((held - SLOTS) as f64 - passed as f64 * scale);
+            passed += self.moves[phase][j];
+        }
+        idle.max(0.0) * self.seconds[way]
+    }
+}
+
+/// Adds a state to those of its K, unless one is as good in everything; takes out those than which it is.
+fn insert(front: &mut Vec<State>, state: State) {
+    let no_worse = |a: &State, b: &State| {
+        a.idle <= b.idle && a.waiting[0] <= b.waiting[0] && a.waiting[1] <= b.waiting[1]
+    };
+    if !front.iter().any(|other| no_worse(other, &state)) {
+        front.retain(|other| !no_worse(&state, other));
+        front.push(state);
+    }
+}

@@ -1,0 +1,53 @@
+//! Greedy (Euro-Par'20 §4.2): the no-wait, ordered, eager schedule that offloads the first activations.
+//!
+//! Theorem 2: where activations can be offloaded in part, it is optimal to offload the first M_peak - M_GPU bytes. Greedy
+//! rounds up to whole activations: the first k of them, "where k is the smallest index such that" they are enough. In a
+//! chain all of them are alive at the peak, so that enough means that everything fits; in a trace with a memory profile
+//! of its own it means just that here: k is the smallest for which every op fits.
+//!
+//! The paper has no addresses. Where none fit, more activations are offloaded, twice as many more each time; all of them
+//! where time is up.
+
+use super::chain::{Stage, chain, swapped};
+use crate::decide::gaps::{Gaps, Ways};
+use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::request::{PlanError, Shortage};
+use plimsoll_ir::Bytes;
+
+pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let stages = chain(task.trace, &gaps);
+    let least = prefix(&gaps, &stages, task.pool);
+    let mut more = 0;
+    loop {
+        let k = (least + more).min(stages.len());
+        let set: Vec<bool> = (0..stages.len()).map(|i| i < k).collect();
+        // A schedule that gives up a pool's worth for addresses is the last resort.
+        let attempts = if k == stages.len() { &GIVEN[..] } else { &CHEAP[..] };
+        let found = task.realise(&gaps, &swapped(&gaps, &stages, &set), attempts)?;
+        let short = matches!(&found, Realised::Short(witness) if witness.why == Shortage::Addresses);
+        if !short || k == stages.len() {
+            return Ok(found);
+        }
+        more = if task.request.limits.is_expired() { stages.len() } else { 2 * more + 1 };
+    }
+}
+
+/// The smallest k for which offloading the first k stages leaves no op above the pool; all where none does.
+fn prefix(gaps: &Gaps, stages: &[Stage], pool: u64) -> usize {
+    let fits = |k: usize| {
+        let set: Vec<bool> = (0..stages.len()).map(|i| i < k).collect();
+        gaps.least(&swapped(gaps, stages, &set)).iter().all(|bytes| *bytes <= pool)
+    };
+    // Each further stage only frees bytes.
+    let (mut low, mut high) = (0, stages.len());
+    while low < high {
+        let middle = (low + high) / 2;
+        if fits(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}

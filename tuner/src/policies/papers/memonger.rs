@@ -1,0 +1,47 @@
+//! Memonger (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174), as the papers of this house
+//! compare with it: of n layers, what every sqrt(n)-th leaves is kept, and the rest of a segment is made again, at once,
+//! when the backward pass comes to it. Nothing is swapped.
+//!
+//! Layers are the stages of `chain.rs`, evenly divided. A segment's boundary is what a later segment's forward ops
+//! read; where such an op updates it in place, what it makes of it. What cannot be made again, such as the mask of a
+//! dropout, stays, and so does the last segment, with which the backward pass begins. The paper's search for a division
+//! that fits a budget (its Algorithm 3) is not here: sqrt(n) is what it is known and compared for.
+
+use super::chain::chain;
+use super::keep::keep;
+use super::rerun::{Unrolled, Values};
+use crate::decide::gaps::{Gaps, Ways};
+use crate::place::realise::{GIVEN, Realised, Task};
+use crate::request::PlanError;
+use plimsoll_ir::Bytes;
+
+pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let values = Values::new(task.trace);
+    let mut given_up = segments(task, &values);
+    values.restrict(task.trace, &mut given_up);
+    let Some(unrolled) = Unrolled::new(task.trace, &values, &given_up) else {
+        return keep(task, task.thorough());
+    };
+    task.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
+}
+
+/// By value: the segment with which it is made again.
+fn segments(task: &Task<'_>, values: &Values) -> Vec<Option<u32>> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let stages = chain(task.trace, &gaps);
+    let count = (stages.len() as f64).sqrt().round().max(1.0) as usize;
+    let mut segment_of = Vec::new();
+    for (i, stage) in stages.iter().enumerate() {
+        let segment = (i * count / stages.len()) as u32;
+        segment_of.extend((stage.forward_slots.0..stage.forward_slots.1).map(|_| segment));
+    }
+    let mut given_up: Vec<Option<u32>> = vec![None; values.tensor.len()];
+    for (i, segment) in segment_of.iter().enumerate() {
+        values.writes[i].iter().for_each(|v| given_up[*v] = Some(*segment).filter(|s| *s + 1 < count as u32));
+    }
+    for (i, segment) in segment_of.iter().enumerate() {
+        values.reads[i].iter().for_each(|v| given_up[*v] = given_up[*v].filter(|of| of == segment));
+    }
+    values.keep_in_stead(segment_of.len(), &mut given_up);
+    given_up
+}

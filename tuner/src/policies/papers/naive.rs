@@ -1,0 +1,31 @@
+//! Naive swapping, as AccUDNN §3.1 describes it: all feature maps are swapped out to the host, and the device's memory is
+//! only the layer-wise active area.
+//!
+//! A feature map is what lives from the forward pass into a later one: every gap from a forward op to an op that is not
+//! forward is swapped, for tensors of any kind but gradients. It leaves as soon as its last forward use is over and
+//! returns before its next use, as early as memory allows: "prefetch operations can continuously proceed as long as the
+//! required GPU memory is available".
+//!
+//! What it leaves on the device: gaps within the forward pass (the inputs of a later sum or concatenation) and within
+//! the backward pass. So it may need more than the trace's floor.
+
+use crate::decide::gaps::{Gaps, Ways};
+use crate::place::realise::{GIVEN, Realised, Task};
+use crate::request::PlanError;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::trace::{Phase, TensorKind, Trace};
+
+/// Which gaps are those of feature maps: one entry a gap.
+pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> Vec<bool> {
+    let forward = |slot: u32| slot == 0 || trace.ops[slot as usize - 1].phase == Phase::Forward;
+    let is_map = |g: usize| trace.tensors[gaps.tensor(g).index()].kind != TensorKind::Gradient;
+    let crosses = |(g, gap): (usize, &crate::decide::gaps::Gap)| {
+        forward(gap.after) && !forward(gap.before) && is_map(g)
+    };
+    gaps.gaps.iter().enumerate().map(crosses).collect()
+}
+
+pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    task.realise(&gaps, &feature_maps(task.trace, &gaps), &GIVEN)
+}

@@ -1,0 +1,81 @@
+//! SuperNeurons (Wang et al., PPoPP 2018), as the papers of this house compare with it: liveness, swapping with a least
+//! recently used cache, and cost-aware recomputation of layers that are cheap.
+//!
+//! - Where everything fits, nothing is done: its cache moves nothing without need.
+//! - Else the outputs of cheap layers (pooling, activations, normalisations, dropout) are given up when the forward pass
+//!   ends, and made again from the checkpoints, the outputs of all other layers. A segment, from one checkpoint to the
+//!   next, is made again at once for its first user; but value by value, for each user, where all of it together takes
+//!   more than the largest op does ("cost-aware"). The last segment, with which the backward pass begins, stays. Sums and concatenations are checkpoints here: through them, making one
+//!   segment again would have to make again all before it.
+//! - What then still does not fit is swapped, what was used least recently first, as much as is needed.
+
+use super::keep::keep;
+use super::rerun::{Unrolled, Values};
+use crate::place::realise::{GIVEN, Realised, Task};
+use crate::request::PlanError;
+use plimsoll_ir::trace::Phase;
+
+/// The layer types that are made again.
+const CHEAP_KINDS: [&str; 16] = [
+    "pool",
+    "relu",
+    "gelu",
+    "sigmoid",
+    "silu",
+    "hardsigmoid",
+    "hardswish",
+    "bn",
+    "layernorm",
+    "rmsnorm",
+    "rotary",
+    "lrn",
+    "softmax",
+    "dropout",
+    "multiply",
+    "scale",
+];
+
+pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let kept = keep(task, task.thorough())?;
+    if matches!(kept, Realised::Fits { .. }) {
+        return Ok(kept);
+    }
+    let values = Values::new(task.trace);
+    let unrolled = |one_by_one| {
+        let mut given_up = cheap(task, &values, one_by_one);
+        values.restrict(task.trace, &mut given_up);
+        Unrolled::new(task.trace, &values, &given_up)
+    };
+    match unrolled(true).or_else(|| unrolled(false)) {
+        Some(unrolled) => task.realise_unrolled(&unrolled, true, &GIVEN),
+        None => Ok(kept),
+    }
+}
+
+/// By value: the segment with which it is made again; where a segment is too large and `one_by_one`, itself alone.
+fn cheap(task: &Task<'_>, values: &Values, one_by_one: bool) -> Vec<Option<u32>> {
+    let mut given_up: Vec<Option<u32>> = vec![None; values.tensor.len()];
+    let mut segments: Vec<Vec<usize>> = vec![Vec::new()];
+    let forward = task.trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
+    for (op, writes) in task.trace.ops[..forward].iter().zip(&values.writes) {
+        if CHEAP_KINDS.contains(&op.kind.as_str()) {
+            segments.last_mut().expect("there is one").extend(writes);
+        } else {
+            segments.push(Vec::new());
+        }
+    }
+    let bytes = |v: &usize| task.trace.tensors[values.tensor[*v].index()].bytes.0;
+    let largest = task.trace.memory().floor().map_or(0, |(_, floor)| floor.0 - task.trace.resident_bytes.0);
+    let mut groups = 0;
+    for segment in &segments[..segments.len() - 1] {
+        let alone =
+            one_by_one && segment.iter().map(|v| u128::from(bytes(v))).sum::<u128>() > u128::from(largest);
+        for v in segment {
+            given_up[*v] = Some(groups);
+            groups += u32::from(alone);
+        }
+        groups += 1;
+    }
+    values.keep_in_stead(forward, &mut given_up);
+    given_up
+}

@@ -1,0 +1,194 @@
+//! vDNN (Rhu et al., "Virtualized deep neural networks", in the text that this house has: arXiv 1602.08124): offload the
+//! input feature maps X of layers, and bring each back within a window of layers.
+//!
+//! - *Which* (§3.3): `vdnn-all` offloads every layer's X; `vdnn-conv` only those of convolution layers. X is what a layer
+//!   reads and did not make. A layer that updates X in place offloads nothing: it "only use\[s\] Y and dY" (§3.2). Where
+//!   several layers read the same X, the last of them offloads it; the paper speaks of rows of layers only.
+//! - *Offload* (§3.2): launched with the layer's forward computation, and "the next layer" waits for its end.
+//! - *Prefetch* (§3.2, Figure 8): launched with a layer's backward computation, for the nearest layer before it whose X is
+//!   away, but no farther than the next convolution layer; the next layer's backward waits for its end. What this window
+//!   never reached is fetched when a layer needs it, which stalls: §3.1 says no more than that it must be there.
+//! - *Convolution algorithms* (§3.3, §5): the static policies are measured with the fastest (p) and with the leanest (m);
+//!   here they take (p) where it fits, else (m). They stand in a trace as an op's alternatives; where there are none, the
+//!   two are one.
+//! - `vdnn-dyn` (§3.3): the passes of "Dynamic vDNN", see `dynamic`.
+//!
+//! The paper leaves classifier layers alone because they are small; "the intuitions can also be applied" to them, and here
+//! a layer is a layer. All transfers share one stream there; here offloads have one and prefetches another, which makes
+//! no difference, since one is over before the other begins.
+
+use super::naive::feature_maps;
+use super::stages::{Fixed, Stages, leaves_during, needs};
+use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::placement::Opens;
+use crate::place::realise::{Realised, Task};
+use crate::request::PlanError;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::trace::Trace;
+
+/// Which layers offload their X.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layers {
+    All,
+    Conv,
+}
+
+/// `vdnn-all` and `vdnn-conv`.
+pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanError> {
+    let fast = attempt(task, which, Ways::Fastest)?;
+    if matches!(fast, Realised::Fits { .. }) || task.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
+        return Ok(fast);
+    }
+    attempt(task, which, Ways::Leanest)
+}
+
+/// `vdnn-dyn`: the first of the paper's profiling passes that fits.
+///
+/// 1. `vdnn-all` with the leanest algorithms tells whether the network can be trained at all.
+/// 2. The fastest algorithms: nothing offloaded, then `vdnn-conv`, then `vdnn-all`.
+/// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
+/// 4. The very first.
+pub(crate) fn dynamic(task: &Task<'_>) -> Result<Realised, PlanError> {
+    let leanest = attempt(task, Layers::All, Ways::Leanest)?;
+    if matches!(leanest, Realised::Short(_)) {
+        return Ok(leanest);
+    }
+    let fastest = || Gaps::new(task.trace, Bytes(task.pool), Ways::Fastest, &|_| 1);
+    let gaps = fastest();
+    let keep = task.realise_fixed(&gaps, &vec![None; gaps.gaps.len()])?;
+    if matches!(keep, Realised::Fits { .. }) {
+        return Ok(keep);
+    }
+    for downgraded in [false, true] {
+        for which in [Layers::Conv, Layers::All] {
+            let mut gaps = fastest();
+            let fixed = fixed(task.trace, &gaps, which);
+            if downgraded {
+                downgrade(task, &mut gaps, &fixed);
+            }
+            let found = task.realise_fixed(&gaps, &fixed)?;
+            if matches!(found, Realised::Fits { .. }) {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(leanest)
+}
+
+/// Gives every op whose slot overflows the fastest algorithm that fits there, the leanest where none does.
+fn downgrade(task: &Task<'_>, gaps: &mut Gaps, fixed: &[Option<Fixed>]) {
+    let windows: Vec<_> = fixed.iter().map(|f| f.map(|f| f.window)).collect();
+    let needs = needs(gaps, &windows);
+    for (slot, needs) in needs.into_iter().enumerate().skip(1).filter(|(_, needs)| *needs > task.pool) {
+        let room = task.pool.saturating_sub(needs - gaps.workspace[slot]);
+        gaps.set_way(&task.trace.ops[slot - 1], slot, room);
+    }
+}
+
+fn attempt(task: &Task<'_>, which: Layers, ways: Ways) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), ways, &|_| 1);
+    task.realise_fixed(&gaps, &fixed(task.trace, &gaps, which))
+}
+
+/// By gap: the stage that offloads it, as its X; none for what is no X.
+fn offloaded(
+    trace: &Trace,
+    gaps: &Gaps,
+    maps: &[bool],
+    stages: &Stages,
+    which: Layers,
+) -> Vec<Option<usize>> {
+    let by = |(g, gap): (usize, &crate::decide::gaps::Gap)| {
+        if !maps[g] || gap.after == 0 {
+            return None;
+        }
+        let (tensor, live) = (gaps.tensor(g), &gaps.lives[gap.live as usize]);
+        let op = &trace.ops[gap.after as usize - 1];
+        let stage = stages.at(gap.after);
+        let own = live.opens == Opens::Written && stages.at(live.slots.start) == stage;
+        let input = op.reads.contains(&tensor) && !op.writes.contains(&tensor) && !own;
+        (input && (which == Layers::All || stages.stages[stage].conv)).then_some(stage)
+    };
+    gaps.gaps.iter().enumerate().map(by).collect()
+}
+
+/// When each layer's X leaves and returns.
+fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> Vec<Option<Fixed>> {
+    let maps = feature_maps(trace, gaps);
+    let stages = Stages::new(trace, gaps, &maps);
+    let by = offloaded(trace, gaps, &maps, &stages, which);
+    let layers = stages.layers();
+    // By layer: the gaps that are away; by stage: those that it is the first to use.
+    let mut away: Vec<Vec<usize>> = vec![Vec::new(); layers];
+    let mut used: Vec<Vec<usize>> = vec![Vec::new(); stages.stages.len()];
+    for (g, layer) in by.iter().enumerate() {
+        if let Some(layer) = layer {
+            away[*layer].push(g);
+            used[stages.at(gaps.gaps[g].before)].push(g);
+        }
+    }
+    let mut prefetched = vec![false; layers];
+    let mut candidates = Candidates::new(&stages, &away);
+    let mut fixed: Vec<Option<Fixed>> = vec![None; gaps.gaps.len()];
+    let fetch = |g: usize, returns: u32, by_slot: u32, fixed: &mut Vec<Option<Fixed>>| {
+        let stage = &stages.stages[by[g].expect("a gap that is away")];
+        fixed[g] = leaves_during(stage, &gaps.gaps[g], returns).map(|window| {
+            let prefetched_by = Some(by_slot.max(window.returns));
+            Fixed { window, offloaded_by: Some(window.leaves), prefetched_by }
+        });
+    };
+    for (at, stage) in stages.stages.iter().enumerate().skip(layers) {
+        let here = stage.slots.start;
+        for &g in &used[at] {
+            let layer = by[g].expect("a gap that is away");
+            if !prefetched[layer] {
+                // On demand, with all of its layer's.
+                prefetched[layer] = true;
+                candidates.remove(layer);
+                away[layer].iter().for_each(|g| fetch(*g, here, here, &mut fixed));
+            }
+        }
+        if let Some(layer) = candidates.find(stage.layer) {
+            prefetched[layer] = true;
+            candidates.remove(layer);
+            away[layer].iter().for_each(|g| fetch(*g, here, stage.slots.end, &mut fixed));
+        }
+    }
+    fixed
+}
+
+/// The layers that may be prefetched for: those with something away that was not prefetched yet.
+struct Candidates {
+    /// By layer, plus one: the same for a candidate, else one more than some layer below with no candidate between. 0 is
+    /// none.
+    next: Vec<usize>,
+    /// By layer: one more than the nearest convolution layer below it, 0 for none.
+    conv: Vec<usize>,
+}
+
+impl Candidates {
+    fn new(stages: &Stages, away: &[Vec<usize>]) -> Candidates {
+        let (mut next, mut conv) = (vec![0], vec![0]);
+        for (layer, away) in away.iter().enumerate() {
+            next.push(if away.is_empty() { layer } else { layer + 1 });
+            conv.push(if stages.stages[layer].conv { layer + 1 } else { conv[layer] });
+        }
+        Candidates { next, conv }
+    }
+
+    fn remove(&mut self, layer: usize) {
+        self.next[layer + 1] = layer;
+    }
+
+    /// Figure 8: the nearest candidate before a layer, no farther than the nearest convolution layer before it.
+    fn find(&mut self, current: usize) -> Option<usize> {
+        let current = current.min(self.next.len() - 1);
+        let mut at = current;
+        while self.next[at] != at {
+            // Every other step of the way is cut short for the next time.
+            self.next[at] = self.next[self.next[at]];
+            at = self.next[at];
+        }
+        (at > 0 && at >= self.conv[current]).then(|| at - 1)
+    }
+}

@@ -1,0 +1,116 @@
+//! The words of planning: what a plan is asked for with, and what comes back.
+//!
+//! # The data
+//!
+//! A [`PlanRequest`] has the budget, the link, a [`Policy`], what the plan may do and how long it may be looked for. An
+//! [`Outcome`] is either a [`Plan`] (a schedule that [`plimsoll_ir::check`] found valid, its makespan, a lower bound) or
+//! a [`Witness`] for why there is none. That a plan does not fit is an outcome; a [`PlanError`] is a request that means
+//! nothing, or a fault of this crate.
+
+mod outcome;
+mod policy;
+mod tricks;
+
+pub(crate) use outcome::{LATENCY_MAX, RATE_MIN};
+pub use outcome::{Outcome, Plan, PlanError, Shortage, Status, Witness};
+pub use policy::{Policy, UnknownPolicy};
+pub use tricks::{Trick, Tricks, UnknownTrick};
+
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::{Link, place_on_host};
+
+/// What a plan is asked for with.
+#[derive(Clone, Copy)]
+pub struct PlanRequest<'a> {
+    /// What resident bytes and pool may take together.
+    pub budget: Bytes,
+    /// The link between device and host.
+    pub link: Link,
+    /// Who decides.
+    pub policy: Policy,
+    /// What the plan may do.
+    pub allow: Allow,
+    /// How long it may be looked for.
+    pub limits: Limits<'a>,
+    /// For the choices of a search that are left to chance.
+    pub seed: u64,
+    /// What the search goes without, to see what it is worth.
+    pub without: Tricks,
+    /// Time may be up at any moment ([`Limits::expired`]): [`Policy::Plimsoll`] makes simple plans first, whatever the time,
+    /// and whole ones on its way, and gives the best of them then. A search that comes to its end takes a little longer, and
+    /// gives the same plan, unless the host's memory is short ([`Allow::host`]).
+    pub anytime: bool,
+}
+
+impl<'a> PlanRequest<'a> {
+    /// With everything allowed, as long as it takes, with seed 1 and all tricks, for the plan at the end of the search.
+    pub fn new(budget: Bytes, link: Link, policy: Policy) -> PlanRequest<'a> {
+        let (allow, limits) = (Allow::default(), Limits::default());
+        PlanRequest { budget, link, policy, allow, limits, seed: 1, without: Tricks::NONE, anytime: false }
+    }
+
+    /// Whether this trick is used.
+    pub fn uses(&self, trick: Trick) -> bool {
+        !self.without.contains(trick)
+    }
+
+    /// Whether the lower bound of its plans holds for every schedule, those that run ops again too.
+    pub fn bounds_all(&self) -> bool {
+        let Allow { recompute, swap, .. } = self.allow;
+        recompute
+            && match self.policy {
+                Policy::Plimsoll | Policy::Optimal | Policy::Memonger => true,
+                Policy::SuperNeurons => swap,
+                _ => false,
+            }
+    }
+}
+
+/// What a plan may do besides keeping everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allow {
+    /// Run ops again. [`Policy::Plimsoll`], [`Policy::Optimal`], [`Policy::SuperNeurons`] and [`Policy::Memonger`] do;
+    /// without it the last two keep everything.
+    pub recompute: bool,
+    /// Move tensors to the host and back. Without it every policy keeps everything but those that run ops again without
+    /// swapping, which are the ones above but for [`Policy::SuperNeurons`].
+    pub swap: bool,
+    /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
+    pub pieces: bool,
+    /// What is swapped may take so much of the host's memory ([`Schedule::host_bytes`]); none for any number of bytes. A policy
+    /// that decides without looking at this has no plan where what it decides takes more.
+    pub host: Option<Bytes>,
+}
+
+impl Allow {
+    /// Whatever there is, within any number of bytes of the host.
+    pub const ALL: Allow = Allow { recompute: true, swap: true, pieces: true, host: None };
+
+    /// Whether the host has room for this much of one tensor.
+    pub(crate) fn hosts(self, bytes: u64) -> bool {
+        self.host.is_none_or(|host| place_on_host(bytes) <= host.0)
+    }
+}
+
+impl Default for Allow {
+    fn default() -> Allow {
+        Allow::ALL
+    }
+}
+
+/// How long a plan may be looked for.
+#[derive(Clone, Copy, Default)]
+pub struct Limits<'a> {
+    /// So many sets of decisions are evaluated at most for one size of the pool; none for as many as the size of the trace
+    /// suggests.
+    pub evaluations: Option<u64>,
+    /// Says that time is up. The best plan so far is then finished; that takes some time more.
+    pub expired: Option<&'a dyn Fn() -> bool>,
+}
+
+impl Limits<'_> {
+    /// Whether time is up.
+    pub fn is_expired(&self) -> bool {
+        self.expired.is_some_and(|expired| expired())
+    }
+}
