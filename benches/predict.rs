@@ -16,7 +16,7 @@ use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
 use plimsoll::study::request::NetworkRequest;
-use plimsoll::study::tuning::confirm;
+use plimsoll::study::task::confirm;
 use plimsoll::study::{MeasureRequest, Setup, Study, Task, Watch, Workload};
 use plimsoll::tuner::model::Model;
 use plimsoll::tuner::{Plan, Policy};

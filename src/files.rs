@@ -5,7 +5,8 @@ use crate::output::write_stdout;
 use plimsoll_ir::Document;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
-use plimsoll_study::files::{self, Doing, FileError};
+use plimsoll_study::documents;
+use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::folder::check_valid;
 use plimsoll_study::words::visible_json;
 use std::io::Read;
@@ -39,9 +40,9 @@ fn read_standard() -> Result<Vec<u8>, Failure> {
 /// Reads a document, `-` from standard input; one of a study has the checksum that the study keeps of it.
 pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
     if is_standard(path) {
-        return Ok(files::document(Path::new("standard input"), read_standard()?)?);
+        return Ok(documents::document(Path::new("standard input"), read_standard()?)?);
     }
-    Ok(files::read(path)?)
+    Ok(documents::read(path)?)
 }
 
 /// Reads a trace and a schedule that is valid for it.
@@ -68,5 +69,5 @@ pub fn can_be_made(path: &Path) -> Result<(), Failure> {
         let failure = Failure::usage("`-` is standard output, which the results go to");
         return Err(failure.help("name a file, or ./- for one of that name"));
     }
-    Ok(files::can_be_made(path)?)
+    Ok(documents::can_be_made(path)?)
 }

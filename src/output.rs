@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table as TextTable, Width, presets};
 use console::{Term, measure_text_width};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_study::files::{Doing, FileError};
+use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::words::{visible, visible_json};
 use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Write};

@@ -14,7 +14,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_study::files::{Doing, FileError};
+use plimsoll_study::error::{Doing, FileError};
 use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -8,9 +8,9 @@
 use crate::ground::Ground;
 use plimsoll::failure::{Exit, Failure};
 use plimsoll::study::device::Gpu;
-use plimsoll::study::files::{Doing, FileError};
-use plimsoll::study::task::UNMEASURED;
+use plimsoll::study::error::{Doing, FileError};
 use plimsoll::study::version;
+use plimsoll::study::workload::UNMEASURED;
 use plimsoll::study::{Setup, Task, Workload};
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::profile::{LinkSamples, Profile};

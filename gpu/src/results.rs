@@ -6,7 +6,7 @@
 
 use crate::sections::{SECTIONS, Section};
 use plimsoll::failure::Failure;
-use plimsoll::study::files::{Doing, FileError};
+use plimsoll::study::error::{Doing, FileError};
 use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -15,8 +15,9 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_runtime::{CpuOptions, HostMemory};
-use plimsoll_study::data::DataError;
-use plimsoll_study::device::{SetupError, as_many_cores, cpu_options};
+use plimsoll_study::device::{as_many_cores, cpu_options};
+use plimsoll_study::error::DataError;
+use plimsoll_study::error::SetupError;
 use plimsoll_study::export::{Optimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{

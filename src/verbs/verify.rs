@@ -10,7 +10,7 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
-use plimsoll_study::device::SetupError;
+use plimsoll_study::error::SetupError;
 use plimsoll_study::watch::Step;
 use plimsoll_study::{Task, Watch, Workload};
 use plimsoll_tuner::Policy;

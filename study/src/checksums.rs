@@ -7,7 +7,8 @@
 //! A file that is not in the list is taken as it is: those of studies from before there was one, and those that users make or
 //! change. Journals and the training's state carry checksums of their own.
 
-use crate::files::{self, Doing, FileError};
+use crate::error::{Doing, FileError};
+use crate::files;
 use plimsoll_ir::checksum::Checksum;
 use std::fs;
 use std::io::ErrorKind;

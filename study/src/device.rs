@@ -1,6 +1,6 @@
 //! The device that a job is for: the processor, a GPU, or one that is modelled from its data sheet.
 
-use crate::error::Error;
+use crate::error::{Error, SetupError};
 use crate::watch::Watch;
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::program::{Call, Way};
@@ -11,35 +11,9 @@ use plimsoll_runtime::{
 };
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
-use thiserror::Error;
 
 /// A paced link below this draws a warning: no device has such a one, and a missing prefix of a unit looks like it.
 const SLOW: BytesPerSecond = BytesPerSecond(1e6);
-
-/// Why a device cannot be used as asked.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum SetupError {
-    /// There are fewer cores than threads.
-    #[error("{threads} compute threads are more than the {cores} cores that this process may use")]
-    Threads {
-        /// The threads that are asked for.
-        threads: u32,
-        /// The cores that there are.
-        cores: u32,
-    },
-    /// A modelled device without tensor cores for TF32 is to multiply in it.
-    #[error("{product} has no tensor cores for TF32")]
-    Tf32 {
-        /// The device.
-        product: &'static str,
-    },
-    /// Something is to run on a device that is modelled.
-    #[error("nothing can run on a device that is not here ({device})")]
-    NothingRuns {
-        /// The device.
-        device: String,
-    },
-}
 
 /// Which device, and how it is set up.
 #[derive(Clone)]

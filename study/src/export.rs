@@ -8,56 +8,14 @@
 //! What it deliberately does not do: export the plan inside an iteration, which none of these tools can follow. So what is
 //! exported is a batch that keeps everything, unless the plan's own is asked for.
 
+use crate::error::ExportError;
 use crate::measure::may_be_off;
 use crate::request::DecayShape;
 use crate::words::visible;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
-use plimsoll_tuner::rate::{RateError, caution, learning_rate, warmup_iterations};
+use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
 use serde_json::json;
-use thiserror::Error;
-
-/// Why nothing can be exported.
-#[derive(Clone, Debug, PartialEq, Error)]
-pub enum ExportError {
-    /// There are no workers, or more than can be counted.
-    #[error("{0} is no number of workers")]
-    Workers(u64),
-    /// Momentum is for SGD.
-    #[error("momentum is for SGD")]
-    Momentum,
-    /// DeepSpeed has no schedule of the rate that falls in steps.
-    #[error("DeepSpeed has no schedule that falls in steps")]
-    Steps,
-    /// No batch is known to fit without the plan.
-    #[error("no batch is known that keeps everything within {budget}, as it must elsewhere")]
-    NothingKept {
-        /// What the device may hold.
-        budget: Bytes,
-    },
-    /// The samples of an update cannot be shared out.
-    #[error("{why}")]
-    NotShared {
-        /// Why.
-        why: String,
-        /// The nearest smaller number of samples that can be, if there is one.
-        below: Option<u64>,
-        /// The nearest larger.
-        above: u64,
-    },
-    /// An update is larger than the data.
-    #[error("a global batch of {global} is more than the {samples} samples that were tuned for")]
-    TooLarge {
-        /// Samples in an update.
-        global: u64,
-        /// Samples of the data.
-        samples: u64,
-    },
-    /// There is no learning rate.
-    #[error(transparent)]
-    Rate(#[from] RateError),
-}
 
 /// Tools that lines can be made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

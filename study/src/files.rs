@@ -1,139 +1,10 @@
-//! Reading and writing files: the only place of the job that touches them by name.
-//!
-//! A document is written to a temporary file beside its place and renamed, so that a run that is cut off leaves the old
-//! one or the new one, never half of one.
+//! Writing files: to a temporary file beside the place, which is renamed, so that a run that is cut off leaves the old one or
+//! the new one, never half of one.
 
-use crate::checksums;
-use plimsoll_ir::{Document, Fault};
+use crate::error::{Doing, FileError};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use thiserror::Error;
-
-/// What was to be done with a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
-    /// Reading it.
-    Read,
-    /// Writing it.
-    Write,
-    /// Writing to what is no file, such as standard output.
-    WriteTo,
-    /// Creating a folder.
-    Create,
-    /// Creating a study's folder.
-    CreateStudy,
-    /// Writing to a study's folder.
-    WriteToStudy,
-    /// Removing it.
-    Remove,
-    /// Keeping a profile in a folder, for other studies.
-    KeepProfile,
-}
-
-impl Doing {
-    fn words(self) -> &'static str {
-        match self {
-            Doing::Read => "read",
-            Doing::Write => "write",
-            Doing::WriteTo => "write to",
-            Doing::Create => "create",
-            Doing::CreateStudy => "create the study's folder",
-            Doing::WriteToStudy => "write to the study's folder",
-            Doing::Remove => "remove",
-            Doing::KeepProfile => "keep a profile in",
-        }
-    }
-}
-
-/// What is wrong with a file.
-#[derive(Debug, Error)]
-pub enum FileError {
-    /// The system refuses.
-    #[error("cannot {} {}: {source}", doing.words(), path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What was to be done.
-        doing: Doing,
-        /// Why that cannot be.
-        source: io::Error,
-    },
-    /// It is not the document that it should be.
-    #[error("{}: {fault}", path.display())]
-    Document {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        fault: Fault,
-    },
-    /// It is no text.
-    #[error("{}: not a text file; expected a {kind} document", path.display())]
-    NotText {
-        /// Which file.
-        path: PathBuf,
-        /// The document that it should be.
-        kind: &'static str,
-    },
-    /// It does not match its checksum.
-    #[error("{} is damaged, or was changed: it does not match its checksum", path.display())]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// The list of checksums.
-        list: PathBuf,
-    },
-    /// A list of checksums has a line that is none.
-    #[error("{}: line {line} is no checksum and name of a file", list.display())]
-    List {
-        /// The list of checksums.
-        list: PathBuf,
-        /// The line's number, from 1.
-        line: usize,
-    },
-    /// An output is the very file that is read, or another output.
-    #[error("{} would be overwritten; name another output", .0.display())]
-    Input(PathBuf),
-    /// An output is a file that a study wrote.
-    #[error("{} would be overwritten, which its study wrote", .0.display())]
-    OfStudy(PathBuf),
-}
-
-impl FileError {
-    /// The system refused to do this with a file.
-    pub fn io(path: &Path, doing: Doing, source: io::Error) -> FileError {
-        FileError::Io { path: path.to_owned(), doing, source }
-    }
-}
-
-/// Reads a document; one of a study has the checksum that the study keeps of it.
-///
-/// # Errors
-///
-/// The file cannot be read, is damaged, or is no such document.
-pub fn read<D: Document>(path: &Path) -> Result<D, FileError> {
-    document(path, checksums::read(path)?)
-}
-
-/// The document that these bytes of a file are.
-///
-/// # Errors
-///
-/// They are no such document.
-pub fn document<D: Document>(path: &Path, bytes: Vec<u8>) -> Result<D, FileError> {
-    let text =
-        String::from_utf8(bytes).map_err(|_| FileError::NotText { path: path.to_owned(), kind: D::KIND })?;
-    D::from_json(&text).map_err(|fault| FileError::Document { path: path.to_owned(), fault })
-}
-
-/// Writes a document, replacing the one that was there.
-///
-/// # Errors
-///
-/// The file cannot be written.
-pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), FileError> {
-    write_text(path, &document.to_json())
-}
 
 /// Writes a text as [`write_bytes`] does.
 pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
@@ -176,25 +47,6 @@ pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Fi
         (Some(one), Some(other)) => not_the_same(one, other),
         _ => Ok(()),
     }
-}
-
-/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is none
-/// of a study's own. Nothing changes.
-pub fn can_be_made(path: &Path) -> Result<(), FileError> {
-    let failed = |error: io::Error| FileError::io(path, Doing::Write, error);
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    match fs::metadata(&place) {
-        Ok(there) if there.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
-        // A pipe or a terminal, which is written to as it is.
-        Ok(there) if !there.is_file() => return Ok(()),
-        _ => {}
-    }
-    if checksums::is_listed(&place) {
-        return Err(FileError::OfStudy(path.to_owned()));
-    }
-    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::metadata(folder).map_err(failed)?;
-    tempfile::NamedTempFile::new_in(folder).map(drop).map_err(failed)
 }
 
 /// The one path of a file, which need not be there; none where its folder is not.

@@ -3,8 +3,9 @@
 //! Nothing else is ever written there, and `--fresh` removes nothing else.
 
 use crate::checksums;
-use crate::error::Error;
-use crate::files::{self, Doing, FileError};
+use crate::documents;
+use crate::error::{Doing, Error, FileError, Retune, StudyError};
+use crate::files;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::schedule::Schedule;
@@ -15,7 +16,6 @@ use plimsoll_runtime::Checkpoint;
 use std::fs::{self, TryLockError};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use thiserror::Error as ThisError;
 
 /// No header of a journal is longer.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
@@ -26,83 +26,6 @@ const START_BYTES: u64 = 1 << 14;
 /// Where the files of a tuning are gathered, and where they are once all are there, until each is in its place.
 const GATHERED: &str = ".tuned.part";
 const WHOLE: &str = ".tuned";
-
-/// How a study comes to a whole choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retune {
-    /// The study's folder.
-    pub folder: PathBuf,
-    /// It holds a training, which another choice would be in the way of: tuning needs another folder.
-    pub holds_training: bool,
-}
-
-/// What is wrong with a study's folder.
-#[derive(Debug, ThisError)]
-pub enum StudyError {
-    /// One of its files is wrong.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// There is no such folder.
-    #[error("there is no folder {}", .0.display())]
-    Missing(PathBuf),
-    /// A file stands where the study would write, and Plimsoll did not write it.
-    #[error("{} was not written by Plimsoll, and would be lost", .0.display())]
-    Foreign(PathBuf),
-    /// It holds no choice.
-    #[error("{} holds no choice: {missing} is missing", retune.folder.display())]
-    NotTuned {
-        /// The file that is missing.
-        missing: String,
-        /// Whether it was measured.
-        measured: bool,
-        /// How it comes to a choice.
-        retune: Retune,
-    },
-    /// It holds half of a tuning.
-    #[error("{} was not tuned to the end, or by an older version: {missing} is missing", retune.folder.display())]
-    Incomplete {
-        /// The file that is missing.
-        missing: String,
-        /// How it comes to a whole choice.
-        retune: Retune,
-    },
-    /// One of the documents of its tuning cannot be used.
-    #[error("{source}")]
-    Document {
-        /// What is wrong with it.
-        source: FileError,
-        /// How the study comes to a whole choice.
-        retune: Retune,
-    },
-    /// Its files are not of one tuning.
-    #[error("{}: {file} is of another schedule", retune.folder.display())]
-    Mixed {
-        /// The file that does not belong to the others.
-        file: String,
-        /// How it comes to a whole choice.
-        retune: Retune,
-    },
-    /// What it holds is of something else than what is asked for.
-    #[error("{} holds {holds} another {what}: {kept} there, {asked} now", retune.folder.display())]
-    OfAnother {
-        /// What it holds, such as `the choice for`.
-        holds: String,
-        /// The first thing in which the two differ.
-        what: String,
-        /// What it is there.
-        kept: String,
-        /// What is asked for.
-        asked: String,
-        /// Its folder, and whether it holds a training.
-        retune: Retune,
-    },
-    /// It holds a training, made with the choice that is about to be replaced.
-    #[error("{} holds a training made with the choice there", .0.display())]
-    HoldsTraining(PathBuf),
-    /// Another run works in it.
-    #[error("another run measures, tunes or trains in {}", .0.display())]
-    InUse(PathBuf),
-}
 
 /// A study's folder.
 #[derive(Clone, Debug)]
@@ -262,8 +185,8 @@ impl Study {
         let (config, schedule) = if path.is_dir() {
             study.chosen()?
         } else {
-            let config: Config = files::read(&config_path)?;
-            let schedule = files::read(&study.folder.join(&config.schedule))?;
+            let config: Config = documents::read(&config_path)?;
+            let schedule = documents::read(&study.folder.join(&config.schedule))?;
             (config, schedule)
         };
         Ok((study, config_path, config, schedule))
@@ -292,7 +215,7 @@ impl Study {
 
     /// A document of the study's tuning.
     pub fn document<D: Document>(&self, path: &Path) -> Result<D, StudyError> {
-        files::read(path).map_err(|source| StudyError::Document { source, retune: self.retune() })
+        documents::read(path).map_err(|source| StudyError::Document { source, retune: self.retune() })
     }
 
     /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in which the two

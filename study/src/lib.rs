@@ -8,6 +8,7 @@
 pub mod checksums;
 pub mod data;
 pub mod device;
+pub mod documents;
 pub mod error;
 pub mod export;
 pub mod files;

@@ -1,11 +1,9 @@
 //! Measuring a network's ops and the link on a device, at fractions of the largest trainable batch.
 
-use crate::error::Error;
+use crate::error::{Error, TaskError, TuneError};
 use crate::folder::Study;
-use crate::task::{TaskError, UNMEASURED};
-use crate::tuning::reaches;
 use crate::watch::Watch;
-use crate::workload::{About, Workload};
+use crate::workload::{About, UNMEASURED, Workload};
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Link;
@@ -35,6 +33,15 @@ pub fn largest(
     };
     reaches(workload, largest, *batches.start(), budget)?;
     Ok(largest)
+}
+
+/// Makes sure that the least batch that is asked for can be trained.
+pub fn reaches(workload: &dyn Workload, largest: u64, least: u64, budget: Bytes) -> Result<(), TuneError> {
+    if largest >= least {
+        return Ok(());
+    }
+    let host = workload.host_memory();
+    Err(TuneError::Unreachable { budget, host, largest, least })
 }
 
 /// Measures at fractions of the largest trainable batch, or goes on measuring, and keeps the profile in the study. What any study
@@ -80,7 +87,7 @@ fn batch_sizes(smallest: u64, largest: u64, keeps_all: Option<u64>) -> Vec<u64> 
 /// Makes sure that a profile in the study is of what is asked for, where one of the two is modelled: what is measured has a
 /// journal, which tells that itself. A profile that cannot be read is made anew.
 fn goes_on(about: &About, budget: Bytes, study: &Study) -> Result<(), Error> {
-    let there = crate::files::read::<Profile>(&study.profile()).ok();
+    let there = crate::documents::read::<Profile>(&study.profile()).ok();
     let modelled = |there: &Profile| there.machine.modelled || about.modelled_error.is_some();
     let Some(there) = there.filter(modelled) else { return Ok(()) };
     let compared = [

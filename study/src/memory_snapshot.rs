@@ -7,7 +7,8 @@
 //!
 //! What this file does not do: tell of allocations that are not the plan's (the driver's, the libraries').
 
-use crate::files::{self, FileError};
+use crate::error::FileError;
+use crate::files;
 use crate::trace_events::describe;
 use plimsoll_ir::schedule::{Command, Holds, Schedule};
 use plimsoll_ir::simulate::Timeline;

@@ -3,65 +3,17 @@
 //! A study keeps the architecture, so that `run` and a second `auto` need the file no more, and know whether it is still the
 //! one that was measured: the network's name ends with a hash of it. Weights are not read; that is said each time.
 
-use crate::files::{self, Doing, FileError};
-use crate::folder::{Study, StudyError};
+use crate::error::{Doing, FileError, OnnxFileError};
+use crate::files;
+use crate::folder::Study;
 use plimsoll_ir::network::{Network, NetworkSpec};
-use plimsoll_networks::NetworkError;
-use plimsoll_networks::onnx::{External, OnnxError, OnnxNetwork, OnnxSource, name_in_file, read};
+use plimsoll_networks::onnx::{External, OnnxNetwork, OnnxSource, name_in_file, read};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
-use thiserror::Error;
+use std::path::Path;
 
 /// No ONNX file is larger: protocol buffers end here, and exporters put the weights of larger networks into files beside it.
 const BYTES_MAX: u64 = 1 << 31;
-
-/// Why a network cannot be had from a file.
-#[derive(Debug, Error)]
-pub enum OnnxFileError {
-    /// A file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// Its study cannot be used.
-    #[error(transparent)]
-    Study(#[from] StudyError),
-    /// It is a network of the zoo, and the zoo has none such.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// It is a folder.
-    #[error("{} is a folder", .0.display())]
-    Folder(PathBuf),
-    /// It is larger than any ONNX file.
-    #[error("{} is larger than any ONNX file", .0.display())]
-    TooLarge(PathBuf),
-    /// It cannot be read as a network.
-    #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: OnnxError,
-    },
-    /// The study does not keep the architecture.
-    #[error("`{network}` is from an ONNX file, and {} is not there", path.display())]
-    NotKept {
-        /// The network's name.
-        network: String,
-        /// Where its architecture should be.
-        path: PathBuf,
-    },
-    /// The study keeps the architecture of another network than the one that it was tuned for.
-    #[error("{} is another network than `{network}`", path.display())]
-    Replaced {
-        /// The network's name.
-        network: String,
-        /// The architecture.
-        path: PathBuf,
-    },
-    /// The study keeps the architecture of another network than what is asked for.
-    #[error("{} keeps another network", .0.display())]
-    KeepsAnother(PathBuf),
-}
 
 /// Reads the network of a file, for images of this size where the file leaves it open.
 pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, OnnxFileError> {

@@ -7,7 +7,8 @@
 //! What this file does not do: keep what a build with uncommitted changes measured, since its name does not tell one
 //! build from the next.
 
-use crate::files::{self, Doing, FileError};
+use crate::error::{Doing, FileError};
+use crate::files;
 use plimsoll_profiler::ProfileRequest;
 use plimsoll_runtime::cuda::user_cache;
 use std::path::{Path, PathBuf};

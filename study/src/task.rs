@@ -3,27 +3,29 @@
 //! Lowering, planning and loading are one call each here, with failures turned into the command line's. What is measured
 //! or chosen lives in the verbs.
 
+mod confirm;
 mod host;
 mod profiling;
 
+pub use confirm::confirm;
 use host::HOST_SHARE;
 
-use crate::data::{self, DataError, DataSource, fits};
+use crate::data::{self, DataSource, fits};
 use crate::device::Setup;
-use crate::error::Error;
+use crate::error::{DataError, Error, TaskError};
 use crate::folder::Study;
 use crate::onnx;
 use crate::request::{NetworkRequest, NetworkSource};
-use crate::tuning::{Confirmed, SEED, confirm};
+
 use crate::watch::Watch;
-use crate::workload::{About, Workload};
+use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Seconds};
 use plimsoll_networks::onnx::OnnxNetwork;
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
@@ -31,14 +33,9 @@ use plimsoll_runtime::data::Split;
 use plimsoll_runtime::{
     DeviceError, Executor, LearningRateSchedule, Loaded, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
 };
-use plimsoll_tuner::{Outcome, Policy, Shortage, Witness};
+use plimsoll_tuner::{Outcome, Policy};
 use std::path::Path;
 use std::sync::Once;
-use thiserror::Error;
-
-/// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
-/// swapping's commands is the same for every rate.
-pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
 /// small for the batch of 32 that people start with.
@@ -52,74 +49,6 @@ pub const GPU_MARGIN: Bytes = Bytes(512 << 20);
 const GPU_STEP: u64 = 256 << 20;
 /// The share of the machine's memory that a budget without a number never passes.
 const MACHINE_SHARE: f64 = 0.8;
-
-/// Why a task cannot be done within its memory.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TaskError {
-    /// The budget is above the device's memory.
-    #[error("a budget of {budget} is more than the {memory} {}", if *.processor { "that this process may have" } else { "of the device" })]
-    Budget {
-        /// The budget that is asked for.
-        budget: Bytes,
-        /// The memory that there is.
-        memory: Bytes,
-        /// Whether the device is the processor.
-        processor: bool,
-    },
-    /// Swapped tensors are to take more of the host's memory than there is.
-    #[error("{asked} of host memory is more than the {memory} that this process may have")]
-    HostMemory {
-        /// What is asked for.
-        asked: Bytes,
-        /// What there is.
-        memory: Bytes,
-    },
-    /// No plan fits.
-    #[error("{}", no_plan(.trace, *.budget, .witness))]
-    NoPlan {
-        /// The name of the trace and its batch, and what is resident.
-        trace: Iteration,
-        /// What the device may hold.
-        budget: Bytes,
-        /// The op and the bytes that it is short by.
-        witness: Witness,
-        /// The largest batch with a plan, where that was asked for; of that, none where no batch has one.
-        largest: Option<Option<u64>>,
-        /// Whether a limit of the host's memory was given.
-        host_limited: bool,
-    },
-    /// No batch can be trained: what the host could hold of what is swapped is too little.
-    #[error("no batch fits the budget with what the machine's own memory can hold of what is swapped")]
-    NoBatch,
-}
-
-/// An iteration, in so far as a plan's absence is told of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Iteration {
-    /// The trace's name.
-    pub name: String,
-    /// Samples in the iteration.
-    pub batch: u64,
-    /// What stays on the device at any batch.
-    pub resident: Bytes,
-}
-
-impl Iteration {
-    /// Of a trace.
-    pub fn of(trace: &Trace) -> Iteration {
-        Iteration { name: trace.name.clone(), batch: trace.batch, resident: trace.resident_bytes }
-    }
-}
-
-/// Says that no plan fits, or that none was found.
-fn no_plan(trace: &Iteration, budget: Bytes, witness: &Witness) -> String {
-    let Iteration { name, batch, .. } = trace;
-    if witness.why.is_proved() || witness.why == Shortage::Policy {
-        format!("no plan for {name} at batch {batch} fits a budget of {budget}: {witness}")
-    } else {
-        format!("no plan for {name} at batch {batch} was found within a budget of {budget}: {witness}")
-    }
-}
 
 /// A network, its data and a device.
 pub struct Task {

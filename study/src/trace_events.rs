@@ -10,7 +10,8 @@
 //! What this file does not do: measure anything, or say what was waited for where a device was late for no reason of the
 //! schedule's.
 
-use crate::files::{self, FileError};
+use crate::error::FileError;
+use crate::files;
 use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
 use plimsoll_ir::simulate::{Cause, Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};

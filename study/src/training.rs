@@ -5,9 +5,9 @@
 
 mod saving;
 
-use crate::error::{Error, Stopped};
-use crate::files;
-use crate::folder::{Held, Retune, Study};
+use crate::documents;
+use crate::error::{Error, Stopped, TrainError};
+use crate::folder::{Held, Study};
 use crate::request::{DecayShape, TrainRequest};
 use crate::task::{Task, median};
 use crate::watch::{Event, Notice, Watch, other_length};
@@ -27,12 +27,10 @@ use plimsoll_runtime::{
     TrainingPlan, state_bytes,
 };
 use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
-pub use saving::Saved;
 use saving::Saving;
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use thiserror::Error as ThisError;
 
 /// How often the device is asked how it is, at most: its driver takes milliseconds to tell.
 const LOOK: Duration = Duration::from_secs(10);
@@ -70,74 +68,6 @@ fn rate_schedule(config: &Config, request: &TrainRequest, iterations: u64) -> Le
     };
     let rate = &config.learning_rate;
     LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }
-}
-
-/// Why nothing can be trained, or not to its end.
-#[derive(Debug, ThisError)]
-pub enum TrainError {
-    /// The schedule takes more than its config allows.
-    #[error("{schedule} takes {takes}, more than the {budget} that its config allows")]
-    OverBudget {
-        /// The schedule's file.
-        schedule: String,
-        /// What it takes with what is resident.
-        takes: Bytes,
-        /// What the config allows.
-        budget: Bytes,
-        /// How the study comes to a whole choice.
-        retune: Retune,
-    },
-    /// The data have fewer samples than a batch.
-    #[error("{data} has {samples} samples, fewer than the batch of {batch}")]
-    TooFewSamples {
-        /// The data's name.
-        data: String,
-        /// Their samples.
-        samples: u64,
-        /// The batch.
-        batch: u64,
-    },
-    /// The state could not be kept: nothing was trained.
-    #[error("{0}")]
-    CannotKeep(RuntimeError),
-    /// The state of an earlier training cannot be read.
-    #[error("{0}")]
-    Unreadable(RuntimeError),
-    /// It is of a training with other options.
-    #[error("{0}")]
-    OtherTraining(RuntimeError),
-    /// The device failed.
-    #[error("{source}")]
-    Device {
-        /// What it says.
-        source: RuntimeError,
-        /// What is saving.
-        saved: Saved,
-        /// Why the newest state was lost, where it was.
-        lost: Option<RuntimeError>,
-    },
-    /// The state cannot be written.
-    #[error("{source}")]
-    NotSaved {
-        /// Why.
-        source: RuntimeError,
-        /// Iterations that are trained.
-        step: u64,
-        /// What is saving.
-        saved: Saved,
-    },
-    /// Numbers left what f32 holds.
-    #[error("{source}")]
-    Diverged {
-        /// Where.
-        source: RuntimeError,
-        /// The base rate of the config, which was too high.
-        base_rate: f64,
-        /// The study's folder.
-        folder: PathBuf,
-        /// What is saving.
-        saved: Saved,
-    },
 }
 
 /// A trainer at the start of training, and the iterations of an epoch.
@@ -204,7 +134,7 @@ fn place_copies(
     if !study.trace().exists() {
         return Ok(None);
     }
-    let trace: Trace = files::read(&study.trace())?;
+    let trace: Trace = documents::read(&study.trace())?;
     let state = state_bytes(program);
     // Whatever became of the study's files: times of another iteration are no guide, and its schedule is another.
     if check(&trace, schedule).is_err() {

@@ -10,22 +10,20 @@
 //! returned, whatever else is faster, and the other search's is run beside it.
 
 mod choice;
-mod confirm;
 mod journal;
 mod measured;
 mod record;
 
 pub use choice::{earlier, keep};
-pub use confirm::{Confirmed, confirm};
 pub use measured::{Measured, missed, run_missed};
 pub use record::other_name;
 
-use crate::error::{Error, Stopped};
+use crate::error::{Error, Stopped, TuneError};
 use crate::folder::Study;
-use crate::measure::largest;
+use crate::measure::{largest, reaches};
 use crate::request::{Objective, RateRequest, Searcher};
 use crate::watch::{Notice, Step, Watch};
-use crate::workload::Workload;
+use crate::workload::{Confirmed, Workload};
 use journal::PlanJournal;
 use measured::{Ran, Timed, wants_refit};
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate};
@@ -46,7 +44,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
-use thiserror::Error as ThisError;
 
 /// What is tuned for.
 #[derive(Clone, Debug)]
@@ -69,55 +66,6 @@ pub struct TuneRequest {
     pub command: String,
     /// What the study holds is thrown away, measurements too.
     pub fresh: bool,
-}
-
-/// Why nothing can be tuned.
-#[derive(Clone, Debug, PartialEq, ThisError)]
-pub enum TuneError {
-    /// The request's batches contradict each other, or the data.
-    #[error("no batch is at least {least} and at most {most} ({samples} samples to train on)")]
-    NoBatch {
-        /// The least batch that is asked for.
-        least: u64,
-        /// The largest batch that can be considered.
-        most: u64,
-        /// Samples to train on.
-        samples: u64,
-    },
-    /// The least batch that is asked for does not fit.
-    #[error(
-        "within {budget}{} the largest batch that can be trained is {largest}; asked for is at least {least}",
-        .host.map_or(String::new(), |host| format!(" and {host} of host memory"))
-    )]
-    Unreachable {
-        /// What the device may hold.
-        budget: Bytes,
-        /// What swapped tensors may take of the host's memory, where that was said.
-        host: Option<Bytes>,
-        /// The largest batch that can be trained.
-        largest: u64,
-        /// The least batch that is asked for.
-        least: u64,
-    },
-    /// AccUDNN's search has no answer.
-    #[error("{NO_ALGORITHM_2} from {least} to {most}")]
-    NoAlgorithm2 {
-        /// The least batch that was considered.
-        least: u64,
-        /// The largest.
-        most: u64,
-    },
-    /// No batch size has a plan.
-    #[error(
-        "no plan fits at any of the {tried} batch sizes that were tried; raise the budget, or lower the largest batch"
-    )]
-    NoPlan {
-        /// How many were tried.
-        tried: usize,
-    },
-    /// A bug.
-    #[error("{0}")]
-    Unexpected(String),
 }
 
 impl TuneRequest {
@@ -201,9 +149,6 @@ const EVALUATIONS: usize = 40;
 /// A larger share of the time that others had the processors is told.
 const TOLD: f64 = 0.05;
 
-/// Of the parameters and of the order of the data while a choice is measured.
-pub(crate) const SEED: u64 = 1;
-
 /// What one tuning stands on, besides the profile.
 pub(crate) struct Tuner<'a> {
     pub workload: &'a dyn Workload,
@@ -226,15 +171,6 @@ pub(crate) struct Cost {
     pub planning: Seconds,
     /// What the ops alone take, each in its fastest way.
     pub compute: Seconds,
-}
-
-/// Makes sure that the least batch that is asked for can be trained.
-pub fn reaches(workload: &dyn Workload, largest: u64, least: u64, budget: Bytes) -> Result<(), TuneError> {
-    if largest >= least {
-        return Ok(());
-    }
-    let host = workload.host_memory();
-    Err(TuneError::Unreachable { budget, host, largest, least })
 }
 
 /// Tunes. The profile grows where the model had to be refitted; plans are noted in the study while the search lasts, so
@@ -662,9 +598,6 @@ impl Tuner<'_> {
         })
     }
 }
-
-/// What is said where AccUDNN's search has no answer.
-pub(crate) const NO_ALGORITHM_2: &str = "AccUDNN's eq. (6) holds, with a plan that fits, at no batch";
 
 /// Why a search chose what it chose, where epochs within a share of the shortest count as equal.
 fn in_words(reason: &Reason, within: f64) -> String {

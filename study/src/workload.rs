@@ -3,19 +3,22 @@
 //! The search asks nothing else. [`Task`](crate::task::Task) is a network of the house on one of its devices; whatever else gives
 //! traces and runs schedules, such as a training step of another framework, is tuned by the same search.
 
-use crate::error::Error;
+use crate::error::{Error, Iteration, TaskError};
 use crate::folder::Study;
-use crate::task::{Iteration, TaskError, UNMEASURED};
-use crate::tuning::Confirmed;
 use crate::watch::Watch;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::Profile;
+use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
+
+/// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
+/// swapping's commands is the same for every rate.
+pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
 /// What a workload is, as configs and reports tell it.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +39,27 @@ pub struct About {
     pub kernels: Option<GpuKernels>,
     /// Of a device that is modelled, by how much nine of ten times are off at most, as a share.
     pub modelled_error: Option<f64>,
+}
+
+/// Of the parameters and of the order of the data while a plan is run to be measured.
+pub(crate) const SEED: u64 = 1;
+
+/// What a plan was measured to take.
+pub struct Confirmed {
+    /// An iteration that nothing disturbs.
+    pub iteration: Seconds,
+    /// How far single iterations are off their median, typically, as a share of it.
+    pub scatter: f64,
+    /// The median time between two.
+    pub between: Seconds,
+    /// What would mend the model.
+    pub samples: BatchSamples,
+    /// A typical iteration that was timed.
+    pub timeline: Timeline,
+    /// Resident bytes and pool that were allocated.
+    pub peak: Bytes,
+    /// The share of the measured iterations for which others had the processors.
+    pub taken_by_others: f64,
 }
 
 /// What is tuned. The methods that are given follow from the others.

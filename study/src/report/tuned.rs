@@ -3,8 +3,8 @@
 //! Everything stands in the study's files; no device, data or network is asked. The model is fitted again from the profile,
 //! which gives the same model.
 
-use crate::error::Error;
-use crate::folder::{Study, StudyError, check_valid, name};
+use crate::error::{Error, StudyError};
+use crate::folder::{Study, check_valid, name};
 use crate::report::data::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Policies,
     PolicyRow, Report, Setting,

@@ -2,8 +2,9 @@
 //!
 //! What this file does not do: plan within it, which the tuner does.
 
-use super::{Task, TaskError};
+use super::Task;
 use crate::device::Setup;
+use crate::error::TaskError;
 use plimsoll_ir::Bytes;
 use plimsoll_runtime::{CpuOptions, HostMemory, cpu};
 

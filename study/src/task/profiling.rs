@@ -1,12 +1,12 @@
 //! Profiling a task on its device: which schedule each batch size runs under, and where earlier measurements are found.
 
-use super::{Task, UNMEASURED};
+use super::Task;
 use crate::error::Error;
 use crate::folder::Study;
 use crate::measure::may_be_off;
 use crate::profile_cache::ProfileCache;
 use crate::watch::{Notice, Watch};
-use crate::workload::Workload;
+use crate::workload::{UNMEASURED, Workload};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::Program;

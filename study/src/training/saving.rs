@@ -10,13 +10,12 @@
 //!
 //! What it deliberately does not do: keep more than one state in the file.
 
-use super::TrainError;
-use crate::error::Error;
+use crate::error::{Error, Saved, TrainError};
 use crate::request::TrainRequest;
 use crate::watch::Watch;
 use plimsoll_ir::Seconds;
 use plimsoll_runtime::{Checkpoint, DeviceError, RuntimeError, Trainer};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,19 +25,6 @@ const SHARE: f64 = 0.01;
 
 /// What a write that failed counts as at least.
 const FAILED: Duration = Duration::from_millis(100);
-
-/// What is kept of a training.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
-    /// The file of the state.
-    pub path: PathBuf,
-    /// The iterations after which it is the state; none where there is no file yet.
-    pub step: Option<u64>,
-    /// The iterations that were asked for.
-    pub total: u64,
-    /// The request was to begin anew: made once more as it is, it would not go on from the file.
-    pub fresh: bool,
-}
 
 /// The state of a training, out of its device's reach.
 pub(crate) struct Saving<'a> {

@@ -4,7 +4,7 @@
 //! of the planner. A line that was written for anything else, that was cut off or damaged, or whose schedule does not pass the check
 //! counts for nothing. When the search is over, its results are in the study and the file goes.
 
-use crate::files::{Doing, FileError};
+use crate::error::{Doing, FileError};
 use plimsoll_ir::check::check;
 use plimsoll_ir::checksum::{entry_of, line_of};
 use plimsoll_ir::profile::Profile;

@@ -2,10 +2,11 @@
 //! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran};
-use super::{Found, NO_ALGORITHM_2, SEED, Tuner};
-use crate::error::{Error, Stopped};
+use super::{Found, Tuner};
+use crate::error::{Error, NO_ALGORITHM_2, Stopped};
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::request::Searcher;
+use crate::workload::SEED;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Tuning, TuningKind};

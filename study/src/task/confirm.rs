@@ -8,9 +8,9 @@
 //! What this file does not do: judge what was measured.
 
 use crate::error::{Error, Stopped};
+use crate::workload::Confirmed;
+use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, alone, undisturbed};
-use plimsoll_ir::simulate::Timeline;
-use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_profiler::{Centre, Settling, batch_samples, centre};
 use plimsoll_runtime::data::Dataset;
 use plimsoll_runtime::{Observation, Trainer};
@@ -30,24 +30,6 @@ const GOOD: f64 = 0.003;
 
 /// Iterations that are timed command by command.
 const TIMED: usize = 7;
-
-/// What a plan was measured to take.
-pub struct Confirmed {
-    /// An iteration that nothing disturbs.
-    pub iteration: Seconds,
-    /// How far single iterations are off their median, typically, as a share of it.
-    pub scatter: f64,
-    /// The median time between two.
-    pub between: Seconds,
-    /// What would mend the model.
-    pub samples: BatchSamples,
-    /// A typical iteration that was timed.
-    pub timeline: Timeline,
-    /// Resident bytes and pool that were allocated.
-    pub peak: Bytes,
-    /// The share of the measured iterations for which others had the processors.
-    pub taken_by_others: f64,
-}
 
 /// What was observed so far.
 struct Observed {

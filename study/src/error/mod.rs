@@ -2,15 +2,27 @@
 //!
 //! What to do is not said here: a command line names its options, and a Python package its arguments.
 
-use crate::data::DataError;
-use crate::device::SetupError;
-use crate::export::ExportError;
-use crate::files::FileError;
-use crate::folder::StudyError;
-use crate::onnx::OnnxFileError;
-use crate::task::TaskError;
-use crate::training::{Saved, TrainError};
-use crate::tuning::TuneError;
+mod data;
+mod export;
+mod file;
+mod onnx;
+mod setup;
+mod study;
+mod task;
+mod train;
+mod tune;
+
+pub use data::DataError;
+pub use export::ExportError;
+pub use file::{Doing, FileError};
+pub use onnx::OnnxFileError;
+pub use setup::SetupError;
+pub use study::{Retune, StudyError};
+pub use task::{Iteration, TaskError};
+pub use train::{Saved, TrainError};
+pub(crate) use tune::NO_ALGORITHM_2;
+pub use tune::TuneError;
+
 use plimsoll_ir::Bytes;
 use plimsoll_ir::check::Violation;
 use plimsoll_networks::NetworkError;

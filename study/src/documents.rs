@@ -1,0 +1,57 @@
+//! Reading and writing documents: files of a study have the checksums that the study keeps of them.
+
+use crate::checksums;
+use crate::error::{Doing, FileError};
+use crate::files::write_text;
+use plimsoll_ir::Document;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Reads a document; one of a study has the checksum that the study keeps of it.
+///
+/// # Errors
+///
+/// The file cannot be read, is damaged, or is no such document.
+pub fn read<D: Document>(path: &Path) -> Result<D, FileError> {
+    document(path, checksums::read(path)?)
+}
+
+/// The document that these bytes of a file are.
+///
+/// # Errors
+///
+/// They are no such document.
+pub fn document<D: Document>(path: &Path, bytes: Vec<u8>) -> Result<D, FileError> {
+    let text =
+        String::from_utf8(bytes).map_err(|_| FileError::NotText { path: path.to_owned(), kind: D::KIND })?;
+    D::from_json(&text).map_err(|fault| FileError::Document { path: path.to_owned(), fault })
+}
+
+/// Writes a document, replacing the one that was there.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), FileError> {
+    write_text(path, &document.to_json())
+}
+
+/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is none
+/// of a study's own. Nothing changes.
+pub fn can_be_made(path: &Path) -> Result<(), FileError> {
+    let failed = |error: io::Error| FileError::io(path, Doing::Write, error);
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match fs::metadata(&place) {
+        Ok(there) if there.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
+        // A pipe or a terminal, which is written to as it is.
+        Ok(there) if !there.is_file() => return Ok(()),
+        _ => {}
+    }
+    if checksums::is_listed(&place) {
+        return Err(FileError::OfStudy(path.to_owned()));
+    }
+    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::metadata(folder).map_err(failed)?;
+    tempfile::NamedTempFile::new_in(folder).map(drop).map_err(failed)
+}
