@@ -1,6 +1,6 @@
 //! One iteration of a network: forward, backward, update; the kernels and the trace from one walk.
 //!
-//! What an op reads and writes follows from its kernel's operands ([`plimsoll_ir::program::Call::accesses`]); nothing is
+//! What an op reads and writes follows from its kernel's operands ([`Call::operands`]); nothing is
 //! listed twice. A tensor exists only if some op needs it, and lives only as long:
 //!
 //! - The backward pass reads the input of convolutions, of batch and response normalisation, and the output or the mask
@@ -28,7 +28,7 @@ use analysis::Analysis;
 use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network, Shape, Window};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{
-    Call, ConvShape, Kernel, Operand, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
+    Call, ConvShape, Kernel, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
 };
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, LayerId, Seconds, TensorId};
@@ -200,18 +200,19 @@ impl<'a> Lowering<'a> {
     /// Appends an op and its kernel; what the op reads and writes follows from the operands.
     fn push(&mut self, layer: LayerId, suffix: &str, phase: Phase, call: Call, operands: Vec<Operand>) {
         let layer: &Layer = self.network.layer(layer);
-        let accesses = call.accesses();
-        assert_eq!(accesses.len(), operands.len(), "{} takes as many operands as it documents", call.name());
+        let count = call.operands().len();
+        assert_eq!(count, operands.len(), "{} takes as many operands as it documents", call.name());
+        let kernel = Kernel { call, operands };
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        for (operand, access) in operands.iter().zip(accesses) {
-            let Operand::Tensor(tensor) = *operand else { continue };
+        for (operand, OperandSpec { access, .. }) in kernel.specified() {
+            let Operand::Tensor(tensor) = operand else { continue };
             for (list, listed) in [(&mut reads, access.reads()), (&mut writes, access.writes())] {
                 if listed && !list.contains(&tensor) {
                     list.push(tensor);
                 }
             }
         }
-        let mut ways = (self.options.ways)(&call).into_iter().map(|way| Alternative {
+        let mut ways = (self.options.ways)(&kernel.call).into_iter().map(|way| Alternative {
             name: way.name,
             seconds: Seconds::ZERO,
             workspace_bytes: way.workspace.round_up(STORAGE_ALIGNMENT),
@@ -221,17 +222,17 @@ impl<'a> Lowering<'a> {
         self.ops.push(Op {
             name: format!("{}.{suffix}", layer.name),
             layer: layer.name.clone(),
-            kind: op_kind(&call, &layer.kind).to_owned(),
+            kind: op_kind(&kernel.call, &layer.kind).to_owned(),
             phase,
             seconds: Seconds::ZERO,
             reads,
             writes,
             workspace_bytes: usual.workspace_bytes,
-            flops: call.flops(),
-            recomputable: call.repeatable(),
+            flops: kernel.call.flops(),
+            recomputable: kernel.repeatable(),
             alternatives,
         });
-        self.kernels.push(Kernel { call, operands });
+        self.kernels.push(kernel);
     }
 
     /// One SGD step for every parameter, in layer order.

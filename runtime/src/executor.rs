@@ -14,12 +14,11 @@
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
 use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
-use crate::operands::operand_bytes;
 use crate::state::{Half, StateCopies};
 use crate::waits::crossing_waits;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
-use plimsoll_ir::program::{Operand, Program, Region, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{Operand, OperandSpec, Program, Region, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, moved, way_of};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
@@ -714,28 +713,28 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
         }
     }
     for (op, kernel) in trace.ops.iter().zip(&program.kernels) {
-        let (spans, accesses) = (operand_bytes(&kernel.call), kernel.call.accesses());
-        if kernel.operands.len() != spans.len() {
+        let count = kernel.call.operands().len();
+        if kernel.operands.len() != count {
             let what = format!("operands of `{}`", op.name);
-            return Err(RuntimeError::mismatch(what, spans.len(), kernel.operands.len()));
+            return Err(RuntimeError::mismatch(what, count, kernel.operands.len()));
         }
-        for (i, operand) in kernel.operands.iter().enumerate() {
+        for (i, (operand, OperandSpec { access, bytes, .. })) in kernel.specified().enumerate() {
             let room = match operand {
-                Operand::Resident(offset) => trace.resident_bytes.saturating_sub(*offset),
+                Operand::Resident(offset) => trace.resident_bytes.saturating_sub(offset),
                 Operand::Tensor(tensor) => {
-                    let told = (!accesses[i].reads() || op.reads.contains(tensor))
-                        && (!accesses[i].writes() || op.writes.contains(tensor));
+                    let told = (!access.reads() || op.reads.contains(&tensor))
+                        && (!access.writes() || op.writes.contains(&tensor));
                     if !told {
                         let what = format!("operand {i} of `{}` in its op's reads and writes", op.name);
-                        return Err(RuntimeError::mismatch(what, format!("{:?}", accesses[i]), tensor));
+                        return Err(RuntimeError::mismatch(what, format!("{access:?}"), tensor));
                     }
                     trace.tensors[tensor.index()].bytes
                 }
             };
-            if spans[i] > room {
+            if bytes > room {
                 return Err(RuntimeError::mismatch(
                     format!("bytes of operand {i} of `{}`", op.name),
-                    spans[i],
+                    bytes,
                     room,
                 ));
             }
