@@ -28,7 +28,7 @@ use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
     Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, DeviceFacts, Executor,
-    HostMemory, Kernels, Loaded, MemoryLayout, Precision, RuntimeError, cpu,
+    HostMemory, Instead, Kernels, Loaded, MemoryKind, MemoryLayout, Precision, RuntimeError, cpu,
 };
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use plimsoll_tuner::search::largest;
@@ -556,8 +556,8 @@ impl Task {
         let layout = layout_of(programs).keeping_state(trained);
         let mut executor = Executor::new(self.setup.device()?, layout).map_err(|error| {
             let of_host = match &error {
-                RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != "device",
-                RuntimeError::Device(DeviceError::Driver { why, .. }) => why.starts_with("cuMemHostRegister"),
+                RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != MemoryKind::Device,
+                RuntimeError::Device(DeviceError::NotPinned { .. }) => true,
                 _ => false,
             };
             let failure = Failure::from(error);
@@ -750,7 +750,16 @@ impl From<PlanError> for Failure {
 
 impl From<CudaError> for Failure {
     fn from(error: CudaError) -> Failure {
-        Failure::new(Exit::Device, error)
+        Failure::new(Exit::Device, cuda_error(&error))
+    }
+}
+
+/// A device that is not there, with the options that do without what it lacks.
+pub fn cuda_error(error: &CudaError) -> String {
+    match error.instead() {
+        Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),
+        Some(Instead::OwnKernels) => format!("{error}; or choose --kernels own, which needs no library"),
+        None => error.to_string(),
     }
 }
 
@@ -767,8 +776,14 @@ impl From<RuntimeError> for Failure {
             | RuntimeError::Diverged { .. } => Exit::Usage,
         };
         let free = match &error {
-            RuntimeError::Device(DeviceError::OutOfMemory { what: "device", available, .. }) => {
-                Some(*available)
+            RuntimeError::Device(DeviceError::OutOfMemory {
+                what: MemoryKind::Device, available, ..
+            }) => Some(*available),
+            _ => None,
+        };
+        let lower = match &error {
+            RuntimeError::Device(DeviceError::Full { .. } | DeviceError::NotPinned { .. }) => {
+                Some("--budget sets the budget")
             }
             _ => None,
         };
@@ -779,7 +794,7 @@ impl From<RuntimeError> for Failure {
                 "--budget {}MiB fits now; or end what else is on the GPU, which `plimsoll doctor` shows",
                 fits.0 >> 20
             )),
-            None => failure,
+            None => lower.into_iter().fold(failure, Failure::help),
         }
     }
 }

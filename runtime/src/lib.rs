@@ -23,9 +23,10 @@ mod waits;
 
 pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
-pub use cuda::{CudaDevice, CudaError, CudaOptions, Kernels, Precision};
+pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead, Kernels, Precision};
 pub use device::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind, MemoryLayout, Room,
+    Transfer,
 };
 pub use error::RuntimeError;
 pub use executor::{Executor, Loaded, Whole};

@@ -6,7 +6,7 @@ use super::program;
 use crate::support::{everything, naive};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
-use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
+use plimsoll_runtime::{DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 
@@ -136,7 +136,12 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
     let pool = Bytes(1 << 40);
     let layout = MemoryLayout { pool, ..MemoryLayout::default() };
     match Executor::new(Box::new(library.device(true)), layout) {
-        Err(RuntimeError::Device(DeviceError::OutOfMemory { what: "device", needed, available, .. })) => {
+        Err(RuntimeError::Device(DeviceError::OutOfMemory {
+            what: MemoryKind::Device,
+            needed,
+            available,
+            ..
+        })) => {
             assert!(needed == pool && Bytes::ZERO < available && available < pool, "{available}");
         }
         other => panic!("{:?}", other.map(|_| "allocated")),
