@@ -11,11 +11,12 @@
 use crate::args::DecayArg;
 use crate::failure::Failure;
 use crate::output::visible;
+use crate::tuning::caution;
 use crate::verbs::profile::may_be_off;
 use clap::ValueEnum;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
-use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
+use plimsoll_tuner::rate::{learning_rate, warmup_iterations};
 use serde_json::json;
 
 /// Tools that lines can be made for.

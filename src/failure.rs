@@ -4,6 +4,7 @@
 
 use crate::output::visible;
 use plimsoll_ir::Fault;
+use plimsoll_runtime::{CudaError, Instead};
 use std::fmt;
 use std::path::Path;
 
@@ -81,6 +82,21 @@ impl Failure {
     /// A file whose text is not the document that it should be.
     pub fn document(path: &Path, fault: &Fault) -> Failure {
         Failure::usage(format_args!("{}: {fault}", path.display()))
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Failure {
+        Failure::new(Exit::Device, cuda_error(&error))
+    }
+}
+
+/// A device that is not there, with the options that do without what it lacks.
+pub fn cuda_error(error: &CudaError) -> String {
+    match error.instead() {
+        Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),
+        Some(Instead::OwnKernels) => format!("{error}; or choose --kernels own, which needs no library"),
+        None => error.to_string(),
     }
 }
 

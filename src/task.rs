@@ -27,8 +27,8 @@ use plimsoll_networks::{LowerOptions, Mode, NetworkError, ReluStorage, build, lo
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::{self, Split};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, CudaDevice, CudaError, CudaOptions, Device, DeviceError, DeviceFacts, Executor,
-    HostMemory, Instead, Kernels, Loaded, MemoryKind, MemoryLayout, Precision, RuntimeError, cpu,
+    Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceError, DeviceFacts, Executor, HostMemory,
+    Kernels, Loaded, MemoryKind, MemoryLayout, Precision, RuntimeError, cpu,
 };
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use plimsoll_tuner::search::largest;
@@ -745,21 +745,6 @@ impl From<PlanError> for Failure {
             PlanError::Lowering { .. } | PlanError::Invalid { .. } => Exit::Internal,
         };
         Failure::new(exit, error)
-    }
-}
-
-impl From<CudaError> for Failure {
-    fn from(error: CudaError) -> Failure {
-        Failure::new(Exit::Device, cuda_error(&error))
-    }
-}
-
-/// A device that is not there, with the options that do without what it lacks.
-pub fn cuda_error(error: &CudaError) -> String {
-    match error.instead() {
-        Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),
-        Some(Instead::OwnKernels) => format!("{error}; or choose --kernels own, which needs no library"),
-        None => error.to_string(),
     }
 }
 

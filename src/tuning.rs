@@ -30,7 +30,7 @@ use plimsoll_networks::Mode;
 use plimsoll_runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::accudnn::satisfies;
-use plimsoll_tuner::rate::{default_convexity, learning_rate, warmup_iterations};
+use plimsoll_tuner::rate::{self, default_convexity, learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
     Candidate, Planned, Reason, Search, SearchError, SearchRequest, accudnn_batch, search,
 };
@@ -62,6 +62,11 @@ pub struct TuneRequest<'a> {
 /// The least batch to consider, as the options say.
 pub fn least(search: &SearchArgs, rate: &RateArgs) -> u64 {
     search.min_batch.unwrap_or(rate.base_batch)
+}
+
+/// What to know of a learning rate that is far from its base point, with the option that keeps it near.
+pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
+    rate::caution(rate, batch).map(|words| format!("{words}, or set --max-batch"))
 }
 
 /// The rule of the learning rate, as the options say.

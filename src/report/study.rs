@@ -13,6 +13,7 @@ use crate::report::gather::{Names, Subject};
 use crate::report::policies::paper;
 use crate::report::reasons::percent;
 use crate::study::{Study, name};
+use crate::tuning::caution;
 use crate::verbs::check::check_valid;
 use crate::verbs::tune::{placement, rule_in_words};
 use plimsoll_ir::config::{Config, Figures};
@@ -23,7 +24,6 @@ use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
 use plimsoll_ir::tuning::{Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
-use plimsoll_tuner::rate::caution;
 use plimsoll_tuner::search::moved;
 use std::collections::BTreeMap;
 

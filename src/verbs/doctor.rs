@@ -1,10 +1,10 @@
 //! `doctor`: what this machine offers, and what is missing.
 
 use crate::args::{DoctorArgs, HostPlace};
-use crate::failure::Failure;
+use crate::failure::{Failure, cuda_error};
 use crate::output::{Cell, Table};
 use crate::profile_cache::ProfileCache;
-use crate::task::{Setup, as_many_cores, cores, cuda_error};
+use crate::task::{Setup, as_many_cores, cores};
 use plimsoll_ir::health::{Health, PcieLink, Warning};
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_runtime::cpu::available_bytes;

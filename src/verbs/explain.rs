@@ -11,6 +11,7 @@ use crate::report::reasons::{Fate, Iteration};
 use crate::report::study::Tuned;
 use crate::study::Study;
 use crate::trace_events::describe;
+use crate::tuning::caution;
 use crate::verbs::check::read_valid;
 use crate::verbs::profile::how_known;
 use crate::verbs::tune::rule_in_words;
@@ -19,7 +20,6 @@ use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::nearest;
-use plimsoll_tuner::rate::caution;
 
 /// Layers that are listed without `--layer`.
 const LISTED: usize = 5;

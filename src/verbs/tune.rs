@@ -9,13 +9,12 @@ use crate::ran::Measured;
 use crate::record::other_name;
 use crate::study::{Held, Study};
 use crate::task::{Setup, Task};
-use crate::tuning::{TuneRequest, Tuned, least, tune};
+use crate::tuning::{TuneRequest, Tuned, caution, least, tune};
 use crate::verbs::profile::{how_known, largest, measure};
 use plimsoll_ir::config::{LearningRate, LearningRateRule};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::{Bytes, Document};
 use plimsoll_tuner::model::Model;
-use plimsoll_tuner::rate::caution;
 use plimsoll_tuner::search::Moved;
 
 /// Runs the verb.

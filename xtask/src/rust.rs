@@ -4,13 +4,15 @@
 //! A lexer that knows comments, literals and lifetimes is enough, because formatted code keeps its tokens in
 //! predictable places; a full parser would be the only large dependency here. It knows nothing of macros or types.
 
-/// A source text seen twice, line for line: once only its code, once only its comments. Literals are in neither
-/// (their quotes stay in the code), and whatever is left out is spaces.
+/// A source text seen three times, line for line: once only its code, once only its comments, once only its literals (whose
+/// quotes stay in the code, too). Whatever is left out is spaces.
 pub struct Source {
     /// The code.
     pub code: String,
     /// The comments, with their slashes.
     pub comments: String,
+    /// The literals, with their quotes.
+    pub literals: String,
 }
 
 /// A function with a body: its name and its first and last line, counted from 1.
@@ -31,7 +33,7 @@ enum Kind {
 impl Source {
     /// Splits a text.
     pub fn new(text: &str) -> Source {
-        let (mut code, mut comments) = (String::new(), String::new());
+        let [mut code, mut comments, mut literals] = [const { String::new() }; 3];
         let mut rest = text;
         while !rest.is_empty() {
             let (kind, length) = token(rest, code.ends_with(is_name));
@@ -40,10 +42,11 @@ impl Source {
                 let seen = kind == Kind::Code || (kind == Kind::Literal && character == '"');
                 code.push(if seen { character } else { blank });
                 comments.push(if kind == Kind::Comment { character } else { blank });
+                literals.push(if kind == Kind::Literal { character } else { blank });
             }
             rest = &rest[length..];
         }
-        Source { code, comments }
+        Source { code, comments, literals }
     }
 
     /// The code with every item under `#[cfg(test)]` left out, line for line.

@@ -186,7 +186,7 @@ pub(super) fn refused(refusal: &Refusal, why: String) -> DeviceError {
     }
 }
 
-/// What there is in place of a library that is missing or too old.
+/// What there is in place of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
     /// The device `cpu`.
@@ -196,10 +196,12 @@ pub enum Instead {
 }
 
 impl CudaError {
-    /// How to do without a library that is missing or too old; none where nothing does what it does, or something else is wrong.
+    /// How to do without a library that is missing, too old or does not start; none where nothing does what it does, or
+    /// something else is wrong.
     pub fn instead(&self) -> Option<Instead> {
         match self {
             CudaError::Missing { instead, .. } | CudaError::TooOld { instead, .. } => *instead,
+            CudaError::Library { .. } => Some(Instead::OwnKernels),
             _ => None,
         }
     }
