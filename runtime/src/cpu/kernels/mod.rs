@@ -182,7 +182,7 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 );
             }
             Call::MaxPoolForward { shape: s } => {
-                pool::max_forward(&s, f("x"), f("y"), bytes("places"), threads)
+                pool::max_forward(&s, f("x"), f("y"), bytes("places"), threads);
             }
             Call::MaxPoolBackward { shape: s, accumulate } => {
                 pool::max_backward(&s, accumulate, bytes("places"), f("dy"), f("dx"), threads);
