@@ -4,7 +4,7 @@
 
 mod of_job;
 
-pub use of_job::{of_trained, raise_host_memory};
+pub use of_job::{cuda_error, of_trained, raise_host_memory};
 
 use plimsoll_study::words::visible;
 use std::fmt;

@@ -19,6 +19,7 @@ use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::{Path, PathBuf};
 
 /// The file's name, here and in the user's folder of configurations.
@@ -596,7 +597,7 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     else {
         return error.into();
     };
-    let is_no_number = error.to_string().contains(NO_DIGIT);
+    let is_no_number = is_no_number(&error);
     let name = option.trim_start_matches('-').split([' ', '=', '[']).next().unwrap_or_default();
     let blamed = |one: &&Given| one.name == name && one.values.iter().any(|word| word == value);
     let is_run = |one: &&Given| line.iter().any(|word| *word == *one.command);
@@ -611,8 +612,11 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     Failure { exit, message, help }.into()
 }
 
-/// What the standard library says of a text that is no whole number.
-const NO_DIGIT: &str = "invalid digit found in string";
+/// Whether a value is no whole number.
+fn is_no_number(error: &clap::Error) -> bool {
+    let of_value = std::error::Error::source(error).and_then(|source| source.downcast_ref::<ParseIntError>());
+    of_value.is_some_and(|of_value| *of_value.kind() == IntErrorKind::InvalidDigit)
+}
 
 /// The parser's error as one of ours: its first paragraph, and what it proposes.
 pub fn in_words(error: &clap::Error) -> Failure {
@@ -622,7 +626,11 @@ pub fn in_words(error: &clap::Error) -> Failure {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let tips: Vec<String> =
         parts.filter_map(|part| part.trim().strip_prefix("tip: ").map(one_line)).collect();
-    let failure = Failure::usage(one_line(first).replace(NO_DIGIT, "that is no whole number from 0"));
+    let mut message = one_line(first);
+    if let Some(of_value) = std::error::Error::source(error).filter(|_| is_no_number(error)) {
+        message = message.replace(&of_value.to_string(), "that is no whole number from 0");
+    }
+    let failure = Failure::usage(message);
     if tips.is_empty() { failure } else { failure.help(tips.join("; ")) }
 }
 

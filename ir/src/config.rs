@@ -23,7 +23,7 @@ pub struct Config {
     pub kind: ConfigKind,
     /// What is trained.
     pub network: NetworkSpec,
-    /// The data that it was tuned on, as `--data` takes it, files by their whole path; none where an older version wrote this, or
+    /// The data that it was tuned on, as the command line takes it, files by their whole path; none where an older version wrote this, or
     /// where the data had no name on a command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,

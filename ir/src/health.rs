@@ -125,20 +125,37 @@ impl Health {
         Health { slowed_by: self.slowed_by, others: self.others, ..later }
     }
 
-    /// What makes measured times doubtful and was not known before, a sentence each.
-    pub fn warnings(&self, before: &Health) -> Vec<String> {
+    /// What makes measured times doubtful and was not known before.
+    pub fn warnings(&self, before: &Health) -> Vec<Warning> {
         let reasons = self.slowed_by.iter().filter(|reason| !before.slowed_by.contains(reason));
-        let slowed = reasons.map(|reason| {
-            format!(
-                "the device is slowed down ({reason}): times are longer than they could be, and may change"
-            )
-        });
+        let slowed = reasons.map(|reason| Warning::Slowed(reason.clone()));
         let known = |pid| before.others.iter().any(|other| other.pid == pid);
         let others = self.others.iter().filter(|other| !known(other.pid));
-        let shared = others.map(|other| {
-            format!("{other} computes on the device, too: neither times nor free memory are this run's alone")
-        });
-        slowed.chain(shared).collect()
+        slowed.chain(others.map(|other| Warning::Shared(other.clone()))).collect()
+    }
+}
+
+/// Something that makes measured times doubtful; shown as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// The device is slower than it could be, for this reason.
+    Slowed(String),
+    /// Another process computes on the device.
+    Shared(OtherProcess),
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Warning::Slowed(reason) => write!(
+                f,
+                "the device is slowed down ({reason}): times are longer than they could be, and may change"
+            ),
+            Warning::Shared(other) => write!(
+                f,
+                "{other} computes on the device, too: neither times nor free memory are this run's alone"
+            ),
+        }
     }
 }
 
@@ -162,7 +179,9 @@ mod tests {
         };
         let warnings = later.warnings(&first);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
-        assert!(warnings[0].contains("heat") && warnings[1].contains("process 8 (python)"), "{warnings:?}");
+        assert_eq!(warnings, [Warning::Slowed("heat".into()), Warning::Shared(other(8, None))]);
+        let said: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert!(said[0].contains("heat") && said[1].contains("process 8 (python)"), "{said:?}");
         let both = first.then(later.clone());
         assert_eq!(both, later);
         assert!(both.warnings(&both).is_empty());

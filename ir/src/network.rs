@@ -418,6 +418,10 @@ pub struct Layer {
     pub shares: Option<LayerId>,
     /// Shape of its output, of one sample.
     pub output: Shape,
+    /// Trained parameters of its own, biases and scales included, running statistics and parameters of other layers not.
+    pub parameters: u64,
+    /// Floating-point operations of its forward pass for one sample; a multiply and an add are two.
+    pub forward_flops: u64,
 }
 
 /// A network: layers in topological order, the first the input, the last the loss.
@@ -462,78 +466,11 @@ impl Network {
 
     /// Trained parameters of a layer, biases and scales included, running statistics and parameters of other layers not.
     pub fn parameters(&self, layer: &Layer) -> u64 {
-        let input = self.input_shape(layer);
-        if layer.shares.is_some() {
-            return 0;
-        }
-        match &layer.kind {
-            LayerKind::Conv { out_channels, window, groups, bias } => {
-                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
-                let weights = u64::from(*out_channels) * taps * u64::from(input.channels / groups);
-                weights + u64::from(*bias) * u64::from(*out_channels)
-            }
-            LayerKind::ConvTranspose { out_channels, window } => {
-                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
-                u64::from(*out_channels) * taps * u64::from(input.channels)
-            }
-            LayerKind::Bias { over, spare } => {
-                let one = match over {
-                    Extent::Channels => u64::from(input.channels),
-                    Extent::Positions => input.elements(),
-                };
-                one * (1 + u64::from(*spare))
-            }
-            LayerKind::Embedding { vocabulary, width, .. } => u64::from(*vocabulary) * u64::from(*width),
-            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 2 * u64::from(input.channels),
-            LayerKind::Scale | LayerKind::RmsNorm { .. } => u64::from(input.channels),
-            LayerKind::Learned { .. } => layer.output.elements(),
-            LayerKind::FullyConnected { outputs, bias } => {
-                u64::from(*outputs) * (input.elements() + u64::from(*bias))
-            }
-            _ => 0,
-        }
+        layer.parameters
     }
 
     /// Floating-point operations of a layer's forward pass for one sample; a multiply and an add are two.
     pub fn forward_flops(&self, layer: &Layer) -> u64 {
-        let input = self.input_shape(layer);
-        let out = layer.output.elements();
-        match &layer.kind {
-            LayerKind::Input | LayerKind::Flatten => 0,
-            LayerKind::Conv { window, groups, bias, .. } => {
-                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
-                out * (2 * taps * u64::from(input.channels / groups) + u64::from(*bias))
-            }
-            LayerKind::BatchNorm { .. } | LayerKind::LayerNorm { .. } => 8 * out,
-            LayerKind::RmsNorm { .. } => 4 * out,
-            LayerKind::Activation { function } => function.flops() * out,
-            LayerKind::ConvTranspose { out_channels, window } => {
-                let taps = u64::from(window.size[0]) * u64::from(window.size[1]);
-                input.elements() * 2 * taps * u64::from(*out_channels)
-            }
-            LayerKind::Attention { heads, .. } => {
-                let pairs = layer.output.pixels() * layer.output.pixels();
-                pairs * (4 * u64::from(layer.output.channels) + 6 * u64::from(*heads))
-            }
-            LayerKind::Rotary { .. } => 3 * out,
-            LayerKind::LstmCell => 100 * out,
-            LayerKind::Relu { .. }
-            | LayerKind::Add
-            | LayerKind::Multiply
-            | LayerKind::Scale
-            | LayerKind::Slice { .. }
-            | LayerKind::Learned { .. }
-            | LayerKind::Concat { .. }
-            | LayerKind::Bias { .. }
-            | LayerKind::Embedding { .. } => out,
-            LayerKind::MaxPool { window, .. } | LayerKind::AvgPool { window } => {
-                out * u64::from(window.size[0]) * u64::from(window.size[1])
-            }
-            LayerKind::GlobalAvgPool => input.elements(),
-            LayerKind::FullyConnected { bias, .. } => out * (2 * input.elements() + u64::from(*bias)),
-            LayerKind::Dropout { .. } => 2 * out,
-            LayerKind::Lrn { size, .. } => out * (2 * u64::from(*size) + 20),
-            LayerKind::SoftmaxCrossEntropy => 5 * out,
-        }
+        layer.forward_flops
     }
 }

@@ -21,6 +21,7 @@
 
 mod builder;
 mod error;
+mod layers;
 mod lower;
 pub mod onnx;
 mod resident;
@@ -28,5 +29,6 @@ mod zoo;
 
 pub use builder::Builder;
 pub use error::NetworkError;
-pub use lower::{Draw, LowerOptions, Mode, ReluStorage, lower};
+pub use layers::Draw;
+pub use lower::{LowerOptions, Mode, ReluStorage, lower};
 pub use zoo::{Entry, build, entries, nearest, usual};

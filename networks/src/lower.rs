@@ -1,6 +1,6 @@
 //! One iteration of a network: forward, backward, update; the kernels and the trace from one walk.
 //!
-//! What an op reads and writes follows from its kernel's operands ([`plimsoll_ir::program::Call::accesses`]); nothing is
+//! What an op reads and writes follows from its kernel's operands ([`Call::operands`]); nothing is
 //! listed twice. A tensor exists only if some op needs it, and lives only as long:
 //!
 //! - The backward pass reads the input of convolutions, of batch and response normalisation, and the output or the mask
@@ -23,12 +23,13 @@ mod forward;
 
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
+use crate::layers::{Draw, rules};
 use crate::resident::{Resident, resident};
 use analysis::Analysis;
-use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network, Shape, Window};
-use plimsoll_ir::philox::{philox4x32, unit_f32};
+use backward::Gradients;
+use plimsoll_ir::network::{Axis, Layer, LayerKind, Network, Shape, Window};
 use plimsoll_ir::program::{
-    Call, ConvShape, Kernel, Operand, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
+    Call, Kernel, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
 };
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, LayerId, Seconds, TensorId};
@@ -54,23 +55,6 @@ pub enum ReluStorage {
     /// The mask, one bit an element (Layrub §4.2). Where its output is needed by another op too, that output dies
     /// one op earlier than with [`ReluStorage::Output`], before the gradient of the same size is born.
     Mask,
-}
-
-/// Which branches an iteration drops: what a dropout of whole batches draws in its kernel, known beforehand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Draw {
-    /// The seed of the training.
-    pub seed: u64,
-    /// The number of the iteration.
-    pub step: u32,
-}
-
-impl Draw {
-    /// Whether the layer is a branch that is dropped.
-    pub fn drops(self, layer: LayerId, kind: &LayerKind) -> bool {
-        let LayerKind::Dropout { probability, unit: DropUnit::Batch } = *kind else { return false };
-        unit_f32(philox4x32(self.seed, [0, 0, self.step, layer.0])[0]) < probability
-    }
 }
 
 /// How to lower.
@@ -103,29 +87,37 @@ impl Default for LowerOptions<'_> {
 /// The trace is named after the network's spec, such as `resnet18-64x64x3-10`, with `-evaluate` in evaluation.
 pub fn lower(network: &Network, batch: u64, options: &LowerOptions) -> Result<Program, NetworkError> {
     check_sizes(network, batch, options.mode)?;
+    let input = |name: &str, elements: u64| {
+        let bytes = Bytes(4 * batch * elements).round_up(STORAGE_ALIGNMENT);
+        Tensor { name: name.to_owned(), bytes, kind: TensorKind::Input }
+    };
     let mut lowering = Lowering {
         network,
         batch,
         options,
         analysis: Analysis::new(network, options)?,
         resident: resident(network)?,
-        tensors: Vec::new(),
+        tensors: vec![
+            input("images", network.layers[0].output.elements()),
+            input("labels", network.labels()),
+        ],
+        images: TensorId(0),
+        labels: TensorId(1),
         ops: Vec::new(),
         kernels: Vec::new(),
         values: Vec::new(),
         saved: vec![Vec::new(); network.layers.len()],
+        gradients: Gradients::new(network.layers.len()),
     };
-    let images = lowering.tensor("images", lowering.f32s(network.layers[0].output), TensorKind::Input);
-    let labels = lowering.tensor("labels", Bytes(4 * batch * network.labels()), TensorKind::Input);
-    lowering.forward(images, labels);
+    lowering.forward();
     if options.mode == Mode::Train {
-        lowering.backward(labels);
+        lowering.backward();
         lowering.update();
     }
     let spec = &network.spec;
     let suffix = if options.mode == Mode::Evaluate { "-evaluate" } else { "" };
     let [height, width] = spec.image;
-    let Lowering { resident, tensors, ops, kernels, .. } = lowering;
+    let Lowering { resident, tensors, images, labels, ops, kernels, .. } = lowering;
     let trace = Trace {
         kind: TraceKind,
         name: format!("{}-{height}x{width}x{}-{}{suffix}", spec.name, spec.channels, spec.classes),
@@ -146,12 +138,10 @@ fn check_sizes(network: &Network, batch: u64, mode: Mode) -> Result<(), NetworkE
     for layer in &network.layers {
         // A value and a gradient, 4 bytes an element each.
         total += 8 * u128::from(layer.output.elements()) * u128::from(batch);
-        if let LayerKind::Attention { heads, .. } = layer.kind {
-            let pairs = u128::from(layer.output.pixels()).pow(2);
-            total += 4 * pairs * u128::from(heads) * u128::from(batch);
-        }
+        let rules = rules(&layer.kind);
+        total += rules.saved_bytes(layer.output) * u128::from(batch);
         let positions = u128::from(batch) * u128::from(layer.output.pixels());
-        if mode == Mode::Train && matches!(layer.kind, LayerKind::BatchNorm { .. }) && positions == 1 {
+        if mode == Mode::Train && rules.needs_variance() && positions == 1 {
             return Err(NetworkError::NoVariance { layer: layer.name.clone() });
         }
     }
@@ -163,55 +153,67 @@ fn check_sizes(network: &Network, batch: u64, mode: Mode) -> Result<(), NetworkE
 }
 
 /// The walk: what has come of it so far.
-struct Lowering<'a> {
-    network: &'a Network,
-    batch: u64,
-    options: &'a LowerOptions<'a>,
+pub(crate) struct Lowering<'a> {
+    pub(crate) network: &'a Network,
+    pub(crate) batch: u64,
+    pub(crate) options: &'a LowerOptions<'a>,
     analysis: Analysis,
     resident: Resident,
     tensors: Vec<Tensor>,
+    /// Where the images or tokens lie.
+    pub(crate) images: TensorId,
+    /// Where the labels lie.
+    pub(crate) labels: TensorId,
     ops: Vec<Op>,
     kernels: Vec<Kernel>,
     /// Where each layer's output lies.
     values: Vec<TensorId>,
-    /// What each layer keeps for its backward pass besides feature maps: mask, places, statistics, probabilities; of a step
-    /// of a memory its activated gates and its cell state.
+    /// What each layer keeps for its backward pass besides feature maps, such as a mask or statistics.
     saved: Vec<Vec<TensorId>>,
+    pub(crate) gradients: Gradients,
 }
 
-impl<'a> Lowering<'a> {
+impl Lowering<'_> {
     /// A new tensor, its size rounded up to [`STORAGE_ALIGNMENT`].
-    fn tensor(&mut self, name: &str, bytes: Bytes, kind: TensorKind) -> TensorId {
+    pub(crate) fn tensor(&mut self, name: &str, bytes: Bytes, kind: TensorKind) -> TensorId {
         let id = TensorId::new(self.tensors.len());
         self.tensors.push(Tensor { name: name.to_owned(), bytes: bytes.round_up(STORAGE_ALIGNMENT), kind });
         id
     }
 
     /// The tensor where a layer's output lies.
-    fn value(&self, layer: LayerId) -> TensorId {
+    pub(crate) fn value(&self, layer: LayerId) -> TensorId {
         self.values[layer.index()]
     }
 
     /// The bytes of a batch of f32 feature maps.
-    fn f32s(&self, shape: Shape) -> Bytes {
+    pub(crate) fn f32s(&self, shape: Shape) -> Bytes {
         Bytes(4 * shape.elements() * self.batch)
     }
 
     /// Appends an op and its kernel; what the op reads and writes follows from the operands.
-    fn push(&mut self, layer: LayerId, suffix: &str, phase: Phase, call: Call, operands: Vec<Operand>) {
+    pub(crate) fn push(
+        &mut self,
+        layer: LayerId,
+        suffix: &str,
+        phase: Phase,
+        call: Call,
+        operands: Vec<Operand>,
+    ) {
         let layer: &Layer = self.network.layer(layer);
-        let accesses = call.accesses();
-        assert_eq!(accesses.len(), operands.len(), "{} takes as many operands as it documents", call.name());
+        let count = call.operands().len();
+        assert_eq!(count, operands.len(), "{} takes as many operands as it documents", call.name());
+        let kernel = Kernel { call, operands };
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        for (operand, access) in operands.iter().zip(accesses) {
-            let Operand::Tensor(tensor) = *operand else { continue };
+        for (operand, OperandSpec { access, .. }) in kernel.specified() {
+            let Operand::Tensor(tensor) = operand else { continue };
             for (list, listed) in [(&mut reads, access.reads()), (&mut writes, access.writes())] {
                 if listed && !list.contains(&tensor) {
                     list.push(tensor);
                 }
             }
         }
-        let mut ways = (self.options.ways)(&call).into_iter().map(|way| Alternative {
+        let mut ways = (self.options.ways)(&kernel.call).into_iter().map(|way| Alternative {
             name: way.name,
             seconds: Seconds::ZERO,
             workspace_bytes: way.workspace.round_up(STORAGE_ALIGNMENT),
@@ -221,22 +223,22 @@ impl<'a> Lowering<'a> {
         self.ops.push(Op {
             name: format!("{}.{suffix}", layer.name),
             layer: layer.name.clone(),
-            kind: op_kind(&call, &layer.kind).to_owned(),
+            kind: op_kind(&kernel.call, &layer.kind).to_owned(),
             phase,
             seconds: Seconds::ZERO,
             reads,
             writes,
             workspace_bytes: usual.workspace_bytes,
-            flops: call.flops(),
-            recomputable: call.repeatable(),
+            flops: kernel.call.flops(),
+            recomputable: kernel.repeatable(),
             alternatives,
         });
-        self.kernels.push(Kernel { call, operands });
+        self.kernels.push(kernel);
     }
 
     /// One SGD step for every parameter, in layer order.
     fn update(&mut self) {
-        let hyper = Operand::Resident(self.resident.hyper);
+        let hyper = self.hyper();
         for index in 0..self.network.layers.len() {
             if self.network.layers[index].shares.is_some() {
                 continue;
@@ -254,77 +256,83 @@ impl<'a> Lowering<'a> {
     }
 
     /// The elements of a layer's output over the batch.
-    fn elements(&self, layer: LayerId) -> u64 {
+    pub(crate) fn elements(&self, layer: LayerId) -> u64 {
         self.network.layer(layer).output.elements() * self.batch
     }
 
     /// The positions and channels of a layer's output over the batch.
-    fn rows(&self, layer: LayerId) -> RowShape {
+    pub(crate) fn rows(&self, layer: LayerId) -> RowShape {
         let shape = self.network.layer(layer).output;
         RowShape { rows: shape.pixels() * self.batch, channels: u64::from(shape.channels) }
     }
 
     /// The rows of a layer's output that are side by side in memory, and the elements of each: what parts of a concatenation
     /// along rows are, and what has a bias of its own at each position.
-    fn samples(&self, layer: LayerId) -> RowShape {
+    pub(crate) fn samples(&self, layer: LayerId) -> RowShape {
         RowShape { rows: self.batch, channels: self.network.layer(layer).output.elements() }
     }
 
-    /// The shape of a convolution, of the one that a transposed one is the transpose of, or of a fully connected layer, which
-    /// is a 1x1 convolution on a 1x1 image.
-    fn conv_shape(&self, layer: &Layer) -> ConvShape {
-        let (input, output) = (self.network.input_shape(layer), layer.output);
-        let (input_size, in_channels, window, groups, bias) = match layer.kind {
-            LayerKind::Conv { window, groups, bias, .. } => {
-                ([input.height, input.width], input.channels, window, groups, bias)
-            }
-            LayerKind::ConvTranspose { window, .. } => {
-                return ConvShape {
-                    batch: self.batch,
-                    input: [output.height, output.width],
-                    in_channels: output.channels,
-                    output: [input.height, input.width],
-                    out_channels: input.channels,
-                    window,
-                    groups: 1,
-                    bias: false,
-                };
-            }
-            LayerKind::FullyConnected { bias, .. } => {
-                let elements = u32::try_from(input.elements()).expect("the builder has checked it");
-                ([1, 1], elements, Window::square(1, 1, 0), 1, bias)
-            }
-            _ => unreachable!("only convolutions and fully connected layers have weights"),
-        };
-        let (output, out_channels) = ([output.height, output.width], output.channels);
-        ConvShape {
-            batch: self.batch,
-            input: input_size,
-            in_channels,
-            output,
-            out_channels,
-            window,
-            groups,
-            bias,
+    /// What a concatenation along an axis copies of a layer's output: rows of so many elements.
+    pub(crate) fn parts(&self, layer: LayerId, along: Axis) -> RowShape {
+        match along {
+            Axis::Channels => self.rows(layer),
+            Axis::Rows => self.samples(layer),
         }
     }
 
-    /// The shape of a pooling; a global one has a window of the whole image.
-    fn pool_shape(&self, layer: &Layer) -> PoolShape {
-        let input = self.network.input_shape(layer);
-        let whole = Window { size: [input.height, input.width], ..Window::square(1, 1, 0) };
-        let window = match layer.kind {
-            LayerKind::MaxPool { window, .. } | LayerKind::AvgPool { window } => window,
-            _ => whole,
-        };
-        let (input, channels) = ([input.height, input.width], input.channels);
+    /// The shape of a layer that pools by this window.
+    pub(crate) fn pool_shape(&self, layer: LayerId, window: Window) -> PoolShape {
+        let layer = self.network.layer(layer);
+        let (input, output) = (self.network.input_shape(layer), layer.output);
         PoolShape {
             batch: self.batch,
-            input,
-            output: [layer.output.height, layer.output.width],
-            channels,
+            input: [input.height, input.width],
+            output: [output.height, output.width],
+            channels: input.channels,
             window,
         }
+    }
+
+    /// Whether a parameter is trained at or above a layer, so that the gradient of its output is needed.
+    pub(crate) fn trained(&self, layer: LayerId) -> bool {
+        self.analysis.trained[layer.index()]
+    }
+
+    /// Whether a layer saves a mask in place of its output.
+    pub(crate) fn masked(&self, layer: LayerId) -> bool {
+        self.analysis.masked[layer.index()]
+    }
+
+    /// Whether the gradients of a layer's parameters are added to what a later layer, which shares them, has given.
+    pub(crate) fn adds_up(&self, layer: LayerId) -> bool {
+        self.analysis.adds_up[layer.index()]
+    }
+
+    /// Where the parameters of a layer lie, in the order in which its calls take them.
+    pub(crate) fn parameters(&self, layer: LayerId) -> Vec<Operand> {
+        let parameters = &self.resident.layers[layer.index()].parameters;
+        parameters.iter().map(|trained| Operand::Resident(trained.parameter)).collect()
+    }
+
+    /// Where their gradients lie, in the same order.
+    pub(crate) fn parameter_gradients(&self, layer: LayerId) -> Vec<Operand> {
+        let parameters = &self.resident.layers[layer.index()].parameters;
+        parameters.iter().map(|trained| Operand::Resident(trained.gradient)).collect()
+    }
+
+    /// Where the running statistics of a layer lie.
+    pub(crate) fn states(&self, layer: LayerId) -> Vec<Operand> {
+        self.resident.layers[layer.index()].states.iter().map(|offset| Operand::Resident(*offset)).collect()
+    }
+
+    /// Where the hyper-parameters lie.
+    pub(crate) fn hyper(&self) -> Operand {
+        Operand::Resident(self.resident.hyper)
+    }
+
+    /// Where the metrics lie.
+    pub(crate) fn metrics(&self) -> Operand {
+        Operand::Resident(self.resident.metrics)
     }
 }
 

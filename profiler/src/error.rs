@@ -39,7 +39,7 @@ pub enum ProfileError {
     },
     /// Choose another folder, or measure afresh.
     #[error(
-        "the journal `{}` holds another measurement: {differs}; choose another folder for the study, or start afresh with --fresh",
+        "the journal `{}` holds another measurement: {differs}; choose another folder for the study, or start afresh",
         path.display()
     )]
     OtherStudy {
@@ -53,6 +53,14 @@ pub enum ProfileError {
     InUse {
         /// Which file.
         path: PathBuf,
+    },
+    /// Put the file back, choose another folder, or measure afresh.
+    #[error("the journal `{}`: {why}", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Which line is none of it, and what to do.
+        why: String,
     },
     /// Give it a file that it can read and write.
     #[error("the journal `{}`: {why}", path.display())]

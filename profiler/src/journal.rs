@@ -192,17 +192,17 @@ impl Journal {
         let mut header = None;
         let mut entries = Vec::new();
         for (number, line) in (1..).zip(bytes[..whole].split_inclusive(|b| *b == b'\n')) {
-            let foreign = |error: serde_json::Error| ProfileError::Journal {
+            let foreign = |error: serde_json::Error| ProfileError::Damaged {
                 path: self.path.clone(),
                 why: format!(
                     "line {number} is no line of a profile's journal ({error}); choose another folder for the study, or start \
-                     afresh with --fresh"
+                     afresh"
                 ),
             };
-            let entry = entry_of(line).map_err(|mismatch| ProfileError::Journal {
+            let entry = entry_of(line).map_err(|mismatch| ProfileError::Damaged {
                 path: self.path.clone(),
                 why: format!(
-                    "line {number} is damaged: {mismatch}; put the file back as it was, or measure anew with --fresh"
+                    "line {number} is damaged: {mismatch}; put the file back as it was, or measure anew"
                 ),
             })?;
             if header.is_none() {

@@ -212,7 +212,7 @@ fn note(
     let Some(now) = seen else { return Ok(()) };
     now.warnings(&measured.health.clone().unwrap_or_default())
         .iter()
-        .for_each(|warning| (watch.warn)(warning));
+        .for_each(|warning| (watch.warn)(&warning.to_string()));
     let entry = Entry::Health(now);
     measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
     journal.append(&entry)

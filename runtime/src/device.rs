@@ -198,8 +198,8 @@ pub enum DeviceError {
         holders(held_by)
     )]
     OutOfMemory {
-        /// `device` or `host`.
-        what: &'static str,
+        /// Of which memory.
+        what: MemoryKind,
         /// What was asked for.
         needed: Bytes,
         /// What there is.
@@ -235,6 +235,23 @@ pub enum DeviceError {
         /// What to do.
         what_to_do: &'static str,
     },
+    /// The driver finds no memory for what a call takes beside the allocation.
+    #[error(
+        "the driver refused {why}; lower the budget, or end what else uses the device (`nvidia-smi` lists it)"
+    )]
+    Full {
+        /// The call and the driver's words.
+        why: String,
+    },
+    /// The driver does not page-lock the host memory.
+    #[error(
+        "the driver refused {why}; this much host memory cannot be page-locked here: lower the budget or the batch so that less \
+         is swapped, or see what a container or `ulimit -l` allows"
+    )]
+    NotPinned {
+        /// The call and the driver's words.
+        why: String,
+    },
     /// A read or write, or a transfer, leaves the memory that was allocated.
     #[error("{bytes} at byte {offset} are outside the {memory} that were allocated", offset = offset.0)]
     OutOfRange {
@@ -245,6 +262,30 @@ pub enum DeviceError {
         /// The allocation.
         memory: Bytes,
     },
+}
+
+/// Which memory is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// The device's.
+    Device,
+    /// The host's.
+    Host,
+    /// Of one machine whose memory is the device's and the host's.
+    DeviceAndHost,
+    /// The host's, page-locked.
+    PinnedHost,
+}
+
+impl std::fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            MemoryKind::Device => "device",
+            MemoryKind::Host => "host",
+            MemoryKind::DeviceAndHost => "device and host",
+            MemoryKind::PinnedHost => "pinned host",
+        })
+    }
 }
 
 /// `, while process 7 (python, 9.00 GiB) is on the device, too`, or nothing where nobody is known.

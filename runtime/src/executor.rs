@@ -6,20 +6,20 @@
 //! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as
 //! formats.md asks.
 //!
-//! Where a training's state is kept, its copies are transfers of the iteration like any other (`state.rs`): the schedule's own commands
-//! stay as they are, in their order, and those that change the state wait for its copy.
+//! Iterations that copy a training's state are in `executor/keeping.rs`.
 //!
 //! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
+
+mod keeping;
 
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
 use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
-use crate::operands::operand_bytes;
-use crate::state::{Half, StateCopies};
 use crate::waits::crossing_waits;
+use keeping::Keeping;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
-use plimsoll_ir::program::{Operand, Program, Region, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{Operand, OperandSpec, Program, Region, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, moved, way_of};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
@@ -67,16 +67,6 @@ pub struct Loaded {
     trace: Arc<Trace>,
     schedule: Arc<Schedule>,
     executor: u64,
-}
-
-/// The iterations that copy the state, for each half of where it goes.
-#[derive(Clone, Debug)]
-struct Keeping {
-    copies: StateCopies,
-    /// Beside the schedule's commands.
-    beside: [Enqueued; 2],
-    /// And nothing else.
-    alone: [Enqueued; 2],
 }
 
 /// A tensor that the host writes before each iteration: where its pieces lie.
@@ -145,37 +135,14 @@ impl Executor {
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
     pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
-        self.load_with(program, schedule, None)
-    }
-
-    /// The same of a program whose state a [`crate::Trainer`] then keeps on the host, where the memory has room for that
-    /// ([`MemoryLayout::keeping_state`]); it is copied before this offload, or behind all.
-    pub fn load_keeping_state(
-        &mut self,
-        program: &Program,
-        schedule: &Schedule,
-        before: Option<CommandId>,
-    ) -> Result<Loaded, RuntimeError> {
-        if program.trace.ops.iter().all(|op| op.phase != Phase::Update) {
-            return Err(RuntimeError::mismatch(
-                "program whose state is kept",
-                "one that trains",
-                "no update",
-            ));
-        }
-        let (needed, there) = (MemoryLayout::default().keeping_state(program).state, self.layout.state);
-        if there < needed {
-            return Err(RuntimeError::mismatch("host memory for copies of the state", needed, there));
-        }
-        let copies = StateCopies::of(program, self.layout);
-        self.load_with(program, schedule, Some((copies, before)))
+        self.load_with(program, schedule, |_, _| None)
     }
 
     fn load_with(
         &mut self,
         program: &Program,
         schedule: &Schedule,
-        keeping: Option<(StateCopies, Option<CommandId>)>,
+        keep: impl FnOnce(&mut Executor, &Builder) -> Option<Keeping>,
     ) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
         check_program(program)?;
@@ -194,20 +161,11 @@ impl Executor {
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
         let builder = Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident };
-        let plain = self.enqueued(false, builder.steps(false, None));
+        let plain = self.enqueued(false, builder.plain_steps());
         self.check_launches(program, &plain)?;
-        let timed = self.enqueued(true, builder.steps(true, None));
-        let keeping = keeping.map(|(copies, before)| Keeping {
-            beside: Half::BOTH.map(|half| {
-                self.enqueued(false, builder.steps(false, Some(Beside { copies: &copies, half, before })))
-            }),
-            alone: Half::BOTH.map(|half| {
-                let steps = copies.first(half).chain(copies.rest(half)).map(Step::Copy).collect();
-                self.enqueued(false, steps)
-            }),
-            copies,
-        });
-        let others = keeping.iter().flat_map(|keeping| keeping.beside.iter().chain(&keeping.alone));
+        let timed = self.enqueued(true, builder.timed_steps());
+        let keeping = keep(self, &builder);
+        let others = keeping.iter().flat_map(Keeping::sequences);
         let room =
             [&plain, &timed].into_iter().chain(others).map(Enqueued::room).fold(self.room, Room::union);
         if room != self.room {
@@ -293,57 +251,6 @@ impl Executor {
     /// input.
     pub fn start(&mut self, loaded: &Loaded) {
         self.enqueue(loaded, &loaded.plain);
-    }
-
-    /// The same, with a copy of the state beside it, which goes to a half.
-    pub(crate) fn start_copying(&mut self, loaded: &Loaded, half: Half) {
-        self.enqueue(loaded, &loaded.keeping().beside[half as usize]);
-    }
-
-    /// Runs one iteration with a copy of the state beside it, as a trainer does: for whoever measures what that takes.
-    ///
-    /// Panics where the program was loaded without ([`Executor::load_keeping_state`]).
-    pub fn run_copying(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
-        self.start_copying(loaded, Half::First);
-        self.finish()
-    }
-
-    /// Copies the state to a half, and nothing else.
-    pub(crate) fn copy_state(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
-        self.enqueue(loaded, &loaded.keeping().alone[half as usize]);
-        self.finish()
-    }
-
-    /// Whether the last copy to a half, in an iteration with these hyperparameters, is whole; also where the iteration failed.
-    pub(crate) fn is_whole(
-        &mut self,
-        loaded: &Loaded,
-        half: Half,
-        hyper: &[u8],
-    ) -> Result<bool, RuntimeError> {
-        let (offset, bytes) = loaded.keeping().copies.stamp(half);
-        Ok(self.device.host(offset, bytes)? == hyper)
-    }
-
-    /// Forgets what was copied to a half.
-    pub(crate) fn forget_copy(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
-        let (offset, bytes) = loaded.keeping().copies.stamp(half);
-        self.device.host(offset, bytes)?.fill(0);
-        Ok(())
-    }
-
-    /// Reads a region of the state from its copy; the data must have the region's length.
-    pub(crate) fn read_copied(
-        &mut self,
-        loaded: &Loaded,
-        half: Half,
-        region: &Region,
-        data: &mut [u8],
-    ) -> Result<(), RuntimeError> {
-        same_length(region, data.len())?;
-        let place = loaded.keeping().copies.place(half, region).expect("a region of the state");
-        data.copy_from_slice(self.device.host(place, region.bytes())?);
-        Ok(())
     }
 
     /// Waits for the end of what was started.
@@ -467,15 +374,6 @@ fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
 }
 
 impl Loaded {
-    /// Whether its state is kept on the host.
-    pub(crate) fn keeps_state(&self) -> bool {
-        self.keeping.is_some()
-    }
-
-    fn keeping(&self) -> &Keeping {
-        self.keeping.as_ref().expect("it was loaded to keep its state")
-    }
-
     /// The samples in an iteration.
     pub fn batch(&self) -> u64 {
         self.batch
@@ -546,15 +444,6 @@ fn end_event(command: u32) -> EventId {
     EventId(2 * command + 1)
 }
 
-/// A copy of the state beside an iteration.
-#[derive(Clone, Copy)]
-struct Beside<'a> {
-    copies: &'a StateCopies,
-    half: Half,
-    /// The offload that comes behind it; none where it comes behind all.
-    before: Option<CommandId>,
-}
-
 /// Makes the steps of an iteration.
 struct Builder<'a> {
     program: &'a Program,
@@ -566,24 +455,38 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Every command with its waits before it and, where it is waited for or timed, its record after it; and a copy of the state
-    /// beside them, which they wait for before they change it.
-    fn steps(&self, timed: bool, beside: Option<Beside>) -> Vec<Step> {
+    /// The steps of an iteration with nothing timed inside.
+    fn plain_steps(&self) -> Vec<Step> {
+        self.steps(&self.events(), false, Vec::new(), |_, _, _| {})
+    }
+
+    /// The steps of an iteration in which every command is timed.
+    fn timed_steps(&self) -> Vec<Step> {
+        let events = (0..self.schedule.commands.len() as u32).map(|i| Some(end_event(i))).collect::<Vec<_>>();
+        self.steps(&events, true, Vec::new(), |_, _, _| {})
+    }
+
+    /// By command: the event of its end, where another stream waits for that.
+    fn events(&self) -> Vec<Option<EventId>> {
         let mut events: Vec<Option<EventId>> = vec![None; self.schedule.commands.len()];
-        if timed {
-            events = (0..events.len() as u32).map(|i| Some(end_event(i))).collect();
-        } else {
-            self.waits.iter().flatten().for_each(|w| events[w.index()] = Some(EventId(0)));
-            events.iter_mut().flatten().zip(0..).for_each(|(event, number)| *event = EventId(number));
-        }
-        let unused = events.iter().flatten().map(|event| event.0 + 1).max().unwrap_or_default();
-        let mut steps = Vec::new();
-        let mut copy = beside.map(|beside| Inserting::new(beside, unused, &mut steps));
+        self.waits.iter().flatten().for_each(|w| events[w.index()] = Some(EventId(0)));
+        events.iter_mut().flatten().zip(0..).for_each(|(event, number)| *event = EventId(number));
+        events
+    }
+
+    /// After the first steps every command with what `before` puts in front of it, with its waits before it and its event, where
+    /// it has one, after it.
+    fn steps(
+        &self,
+        events: &[Option<EventId>],
+        timed: bool,
+        first: Vec<Step>,
+        mut before: impl FnMut(CommandId, &Command, &mut Vec<Step>),
+    ) -> Vec<Step> {
+        let mut steps = first;
         for (id, command) in self.schedule.numbered_commands() {
             let stream = command.stream();
-            if let Some(copy) = &mut copy {
-                copy.before(self.program, id, command, &mut steps);
-            }
+            before(id, command, &mut steps);
             for wait in &self.waits[id.index()] {
                 let event = events[wait.index()].expect("whatever is waited for has an event");
                 steps.push(Step::Wait(stream, event));
@@ -653,49 +556,6 @@ impl Builder<'_> {
     }
 }
 
-/// A copy of the state while it is put among an iteration's steps.
-struct Inserting<'a> {
-    beside: Beside<'a>,
-    /// What is copied first is out, and the rest is; each until the compute stream was made to wait for it.
-    events: [Option<EventId>; 2],
-    /// The event of the rest, until that was enqueued.
-    rest: Option<EventId>,
-}
-
-impl<'a> Inserting<'a> {
-    /// Begins with what changes first; events from this number on are free.
-    fn new(beside: Beside<'a>, unused: u32, steps: &mut Vec<Step>) -> Inserting<'a> {
-        let [first, rest] = [EventId(unused), EventId(unused + 1)];
-        steps.extend(beside.copies.first(beside.half).map(Step::Copy));
-        steps.push(Step::Record(Stream::Offload, first));
-        Inserting { beside, events: [Some(first), Some(rest)], rest: Some(rest) }
-    }
-
-    /// What has to stand before a command.
-    fn before(&mut self, program: &Program, id: CommandId, command: &Command, steps: &mut Vec<Step>) {
-        if self.beside.before == Some(id) {
-            self.enqueue_rest(steps);
-        }
-        let Command::Compute { op, .. } = command else { return };
-        if self.beside.copies.changes_first(&program.kernels[op.index()]) {
-            steps.extend(self.events[0].take().map(|event| Step::Wait(Stream::Compute, event)));
-        }
-        if program.trace.ops[op.index()].phase == Phase::Update {
-            self.enqueue_rest(steps);
-            steps.extend(self.events[1].take().map(|event| Step::Wait(Stream::Compute, event)));
-        }
-    }
-
-    /// The rest of the state, at the latest before the update.
-    fn enqueue_rest(&mut self, steps: &mut Vec<Step>) {
-        if let Some(event) = self.rest.take() {
-            let Beside { copies, half, .. } = self.beside;
-            steps.extend(copies.rest(half).map(Step::Copy));
-            steps.push(Step::Record(Stream::Offload, event));
-        }
-    }
-}
-
 /// Makes sure that kernels and trace say the same, and that every operand lies whole in its tensor or among the
 /// resident bytes.
 fn check_program(program: &Program) -> Result<(), RuntimeError> {
@@ -714,28 +574,28 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
         }
     }
     for (op, kernel) in trace.ops.iter().zip(&program.kernels) {
-        let (spans, accesses) = (operand_bytes(&kernel.call), kernel.call.accesses());
-        if kernel.operands.len() != spans.len() {
+        let count = kernel.call.operands().len();
+        if kernel.operands.len() != count {
             let what = format!("operands of `{}`", op.name);
-            return Err(RuntimeError::mismatch(what, spans.len(), kernel.operands.len()));
+            return Err(RuntimeError::mismatch(what, count, kernel.operands.len()));
         }
-        for (i, operand) in kernel.operands.iter().enumerate() {
+        for (i, (operand, OperandSpec { access, bytes, .. })) in kernel.specified().enumerate() {
             let room = match operand {
-                Operand::Resident(offset) => trace.resident_bytes.saturating_sub(*offset),
+                Operand::Resident(offset) => trace.resident_bytes.saturating_sub(offset),
                 Operand::Tensor(tensor) => {
-                    let told = (!accesses[i].reads() || op.reads.contains(tensor))
-                        && (!accesses[i].writes() || op.writes.contains(tensor));
+                    let told = (!access.reads() || op.reads.contains(&tensor))
+                        && (!access.writes() || op.writes.contains(&tensor));
                     if !told {
                         let what = format!("operand {i} of `{}` in its op's reads and writes", op.name);
-                        return Err(RuntimeError::mismatch(what, format!("{:?}", accesses[i]), tensor));
+                        return Err(RuntimeError::mismatch(what, format!("{access:?}"), tensor));
                     }
                     trace.tensors[tensor.index()].bytes
                 }
             };
-            if spans[i] > room {
+            if bytes > room {
                 return Err(RuntimeError::mismatch(
                     format!("bytes of operand {i} of `{}`", op.name),
-                    spans[i],
+                    bytes,
                     room,
                 ));
             }

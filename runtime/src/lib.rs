@@ -16,7 +16,6 @@ mod executor;
 mod host;
 pub mod limits;
 mod null;
-mod operands;
 mod rate;
 mod state;
 mod trainer;
@@ -24,15 +23,15 @@ mod waits;
 
 pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
-pub use cuda::{CudaDevice, CudaError, CudaOptions, Kernels, Precision};
+pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead, Kernels, Precision};
 pub use device::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind, MemoryLayout, Room,
+    Transfer,
 };
 pub use error::RuntimeError;
 pub use executor::{Executor, Loaded, Whole};
 pub use host::{HostSlab, host_slab};
 pub use null::Null;
-pub use operands::operand_bytes;
 pub use rate::{Decay, LearningRateSchedule};
 pub use state::state_bytes;
 pub use trainer::{Evaluation, Observation, Outcome, Trainer, TrainingPlan};

@@ -124,9 +124,8 @@ impl Pieces {
 
 /// The first bytes of the resident regions that a kernel changes.
 fn changed(kernel: &Kernel) -> impl Iterator<Item = u64> {
-    let operands = kernel.operands.iter().zip(kernel.call.accesses());
-    operands.filter_map(|(operand, access)| match operand {
-        Operand::Resident(offset) if access.writes() => Some(offset.0),
+    kernel.specified().filter_map(|(operand, spec)| match operand {
+        Operand::Resident(offset) if spec.access.writes() => Some(offset.0),
         _ => None,
     })
 }

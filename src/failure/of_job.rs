@@ -5,7 +5,7 @@ use plimsoll_ir::Bytes;
 use plimsoll_networks::NetworkError;
 use plimsoll_networks::onnx::OnnxError;
 use plimsoll_profiler::ProfileError;
-use plimsoll_runtime::{CudaError, DeviceError, RuntimeError};
+use plimsoll_runtime::{CudaError, DeviceError, Instead, MemoryKind, RuntimeError};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::ExportError;
 use plimsoll_study::error::OnnxFileError;
@@ -34,7 +34,7 @@ impl From<Error> for Failure {
             Error::Network(error) => of_network(&error),
             Error::Data(error) => of_data(&error),
             Error::Setup(error) => of_setup(&error),
-            Error::Cuda(error) => Failure::new(Exit::Device, error),
+            Error::Cuda(error) => Failure::new(Exit::Device, cuda_error(&error)),
             Error::Task(error) => of_task(&error),
             Error::Plan(error) => of_plan(&error),
             Error::Profile(error) => of_profile(&error),
@@ -325,10 +325,12 @@ fn of_profile(error: &ProfileError) -> Failure {
         ProfileError::Noisy { .. } => Exit::Noisy,
         ProfileError::NoRoom { .. } => Exit::NoPlan,
         ProfileError::Runtime(_) | ProfileError::Subject { .. } => Exit::Internal,
-        ProfileError::Batches { .. }
-        | ProfileError::OtherStudy { .. }
-        | ProfileError::InUse { .. }
-        | ProfileError::Journal { .. } => Exit::Usage,
+        ProfileError::OtherStudy { .. } | ProfileError::Damaged { .. } => {
+            return Failure::usage(format_args!("{error} with --fresh"));
+        }
+        ProfileError::Batches { .. } | ProfileError::InUse { .. } | ProfileError::Journal { .. } => {
+            Exit::Usage
+        }
     };
     Failure::new(exit, error)
 }
@@ -380,16 +382,27 @@ fn of_runtime(error: &RuntimeError) -> Failure {
     };
     let failure = Failure::new(exit, error);
     match error {
-        RuntimeError::Device(DeviceError::OutOfMemory { what: "device", available, .. }) => {
-            failure.help(match unbudgeted(*available) {
+        RuntimeError::Device(DeviceError::OutOfMemory { what: MemoryKind::Device, available, .. }) => failure
+            .help(match unbudgeted(*available) {
                 Bytes::ZERO => "end what else is on the GPU; `plimsoll doctor` shows it".to_owned(),
                 fits => format!(
                     "--budget {}MiB fits now; or end what else is on the GPU, which `plimsoll doctor` shows",
                     fits.0 >> 20
                 ),
-            })
+            }),
+        RuntimeError::Device(DeviceError::Full { .. } | DeviceError::NotPinned { .. }) => {
+            failure.help("--budget sets the budget")
         }
         _ => failure,
+    }
+}
+
+/// A device that is not there, with the options that do without what it lacks.
+pub fn cuda_error(error: &CudaError) -> String {
+    match error.instead() {
+        Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),
+        Some(Instead::OwnKernels) => format!("{error}; or choose --kernels own, which needs no library"),
+        None => error.to_string(),
     }
 }
 

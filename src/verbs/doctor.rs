@@ -1,13 +1,13 @@
 //! `doctor`: what this machine offers, and what is missing.
 
 use crate::args::{DoctorArgs, threads_are_sound};
-use crate::failure::Failure;
+use crate::failure::{Failure, cuda_error};
 use crate::output::{Cell, Table};
-use plimsoll_ir::health::{Health, PcieLink};
+use plimsoll_ir::health::{Health, PcieLink, Warning};
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_runtime::cpu::available_bytes;
 use plimsoll_runtime::cuda::{Survey, survey};
-use plimsoll_runtime::{CudaError, DeviceError};
+use plimsoll_runtime::{CudaError, DeviceError, MemoryKind};
 use plimsoll_study::device::{Setup, cores, cpu_options};
 use plimsoll_study::profile_cache::ProfileCache;
 use plimsoll_study::version;
@@ -69,20 +69,20 @@ fn kept_in() -> String {
 fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
     let survey = match survey {
         Ok(survey) => survey,
-        Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", error.to_string().into())])],
+        Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", cuda_error(&error).into())])],
     };
     let version = |(major, minor)| format!("{major}.{minor}");
     let compiler = match survey.compiler {
         Ok((path, number)) => format!("{}, in {}", version(number), path.display()),
-        Err(error) => error.to_string(),
+        Err(error) => cuda_error(&error),
     };
     let cublas = match survey.libraries.cublas {
         Ok(path) => path.display().to_string(),
-        Err(error) => error.to_string(),
+        Err(error) => cuda_error(&error),
     };
     let cudnn = match survey.libraries.cudnn {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
-        Err(error) => error.to_string(),
+        Err(error) => cuda_error(&error),
     };
     let libraries = vec![
         ("driver_version", "driver", survey.driver_version.as_ref().ok().cloned().into()),
@@ -129,9 +129,9 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
             state.rows.push(state_of(ordinal, &health));
         }
         for warning in health.warnings(&Health::default()) {
-            let todo = match warning.starts_with("process") {
-                true => "wait for its end, or take another device",
-                false => {
+            let todo = match warning {
+                Warning::Shared(_) => "wait for its end, or take another device",
+                Warning::Slowed(_) => {
                     "see to its cooling, its power limit and its clocks (`nvidia-smi -q -d PERFORMANCE`)"
                 }
             };
@@ -190,7 +190,7 @@ fn vector() -> &'static str {
 fn copy_rate() -> Result<BytesPerSecond, Failure> {
     let needed = Bytes(2 * COPY as u64);
     if let Some(available) = available_bytes().filter(|available| *available < needed) {
-        let (what, held_by) = ("host", Vec::new());
+        let (what, held_by) = (MemoryKind::Host, Vec::new());
         let error = DeviceError::OutOfMemory { what, needed, available, held_by };
         return Err(plimsoll_runtime::RuntimeError::from(error).into());
     }

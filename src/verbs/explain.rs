@@ -5,6 +5,7 @@ use crate::args::{ExplainArgs, ReportedArgs};
 use crate::failure::Failure;
 use crate::files::read_valid;
 use crate::output::{Cell, Table};
+use crate::verbs::planning::caution;
 use crate::verbs::profile::how_known;
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::simulate::{Timeline, simulate};
@@ -18,7 +19,6 @@ use plimsoll_study::report::limits::Limits;
 use plimsoll_study::report::reasons::{Fate, Iteration};
 use plimsoll_study::report::{Tuned, rule_in_words};
 use plimsoll_study::trace_events::describe;
-use plimsoll_tuner::rate::caution;
 
 /// Layers that are listed without `--layer`.
 const LISTED: usize = 5;

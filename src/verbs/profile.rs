@@ -60,7 +60,8 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
         ]);
     }
     let health = profile.machine.health.clone().unwrap_or_default();
-    let doubts = Some(health.warnings(&Health::default()).join("; ")).filter(|doubts| !doubts.is_empty());
+    let doubts: Vec<String> = health.warnings(&Health::default()).iter().map(ToString::to_string).collect();
+    let doubts = Some(doubts.join("; ")).filter(|doubts| !doubts.is_empty());
     let on_cpu = profile.machine.device.starts_with("cpu");
     let overview = Table::facts(
         "profile",

@@ -5,10 +5,10 @@ use crate::args::{TuneArgs, defaults, study_of, tune_request};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::progress::watched;
+use crate::verbs::planning::caution;
 use crate::verbs::profile::how_known;
 use plimsoll_study::report::{placement_in_words, rule_in_words};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
-use plimsoll_tuner::rate::caution;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {

@@ -31,7 +31,8 @@ use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::Split;
 use plimsoll_runtime::{
-    DeviceError, Executor, LearningRateSchedule, Loaded, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+    DeviceError, Executor, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, RuntimeError, Trainer,
+    TrainingPlan,
 };
 use plimsoll_tuner::{Outcome, Policy};
 use std::path::Path;
@@ -266,8 +267,8 @@ impl Task {
         let state = layout.state;
         let mut executor = Executor::new(self.setup.device()?, layout).map_err(|error| {
             let of_host = match &error {
-                RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != "device",
-                RuntimeError::Device(DeviceError::Driver { why, .. }) => why.starts_with("cuMemHostRegister"),
+                RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != MemoryKind::Device,
+                RuntimeError::Device(DeviceError::NotPinned { .. }) => true,
                 _ => false,
             };
             if of_host { Error::NoRoomForState { source: error, state } } else { error.into() }

@@ -84,8 +84,7 @@ pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
             LearningRateRule::SquareRoot => "square-root scaling is shown for few networks",
         };
         format!(
-            "{q:.0} times the base batch, and {shown}: compare the loss of one epoch with your own setting's before a long run, or \
-             set --max-batch"
+            "{q:.0} times the base batch, and {shown}: compare the loss of one epoch with your own setting's before a long run"
         )
     })
 }

@@ -28,6 +28,13 @@ const WITHOUT: [(&str, &[&str], &str); 2] = [
     ("tuner/src/", &["env"], "the tuner reads no environment; take it in the request"),
 ];
 
+/// Folders whose texts name no option of the command line: only what reads it knows them, and others call the same crates.
+const WITHOUT_OPTIONS: [&str; 6] =
+    ["ir/src/", "networks/src/", "tuner/src/", "runtime/src/", "profiler/src/", "study/src/"];
+
+/// Where the options are those of others: NVRTC's, and those of the tools that training is exported to.
+const OPTIONS_OF_OTHERS: [&str; 2] = ["runtime/src/cuda/compile.rs", "study/src/export.rs"];
+
 /// The binding to CUDA, and the only place that may name it.
 const CUDA: (&str, &str) = ("cudarc", "runtime/src/cuda");
 
@@ -46,8 +53,27 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         for (_, modules, why) in WITHOUT.iter().filter(|(folder, ..)| path.starts_with(folder)) {
             std_modules(path, &source, modules, why, &mut found);
         }
+        if !OPTIONS_OF_OTHERS.contains(&path) && WITHOUT_OPTIONS.iter().any(|folder| path.starts_with(folder))
+        {
+            options(path, &source, &mut found);
+        }
     }
     found
+}
+
+/// Options of the command line in literals.
+fn options(path: &str, source: &Source, found: &mut Vec<Finding>) {
+    for (at, dashes) in source.literals.match_indices("--") {
+        let before = source.literals[..at].chars().next_back();
+        let name: String = source.literals[at + dashes.len()..]
+            .chars()
+            .take_while(|c| c.is_ascii_lowercase() || *c == '-')
+            .collect();
+        if before != Some('-') && name.starts_with(|c: char| c.is_ascii_lowercase()) {
+            let what = format!("`--{name}`: say what is wrong; the command line adds its option");
+            found.push(Finding::new(path, line_of(&source.literals, at), what));
+        }
+    }
 }
 
 /// Uses of the standard library's `modules`, also from within `std::{...}`.
@@ -188,6 +214,20 @@ mod tests {
         expect("ir/src/a/tests.rs", "use std::fs;", &[]);
         expect("tuner/src/a.rs", "use std::{env, fs};", &["`std::env`"]);
         expect("runtime/src/a.rs", "use std::{env, fs};", &[]);
+    }
+
+    #[test]
+    fn options_are_named_by_the_command_line() {
+        let text = "fn a() {\n  say(\"lower --budget\"); // as --budget does\n}\n";
+        expect("runtime/src/a.rs", text, &["runtime/src/a.rs:2: `--budget`"]);
+        expect(
+            "profiler/src/a.rs",
+            "const A: &str = \"--no-swap or --x\";",
+            &[":1: `--no-swap`", ":1: `--x`"],
+        );
+        expect("tuner/src/a.rs", "const A: &str = \"a -- b, ---, --- a, 1--2, <!-- c\";", &[]);
+        expect("src/a.rs", text, &[]);
+        expect(OPTIONS_OF_NVRTC, text, &[]);
     }
 
     #[test]

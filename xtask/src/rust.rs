@@ -11,8 +11,8 @@ pub struct Source {
     pub code: String,
     /// The comments, with their slashes.
     pub comments: String,
-    /// The literals.
-    literals: String,
+    /// The literals, with their quotes.
+    pub literals: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use super::{LowerOptions, Mode, ReluStorage};
 use crate::error::NetworkError;
+use crate::layers::rules;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network};
 
@@ -44,42 +45,22 @@ impl Analysis {
             let present = layer.inputs.iter().filter(|input| !facts.absent[input.index()]);
             let inputs: Vec<LayerId> = present.map(|input| facts.source(*input)).collect();
             facts.trained[i] = !evaluate
-                && (network.parameters(layer) > 0
+                && (layer.parameters > 0
                     || layer.shares.is_some()
                     || inputs.iter().any(|v| facts.trained[v.index()]));
-            let one_term = layer.kind == LayerKind::Add && inputs.len() == 1;
-            if one_term
-                || layer.kind == LayerKind::Flatten
-                || evaluate && matches!(layer.kind, LayerKind::Dropout { .. })
-            {
+            let rules = rules(&layer.kind);
+            if rules.hands_on(inputs.len(), options.mode) {
                 facts.source[i] = inputs[0];
                 continue;
             }
-            // Of the step before, a cell reads the cell state and not the output.
-            let reads = if layer.kind == LayerKind::LstmCell { 1 } else { inputs.len() };
-            for (at, input) in inputs.iter().copied().take(reads).enumerate() {
+            for (at, input) in inputs.iter().take(rules.reads(inputs.len())).enumerate() {
                 facts.last_reader[input.index()] = Some(LayerId::new(i));
-                let reads_input = match layer.kind {
-                    LayerKind::Conv { .. }
-                    | LayerKind::ConvTranspose { .. }
-                    | LayerKind::FullyConnected { .. }
-                    | LayerKind::Embedding { .. }
-                    | LayerKind::BatchNorm { .. }
-                    | LayerKind::LayerNorm { .. }
-                    | LayerKind::RmsNorm { .. }
-                    | LayerKind::Scale => true,
-                    LayerKind::Lrn { .. } | LayerKind::Activation { .. } | LayerKind::Attention { .. } => {
-                        facts.trained[input.index()]
-                    }
-                    // Each factor is the other's gradient.
-                    LayerKind::Multiply => facts.trained[inputs[1 - at].index()],
-                    _ => false,
-                };
+                let reads_input = rules.backward_reads(at, &|input| facts.trained[inputs[input].index()]);
                 facts.kept[input.index()] |= reads_input && !evaluate;
             }
         }
         for (i, layer) in network.layers.iter().enumerate() {
-            if matches!(layer.kind, LayerKind::Relu { .. }) && facts.trained[i] {
+            if facts.trained[i] && rules(&layer.kind).may_mask() {
                 facts.masked[i] = match options.relu {
                     ReluStorage::Mask => true,
                     ReluStorage::Output => false,

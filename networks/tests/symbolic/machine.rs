@@ -114,17 +114,16 @@ impl<'a> Machine<'a> {
     fn check_operands(&self, index: usize) {
         let name = &self.program.trace.ops[index].name;
         let kernel = &self.program.kernels[index];
-        let sizes = operand_bytes(&kernel.call);
-        assert_eq!(sizes.len(), kernel.operands.len(), "{name}");
-        for (operand, bytes) in kernel.operands.iter().zip(sizes) {
+        assert_eq!(kernel.call.operands().len(), kernel.operands.len(), "{name}");
+        for (operand, spec) in kernel.specified() {
             match operand {
                 Operand::Tensor(t) => {
                     let tensor = &self.program.trace.tensors[t.index()];
-                    assert_eq!(tensor.bytes, Bytes(bytes).round_up(256), "{name}: {}", tensor.name);
+                    assert_eq!(tensor.bytes, spec.bytes.round_up(256), "{name}: {}", tensor.name);
                 }
                 Operand::Resident(offset) => {
-                    let region = self.program.resident.iter().find(|r| r.offset == *offset);
-                    assert_eq!(region.map(Region::bytes), Some(Bytes(bytes)), "{name}: {region:?}");
+                    let region = self.program.resident.iter().find(|r| r.offset == offset);
+                    assert_eq!(region.map(Region::bytes), Some(spec.bytes), "{name}: {region:?}");
                 }
             }
         }
@@ -174,175 +173,6 @@ fn in_place(call: &Call) -> Vec<(usize, usize)> {
         Call::LayerNormForward { .. } => vec![(0, 3)],
         Call::BatchNormInference { .. } => vec![(0, 5)],
         _ => Vec::new(),
-    }
-}
-
-/// The bytes of each operand, from the call's shapes.
-fn operand_bytes(call: &Call) -> Vec<u64> {
-    match *call {
-        Call::ConvForward { shape: s }
-        | Call::ConvBackwardFilter { shape: s, .. }
-        | Call::ConvBackwardData { shape: s, .. } => {
-            let pixels = |size: [u32; 2]| s.batch * u64::from(size[0]) * u64::from(size[1]);
-            let x = 4 * pixels(s.input) * u64::from(s.in_channels);
-            let y = 4 * pixels(s.output) * u64::from(s.out_channels);
-            let taps = u64::from(s.window.size[0] * s.window.size[1]);
-            let weight = 4 * u64::from(s.out_channels) * taps * u64::from(s.in_channels / s.groups);
-            let bias = s.bias.then_some(4 * u64::from(s.out_channels));
-            match call {
-                Call::ConvForward { .. } => [x, weight].into_iter().chain(bias).chain([y]).collect(),
-                Call::ConvBackwardFilter { .. } => [x, y, weight].into_iter().chain(bias).collect(),
-                _ => vec![y, weight, x],
-            }
-        }
-        Call::BatchNormForward { .. }
-        | Call::BatchNormRunning { .. }
-        | Call::BatchNormInference { .. }
-        | Call::BatchNormBackward { .. }
-        | Call::LayerNormForward { .. }
-        | Call::LayerNormBackward { .. }
-        | Call::RmsNormForward { .. }
-        | Call::RmsNormBackward { .. } => norm_bytes(call),
-        Call::BiasForward { .. }
-        | Call::BiasBackward { .. }
-        | Call::EmbeddingForward { .. }
-        | Call::EmbeddingBackward { .. }
-        | Call::AttentionForward { .. }
-        | Call::AttentionBackward { .. }
-        | Call::RotaryForward { .. }
-        | Call::RotaryBackward { .. }
-        | Call::LstmForward { .. }
-        | Call::LstmBackward { .. } => sequence_bytes(call),
-        Call::ReluForward { elements, .. } | Call::ActivationForward { elements, .. } => {
-            vec![4 * elements; 2]
-        }
-        Call::Multiply { shape: s, .. } | Call::MultiplySums { shape: s, .. } => {
-            let (x, scale) = (4 * s.groups * s.rows * s.channels, 4 * s.groups * s.channels);
-            if matches!(call, Call::Multiply { .. }) { vec![x, scale, x] } else { vec![x, x, scale] }
-        }
-        Call::ReluBackward { elements, .. }
-        | Call::ActivationBackward { elements, .. }
-        | Call::Add { elements } => vec![4 * elements; 3],
-        Call::ReluMaskForward { elements, .. } => vec![4 * elements, 4 * elements, elements.div_ceil(8)],
-        Call::ReluMaskBackward { elements, .. } => vec![elements.div_ceil(8), 4 * elements, 4 * elements],
-        Call::MaxPoolForward { shape: s }
-        | Call::MaxPoolBackward { shape: s, .. }
-        | Call::AvgPoolForward { shape: s }
-        | Call::AvgPoolBackward { shape: s, .. } => {
-            let elements = |size: [u32; 2]| s.batch * u64::from(size[0] * size[1]) * u64::from(s.channels);
-            let (x, y) = (4 * elements(s.input), 4 * elements(s.output));
-            match call {
-                Call::MaxPoolForward { .. } => vec![x, y, y / 4],
-                Call::MaxPoolBackward { .. } => vec![y / 4, y, x],
-                Call::AvgPoolForward { .. } => vec![x, y],
-                _ => vec![y, x],
-            }
-        }
-        Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
-            vec![24, 4 * elements, 4 * elements]
-        }
-        Call::ConcatPart { rows, channels, total, .. } => vec![4 * rows * channels, 4 * rows * total],
-        Call::SplitPart { rows, channels, total, .. } => vec![4 * rows * total, 4 * rows * channels],
-        Call::PadPart { rows, channels, total, .. } => vec![4 * rows * channels, 4 * rows * total],
-        Call::Repeat { shape } => vec![4 * shape.channels, 4 * shape.rows * shape.channels],
-        Call::LrnForward { shape, .. } => vec![4 * shape.rows * shape.channels; 2],
-        Call::LrnBackward { shape, .. } => vec![4 * shape.rows * shape.channels; 3],
-        Call::SoftmaxCrossEntropyForward { shape: s } => {
-            vec![4 * s.rows * s.channels, 4 * s.rows, 4 * s.rows * s.channels, 12]
-        }
-        Call::SoftmaxCrossEntropyBackward { shape: s } => {
-            vec![4 * s.rows * s.channels, 4 * s.rows, 4 * s.rows * s.channels]
-        }
-        Call::Sgd { elements, idle, .. } => {
-            [24].into_iter().chain(vec![4 * elements; if idle { 2 } else { 3 }]).collect()
-        }
-    }
-}
-
-/// [`operand_bytes`] of normalisations.
-fn norm_bytes(call: &Call) -> Vec<u64> {
-    match *call {
-        Call::BatchNormForward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, c, x, 2 * c]
-        }
-        Call::BatchNormRunning { shape, .. } => {
-            vec![8 * shape.channels, 4 * shape.channels, 4 * shape.channels]
-        }
-        Call::BatchNormInference { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, c, c, c, x]
-        }
-        Call::BatchNormBackward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, x, c, 2 * c, x, c, c]
-        }
-        Call::RmsNormForward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, x, 4 * shape.rows]
-        }
-        Call::RmsNormBackward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, x, c, 4 * shape.rows, x, c]
-        }
-        Call::LayerNormForward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, c, x, 8 * shape.rows]
-        }
-        Call::LayerNormBackward { shape, .. } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, x, c, 8 * shape.rows, x, c, c]
-        }
-        _ => unreachable!("{} is no normalisation", call.name()),
-    }
-}
-
-/// [`operand_bytes`] of the calls that networks of sequences are made of.
-fn sequence_bytes(call: &Call) -> Vec<u64> {
-    match *call {
-        Call::BiasForward { shape } => {
-            let (x, c) = (4 * shape.rows * shape.channels, 4 * shape.channels);
-            vec![x, c, x]
-        }
-        Call::BiasBackward { shape, .. } => vec![4 * shape.rows * shape.channels, 4 * shape.channels],
-        Call::EmbeddingForward { shape: s } | Call::EmbeddingBackward { shape: s, .. } => {
-            let (tokens, table) = (4 * s.batch * s.length, 4 * s.vocabulary * s.width);
-            let y = 4 * s.batch * s.count * s.width;
-            if matches!(call, Call::EmbeddingForward { .. }) {
-                vec![tokens, table, y]
-            } else {
-                vec![tokens, y, table]
-            }
-        }
-        Call::AttentionForward { shape: s } | Call::AttentionBackward { shape: s, .. } => {
-            let y = 4 * s.batch * s.length * s.width;
-            let probabilities = 4 * s.batch * s.heads * s.length * s.length;
-            let qkv = y + 2 * y / s.heads * s.kv_heads;
-            match call {
-                Call::AttentionForward { .. } => vec![qkv, y, probabilities],
-                _ => vec![qkv, probabilities, y, qkv],
-            }
-        }
-        Call::RotaryForward { shape: s, .. } | Call::RotaryBackward { shape: s, .. } => {
-            vec![4 * s.batch * s.length * s.channels; 2]
-        }
-        Call::LstmForward { shape: s, first } => {
-            let h = 4 * s.rows * s.channels;
-            [4 * h].into_iter().chain((!first).then_some(h)).chain([h, h, 4 * h]).collect()
-        }
-        Call::LstmBackward { shape: s, first, last } => {
-            let h = 4 * s.rows * s.channels;
-            let [before, after] = [!first, !last].map(|there| there.then_some(h));
-            [4 * h]
-                .into_iter()
-                .chain(before)
-                .chain([h, h])
-                .chain(after)
-                .chain([4 * h])
-                .chain(before)
-                .collect()
-        }
-        _ => unreachable!("{} is no call of sequences", call.name()),
     }
 }
 
@@ -499,7 +329,7 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
         _ => {
             let (accumulate, function, arguments) = input_gradient(terms, call, get);
             let dx = terms.apply(&function, &arguments);
-            let at = call.accesses().len() - 1;
+            let at = call.operands().len() - 1;
             vec![(at, if accumulate { terms.sum(get(at), dx) } else { dx })]
         }
     }

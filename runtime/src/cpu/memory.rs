@@ -9,7 +9,7 @@
 //! is what `ir::check` has proved of the schedule.
 
 use super::system::{allocate_blocks, available_bytes, machine_bytes};
-use crate::device::{DeviceError, MemoryLayout};
+use crate::device::{DeviceError, MemoryKind, MemoryLayout};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use plimsoll_ir::Bytes;
 use std::fs::OpenOptions;
@@ -71,16 +71,16 @@ impl Memory {
             let needed = Bytes(layout.device().0.saturating_add(on_host.0));
             if needed > available {
                 return Err(DeviceError::OutOfMemory {
-                    what: "device and host",
+                    what: MemoryKind::DeviceAndHost,
                     needed,
                     available,
                     held_by: Vec::new(),
                 });
             }
         }
-        let device = anonymous(layout.device(), "device")?;
+        let device = anonymous(layout.device(), MemoryKind::Device)?;
         let host = match host {
-            HostMemory::Anonymous => anonymous(layout.on_host(), "host")?,
+            HostMemory::Anonymous => anonymous(layout.on_host(), MemoryKind::Host)?,
             HostMemory::File(path) => file(path, layout.on_host())?,
         };
         Ok(Memory { layout, device, host })
@@ -120,7 +120,7 @@ impl Memory {
 const PAGE: usize = 4096;
 
 /// Anonymous memory with all its pages in place.
-fn anonymous(bytes: Bytes, what: &'static str) -> Result<Region, DeviceError> {
+fn anonymous(bytes: Bytes, what: MemoryKind) -> Result<Region, DeviceError> {
     let short = || DeviceError::OutOfMemory {
         what,
         needed: bytes,

@@ -20,6 +20,8 @@ pub enum CudaError {
         places: String,
         /// What to do.
         what_to_do: &'static str,
+        /// How to do without.
+        instead: Option<Instead>,
     },
     /// A library is there and the system does not load it.
     #[error("`{}` cannot be loaded: {why}; mend it, or remove its folder from where libraries are searched", path.display())]
@@ -38,6 +40,8 @@ pub enum CudaError {
         symbol: &'static str,
         /// What to do.
         what_to_do: &'static str,
+        /// How to do without.
+        instead: Option<Instead>,
     },
     /// `CUDA_VISIBLE_DEVICES` leaves no device.
     #[error(
@@ -170,7 +174,36 @@ impl std::fmt::Display for Capability {
 
 impl From<Refusal> for DeviceError {
     fn from(refusal: Refusal) -> DeviceError {
-        DeviceError::Driver { what_to_do: advice(refusal.code), why: refusal.to_string() }
+        refused(&refusal, refusal.to_string())
+    }
+}
+
+/// What a refusal means to a device, in these words.
+pub(super) fn refused(refusal: &Refusal, why: String) -> DeviceError {
+    match refusal.code {
+        code::OUT_OF_MEMORY => DeviceError::Full { why },
+        code => DeviceError::Driver { why, what_to_do: advice(code) },
+    }
+}
+
+/// What there is in place of a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// The device `cpu`.
+    Cpu,
+    /// Plimsoll's own kernels.
+    OwnKernels,
+}
+
+impl CudaError {
+    /// How to do without a library that is missing, too old or does not start; none where nothing does what it does, or
+    /// something else is wrong.
+    pub fn instead(&self) -> Option<Instead> {
+        match self {
+            CudaError::Missing { instead, .. } | CudaError::TooOld { instead, .. } => *instead,
+            CudaError::Library { .. } => Some(Instead::OwnKernels),
+            _ => None,
+        }
     }
 }
 
@@ -206,7 +239,7 @@ pub(super) mod code {
 /// What to do about a refusal.
 pub(super) fn advice(number: u32) -> &'static str {
     match number {
-        code::OUT_OF_MEMORY => "lower --budget, or end what else uses the device (`nvidia-smi` lists it)",
+        code::OUT_OF_MEMORY => "lower the budget, or end what else uses the device (`nvidia-smi` lists it)",
         code::STUB_LIBRARY => {
             "it is a stub for linking; take its folder out of LD_LIBRARY_PATH so that the driver's own library is found"
         }

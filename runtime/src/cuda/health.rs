@@ -6,7 +6,7 @@
 
 use super::error::CudaError;
 use super::presence::{Search, Wanted};
-use crate::device::DeviceError;
+use crate::device::{DeviceError, MemoryKind};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
@@ -25,6 +25,7 @@ const NVML: Wanted = Wanted {
     probe: c"nvmlInit_v2",
     what_to_do: "it is part of the driver, and a container is given it with the driver's `utility` capability; without it nobody \
                  says who else uses a device and whether it is slowed down",
+    instead: None,
 };
 
 /// The reasons that slow a device down, in words.
@@ -155,9 +156,9 @@ impl Watched {
     /// The same error, with who else holds the device's memory.
     pub(super) fn with_holders(&self, error: DeviceError) -> DeviceError {
         match error {
-            DeviceError::OutOfMemory { what: "device", needed, available, .. } => {
+            DeviceError::OutOfMemory { what: what @ MemoryKind::Device, needed, available, .. } => {
                 let held_by = self.management.others(&self.bus);
-                DeviceError::OutOfMemory { what: "device", needed, available, held_by }
+                DeviceError::OutOfMemory { what, needed, available, held_by }
             }
             other => other,
         }

@@ -8,7 +8,7 @@ use super::error::{Refusal, code};
 use super::graph::Streams;
 use super::numa;
 use crate::cpu::available_bytes;
-use crate::device::{DeviceError, MemoryLayout};
+use crate::device::{DeviceError, MemoryKind, MemoryLayout};
 use memmap2::MmapOptions;
 use plimsoll_ir::Bytes;
 use std::sync::Arc;
@@ -69,7 +69,8 @@ fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMe
         return Ok(None);
     }
     let available = Bytes(context.free_memory()?);
-    let short = DeviceError::OutOfMemory { what: "device", needed: bytes, available, held_by: Vec::new() };
+    let what = MemoryKind::Device;
+    let short = DeviceError::OutOfMemory { what, needed: bytes, available, held_by: Vec::new() };
     let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
     if bytes > available {
         return Err(short);
@@ -86,8 +87,12 @@ fn pinned_memory(
         return Ok(None);
     }
     let available = available_bytes().unwrap_or(Bytes(u64::MAX));
-    let short =
-        DeviceError::OutOfMemory { what: "pinned host", needed: bytes, available, held_by: Vec::new() };
+    let short = DeviceError::OutOfMemory {
+        what: MemoryKind::PinnedHost,
+        needed: bytes,
+        available,
+        held_by: Vec::new(),
+    };
     let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
     if bytes > available {
         return Err(short);
@@ -99,11 +104,7 @@ fn pinned_memory(
     }
     PinnedMemory::pin(context, map).map(Some).map_err(|refusal| match refusal.code {
         code::OUT_OF_MEMORY => short,
-        _ => DeviceError::Driver {
-            why: format!("{refusal}, of {bytes}"),
-            what_to_do: "this much host memory cannot be page-locked here: lower --budget or the batch so that less is swapped, or \
-                         see what a container or `ulimit -l` allows",
-        },
+        _ => DeviceError::NotPinned { why: format!("{refusal}, of {bytes}") },
     })
 }
 

@@ -23,7 +23,7 @@ mod table;
 
 pub use compile::user_cache;
 pub use driver::GpuFacts;
-pub use error::{Capability, CudaError, Refusal};
+pub use error::{Capability, CudaError, Instead, Refusal};
 pub use libraries::{Found, Kernels, Precision, countable_batch};
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
@@ -374,15 +374,12 @@ impl CudaDevice {
 
 /// A launch that was refused: for itself, or for something that failed before it.
 fn refused(what: &str, refusal: &Refusal) -> DeviceError {
-    DeviceError::Driver {
-        why: format!("{refusal}, launching `{what}`"),
-        what_to_do: error::advice(refusal.code),
-    }
+    error::refused(refusal, format!("{refusal}, launching `{what}`"))
 }
 
 /// What a library said no to. It loads kernels when they are first used, and says little of why that fails.
 fn failed(what: &str, refusal: &Refusal) -> DeviceError {
-    let why = format!("{refusal}; if the device is nearly full, lower --budget");
+    let why = format!("{refusal}; if the device is nearly full, lower the budget");
     DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! What it deliberately does not do: link anything, run anything, or look through the whole disk.
 
-use super::error::CudaError;
+use super::error::{CudaError, Instead};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -29,6 +29,8 @@ pub(super) struct Wanted {
     pub(super) probe: &'static CStr,
     /// What to do where it is missing, or too old.
     pub(super) what_to_do: &'static str,
+    /// How to do without.
+    pub(super) instead: Option<Instead>,
 }
 
 /// The driver.
@@ -37,7 +39,8 @@ pub(super) const DRIVER: Wanted = Wanted {
     files: &["libcuda.so.1"],
     beside: None,
     probe: c"cuInit",
-    what_to_do: "install NVIDIA's driver of version 535 or later, or choose --device cpu",
+    what_to_do: "install NVIDIA's driver of version 535 or later",
+    instead: Some(Instead::Cpu),
 };
 
 /// The compiler of the kernels, for a driver of CUDA 13 or later.
@@ -47,6 +50,7 @@ pub(super) const NVRTC: Wanted = Wanted {
     beside: Some("libnvrtc-builtins.so."),
     probe: c"nvrtcVersion",
     what_to_do: "install it with `pip install nvidia-cuda-nvrtc` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES",
+    instead: None,
 };
 
 /// The compiler for a driver of CUDA 12, which does not take what a later one makes.
@@ -59,8 +63,8 @@ pub(super) const CUBLAS: Wanted = Wanted {
     files: &["libcublas.so.13", "libcublas.so.12"],
     beside: Some("libcublasLt.so."),
     probe: c"cublasCreate_v2",
-    what_to_do: "install it with `pip install nvidia-cublas` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES; or \
-                 choose --kernels own, which needs no library",
+    what_to_do: "install it with `pip install nvidia-cublas` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES",
+    instead: Some(Instead::OwnKernels),
 };
 
 /// Those for a driver of CUDA 12, which does not run what is made for a later one.
@@ -73,7 +77,8 @@ pub(super) const CUDNN: Wanted = Wanted {
     beside: None,
     probe: c"cudnnCreate",
     what_to_do: "install it with `pip install nvidia-cudnn-cu13` (nvidia-cudnn-cu12 for a driver of CUDA 12), or name its folder \
-                 in PLIMSOLL_CUDA_LIBRARIES; or choose --kernels own, which needs no library",
+                 in PLIMSOLL_CUDA_LIBRARIES",
+    instead: Some(Instead::OwnKernels),
 };
 
 /// Names for profilers.
@@ -83,6 +88,7 @@ pub(super) const NVTX: Wanted = Wanted {
     beside: None,
     probe: c"nvtxRangePushA",
     what_to_do: "install it with `pip install nvidia-nvtx` to see the names of ops in Nsight Systems",
+    instead: None,
 };
 
 /// The folders in which libraries are looked for.
@@ -160,21 +166,23 @@ impl Search {
             files: wanted.files.join(", "),
             places: places.join(", then "),
             what_to_do: wanted.what_to_do,
+            instead: wanted.instead,
         }
     }
 }
 
 impl Found {
     /// The address of a function, or the error that it is too old.
-    pub(super) fn symbol(
-        &self,
-        name: &'static str,
-        what_to_do: &'static str,
-    ) -> Result<*mut c_void, CudaError> {
+    pub(super) fn symbol(&self, name: &'static str, wanted: &Wanted) -> Result<*mut c_void, CudaError> {
         // SAFETY: the symbol is taken as an address only; who calls it gives it its type.
         match unsafe { self.library.get::<*mut c_void>(name.as_bytes()) } {
             Ok(symbol) => Ok(symbol.into_raw()),
-            Err(_) => Err(CudaError::TooOld { path: self.path.clone(), symbol: name, what_to_do }),
+            Err(_) => Err(CudaError::TooOld {
+                path: self.path.clone(),
+                symbol: name,
+                what_to_do: wanted.what_to_do,
+                instead: wanted.instead,
+            }),
         }
     }
 
@@ -201,7 +209,7 @@ fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, CudaError> {
     }
     let library = dlopen(path.as_os_str()).map_err(|e| unloadable(e.to_string()))?;
     let found = Found { library, path: path.to_owned() };
-    found.symbol(wanted.probe.to_str().expect("a C name"), wanted.what_to_do)?;
+    found.symbol(wanted.probe.to_str().expect("a C name"), wanted)?;
     Ok(Some(found))
 }
 
@@ -319,12 +327,12 @@ mod tests {
     fn libraries_of_kernels_that_are_missing_or_too_old_say_how_to_do_without() {
         let folder = tempfile::tempdir().expect("a folder");
         let shown = folder.path().display().to_string();
-        let instead = "--kernels own";
         let check = |wanted: &Wanted, kind: fn(&CudaError) -> bool, parts: &[&str]| {
             let error = refused(&Search::only(folder.path()), wanted);
             let text = error.to_string();
             assert!(kind(&error) && !text.contains('\n'), "{text}");
-            for part in parts.iter().chain([&instead, &shown.as_str()]) {
+            assert_eq!(error.instead(), Some(Instead::OwnKernels), "{text}");
+            for part in parts.iter().chain([&shown.as_str()]) {
                 assert!(text.contains(part), "`{part}` in: {text}");
             }
         };

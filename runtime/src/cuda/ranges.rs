@@ -18,7 +18,7 @@ impl Ranges {
     /// Finds the library, which stays loaded.
     pub(super) fn start(search: &Search) -> Result<Ranges, CudaError> {
         let found = search.load(&NVTX)?;
-        let address = |name| found.symbol(name, NVTX.what_to_do);
+        let address = |name| found.symbol(name, &NVTX);
         let (push, pop) = (address("nvtxRangePushA")?, address("nvtxRangePop")?);
         found.leak();
         // SAFETY: the functions of these names have these types in all versions of NVTX, by its documentation, and the

@@ -30,7 +30,7 @@ macro_rules! functions {
         impl $table {
             /// All functions, by name.
             pub(super) fn of(found: &Found, wanted: &Wanted) -> Result<Self, CudaError> {
-                let address = |name| found.symbol(name, wanted.what_to_do);
+                let address = |name| found.symbol(name, wanted);
                 Ok(Self {
                     $(
                         // SAFETY: the function of this name has this type, which the bindings confirm below; a status is an

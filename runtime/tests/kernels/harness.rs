@@ -8,7 +8,7 @@ use super::text::{Order, kernels, text};
 use super::ways;
 
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::Call;
+use plimsoll_ir::program::{Access, Call};
 use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
 
 /// Bytes before and after each operand and the workspace that nobody may touch.
@@ -220,8 +220,25 @@ fn exact(call: &Call) -> bool {
     )
 }
 
+/// Demands that operands are what the table of the call's operands says: read or written, and as large.
+fn assert_specified(call: &Call, args: &[Arg]) {
+    let specs = call.operands();
+    assert_eq!(args.len(), specs.len(), "operands of {call:?}");
+    for (arg, spec) in args.iter().zip(specs) {
+        let (told, bytes) = match arg {
+            Arg::In(bytes) => (spec.access == Access::Read, bytes.len()),
+            Arg::Out(bytes) => (spec.access == Access::Write, *bytes),
+            Arg::InOut(bytes) => (spec.access.writes(), bytes.len()),
+            Arg::Same(_) => continue,
+        };
+        assert!(told, "{call:?} does not {:?} `{}`", spec.access, spec.name);
+        assert_eq!(bytes as u64, spec.bytes.0, "bytes of `{}` of {call:?}", spec.name);
+    }
+}
+
 /// Runs a call, and gives what each operand holds then. Panics where a guard or an input changed.
 fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
+    assert_specified(call, args);
     let mut memories: Vec<Memory> = args
         .iter()
         .map(|arg| match arg {

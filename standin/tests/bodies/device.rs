@@ -7,7 +7,8 @@ use super::Place;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
 use plimsoll_runtime::{
-    Begun, CudaDevice, CudaError, CudaOptions, Device, DeviceError, EventId, IterationId, MemoryLayout, Room,
+    Begun, CudaDevice, CudaError, CudaOptions, Device, DeviceError, EventId, IterationId, MemoryKind,
+    MemoryLayout, Room,
 };
 
 pub const PLAIN: IterationId = IterationId { number: 0, timed: false };
@@ -72,7 +73,9 @@ fn what_does_not_fit_is_told_in_bytes_and_less_fits_afterwards() {
     let Some(place) = Place::open() else { return };
     let mut device = place.device(true);
     let total = device.facts().memory.expect("a GPU has some");
-    for (wanted, kind) in [(layout(0, total.0 + 1, 0), "device"), (layout(0, 16, 1 << 50), "pinned host")] {
+    for (wanted, kind) in
+        [(layout(0, total.0 + 1, 0), MemoryKind::Device), (layout(0, 16, 1 << 50), MemoryKind::PinnedHost)]
+    {
         match device.allocate(wanted) {
             Err(DeviceError::OutOfMemory { what, needed, available, .. }) => {
                 assert_eq!((what, needed), (kind, wanted.device().max(wanted.host)));

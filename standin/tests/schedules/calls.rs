@@ -6,7 +6,7 @@ use super::program;
 use crate::support::{everything, naive};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
-use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
+use plimsoll_runtime::{DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 
@@ -136,7 +136,12 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
     let pool = Bytes(1 << 40);
     let layout = MemoryLayout { pool, ..MemoryLayout::default() };
     match Executor::new(Box::new(library.device(true)), layout) {
-        Err(RuntimeError::Device(DeviceError::OutOfMemory { what: "device", needed, available, .. })) => {
+        Err(RuntimeError::Device(DeviceError::OutOfMemory {
+            what: MemoryKind::Device,
+            needed,
+            available,
+            ..
+        })) => {
             assert!(needed == pool && Bytes::ZERO < available && available < pool, "{available}");
         }
         other => panic!("{:?}", other.map(|_| "allocated")),
@@ -169,10 +174,15 @@ fn a_refused_call_is_one_message() {
         }
     };
     check(c"cuInit", 0, 100, &["CUDA"]);
-    check(c"cuDevicePrimaryCtxRetain", 0, 2, &["cuda:0", "CUDA_ERROR_OUT_OF_MEMORY", "--budget"]);
+    check(c"cuDevicePrimaryCtxRetain", 0, 2, &["cuda:0", "CUDA_ERROR_OUT_OF_MEMORY", "lower the budget"]);
     check(c"cuModuleLoadData", 0, 400, &["kernels", "CUDA_ERROR_INVALID_HANDLE"]);
-    check(c"cublasCreate_v2", 0, 3, &["libcublas.so.13", "CUBLAS_STATUS_ALLOC_FAILED", "--kernels own"]);
-    check(c"cudnnCreate", 0, 1001, &["libcudnn.so.9", "CUDNN_STATUS_NOT_INITIALIZED", "--kernels own"]);
+    check(
+        c"cublasCreate_v2",
+        0,
+        3,
+        &["libcublas.so.13", "CUBLAS_STATUS_ALLOC_FAILED", "install that for it"],
+    );
+    check(c"cudnnCreate", 0, 1001, &["libcudnn.so.9", "CUDNN_STATUS_NOT_INITIALIZED", "install that for it"]);
     check(c"cudnnConvolutionForward", 1, 5000, &["conv_forward", "CUDNN_STATUS_EXECUTION_FAILED"]);
     check(c"cublasGemmEx", 2, 13, &["cublasGemmEx", "CUBLAS_STATUS_EXECUTION_FAILED"]);
     check(c"cuMemAlloc_v2", 0, 2, &["device memory"]);

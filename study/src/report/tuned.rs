@@ -119,7 +119,7 @@ impl Tuned {
             facts.push(("kernels".to_owned(), format!("{whose}, products in {products}")));
         }
         let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
-        let mut warnings = health.unwrap_or_default();
+        let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
         let trained = self.tuning.training.as_ref().map(|training| training.iteration_seconds);

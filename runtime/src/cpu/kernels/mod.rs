@@ -74,175 +74,212 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
 /// Where a label is not below the number of classes, or a token not in the vocabulary.
 #[expect(clippy::too_many_lines, reason = "one arm for each call, and nothing else")]
 pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
-    let f = |i: usize| Ptr::<f32>::of(operands[i]);
-    let bytes = |i: usize| Ptr::<u8>::of(operands[i]);
-    let words = |i: usize| Ptr::<u32>::of(operands[i]);
-    let labels = |i: usize| Ptr::<i32>::of(operands[i]);
+    let specs = call.operands();
+    let address = |name| operands[specs.index(name)];
+    let f = |name| Ptr::<f32>::of(address(name));
+    let bytes = |name| Ptr::<u8>::of(address(name));
+    let words = |name| Ptr::<u32>::of(address(name));
+    let integers = |name| Ptr::<i32>::of(address(name));
+    // Those that some calls of a kind do without.
+    let some = |name| specs.position(name).map(|i| Ptr::<f32>::of(operands[i]));
     let scratch = Ptr::<f32>::of(workspace);
     // SAFETY: each kernel asks for what the caller promised: operands of the call's shapes, and its workspace.
     unsafe {
         match *call {
             Call::ConvForward { shape: s } => {
-                conv::forward(
+                conv::forward(&s, f("x"), f("weight"), some("bias"), f("y"), scratch, threads);
+            }
+            Call::ConvBackwardFilter { shape: s, accumulate } => {
+                let [x, dy, dweight] = ["x", "dy", "dweight"].map(f);
+                conv::backward_filter(&s, accumulate, x, dy, dweight, some("dbias"), scratch, threads);
+            }
+            Call::ConvBackwardData { shape: s, accumulate } => {
+                conv::backward_data(&s, accumulate, f("dy"), f("weight"), f("dx"), scratch, threads);
+            }
+            Call::BatchNormForward { shape: s, epsilon } => {
+                norm::forward(
                     &s,
-                    f(0),
-                    f(1),
-                    s.bias.then(|| f(2)),
-                    f(2 + usize::from(s.bias)),
+                    epsilon,
+                    ["x", "gamma", "beta"].map(f),
+                    f("y"),
+                    f("stats"),
                     scratch,
                     threads,
                 );
             }
-            Call::ConvBackwardFilter { shape: s, accumulate } => {
-                let dbias = s.bias.then(|| f(3));
-                conv::backward_filter(&s, accumulate, f(0), f(1), f(2), dbias, scratch, threads);
-            }
-            Call::ConvBackwardData { shape: s, accumulate } => {
-                conv::backward_data(&s, accumulate, f(0), f(1), f(2), scratch, threads);
-            }
-            Call::BatchNormForward { shape: s, epsilon } => {
-                norm::forward(&s, epsilon, [f(0), f(1), f(2)], f(3), f(4), scratch, threads);
-            }
             Call::BatchNormRunning { shape: s, epsilon, momentum } => {
-                norm::running(&s, epsilon, momentum, f(0), [f(1), f(2)]);
+                norm::running(&s, epsilon, momentum, f("stats"), ["running mean", "running variance"].map(f));
             }
             Call::BatchNormInference { shape: s, epsilon } => {
-                norm::inference(&s, epsilon, [f(0), f(1), f(2), f(3), f(4)], f(5), threads);
+                norm::inference(
+                    &s,
+                    epsilon,
+                    ["x", "gamma", "beta", "running mean", "running variance"].map(f),
+                    f("y"),
+                    threads,
+                );
             }
             Call::BatchNormBackward { shape: s, accumulate } => {
                 norm::backward(
                     &s,
                     accumulate,
-                    [f(0), f(1), f(2), f(3)],
-                    [f(4), f(5), f(6)],
+                    ["x", "dy", "gamma", "stats"].map(f),
+                    ["dx", "dgamma", "dbeta"].map(f),
                     scratch,
                     threads,
                 );
             }
             Call::LayerNormForward { shape: s, epsilon } => {
-                layer_norm::forward(&s, epsilon, [f(0), f(1), f(2)], f(3), f(4), threads);
+                layer_norm::forward(&s, epsilon, ["x", "gamma", "beta"].map(f), f("y"), f("stats"), threads);
             }
             Call::LayerNormBackward { shape: s, accumulate } => {
-                let inputs = [f(0), f(1), f(2), f(3)];
-                layer_norm::backward(&s, accumulate, inputs, [f(4), f(5), f(6)], scratch, threads);
+                let inputs = ["x", "dy", "gamma", "stats"].map(f);
+                layer_norm::backward(
+                    &s,
+                    accumulate,
+                    inputs,
+                    ["dx", "dgamma", "dbeta"].map(f),
+                    scratch,
+                    threads,
+                );
             }
             Call::RmsNormForward { shape: s, epsilon } => {
-                rms_norm::forward(&s, epsilon, [f(0), f(1)], f(2), f(3), threads);
+                rms_norm::forward(&s, epsilon, ["x", "gamma"].map(f), f("y"), f("stats"), threads);
             }
             Call::RmsNormBackward { shape: s, accumulate } => {
-                let inputs = [f(0), f(1), f(2), f(3)];
-                rms_norm::backward(&s, accumulate, inputs, [f(4), f(5)], scratch, threads);
+                let inputs = ["x", "dy", "gamma", "stats"].map(f);
+                rms_norm::backward(&s, accumulate, inputs, ["dx", "dgamma"].map(f), scratch, threads);
             }
             Call::ActivationForward { elements, function } => {
-                activation::forward(elements, function, f(0), f(1), threads);
+                activation::forward(elements, function, f("x"), f("y"), threads);
             }
             Call::ActivationBackward { elements, function, accumulate } => {
-                activation::backward(elements, function, accumulate, [f(0), f(1)], f(2), threads);
+                activation::backward(elements, function, accumulate, ["x", "dy"].map(f), f("dx"), threads);
             }
             Call::Multiply { shape: s, accumulate } => {
-                multiply::multiply(&s, accumulate, [f(0), f(1)], f(2), threads);
+                multiply::multiply(&s, accumulate, ["x", "scale"].map(f), f("y"), threads);
             }
             Call::MultiplySums { shape: s, accumulate } => {
-                multiply::sums(&s, accumulate, [f(0), f(1)], f(2), scratch, threads);
+                multiply::sums(&s, accumulate, ["x", "dy"].map(f), f("dscale"), scratch, threads);
             }
             Call::ReluForward { elements, ceiling } => {
-                elementwise::relu_forward(elements, ceiling, f(0), f(1), threads);
+                elementwise::relu_forward(elements, ceiling, f("x"), f("y"), threads);
             }
             Call::ReluBackward { elements, ceiling, accumulate } => {
-                elementwise::relu_backward(elements, ceiling, accumulate, f(0), f(1), f(2), threads);
+                elementwise::relu_backward(elements, ceiling, accumulate, f("y"), f("dy"), f("dx"), threads);
             }
             Call::ReluMaskForward { elements, ceiling } => {
-                elementwise::relu_mask_forward(elements, ceiling, f(0), f(1), bytes(2), threads);
+                elementwise::relu_mask_forward(elements, ceiling, f("x"), f("y"), bytes("mask"), threads);
             }
             Call::ReluMaskBackward { elements, accumulate } => {
-                elementwise::relu_mask_backward(elements, accumulate, bytes(0), f(1), f(2), threads);
+                elementwise::relu_mask_backward(
+                    elements,
+                    accumulate,
+                    bytes("mask"),
+                    f("dy"),
+                    f("dx"),
+                    threads,
+                );
             }
-            Call::MaxPoolForward { shape: s } => pool::max_forward(&s, f(0), f(1), bytes(2), threads),
+            Call::MaxPoolForward { shape: s } => {
+                pool::max_forward(&s, f("x"), f("y"), bytes("places"), threads);
+            }
             Call::MaxPoolBackward { shape: s, accumulate } => {
-                pool::max_backward(&s, accumulate, bytes(0), f(1), f(2), threads);
+                pool::max_backward(&s, accumulate, bytes("places"), f("dy"), f("dx"), threads);
             }
-            Call::AvgPoolForward { shape: s } => pool::avg_forward(&s, f(0), f(1), threads),
+            Call::AvgPoolForward { shape: s } => pool::avg_forward(&s, f("x"), f("y"), threads),
             Call::AvgPoolBackward { shape: s, accumulate } => {
-                pool::avg_backward(&s, accumulate, f(0), f(1), threads);
+                pool::avg_backward(&s, accumulate, f("dy"), f("dx"), threads);
             }
             Call::DropoutForward { elements, probability, stream, run } => {
                 let drop = elementwise::Dropout { elements, probability, stream, run };
-                elementwise::dropout(&drop, false, words(0), f(1), f(2), threads);
+                elementwise::dropout(&drop, false, words("hyper"), f("x"), f("y"), threads);
             }
             Call::DropoutBackward { elements, probability, stream, run, accumulate } => {
                 let drop = elementwise::Dropout { elements, probability, stream, run };
-                elementwise::dropout(&drop, accumulate, words(0), f(1), f(2), threads);
+                elementwise::dropout(&drop, accumulate, words("hyper"), f("dy"), f("dx"), threads);
             }
-            Call::BiasForward { shape: s } => bias::forward(&s, f(0), f(1), f(2), threads),
+            Call::BiasForward { shape: s } => bias::forward(&s, f("x"), f("bias"), f("y"), threads),
             Call::BiasBackward { shape: s, accumulate } => {
-                bias::backward(&s, accumulate, f(0), f(1), scratch, threads);
+                bias::backward(&s, accumulate, f("dy"), f("dbias"), scratch, threads);
             }
             Call::EmbeddingForward { shape: s } => {
-                embedding::forward(&s, labels(0), f(1), f(2), threads);
+                embedding::forward(&s, integers("tokens"), f("weight"), f("y"), threads);
             }
             Call::EmbeddingBackward { shape: s, accumulate } => {
-                embedding::backward(&s, accumulate, labels(0), f(1), f(2), threads);
+                embedding::backward(&s, accumulate, integers("tokens"), f("dy"), f("dweight"), threads);
             }
             Call::AttentionForward { shape: s } => {
-                attention::forward(&s, f(0), f(1), f(2), threads);
+                attention::forward(&s, f("qkv"), f("y"), f("probabilities"), threads);
             }
             Call::AttentionBackward { shape: s, accumulate } => {
-                attention::backward(&s, accumulate, [f(0), f(1), f(2)], f(3), scratch, threads);
+                attention::backward(
+                    &s,
+                    accumulate,
+                    ["qkv", "probabilities", "dy"].map(f),
+                    f("dqkv"),
+                    scratch,
+                    threads,
+                );
             }
             Call::RotaryForward { shape: s, base } => {
-                rotary::forward(&s, base, f(0), f(1), scratch, threads);
+                rotary::forward(&s, base, f("x"), f("y"), scratch, threads);
             }
             Call::RotaryBackward { shape: s, base, accumulate } => {
-                rotary::backward(&s, base, accumulate, f(0), f(1), scratch, threads);
+                rotary::backward(&s, base, accumulate, f("dy"), f("dx"), scratch, threads);
             }
-            Call::LstmForward { shape: s, first } => {
-                let written = 1 + usize::from(!first);
-                let outputs = [f(written), f(written + 1), f(written + 2)];
-                lstm::forward(&s, f(0), (!first).then(|| f(1)), outputs, threads);
+            Call::LstmForward { shape: s, .. } => {
+                lstm::forward(&s, f("gates"), some("previous"), ["h", "cell", "activated"].map(f), threads);
             }
-            Call::LstmBackward { shape: s, first, last } => {
-                let cell = 1 + usize::from(!first);
-                let dgates = cell + 2 + usize::from(!last);
+            Call::LstmBackward { shape: s, .. } => {
                 let other = lstm::Backward {
-                    previous: (!first).then(|| f(1)),
-                    cell: f(cell),
-                    dh: f(cell + 1),
-                    dcell: (!last).then(|| f(cell + 2)),
-                    dprevious: (!first).then(|| f(dgates + 1)),
+                    previous: some("previous"),
+                    cell: f("cell"),
+                    dh: f("dh"),
+                    dcell: some("dcell"),
+                    dprevious: some("dprevious"),
                 };
-                lstm::backward(&s, f(0), other, f(dgates), threads);
+                lstm::backward(&s, f("activated"), other, f("dgates"), threads);
             }
-            Call::Add { elements } => elementwise::add(elements, f(0), f(1), f(2), threads),
+            Call::Add { elements } => elementwise::add(elements, f("a"), f("b"), f("y"), threads),
             Call::ConcatPart { rows, channels, first, total } => {
                 let part = elementwise::Part { rows, channels, first, total };
-                elementwise::concat_part(&part, f(0), f(1), threads);
+                elementwise::concat_part(&part, f("x"), f("y"), threads);
             }
             Call::SplitPart { rows, channels, first, total, accumulate } => {
                 let part = elementwise::Part { rows, channels, first, total };
-                elementwise::split_part(&part, accumulate, f(0), f(1), threads);
+                elementwise::split_part(&part, accumulate, f("dy"), f("dx"), threads);
             }
             Call::PadPart { rows, channels, first, total, accumulate } => {
                 let part = elementwise::Part { rows, channels, first, total };
-                elementwise::pad_part(&part, accumulate, f(0), f(1), threads);
+                elementwise::pad_part(&part, accumulate, f("dy"), f("dx"), threads);
             }
-            Call::Repeat { shape: s } => elementwise::repeat(&s, f(0), f(1), threads),
+            Call::Repeat { shape: s } => elementwise::repeat(&s, f("parameter"), f("y"), threads),
             Call::LrnForward { shape: s, size, alpha, beta, bias } => {
                 let lrn = lrn::Lrn { size, alpha, beta, bias };
-                lrn::forward(&s, &lrn, f(0), f(1), threads);
+                lrn::forward(&s, &lrn, f("x"), f("y"), threads);
             }
             Call::LrnBackward { shape: s, size, alpha, beta, bias, accumulate } => {
                 let lrn = lrn::Lrn { size, alpha, beta, bias };
-                lrn::backward(&s, &lrn, accumulate, f(0), f(1), f(2), scratch, threads);
+                lrn::backward(&s, &lrn, accumulate, f("x"), f("dy"), f("dx"), scratch, threads);
             }
             Call::SoftmaxCrossEntropyForward { shape: s } => {
-                loss::forward(&s, f(0), labels(1), f(2), f(3), scratch, threads);
+                loss::forward(
+                    &s,
+                    f("logits"),
+                    integers("labels"),
+                    f("probabilities"),
+                    f("metrics"),
+                    scratch,
+                    threads,
+                );
             }
             Call::SoftmaxCrossEntropyBackward { shape: s } => {
-                loss::backward(&s, f(0), labels(1), f(2), threads);
+                loss::backward(&s, f("probabilities"), integers("labels"), f("dlogits"), threads);
             }
-            Call::Sgd { elements, decay, idle } => {
-                let operands = if idle { (f(1), None, f(2)) } else { (f(1), Some(f(2)), f(3)) };
-                sgd::step(elements, decay, f(0), operands, threads);
+            Call::Sgd { elements, decay, .. } => {
+                let operands = (f("parameter"), some("gradient"), f("momentum"));
+                sgd::step(elements, decay, f("hyper"), operands, threads);
             }
         }
     }

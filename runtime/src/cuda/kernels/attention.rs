@@ -8,7 +8,7 @@
 //! What it deliberately does not do: hold a formula; those are in `attention.cu`. Use shared memory or a library: its
 //! products are right and deterministic, and slower than a library's.
 
-use super::Argument::{F32, Operand, U32, U64};
+use super::Argument::{F32, U32, U64};
 use super::conv::Tiles;
 use super::{Argument, Plan, flag, narrow};
 use plimsoll_ir::program::AttentionShape;
@@ -139,13 +139,14 @@ fn all(s: &AttentionShape) -> u64 {
 /// qkv -> y, probabilities.
 pub(super) fn forward(p: &mut Plan, s: &AttentionShape) {
     let heads = Heads::of(s, 0, all(s));
-    let [query, key, value] = Matrix::parts(s, Operand(0));
-    let (y, scores) = (Matrix::of_queries(s, Operand(1), s.width), Matrix::scores(s, Operand(2), 0));
+    let [qkv, y, probabilities] = p.operands(["qkv", "y", "probabilities"]);
+    let [query, key, value] = Matrix::parts(s, qkv);
+    let (y, scores) = (Matrix::of_queries(s, y, s.width), Matrix::scores(s, probabilities, 0));
     let width = s.of_head();
     let [largest, sums] = [0, 1].map(|_| p.floats(heads.threads()));
     let sides = [s.length, s.length, width];
     heads.product(p, false, sides, [&scores, &query, &key.transposed()], Leaves::Results);
-    let (probabilities, threads, numbers) = (Operand(2), heads.threads(), heads.numbers());
+    let (threads, numbers) = (heads.threads(), heads.numbers());
     p.launch("attention_largest", threads, [&[probabilities, largest], &numbers[..]].concat());
     let leading = [probabilities, largest, sums];
     p.launch("attention_exponentials", threads, [&leading, &numbers[..], &[heads.scale()]].concat());
@@ -159,9 +160,10 @@ pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
     let some = (SCRATCH_FLOATS / of_group.max(1)).clamp(1, all(s).max(1));
     let gradient = p.floats(some.saturating_mul(of_group));
     let sums = p.floats(Heads::of(s, 0, some).threads());
-    let [query, key, value] = Matrix::parts(s, Operand(0));
-    let [dquery, dkey, dvalue] = Matrix::parts(s, Operand(3));
-    let (probabilities, dy) = (Matrix::scores(s, Operand(1), 0), Matrix::of_queries(s, Operand(2), s.width));
+    let [qkv, softmax, dy, dqkv] = p.operands(["qkv", "probabilities", "dy", "dqkv"]);
+    let [query, key, value] = Matrix::parts(s, qkv);
+    let [dquery, dkey, dvalue] = Matrix::parts(s, dqkv);
+    let (probabilities, dy) = (Matrix::scores(s, softmax, 0), Matrix::of_queries(s, dy, s.width));
     let width = s.of_head();
     let (of_scores, of_part) = ([s.length, s.length, width], [s.length, width, s.length]);
     let mut first = 0;
@@ -173,7 +175,7 @@ pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
         heads.product(p, false, of_scores, [&scores, &dy, &value.transposed()], Leaves::Results);
         let rows = U64(first.saturating_mul(s.group()).saturating_mul(s.length));
         let (threads, numbers) = (heads.threads(), heads.numbers());
-        let leading = [Operand(1), gradient, sums, rows];
+        let leading = [softmax, gradient, sums, rows];
         p.launch("attention_means", threads, [&leading, &numbers[..]].concat());
         let arguments = [&leading, &numbers[..], &[heads.scale()]].concat();
         p.launch("attention_scores_gradient", threads, arguments);

@@ -2,7 +2,7 @@
 //!
 //! What it deliberately does not do: hold a formula; those are in `conv.cu`.
 
-use super::Argument::{Operand, U32, U64};
+use super::Argument::{U32, U64};
 use super::{Argument, FAN, Plan, flag, narrow, norm, window};
 use plimsoll_ir::program::{ConvShape, RowShape};
 
@@ -81,9 +81,8 @@ pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
     let positions = positions(shape, shape.output);
     let kernels = ["conv_forward_8", "conv_forward_4", "conv_forward_any"];
     let (tiles, kernel) = Tiles::choose(shape, [filters, positions, groups], kernels);
-    // Without a bias any address does: the kernel does not look.
-    let (bias, y) = if shape.bias { (2, 3) } else { (1, 2) };
-    let leading = [Operand(0), Operand(1), Operand(bias), Operand(y), flag(shape.bias)];
+    let ([x, weight, y], bias) = (p.operands(["x", "weight", "y"]), p.operand_or("bias", "weight"));
+    let leading = [x, weight, bias, y, flag(shape.bias)];
     let arguments = [&leading[..], &numbers(shape, &[tiles.lanes], positions)].concat();
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
 }
@@ -94,8 +93,8 @@ pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let positions = positions(shape, shape.input);
     let kernels = ["conv_backward_data_8", "conv_backward_data_4", "conv_backward_data_any"];
     let (tiles, kernel) = Tiles::choose(shape, [depth, positions, groups], kernels);
-    let leading = [Operand(0), Operand(1), Operand(2), flag(accumulate)];
-    let arguments = [&leading[..], &numbers(shape, &[tiles.lanes], positions)].concat();
+    let numbers = numbers(shape, &[tiles.lanes], positions);
+    let arguments = p.all_operands_and(&[&[flag(accumulate)], &numbers[..]].concat());
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
 }
 
@@ -110,12 +109,13 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape, accumulate: bool)
     let splits = (2 * ENOUGH).div_ceil(whole.threads.max(1)).clamp(1, most);
     let kernels = ["conv_backward_filter_8", "conv_backward_filter_4", "conv_backward_filter_any"];
     let (tiles, kernel) = Tiles::choose(shape, [depth, filters, taps.saturating_mul(splits)], kernels);
-    let parts = if splits > 1 { p.floats(splits.saturating_mul(weights)) } else { Operand(2) };
-    let leading = [Operand(0), Operand(1), parts, flag(accumulate && splits == 1)];
+    let [x, dy, dweight] = p.operands(["x", "dy", "dweight"]);
+    let parts = if splits > 1 { p.floats(splits.saturating_mul(weights)) } else { dweight };
+    let leading = [x, dy, parts, flag(accumulate && splits == 1)];
     let arguments = [&leading[..], &numbers(shape, &[tiles.lanes, splits], positions)].concat();
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
     if splits > 1 {
-        p.sum(parts, splits, weights, Operand(2), accumulate);
+        p.sum(parts, splits, weights, dweight, accumulate);
     }
     if shape.bias {
         bias_gradient(p, shape, accumulate);
@@ -125,12 +125,14 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape, accumulate: bool)
 /// dbias = the sums of dy over positions, or added to what it holds.
 pub(super) fn bias_gradient(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let rows = RowShape { rows: positions(shape, shape.output), channels: u64::from(shape.out_channels) };
-    norm::channel_sums(p, &rows, Operand(1), Operand(3), accumulate);
+    let [dy, dbias] = p.operands(["dy", "dbias"]);
+    norm::channel_sums(p, &rows, dy, dbias, accumulate);
 }
 
 /// y = y + bias, after a convolution without one.
 pub(super) fn add_bias(p: &mut Plan, shape: &ConvShape) {
     let elements = positions(shape, shape.output).saturating_mul(u64::from(shape.out_channels));
-    let arguments = vec![Operand(3), Operand(2), Operand(3), U64(elements), U32(shape.out_channels)];
+    let [bias, y] = p.operands(["bias", "y"]);
+    let arguments = vec![y, bias, y, U64(elements), U32(shape.out_channels)];
     p.launch("add_bias", elements.div_ceil(4), arguments);
 }

@@ -3,7 +3,7 @@
 //!
 //! What it deliberately does not do: hold a formula; those are in `layer_norm.cu` and `rms_norm.cu`.
 
-use super::Argument::{F32, Operand, U32, U64};
+use super::Argument::{F32, U32, U64};
 use super::{Plan, elements, flag, narrow, norm};
 use plimsoll_ir::program::RowShape;
 
@@ -20,7 +20,7 @@ fn pieces(shape: &RowShape) -> u64 {
 
 /// x, gamma, beta -> y, stats.
 pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
-    let [x, gamma, beta, y, stats] = [0, 1, 2, 3, 4].map(Operand);
+    let [x, gamma, beta, y, stats] = p.operands(["x", "gamma", "beta", "y", "stats"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
     let parts = p.floats(threads.saturating_mul(2));
@@ -32,7 +32,8 @@ pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
 
 /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx is last, as it may lie where dy does.
 pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
-    let [x, dy, gamma, stats, dx, dgamma, dbeta] = [0, 1, 2, 3, 4, 5, 6].map(Operand);
+    let [x, dy, gamma, stats, dx, dgamma, dbeta] =
+        p.operands(["x", "dy", "gamma", "stats", "dx", "dgamma", "dbeta"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
     let [products, slopes] = [threads, shape.rows].map(|n| p.floats(n.saturating_mul(2)));
@@ -55,7 +56,7 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
 
 /// x, gamma -> y, stats.
 pub(super) fn rms_forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
-    let [x, gamma, y, stats] = [0, 1, 2, 3].map(Operand);
+    let [x, gamma, y, stats] = p.operands(["x", "gamma", "y", "stats"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
     let parts = p.floats(threads);
@@ -67,7 +68,7 @@ pub(super) fn rms_forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
 
 /// x, dy, gamma, stats -> dx, dgamma. dx is last, as it may lie where dy does.
 pub(super) fn rms_backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
-    let [x, dy, gamma, stats, dx, dgamma] = [0, 1, 2, 3, 4, 5].map(Operand);
+    let [x, dy, gamma, stats, dx, dgamma] = p.operands(["x", "dy", "gamma", "stats", "dx", "dgamma"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let (threads, pieces) = (shape.rows.saturating_mul(pieces(shape)), U32(pieces(shape) as u32));
     let [products, slopes] = [threads, shape.rows].map(|n| p.floats(n));

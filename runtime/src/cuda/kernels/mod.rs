@@ -19,7 +19,7 @@ mod sequences;
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{Function, Window};
-use plimsoll_ir::program::{Call, PoolShape, RowShape, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{Call, Operands, PoolShape, RowShape, STORAGE_ALIGNMENT};
 
 /// Threads of a block; 128 of them leave each the registers that a tile of a convolution takes.
 const THREADS: u32 = 256;
@@ -103,7 +103,7 @@ pub(crate) fn workspace_bytes(call: &Call) -> Bytes {
 /// What is left of a convolution that a library has run, which knows of no bias: the launches after it, and the scratch that
 /// they need when it needs its own no more.
 pub(crate) fn after_library(call: &Call) -> (Vec<Grid>, Bytes) {
-    let mut plan = Plan::default();
+    let mut plan = Plan::of(call);
     match *call {
         Call::ConvForward { shape } if shape.bias => conv::add_bias(&mut plan, &shape),
         Call::ConvBackwardFilter { shape, accumulate } if shape.bias => {
@@ -115,13 +115,38 @@ pub(crate) fn after_library(call: &Call) -> (Vec<Grid>, Bytes) {
 }
 
 /// The launches of a call as they are put together, and the bytes of scratch that they use.
-#[derive(Default)]
 struct Plan {
+    operands: Operands,
     grids: Vec<Grid>,
     scratch: u64,
 }
 
 impl Plan {
+    /// Of a call, without launches as yet.
+    fn of(call: &Call) -> Plan {
+        Plan { operands: call.operands(), grids: Vec::new(), scratch: 0 }
+    }
+
+    /// The call's operand of this name.
+    fn operand(&self, name: &str) -> Argument {
+        Operand(self.operands.index(name))
+    }
+
+    /// The call's operands of these names.
+    fn operands<const N: usize>(&self, names: [&str; N]) -> [Argument; N] {
+        names.map(|name| self.operand(name))
+    }
+
+    /// The call's operand of this name. Where the call does without, the kernel does not look, and the other one will do.
+    fn operand_or(&self, name: &str, other: &str) -> Argument {
+        self.operands.position(name).map_or_else(|| self.operand(other), Operand)
+    }
+
+    /// All operands of the call, in their order, and what follows them.
+    fn all_operands_and(&self, others: &[Argument]) -> Vec<Argument> {
+        (0..self.operands.len()).map(Operand).chain(others.iter().copied()).collect()
+    }
+
     /// Adds a launch of at least `threads` threads; none at all where there is nothing to do.
     fn launch(&mut self, kernel: &'static str, threads: u64, arguments: Vec<Argument>) {
         self.launch_blocks_of(THREADS, kernel, threads, arguments);
@@ -178,7 +203,7 @@ fn elements(shape: &RowShape) -> u64 {
 }
 
 fn plan(call: &Call) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan::of(call);
     let p = &mut plan;
     match *call {
         Call::ConvForward { shape } => conv::forward(p, &shape),
@@ -223,69 +248,70 @@ fn plan(call: &Call) -> Plan {
 
 /// Calls that go through a tensor once.
 fn elementwise(p: &mut Plan, call: &Call) {
-    /// `kernel` on four elements a thread.
-    fn fours(p: &mut Plan, kernel: &'static str, elements: u64, arguments: Vec<Argument>) {
-        p.launch(kernel, elements.div_ceil(4), arguments);
+    /// `kernel` on so many elements a thread, with all operands of the call before other arguments.
+    fn go(p: &mut Plan, kernel: &'static str, threads: u64, others: &[Argument]) {
+        let arguments = p.all_operands_and(others);
+        p.launch(kernel, threads, arguments);
     }
     match *call {
         Call::ReluForward { elements: n, ceiling } => {
-            fours(p, "relu_forward", n, vec![Operand(0), Operand(1), U64(n), F32(ceiling)]);
+            go(p, "relu_forward", fours(n), &[U64(n), F32(ceiling)]);
         }
         Call::ReluBackward { elements: n, ceiling, accumulate } => {
-            let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
-            fours(p, "relu_backward", n, [&leading[..], &[F32(ceiling), flag(accumulate)]].concat());
+            go(p, "relu_backward", fours(n), &[U64(n), F32(ceiling), flag(accumulate)]);
         }
         Call::ReluMaskForward { elements: n, ceiling } => {
-            let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), F32(ceiling)];
-            p.launch("relu_mask_forward", n.div_ceil(8), arguments);
+            go(p, "relu_mask_forward", n.div_ceil(8), &[U64(n), F32(ceiling)]);
         }
         Call::ReluMaskBackward { elements: n, accumulate } => {
-            let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), flag(accumulate)];
-            p.launch("relu_mask_backward", n.div_ceil(8), arguments);
+            go(p, "relu_mask_backward", n.div_ceil(8), &[U64(n), flag(accumulate)]);
         }
         Call::ActivationForward { elements: n, function } => {
-            fours(p, "activation_forward", n, vec![Operand(0), Operand(1), U64(n), number(function)]);
+            go(p, "activation_forward", fours(n), &[U64(n), number(function)]);
         }
         Call::ActivationBackward { elements: n, function, accumulate } => {
-            let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
-            let last = [number(function), flag(accumulate)];
-            fours(p, "activation_backward", n, [&leading[..], &last].concat());
+            go(p, "activation_backward", fours(n), &[U64(n), number(function), flag(accumulate)]);
         }
-        Call::Add { elements: n } => fours(p, "add", n, vec![Operand(0), Operand(1), Operand(2), U64(n)]),
+        Call::Add { elements: n } => go(p, "add", fours(n), &[U64(n)]),
         Call::DropoutForward { elements: n, probability, stream, run } => {
-            fours(p, "dropout", n, dropout(n, probability, stream, run, false));
+            go(p, "dropout", fours(n), &dropout(n, probability, stream, run, false));
         }
         Call::DropoutBackward { elements: n, probability, stream, run, accumulate } => {
-            fours(p, "dropout", n, dropout(n, probability, stream, run, accumulate));
+            go(p, "dropout", fours(n), &dropout(n, probability, stream, run, accumulate));
         }
         Call::ConcatPart { rows, channels, first, total } => {
             let n = rows.saturating_mul(channels);
-            let part = [channels, first, total].map(|n| U32(narrow(n)));
-            p.launch("concat_part", n, [&[Operand(0), Operand(1), U64(n)], &part[..]].concat());
+            let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
+            go(p, "concat_part", n, &[U64(n), channels, first, total]);
         }
         Call::SplitPart { rows, channels, first, total, accumulate } => {
             let n = rows.saturating_mul(channels);
             let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
-            let arguments = vec![Operand(0), Operand(1), U64(n), channels, first, total, flag(accumulate)];
-            p.launch("split_part", n, arguments);
+            go(p, "split_part", n, &[U64(n), channels, first, total, flag(accumulate)]);
         }
         Call::PadPart { rows, channels, first, total, accumulate } => {
             let n = rows.saturating_mul(total);
-            let part = [channels, first, total].map(|n| U32(narrow(n)));
-            let leading = [Operand(0), Operand(1), U64(n)];
-            p.launch("pad_part", n, [&leading[..], &part, &[flag(accumulate)]].concat());
+            let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
+            go(p, "pad_part", n, &[U64(n), channels, first, total, flag(accumulate)]);
         }
         Call::Repeat { shape } => {
             let n = elements(&shape);
-            p.launch("repeat", n, vec![Operand(0), Operand(1), U64(n), U64(shape.channels)]);
+            go(p, "repeat", n, &[U64(n), U64(shape.channels)]);
         }
         Call::Sgd { elements: n, decay, idle } => {
-            let [gradient, momentum] = if idle { [1, 2] } else { [2, 3] }.map(Operand);
-            let arguments = vec![Operand(0), Operand(1), gradient, momentum, U64(n), flag(decay), flag(idle)];
-            fours(p, "sgd", n, arguments);
+            let [hyper, parameter, momentum] = p.operands(["hyper", "parameter", "momentum"]);
+            // An idle kernel does not look at the gradient.
+            let gradient = p.operand_or("gradient", "parameter");
+            let arguments = vec![hyper, parameter, gradient, momentum, U64(n), flag(decay), flag(idle)];
+            p.launch("sgd", fours(n), arguments);
         }
         _ => unreachable!("every other call has an arm of its own in `plan`"),
     }
+}
+
+/// Threads that have four elements each.
+fn fours(elements: u64) -> u64 {
+    elements.div_ceil(4)
 }
 
 fn flag(set: bool) -> Argument {
@@ -303,19 +329,9 @@ fn number(function: Function) -> Argument {
     })
 }
 
-fn dropout(elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool) -> Vec<Argument> {
+fn dropout(elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool) -> [Argument; 6] {
     let scale = 1.0 / (1.0 - probability);
-    vec![
-        Operand(0),
-        Operand(1),
-        Operand(2),
-        U64(elements),
-        F32(probability),
-        F32(scale),
-        U32(stream),
-        U64(run),
-        flag(accumulate),
-    ]
+    [U64(elements), F32(probability), F32(scale), U32(stream), U64(run), flag(accumulate)]
 }
 
 /// Pooling: a thread has one element of what is written.
@@ -334,30 +350,32 @@ fn pooling(p: &mut Plan, call: &Call) {
     let (kernel, shape, threads, leading) = match call {
         Call::MaxPoolForward { shape } => {
             let n = n(shape, shape.output);
-            ("max_pool_forward", shape, n, vec![Operand(0), Operand(1), Operand(2), U64(n)])
+            ("max_pool_forward", shape, n, vec![U64(n)])
         }
         Call::MaxPoolBackward { shape, accumulate } => {
             let n = n(shape, shape.input);
-            let leading = vec![Operand(0), Operand(1), Operand(2), U64(n), flag(*accumulate)];
+            let leading = vec![U64(n), flag(*accumulate)];
             ("max_pool_backward", shape, n, leading)
         }
         Call::AvgPoolForward { shape } => {
             let n = n(shape, shape.output);
-            ("avg_pool_forward", shape, n, vec![Operand(0), Operand(1), U64(n), F32(share(shape))])
+            ("avg_pool_forward", shape, n, vec![U64(n), F32(share(shape))])
         }
         Call::AvgPoolBackward { shape, accumulate } => {
             let n = n(shape, shape.input);
-            let leading = vec![Operand(0), Operand(1), U64(n), F32(share(shape)), flag(*accumulate)];
+            let leading = vec![U64(n), F32(share(shape)), flag(*accumulate)];
             ("avg_pool_backward", shape, n, leading)
         }
         _ => unreachable!("only poolings come here"),
     };
-    p.launch(kernel, threads, [leading, numbers(shape)].concat());
+    let arguments = p.all_operands_and(&[leading, numbers(shape)].concat());
+    p.launch(kernel, threads, arguments);
 }
 
 /// Softmax with cross entropy: a few threads a row, which meet after the largest, after the sum, and in the metrics.
 fn loss(p: &mut Plan, shape: &RowShape) {
-    let (logits, labels, probabilities, metrics) = (Operand(0), Operand(1), Operand(2), Operand(3));
+    let [logits, labels, probabilities, metrics] =
+        p.operands(["logits", "labels", "probabilities", "metrics"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let pieces = (shape.channels / LEAST_CHANNELS).clamp(1, PIECES);
     let threads = shape.rows.saturating_mul(pieces);
@@ -379,7 +397,7 @@ fn loss(p: &mut Plan, shape: &RowShape) {
 }
 
 fn loss_backward(p: &mut Plan, shape: &RowShape) {
-    let (probabilities, labels, dlogits) = (Operand(0), Operand(1), Operand(2));
+    let [probabilities, labels, dlogits] = p.operands(["probabilities", "labels", "dlogits"]);
     let parts = shape.rows.div_ceil(FAN);
     let counts = p.floats(parts);
     let counted = p.floats(1);

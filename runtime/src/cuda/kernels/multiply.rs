@@ -3,7 +3,7 @@
 //!
 //! What it deliberately does not do: hold a formula; those are in `multiply.cu`.
 
-use super::Argument::{Operand, U32, U64};
+use super::Argument::{U32, U64};
 use super::{PARALLEL, Plan, flag, narrow};
 use plimsoll_ir::program::ScaleShape;
 
@@ -13,9 +13,9 @@ const LEAST_ROWS: u64 = 16;
 /// x, scale -> y.
 pub(super) fn multiply(p: &mut Plan, shape: &ScaleShape, accumulate: bool) {
     let n = shape.elements();
-    let sides = [U64(shape.rows), U32(narrow(shape.channels)), flag(accumulate)];
-    let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
-    p.launch("multiply", n.div_ceil(4), [&leading[..], &sides].concat());
+    let sides = [U64(n), U64(shape.rows), U32(narrow(shape.channels)), flag(accumulate)];
+    let arguments = p.all_operands_and(&sides);
+    p.launch("multiply", n.div_ceil(4), arguments);
 }
 
 /// x, dy -> dscale.
@@ -26,6 +26,7 @@ pub(super) fn sums(p: &mut Plan, shape: &ScaleShape, accumulate: bool) {
     let threads = count.saturating_mul(width);
     let parts = p.floats(threads);
     let sides = [U64(threads), U64(width), U64(shape.rows), U32(narrow(shape.channels)), U32(narrow(count))];
-    p.launch("multiply_parts", threads, [&[Operand(0), Operand(1), parts], &sides[..]].concat());
-    p.sum(parts, count, width, Operand(2), accumulate);
+    let [x, dy, dscale] = p.operands(["x", "dy", "dscale"]);
+    p.launch("multiply_parts", threads, [&[x, dy, parts], &sides[..]].concat());
+    p.sum(parts, count, width, dscale, accumulate);
 }

@@ -2,7 +2,7 @@
 //!
 //! What it deliberately does not do: hold a formula; those are in `norm.cu`.
 
-use super::Argument::{F32, Operand, U32, U64};
+use super::Argument::{F32, U32, U64};
 use super::{Argument, FAN, PARALLEL, Plan, elements, flag, narrow};
 use plimsoll_ir::program::RowShape;
 
@@ -27,7 +27,7 @@ pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argu
 
 /// x, gamma, beta -> y, stats.
 pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
-    let [x, gamma, beta, y, stats] = [0, 1, 2, 3, 4].map(Operand);
+    let [x, gamma, beta, y, stats] = p.operands(["x", "gamma", "beta", "y", "stats"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let total = parts(shape);
     let of = |parts: u64| parts.saturating_mul(shape.channels);
@@ -53,22 +53,22 @@ pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
 /// stats, running mean, running variance -> running mean, running variance.
 pub(super) fn running(p: &mut Plan, shape: &RowShape, epsilon: f32, momentum: f32) {
     let channels = narrow(shape.channels);
-    let leading = [Operand(0), Operand(1), Operand(2), U64(shape.rows), U32(channels)];
-    let arguments = [&leading[..], &[F32(epsilon), F32(momentum)]].concat();
+    let numbers = [U64(shape.rows), U32(channels), F32(epsilon), F32(momentum)];
+    let arguments = p.all_operands_and(&numbers);
     p.launch("batch_norm_running", shape.channels, arguments);
 }
 
 /// x, gamma, beta, running mean, running variance -> y.
 pub(super) fn inference(p: &mut Plan, shape: &RowShape, epsilon: f32) {
     let n = elements(shape);
-    let operands = [0, 1, 2, 3, 4, 5].map(Operand);
-    let numbers = [U64(n), U32(narrow(shape.channels)), F32(epsilon)];
-    p.launch("batch_norm_inference", n.div_ceil(4), [&operands[..], &numbers[..]].concat());
+    let arguments = p.all_operands_and(&[U64(n), U32(narrow(shape.channels)), F32(epsilon)]);
+    p.launch("batch_norm_inference", n.div_ceil(4), arguments);
 }
 
 /// x, dy, gamma, stats -> dx, dgamma, dbeta.
 pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
-    let [x, dy, gamma, stats, dx, dgamma, dbeta] = [0, 1, 2, 3, 4, 5, 6].map(Operand);
+    let [x, dy, gamma, stats, dx, dgamma, dbeta] =
+        p.operands(["x", "dy", "gamma", "stats", "dx", "dgamma", "dbeta"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let count = parts(shape);
     let width = shape.channels.saturating_mul(2);
@@ -92,13 +92,14 @@ pub(super) fn lrn(p: &mut Plan, shape: &RowShape, numbers: [f32; 3], size: u32, 
     let around = [U32(narrow(shape.channels)), U32(size / 2), F32(alpha / size as f32), F32(beta), F32(bias)];
     match accumulate {
         None => {
-            p.launch("lrn_forward", n, [&[Operand(0), Operand(1), U64(n)], &around[..]].concat());
+            let arguments = p.all_operands_and(&[&[U64(n)], &around[..]].concat());
+            p.launch("lrn_forward", n, arguments);
         }
         Some(accumulate) => {
             let factor = 2.0 * alpha * beta / size as f32;
-            let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
             let last = [F32(factor), flag(accumulate)];
-            p.launch("lrn_backward", n, [&leading[..], &around[..], &last[..]].concat());
+            let arguments = p.all_operands_and(&[&[U64(n)], &around[..], &last[..]].concat());
+            p.launch("lrn_backward", n, arguments);
         }
     }
 }

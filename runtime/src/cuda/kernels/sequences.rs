@@ -3,20 +3,21 @@
 //!
 //! What it deliberately does not do: hold a formula; those are in `embedding.cu`, `lstm.cu` and `elementwise.cu`.
 
-use super::Argument::{Operand, U32, U64};
+use super::Argument::{U32, U64};
 use super::{Argument, PARALLEL, Plan, elements, flag, narrow, norm};
 use plimsoll_ir::program::{EmbeddingShape, RowShape};
 
 /// x, bias -> y.
 pub(super) fn bias(p: &mut Plan, shape: &RowShape) {
     let n = elements(shape);
-    let arguments = vec![Operand(0), Operand(1), Operand(2), U64(n), U32(narrow(shape.channels))];
+    let arguments = p.all_operands_and(&[U64(n), U32(narrow(shape.channels))]);
     p.launch("add_bias", n.div_ceil(4), arguments);
 }
 
 /// dy -> dbias.
 pub(super) fn bias_backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
-    norm::channel_sums(p, shape, Operand(0), Operand(1), accumulate);
+    let [dy, dbias] = p.operands(["dy", "dbias"]);
+    norm::channel_sums(p, shape, dy, dbias, accumulate);
 }
 
 /// What both kernels of a table take: where the tokens are, and the table's sides.
@@ -28,26 +29,25 @@ fn table(s: &EmbeddingShape) -> [Argument; 5] {
 /// tokens, weight -> y.
 pub(super) fn embedding(p: &mut Plan, s: &EmbeddingShape) {
     let n = s.batch.saturating_mul(s.count).saturating_mul(s.width);
-    let leading = [Operand(0), Operand(1), Operand(2), U64(n)];
-    p.launch("embedding_forward", n, [&leading[..], &table(s)].concat());
+    let arguments = p.all_operands_and(&[&[U64(n)], &table(s)[..]].concat());
+    p.launch("embedding_forward", n, arguments);
 }
 
 /// tokens, dy -> dweight. Rows are cut into as many pieces as fill a device.
 pub(super) fn embedding_backward(p: &mut Plan, s: &EmbeddingShape, accumulate: bool) {
     let most = (PARALLEL / s.width.max(1)).max(1);
     let pieces = s.vocabulary.checked_next_power_of_two().unwrap_or(most).min(1 << most.ilog2());
-    let leading = [Operand(0), Operand(1), Operand(2), U64(s.batch)];
     let last = [U32(narrow(pieces)), flag(accumulate)];
-    let arguments = [&leading[..], &table(s), &last].concat();
+    let arguments = p.all_operands_and(&[&[U64(s.batch)], &table(s)[..], &last].concat());
     p.launch("embedding_backward", pieces.saturating_mul(s.width), arguments);
 }
 
 /// gates, \[previous\] -> h, cell, activated.
 pub(super) fn lstm(p: &mut Plan, shape: &RowShape, first: bool) {
     let n = elements(shape);
-    let written = 1 + usize::from(!first);
-    // Without a previous cell any address does: the kernel does not look.
-    let operands = [0, written - 1, written, written + 1, written + 2].map(Operand);
+    let previous = p.operand_or("previous", "gates");
+    let [gates, h, cell, activated] = p.operands(["gates", "h", "cell", "activated"]);
+    let operands = [gates, previous, h, cell, activated];
     let numbers = [U64(n), U32(narrow(shape.channels)), flag(first)];
     p.launch("lstm_forward", n, [&operands[..], &numbers].concat());
 }
@@ -55,11 +55,9 @@ pub(super) fn lstm(p: &mut Plan, shape: &RowShape, first: bool) {
 /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\].
 pub(super) fn lstm_backward(p: &mut Plan, shape: &RowShape, first: bool, last: bool) {
     let n = elements(shape);
-    let cell = 1 + usize::from(!first);
-    let dcell = cell + 1 + usize::from(!last);
-    let dgates = dcell + 1;
-    let dprevious = dgates + usize::from(!first);
-    let operands = [0, cell - 1, cell, cell + 1, dcell, dgates, dprevious].map(Operand);
+    let [activated, cell, dh, dgates] = p.operands(["activated", "cell", "dh", "dgates"]);
+    let (previous, dprevious) = (p.operand_or("previous", "activated"), p.operand_or("dprevious", "dgates"));
+    let operands = [activated, previous, cell, dh, p.operand_or("dcell", "dh"), dgates, dprevious];
     let numbers = [U64(n), U32(narrow(shape.channels)), flag(first), flag(last)];
     p.launch("lstm_backward", n, [&operands[..], &numbers].concat());
 }

@@ -219,7 +219,7 @@ impl Cudnn {
                 path: cudnn.path.clone(),
                 refusal,
                 what_to_do: "most likely it is for another version of CUDA than the driver: install that for it (nvidia-cudnn-cu12, \
-                             nvidia-cudnn-cu13), free memory on the device, or choose --kernels own",
+                             nvidia-cudnn-cu13), or free memory on the device",
             }),
         }
     }

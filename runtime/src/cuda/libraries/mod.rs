@@ -22,7 +22,7 @@ use super::presence::Search;
 use cublas::{Cublas, Product};
 use cudnn::{Algorithm, Cudnn};
 use plimsoll_ir::Bytes;
-use plimsoll_ir::program::{Call, ConvShape, Way};
+use plimsoll_ir::program::{Access, Call, ConvShape, Way};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -73,15 +73,15 @@ struct Operands {
 }
 
 impl Operands {
-    /// Of a call's, in its documented order.
+    /// Of a call whose operands have these addresses; none where the call is no convolution.
     fn of(call: &Call, addresses: &[u64]) -> Option<(Pass, Operands)> {
-        let (pass, [x, w, y], accumulate) = match call {
-            Call::ConvForward { shape } => (Pass::Forward, [0, 1, if shape.bias { 3 } else { 2 }], false),
-            Call::ConvBackwardFilter { accumulate, .. } => (Pass::BackwardFilter, [0, 2, 1], *accumulate),
-            Call::ConvBackwardData { accumulate, .. } => (Pass::BackwardData, [2, 1, 0], *accumulate),
-            _ => return None,
-        };
-        Some((pass, Operands { x: addresses[x], w: addresses[w], y: addresses[y], accumulate }))
+        let (pass, _) = convolution(call)?;
+        let operands = call.operands();
+        let [x, w, y] = [("x", "dx"), ("weight", "dweight"), ("y", "dy")].map(|(value, gradient)| {
+            addresses[operands.position(value).unwrap_or_else(|| operands.index(gradient))]
+        });
+        let accumulate = operands.iter().any(|operand| operand.access == Access::Update);
+        Some((pass, Operands { x, w, y, accumulate }))
     }
 }
 

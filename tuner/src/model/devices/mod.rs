@@ -284,16 +284,15 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
         Some(Operand::Tensor(tensor)) => trace.tensors[tensor.index()].bytes,
         _ => Bytes::ZERO,
     };
-    let operands = kernel.operands.iter().zip(kernel.call.accesses());
-    let bytes = operands.map(|(operand, access)| {
+    let bytes = kernel.specified().map(|(operand, spec)| {
         let bytes = match operand {
             Operand::Tensor(tensor) => trace.tensors[tensor.index()].bytes,
             // Of its table an embedding reads a row for each token, which is what it writes.
             Operand::Resident(_) if matches!(kernel.call, Call::EmbeddingForward { .. }) => written,
-            Operand::Resident(offset) => regions.get(offset).copied().unwrap_or_default(),
+            Operand::Resident(offset) => regions.get(&offset).copied().unwrap_or_default(),
         };
         bytes.0 as f64
-            * match access {
+            * match spec.access {
                 Access::Read => reads,
                 Access::Write => 1.0,
                 Access::Update => 2.0,

@@ -8,7 +8,7 @@ use plimsoll_ir::Bytes;
 /// What a device's vendor says of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sheet {
-    /// As `--device` takes it.
+    /// As a command line takes it.
     pub name: &'static str,
     /// The product.
     pub product: &'static str,

@@ -1,0 +1,413 @@
+//! What a kernel computes: every call, with the shapes that it is told, its floating-point operations and its name.
+//!
+//! Its operands are the table in `operands.rs`. What it deliberately does not do: say where operands lie, or how a device
+//! computes it.
+
+use crate::network::{Function, Window};
+
+/// Shape of a convolution over a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvShape {
+    /// Samples.
+    pub batch: u64,
+    /// Rows and columns of the input.
+    pub input: [u32; 2],
+    /// Channels of the input.
+    pub in_channels: u32,
+    /// Rows and columns of the output.
+    pub output: [u32; 2],
+    /// Channels of the output.
+    pub out_channels: u32,
+    /// The window.
+    pub window: Window,
+    /// Groups of channels.
+    pub groups: u32,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+/// Shape of a pooling over a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PoolShape {
+    /// Samples.
+    pub batch: u64,
+    /// Rows and columns of the input.
+    pub input: [u32; 2],
+    /// Rows and columns of the output.
+    pub output: [u32; 2],
+    /// Channels.
+    pub channels: u32,
+    /// The window.
+    pub window: Window,
+}
+
+/// Shape of a normalisation: rows are batch x height x width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowShape {
+    /// Positions of the whole batch.
+    pub rows: u64,
+    /// Channels, innermost.
+    pub channels: u64,
+}
+
+/// Shape of a product with a scale: what is scaled is `[groups][rows][channels]`, the scale `[groups][channels]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScaleShape {
+    /// Parts that have a scale each: samples, or one for the whole batch.
+    pub groups: u64,
+    /// Positions of a group.
+    pub rows: u64,
+    /// Channels, innermost.
+    pub channels: u64,
+}
+
+impl ScaleShape {
+    /// Elements of what is scaled, saturating.
+    pub fn elements(self) -> u64 {
+        self.scales().saturating_mul(self.rows)
+    }
+
+    /// Elements of the scale, saturating.
+    pub fn scales(self) -> u64 {
+        self.groups.saturating_mul(self.channels)
+    }
+}
+
+/// Shape of a lookup of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EmbeddingShape {
+    /// Samples.
+    pub batch: u64,
+    /// Tokens of a sample.
+    pub length: u64,
+    /// The first of them that is looked up.
+    pub first: u64,
+    /// How many are.
+    pub count: u64,
+    /// Rows of the table; tokens are from 0 to below it.
+    pub vocabulary: u64,
+    /// Elements of a row.
+    pub width: u64,
+}
+
+/// Shape of an attention over a batch of sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionShape {
+    /// Samples.
+    pub batch: u64,
+    /// Positions of a sample.
+    pub length: u64,
+    /// Heads of queries, each of `width / heads` channels.
+    pub heads: u64,
+    /// Heads of keys, and of values, as wide; a divisor of `heads`.
+    pub kv_heads: u64,
+    /// Channels of the queries.
+    pub width: u64,
+    /// Whether a position sees only itself and those before it.
+    pub causal: bool,
+}
+
+impl AttentionShape {
+    /// Channels of a head.
+    pub fn of_head(&self) -> u64 {
+        self.width / self.heads.max(1)
+    }
+
+    /// Channels of the keys, and of the values.
+    pub fn kv_width(&self) -> u64 {
+        self.of_head().saturating_mul(self.kv_heads)
+    }
+
+    /// Channels of queries, keys and values together.
+    pub fn qkv_width(&self) -> u64 {
+        self.width.saturating_add(self.kv_width().saturating_mul(2))
+    }
+
+    /// Heads of queries that share a head of keys and values.
+    pub fn group(&self) -> u64 {
+        self.heads / self.kv_heads.max(1)
+    }
+}
+
+/// Shape of heads that are turned by their position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RotaryShape {
+    /// Samples.
+    pub batch: u64,
+    /// Positions of a sample.
+    pub length: u64,
+    /// Channels of all heads.
+    pub channels: u64,
+    /// Channels of a head; even, and a divisor of `channels`.
+    pub width: u64,
+}
+
+impl RotaryShape {
+    /// All of them.
+    pub fn elements(&self) -> u64 {
+        [self.length, self.channels].iter().fold(self.batch, |n, factor| n.saturating_mul(*factor))
+    }
+}
+
+/// What a kernel computes. `x -> y` names operands: those read, then those written; a name that stands on both sides is
+/// one operand, at its place among those read. Where `accumulate` is set, the gradient is added to what the operand
+/// holds, and the op reads it too ([`Call::operands`] says all this as data). Computed in place, two operands are the
+/// same tensor; each call says where that is allowed. Sums run in a fixed order: the same inputs give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the fields are the ones that the variant's formula names")]
+pub enum Call {
+    /// x, weight, \[bias\] -> y.
+    ConvForward { shape: ConvShape },
+    /// x, dy -> dweight, \[dbias\]. Overwrites, or adds where other layers share the parameters.
+    ConvBackwardFilter { shape: ConvShape, accumulate: bool },
+    /// dy, weight -> dx.
+    ConvBackwardData { shape: ConvShape, accumulate: bool },
+    /// x, gamma, beta -> y, stats: with the batch's mean and biased variance per channel; stats is
+    /// `[mean; channels][1 / sqrt(variance + epsilon); channels]`.
+    BatchNormForward { shape: RowShape, epsilon: f32 },
+    /// stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards the
+    /// batch's (the variance unbiased, rows / (rows - 1)).
+    BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32 },
+    /// x, gamma, beta, running mean, running variance -> y. In place allowed. For evaluation.
+    BatchNormInference { shape: RowShape, epsilon: f32 },
+    /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
+    BatchNormBackward { shape: RowShape, accumulate: bool },
+    /// x, gamma, beta -> y, stats: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with mean and biased variance
+    /// of each row, and gamma and beta of each channel; stats is `[mean; rows][1 / sqrt(variance + epsilon); rows]`. y may
+    /// be x.
+    LayerNormForward { shape: RowShape, epsilon: f32 },
+    /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
+    LayerNormBackward { shape: RowShape, accumulate: bool },
+    /// x, gamma -> y, stats: y = x / sqrt(mean square + epsilon) * gamma with the mean square of each row, and gamma of each
+    /// channel; stats is `[1 / sqrt(mean square + epsilon); rows]`. y may be x.
+    RmsNormForward { shape: RowShape, epsilon: f32 },
+    /// x, dy, gamma, stats -> dx, dgamma. dx may be dy. Overwrites dgamma.
+    RmsNormBackward { shape: RowShape, accumulate: bool },
+    /// x -> y = min(max(x, 0), ceiling); plain with an infinite ceiling. In place allowed.
+    ReluForward { elements: u64, ceiling: f32 },
+    /// y, dy -> dx = dy where 0 < y < ceiling, else 0. dx may be dy.
+    ReluBackward { elements: u64, ceiling: f32, accumulate: bool },
+    /// x -> y, mask: y as above; one bit an element, set where 0 < x < ceiling, bit i % 8 of byte i / 8 (Layrub §4.2, with 1 bit where the
+    /// paper's CUDA code has 8). y may be x.
+    ReluMaskForward { elements: u64, ceiling: f32 },
+    /// mask, dy -> dx = dy where the bit is set, else 0. dx may be dy.
+    ReluMaskBackward { elements: u64, accumulate: bool },
+    /// x -> y = f(x). In place allowed. GELU is x * P(x), where P(x) = (1 + erf(x / sqrt(2))) / 2 is the normal distribution.
+    ActivationForward { elements: u64, function: Function },
+    /// x, dy -> dx = dy * f'(x). dx may be dy. Where f has no derivative (the ends of a hard sigmoid) it counts as flat.
+    ActivationBackward { elements: u64, function: Function, accumulate: bool },
+    /// x, scale -> y = x * scale: element (g, r, c) by element (g, c). y may be x.
+    Multiply { shape: ScaleShape, accumulate: bool },
+    /// x, dy -> dscale: the sums of x * dy over the rows of each group.
+    MultiplySums { shape: ScaleShape, accumulate: bool },
+    /// x -> y, places: one byte an output element, the position in the window (row * columns + column) of the first
+    /// largest element. Windows have at most 256 positions.
+    MaxPoolForward { shape: PoolShape },
+    /// places, dy -> dx.
+    MaxPoolBackward { shape: PoolShape, accumulate: bool },
+    /// x -> y: mean over the window, padding counted as zeros. Global pooling is a window of the whole image.
+    AvgPoolForward { shape: PoolShape },
+    /// dy -> dx.
+    AvgPoolBackward { shape: PoolShape, accumulate: bool },
+    /// hyper, x -> y = x / (1 - p) where kept, else 0. Runs of `run` elements, at least 1, share a fate: run i of layer number
+    /// `stream` is dropped where `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is
+    /// below p. In place allowed.
+    DropoutForward { elements: u64, probability: f32, stream: u32, run: u64 },
+    /// hyper, dy -> dx: drawn again from the same counter. dx may be dy.
+    DropoutBackward { elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool },
+    /// x, bias -> y: bias, of `channels` elements, added to each row. In place allowed.
+    BiasForward { shape: RowShape },
+    /// dy -> dbias: the sum of the rows. Overwrites, or adds where other layers share the parameter.
+    BiasBackward { shape: RowShape, accumulate: bool },
+    /// tokens, weight -> y: for each sample the rows of the table that its tokens `first..first + count` name. Tokens are i32
+    /// `[batch][length]`, weight is `[vocabulary][width]`, y `[batch][count][width]`.
+    EmbeddingForward { shape: EmbeddingShape },
+    /// tokens, dy -> dweight: each row the sum of dy where its token stood, in their order, 0 for those that stood nowhere.
+    /// Overwrites, or adds where other layers share the table.
+    EmbeddingBackward { shape: EmbeddingShape, accumulate: bool },
+    /// qkv -> y, probabilities: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is
+    /// query, key, value: `heads`, `kv_heads` and `kv_heads` heads of w = width / heads channels. Head h of the queries has the
+    /// channels `h * w..(h + 1) * w` of query and y, and meets head h / (heads / kv_heads) of keys and values.
+    /// probabilities `[batch][heads][length][length]` = softmax over j of q_i * k_j / sqrt(w), 0 where j > i and `causal`;
+    /// y_i = the sum of probability_ij * v_j.
+    AttentionForward { shape: AttentionShape },
+    /// qkv, probabilities, dy -> dqkv.
+    AttentionBackward { shape: AttentionShape, accumulate: bool },
+    /// x -> y: rotary position embeddings (Su et al. 2021, eq. (34)). With h = width / 2, of each head at position p channels i
+    /// and i + h, i below h, are turned by a = p * base^(-i / h): y_i = x_i cos a - x_{i+h} sin a,
+    /// y_{i+h} = x_{i+h} cos a + x_i sin a. Positions count from 0. In place allowed.
+    RotaryForward { shape: RotaryShape, base: f32 },
+    /// dy -> dx: turned back by the same angles. dx may be dy.
+    RotaryBackward { shape: RotaryShape, base: f32, accumulate: bool },
+    /// gates, \[previous\] -> h, cell, activated: a step of a long short-term memory (Hochreiter and Schmidhuber 1997, with
+    /// forget gates). A row of gates is input, forget, candidate, output, `channels` each: i, f, o are their sigmoids, g is
+    /// the candidate's tanh. cell = f * previous + i * g, h = o * tanh(cell), activated = (i, f, g, o). Where `first` is set
+    /// there is no previous cell, and it counts as 0. activated may be gates.
+    LstmForward { shape: RowShape, first: bool },
+    /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\]. Where `first` is set there is neither previous nor
+    /// dprevious; where `last` is set there is no dcell. dgates may be activated, dprevious may be dcell.
+    LstmBackward { shape: RowShape, first: bool, last: bool },
+    /// a, b -> y = a + b. y may be a.
+    Add { elements: u64 },
+    /// x -> y: copies x to `channels` channels of y from channel `first` on; y has `total` channels. One op for each part,
+    /// in the order of `first`; each but the one with `first` 0 updates y.
+    ConcatPart { rows: u64, channels: u64, first: u64, total: u64 },
+    /// dy -> dx: the channels of one part.
+    SplitPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
+    /// dy -> dx: dy at its channels of dx, 0 at the others. What [`Call::SplitPart`] takes, put back.
+    PadPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
+    /// parameter -> y: every row of y is the parameter, of `channels` elements. Its gradient is that of a bias.
+    Repeat { shape: RowShape },
+    /// x -> y. See [`crate::network::LayerKind::Lrn`].
+    LrnForward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32 },
+    /// x, dy -> dx. Computes the sums anew from x.
+    LrnBackward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32, accumulate: bool },
+    /// logits, labels -> probabilities, metrics. Rows are samples. In place allowed.
+    SoftmaxCrossEntropyForward { shape: RowShape },
+    /// probabilities, labels -> dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
+    /// In place allowed.
+    SoftmaxCrossEntropyBackward { shape: RowShape },
+    /// hyper, parameter, \[gradient\], momentum -> parameter, momentum: g = gradient + decay * parameter where `decay`
+    /// is set, m = momentum * m + g, parameter -= learning rate * m. Where `idle` is set there is no gradient, and it counts
+    /// as 0: the layer was dropped from this iteration.
+    Sgd { elements: u64, decay: bool, idle: bool },
+}
+impl Call {
+    /// Floating-point operations; a multiply and an add are two. Those of a convolution are the same in its three
+    /// passes. Saturates at the largest number.
+    pub fn flops(&self) -> u64 {
+        let product = |factors: &[u64]| factors.iter().fold(1, |a: u64, f| a.saturating_mul(*f));
+        let window = |w: &Window| [u64::from(w.size[0]), u64::from(w.size[1])];
+        match self {
+            Call::ConvForward { shape }
+            | Call::ConvBackwardFilter { shape, .. }
+            | Call::ConvBackwardData { shape, .. } => {
+                let [rows, columns] = shape.output.map(u64::from);
+                let outputs = product(&[shape.batch, rows, columns, u64::from(shape.out_channels)]);
+                let [kernel_rows, kernel_columns] = window(&shape.window);
+                let taps =
+                    product(&[2, kernel_rows, kernel_columns, u64::from(shape.in_channels / shape.groups)]);
+                product(&[outputs, taps.saturating_add(u64::from(shape.bias))])
+            }
+            Call::BatchNormForward { shape, .. }
+            | Call::BatchNormBackward { shape, .. }
+            | Call::LayerNormForward { shape, .. } => product(&[8, shape.rows, shape.channels]),
+            Call::RmsNormForward { shape, .. } => product(&[4, shape.rows, shape.channels]),
+            Call::RmsNormBackward { shape, .. } => product(&[11, shape.rows, shape.channels]),
+            Call::LayerNormBackward { shape, .. } => product(&[15, shape.rows, shape.channels]),
+            Call::BatchNormInference { shape, .. } => product(&[2, shape.rows, shape.channels]),
+            Call::BatchNormRunning { shape, .. } => product(&[8, shape.channels]),
+            Call::MaxPoolForward { shape }
+            | Call::AvgPoolForward { shape }
+            | Call::AvgPoolBackward { shape, .. } => {
+                let [rows, columns] = shape.output.map(u64::from);
+                let [kernel_rows, kernel_columns] = window(&shape.window);
+                product(&[shape.batch, rows, columns, u64::from(shape.channels), kernel_rows, kernel_columns])
+            }
+            Call::MaxPoolBackward { shape, .. } => {
+                let [rows, columns] = shape.output.map(u64::from);
+                product(&[shape.batch, rows, columns, u64::from(shape.channels)])
+            }
+            Call::BiasForward { shape } | Call::BiasBackward { shape, .. } => {
+                product(&[shape.rows, shape.channels])
+            }
+            Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => {
+                product(&[shape.batch, shape.count, shape.width])
+            }
+            // Two products of matrices forward and four backward, and the softmax; masked or not, all is computed.
+            Call::AttentionForward { shape } => {
+                let pairs = product(&[shape.batch, shape.length, shape.length]);
+                product(&[pairs, (4 * shape.width).saturating_add(6 * shape.heads)])
+            }
+            Call::AttentionBackward { shape, .. } => {
+                let pairs = product(&[shape.batch, shape.length, shape.length]);
+                product(&[pairs, (8 * shape.width).saturating_add(5 * shape.heads)])
+            }
+            Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => {
+                shape.elements().saturating_mul(3)
+            }
+            // Three sigmoids and two tanh, an exponential and a division each.
+            Call::LstmForward { shape, .. } => product(&[100, shape.rows, shape.channels]),
+            Call::LstmBackward { shape, .. } => product(&[50, shape.rows, shape.channels]),
+            Call::ReluForward { elements, .. }
+            | Call::ReluBackward { elements, .. }
+            | Call::ReluMaskForward { elements, .. }
+            | Call::ReluMaskBackward { elements, .. }
+            | Call::Add { elements } => *elements,
+            Call::ActivationForward { elements, function } => product(&[function.flops(), *elements]),
+            Call::ActivationBackward { elements, function, .. } => {
+                product(&[function.flops() + 2, *elements])
+            }
+            Call::Multiply { shape, .. } => shape.elements(),
+            Call::MultiplySums { shape, .. } => product(&[2, shape.elements()]),
+            Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
+                product(&[2, *elements])
+            }
+            Call::ConcatPart { rows, channels, .. } | Call::SplitPart { rows, channels, .. } => {
+                product(&[*rows, *channels])
+            }
+            Call::PadPart { rows, total, .. } => product(&[*rows, *total]),
+            Call::Repeat { shape } => product(&[shape.rows, shape.channels]),
+            Call::LrnForward { shape, size, .. } => {
+                product(&[shape.rows, shape.channels, 2 * u64::from(*size) + 20])
+            }
+            Call::LrnBackward { shape, size, .. } => {
+                product(&[shape.rows, shape.channels, 4 * u64::from(*size) + 40])
+            }
+            Call::SoftmaxCrossEntropyForward { shape } => product(&[5, shape.rows, shape.channels]),
+            Call::SoftmaxCrossEntropyBackward { shape } => product(&[2, shape.rows, shape.channels]),
+            Call::Sgd { elements, .. } => product(&[6, *elements]),
+        }
+    }
+
+    /// The call's name, as kernels and profiles carry it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Call::ConvForward { .. } => "conv_forward",
+            Call::ConvBackwardFilter { .. } => "conv_backward_filter",
+            Call::ConvBackwardData { .. } => "conv_backward_data",
+            Call::BatchNormForward { .. } => "batch_norm_forward",
+            Call::BatchNormRunning { .. } => "batch_norm_running",
+            Call::BatchNormInference { .. } => "batch_norm_inference",
+            Call::BatchNormBackward { .. } => "batch_norm_backward",
+            Call::LayerNormForward { .. } => "layer_norm_forward",
+            Call::LayerNormBackward { .. } => "layer_norm_backward",
+            Call::RmsNormForward { .. } => "rms_norm_forward",
+            Call::RmsNormBackward { .. } => "rms_norm_backward",
+            Call::ReluForward { .. } => "relu_forward",
+            Call::ReluBackward { .. } => "relu_backward",
+            Call::ReluMaskForward { .. } => "relu_mask_forward",
+            Call::ReluMaskBackward { .. } => "relu_mask_backward",
+            Call::ActivationForward { .. } => "activation_forward",
+            Call::ActivationBackward { .. } => "activation_backward",
+            Call::Multiply { .. } => "multiply",
+            Call::MultiplySums { .. } => "multiply_sums",
+            Call::MaxPoolForward { .. } => "max_pool_forward",
+            Call::MaxPoolBackward { .. } => "max_pool_backward",
+            Call::AvgPoolForward { .. } => "avg_pool_forward",
+            Call::AvgPoolBackward { .. } => "avg_pool_backward",
+            Call::DropoutForward { .. } => "dropout_forward",
+            Call::DropoutBackward { .. } => "dropout_backward",
+            Call::BiasForward { .. } => "bias_forward",
+            Call::BiasBackward { .. } => "bias_backward",
+            Call::EmbeddingForward { .. } => "embedding_forward",
+            Call::EmbeddingBackward { .. } => "embedding_backward",
+            Call::AttentionForward { .. } => "attention_forward",
+            Call::AttentionBackward { .. } => "attention_backward",
+            Call::RotaryForward { .. } => "rotary_forward",
+            Call::RotaryBackward { .. } => "rotary_backward",
+            Call::LstmForward { .. } => "lstm_forward",
+            Call::LstmBackward { .. } => "lstm_backward",
+            Call::Add { .. } => "add",
+            Call::ConcatPart { .. } => "concat_part",
+            Call::SplitPart { .. } => "split_part",
+            Call::PadPart { .. } => "pad_part",
+            Call::Repeat { .. } => "repeat",
+            Call::LrnForward { .. } => "lrn_forward",
+            Call::LrnBackward { .. } => "lrn_backward",
+            Call::SoftmaxCrossEntropyForward { .. } => "softmax_cross_entropy_forward",
+            Call::SoftmaxCrossEntropyBackward { .. } => "softmax_cross_entropy_backward",
+            Call::Sgd { .. } => "sgd",
+        }
+    }
+}

@@ -1,0 +1,709 @@
+//! The operands of each call, as one table: their names in order, what the call does with each, and the bytes that each
+//! spans.
+//!
+//! All that concerns operands follows from this table: what an op reads and writes and whether it may run again
+//! (`networks/src/lower.rs`), the check that makes a launch safe (`runtime/src/executor.rs`), and the arguments of kernels,
+//! which find theirs by name (`runtime/src/cpu/kernels`, `runtime/src/cuda/kernels`).
+//!
+//! What it deliberately does not do: say where an operand lies ([`super::Operand`] does), or what a call computes ([`Call`]
+//! does).
+
+use super::Hyper;
+use super::call::{
+    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
+};
+use crate::units::Bytes;
+use std::ops::Deref;
+
+/// What a kernel does with an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Only reads it.
+    Read,
+    /// Overwrites all of it.
+    Write,
+    /// Reads what it holds, and changes it.
+    Update,
+}
+
+impl Access {
+    /// Whether what the operand holds before matters.
+    pub fn reads(self) -> bool {
+        self != Access::Write
+    }
+
+    /// Whether the operand holds something else afterwards.
+    pub fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
+/// An operand of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperandSpec {
+    /// As the call's documentation names it; unique within the call.
+    pub name: &'static str,
+    /// What the call does with it.
+    pub access: Access,
+    /// The bytes that it spans. Saturating: what is too large for any memory stays too large.
+    pub bytes: Bytes,
+}
+
+/// The operands of one call, in the documented order. They lie on the stack, so a launch can ask for them without allocating.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    specs: [OperandSpec; Operands::MOST],
+    count: usize,
+}
+
+impl Deref for Operands {
+    type Target = [OperandSpec];
+
+    fn deref(&self) -> &[OperandSpec] {
+        &self.specs[..self.count]
+    }
+}
+
+impl Operands {
+    /// No call has more operands.
+    const MOST: usize = 7;
+
+    /// The rows that are there.
+    fn of<const N: usize>(rows: [Row; N]) -> Operands {
+        const { assert!(N <= Operands::MOST, "a call has more operands than `MOST`") };
+        let none = OperandSpec { name: "", access: Access::Read, bytes: Bytes::ZERO };
+        let mut operands = Operands { specs: [none; Operands::MOST], count: 0 };
+        for row in rows.into_iter().flatten() {
+            operands.specs[operands.count] = row;
+            operands.count += 1;
+        }
+        operands
+    }
+
+    /// The place of an operand; none where the call, as it is, has no operand of that name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.iter().position(|operand| operand.name == name)
+    }
+
+    /// The place of an operand that every call of the kind has.
+    ///
+    /// # Panics
+    /// Where the call has no operand of that name.
+    pub fn index(&self, name: &str) -> usize {
+        self.position(name).unwrap_or_else(|| panic!("no operand `{name}` among {:?}", &**self))
+    }
+}
+
+impl Call {
+    /// The call's operands, in the documented order.
+    ///
+    /// `ConcatPart` writes only its own channels, so it updates y; the part with `first` 0 stands first and gives y its
+    /// first version.
+    pub fn operands(&self) -> Operands {
+        use Call as C;
+        match *self {
+            C::ConvForward { shape: s } => conv_forward(&s),
+            C::ConvBackwardFilter { shape: s, accumulate } => conv_backward_filter(&s, accumulate),
+            C::ConvBackwardData { shape: s, accumulate } => conv_backward_data(&s, accumulate),
+            C::BatchNormForward { shape: s, .. } => norm_forward(&s, s.channels),
+            C::BatchNormRunning { shape: s, .. } => batch_norm_running(&s),
+            C::BatchNormInference { shape: s, .. } => batch_norm_inference(&s),
+            C::BatchNormBackward { shape: s, accumulate } => norm_backward(&s, s.channels, accumulate),
+            C::LayerNormForward { shape: s, .. } => norm_forward(&s, s.rows),
+            C::LayerNormBackward { shape: s, accumulate } => norm_backward(&s, s.rows, accumulate),
+            C::RmsNormForward { shape: s, .. } => rms_norm_forward(&s),
+            C::RmsNormBackward { shape: s, accumulate } => rms_norm_backward(&s, accumulate),
+            C::ReluForward { elements, .. } | C::ActivationForward { elements, .. } => map(f32s(&[elements])),
+            C::ReluBackward { elements, accumulate, .. } => map_backward("y", f32s(&[elements]), accumulate),
+            C::ReluMaskForward { elements, .. } => relu_mask_forward(elements),
+            C::ReluMaskBackward { elements, accumulate } => relu_mask_backward(elements, accumulate),
+            C::ActivationBackward { elements, accumulate, .. } => {
+                map_backward("x", f32s(&[elements]), accumulate)
+            }
+            C::Multiply { shape: s, accumulate } => multiply(&s, accumulate),
+            C::MultiplySums { shape: s, accumulate } => multiply_sums(&s, accumulate),
+            C::MaxPoolForward { shape: s } => max_pool_forward(&s),
+            C::MaxPoolBackward { shape: s, accumulate } => max_pool_backward(&s, accumulate),
+            C::AvgPoolForward { shape: s } => avg_pool_forward(&s),
+            C::AvgPoolBackward { shape: s, accumulate } => avg_pool_backward(&s, accumulate),
+            C::DropoutForward { elements, .. } => dropout_forward(f32s(&[elements])),
+            C::DropoutBackward { elements, accumulate, .. } => {
+                dropout_backward(f32s(&[elements]), accumulate)
+            }
+            C::BiasForward { shape: s } => bias_forward(&s),
+            C::BiasBackward { shape: s, accumulate } => bias_backward(&s, accumulate),
+            C::EmbeddingForward { shape: s } => embedding_forward(&s),
+            C::EmbeddingBackward { shape: s, accumulate } => embedding_backward(&s, accumulate),
+            C::AttentionForward { shape: s } => attention_forward(&s),
+            C::AttentionBackward { shape: s, accumulate } => attention_backward(&s, accumulate),
+            C::RotaryForward { shape: s, .. } => map(rotary(&s)),
+            C::RotaryBackward { shape: s, accumulate, .. } => only_dy(rotary(&s), rotary(&s), accumulate),
+            C::LstmForward { shape: s, first } => lstm_forward(&s, first),
+            C::LstmBackward { shape: s, first, last } => lstm_backward(&s, first, last),
+            C::Add { elements } => add(f32s(&[elements])),
+            C::ConcatPart { rows, channels, first, total } => {
+                let [part, whole] = part(rows, channels, first, total);
+                Operands::of([read("x", part), write_or_update(first > 0, "y", whole)])
+            }
+            C::SplitPart { rows, channels, first, total, accumulate } => {
+                let [part, whole] = part(rows, channels, first, total);
+                only_dy(whole, part, accumulate)
+            }
+            C::PadPart { rows, channels, first, total, accumulate } => {
+                let [part, whole] = part(rows, channels, first, total);
+                only_dy(part, whole, accumulate)
+            }
+            C::Repeat { shape: s } => repeat(&s),
+            C::LrnForward { shape: s, .. } => map(all(&s)),
+            C::LrnBackward { shape: s, accumulate, .. } => map_backward("x", all(&s), accumulate),
+            C::SoftmaxCrossEntropyForward { shape: s } => loss_forward(&s),
+            C::SoftmaxCrossEntropyBackward { shape: s } => loss_backward(&s),
+            C::Sgd { elements, idle, .. } => sgd(f32s(&[elements]), idle),
+        }
+    }
+}
+
+impl IntoIterator for Operands {
+    type Item = OperandSpec;
+    type IntoIter = std::iter::Take<std::array::IntoIter<OperandSpec, { Operands::MOST }>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.specs.into_iter().take(self.count)
+    }
+}
+
+/// A row of the table; none where a call, as it is, does without that operand.
+type Row = Option<OperandSpec>;
+
+fn read(name: &'static str, bytes: u64) -> Row {
+    Some(OperandSpec { name, access: Access::Read, bytes: Bytes(bytes) })
+}
+
+fn write(name: &'static str, bytes: u64) -> Row {
+    Some(OperandSpec { name, access: Access::Write, bytes: Bytes(bytes) })
+}
+
+fn update(name: &'static str, bytes: u64) -> Row {
+    Some(OperandSpec { name, access: Access::Update, bytes: Bytes(bytes) })
+}
+
+/// Overwritten, or added to.
+fn write_or_update(accumulate: bool, name: &'static str, bytes: u64) -> Row {
+    if accumulate { update(name, bytes) } else { write(name, bytes) }
+}
+
+/// A row that is there under a condition.
+fn only_if(condition: bool, row: Row) -> Row {
+    row.filter(|_| condition)
+}
+
+/// Bytes of a product of so many f32 or i32, saturating.
+fn f32s(factors: &[u64]) -> u64 {
+    factors.iter().fold(4, |product: u64, f| product.saturating_mul(*f))
+}
+
+/// All elements of rows.
+fn all(s: &RowShape) -> u64 {
+    f32s(&[s.rows, s.channels])
+}
+
+fn hyper() -> Row {
+    read("hyper", f32s(&[Hyper::WORDS]))
+}
+
+/// x -> y, of one size.
+fn map(x: u64) -> Operands {
+    Operands::of([read("x", x), write("y", x)])
+}
+
+/// What the forward pass has read or given, dy -> dx, all of one size.
+fn map_backward(kept: &'static str, x: u64, accumulate: bool) -> Operands {
+    Operands::of([read(kept, x), read("dy", x), write_or_update(accumulate, "dx", x)])
+}
+
+/// x, y, weight, bias of a convolution.
+fn conv(s: &ConvShape) -> [u64; 4] {
+    let [height, width] = s.input.map(u64::from);
+    let [rows, columns] = s.output.map(u64::from);
+    let taps = u64::from(s.window.size[0]) * u64::from(s.window.size[1]);
+    let (inner, outer) = (u64::from(s.in_channels), u64::from(s.out_channels));
+    [
+        f32s(&[s.batch, height, width, inner]),
+        f32s(&[s.batch, rows, columns, outer]),
+        f32s(&[outer, taps, inner / u64::from(s.groups.max(1))]),
+        f32s(&[outer]),
+    ]
+}
+
+fn conv_forward(s: &ConvShape) -> Operands {
+    let [x, y, weight, bias] = conv(s);
+    Operands::of([read("x", x), read("weight", weight), only_if(s.bias, read("bias", bias)), write("y", y)])
+}
+
+fn conv_backward_filter(s: &ConvShape, accumulate: bool) -> Operands {
+    let [x, y, weight, bias] = conv(s);
+    let [dweight, dbias] =
+        [("dweight", weight), ("dbias", bias)].map(|(name, n)| write_or_update(accumulate, name, n));
+    Operands::of([read("x", x), read("dy", y), dweight, only_if(s.bias, dbias)])
+}
+
+fn conv_backward_data(s: &ConvShape, accumulate: bool) -> Operands {
+    let [x, y, weight, _] = conv(s);
+    Operands::of([read("dy", y), read("weight", weight), write_or_update(accumulate, "dx", x)])
+}
+
+/// Of a normalisation whose statistics are two numbers for each of `count`: channels, or rows.
+fn norm_forward(s: &RowShape, count: u64) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, count]));
+    Operands::of([read("x", x), read("gamma", c), read("beta", c), write("y", x), write("stats", stats)])
+}
+
+fn norm_backward(s: &RowShape, count: u64, accumulate: bool) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, count]));
+    Operands::of([
+        read("x", x),
+        read("dy", x),
+        read("gamma", c),
+        read("stats", stats),
+        write_or_update(accumulate, "dx", x),
+        write("dgamma", c),
+        write("dbeta", c),
+    ])
+}
+
+fn batch_norm_running(s: &RowShape) -> Operands {
+    let (c, stats) = (f32s(&[s.channels]), f32s(&[2, s.channels]));
+    Operands::of([read("stats", stats), update("running mean", c), update("running variance", c)])
+}
+
+fn batch_norm_inference(s: &RowShape) -> Operands {
+    let (x, c) = (all(s), f32s(&[s.channels]));
+    let [mean, variance] = ["running mean", "running variance"].map(|name| read(name, c));
+    Operands::of([read("x", x), read("gamma", c), read("beta", c), mean, variance, write("y", x)])
+}
+
+fn rms_norm_forward(s: &RowShape) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[s.rows]));
+    Operands::of([read("x", x), read("gamma", c), write("y", x), write("stats", stats)])
+}
+
+fn rms_norm_backward(s: &RowShape, accumulate: bool) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[s.rows]));
+    let dx = write_or_update(accumulate, "dx", x);
+    Operands::of([
+        read("x", x),
+        read("dy", x),
+        read("gamma", c),
+        read("stats", stats),
+        dx,
+        write("dgamma", c),
+    ])
+}
+
+fn relu_mask_forward(elements: u64) -> Operands {
+    let x = f32s(&[elements]);
+    Operands::of([read("x", x), write("y", x), write("mask", elements.div_ceil(8))])
+}
+
+fn relu_mask_backward(elements: u64, accumulate: bool) -> Operands {
+    let (x, mask) = (f32s(&[elements]), read("mask", elements.div_ceil(8)));
+    Operands::of([mask, read("dy", x), write_or_update(accumulate, "dx", x)])
+}
+
+/// x, scale.
+fn scaled(s: &ScaleShape) -> [u64; 2] {
+    [f32s(&[s.groups, s.rows, s.channels]), f32s(&[s.groups, s.channels])]
+}
+
+fn multiply(s: &ScaleShape, accumulate: bool) -> Operands {
+    let [x, scale] = scaled(s);
+    Operands::of([read("x", x), read("scale", scale), write_or_update(accumulate, "y", x)])
+}
+
+fn multiply_sums(s: &ScaleShape, accumulate: bool) -> Operands {
+    let [x, scale] = scaled(s);
+    Operands::of([read("x", x), read("dy", x), write_or_update(accumulate, "dscale", scale)])
+}
+
+/// x, y, places of a pooling.
+fn pool(s: &PoolShape) -> [u64; 3] {
+    let [height, width] = s.input.map(u64::from);
+    let [rows, columns] = s.output.map(u64::from);
+    let channels = u64::from(s.channels);
+    let y = f32s(&[s.batch, rows, columns, channels]);
+    [f32s(&[s.batch, height, width, channels]), y, y / 4]
+}
+
+fn max_pool_forward(s: &PoolShape) -> Operands {
+    let [x, y, places] = pool(s);
+    Operands::of([read("x", x), write("y", y), write("places", places)])
+}
+
+fn max_pool_backward(s: &PoolShape, accumulate: bool) -> Operands {
+    let [x, y, places] = pool(s);
+    Operands::of([read("places", places), read("dy", y), write_or_update(accumulate, "dx", x)])
+}
+
+fn avg_pool_forward(s: &PoolShape) -> Operands {
+    let [x, y, _] = pool(s);
+    Operands::of([read("x", x), write("y", y)])
+}
+
+fn avg_pool_backward(s: &PoolShape, accumulate: bool) -> Operands {
+    let [x, y, _] = pool(s);
+    only_dy(y, x, accumulate)
+}
+
+fn dropout_forward(x: u64) -> Operands {
+    Operands::of([hyper(), read("x", x), write("y", x)])
+}
+
+fn dropout_backward(x: u64, accumulate: bool) -> Operands {
+    Operands::of([hyper(), read("dy", x), write_or_update(accumulate, "dx", x)])
+}
+
+fn bias_forward(s: &RowShape) -> Operands {
+    Operands::of([read("x", all(s)), read("bias", f32s(&[s.channels])), write("y", all(s))])
+}
+
+fn bias_backward(s: &RowShape, accumulate: bool) -> Operands {
+    Operands::of([read("dy", all(s)), write_or_update(accumulate, "dbias", f32s(&[s.channels]))])
+}
+
+/// Tokens, table, rows that are looked up. Positions beyond the sample ask for more tokens than there are, and are refused
+/// for that.
+fn embedding(s: &EmbeddingShape) -> [u64; 3] {
+    let length = s.length.max(s.first.saturating_add(s.count));
+    [f32s(&[s.batch, length]), f32s(&[s.vocabulary, s.width]), f32s(&[s.batch, s.count, s.width])]
+}
+
+fn embedding_forward(s: &EmbeddingShape) -> Operands {
+    let [tokens, weight, y] = embedding(s);
+    Operands::of([read("tokens", tokens), read("weight", weight), write("y", y)])
+}
+
+fn embedding_backward(s: &EmbeddingShape, accumulate: bool) -> Operands {
+    let [tokens, weight, y] = embedding(s);
+    Operands::of([read("tokens", tokens), read("dy", y), write_or_update(accumulate, "dweight", weight)])
+}
+
+/// qkv, y, probabilities. Heads that do not share the channels evenly ask for more than there is, and are refused for that.
+fn attention(s: &AttentionShape) -> [u64; 3] {
+    let even = |all: u64, parts: u64| parts > 0 && all.is_multiple_of(parts);
+    let fits = even(s.width, s.heads) && even(s.heads, s.kv_heads);
+    let of = |width: u64| f32s(&[s.batch, s.length, if fits { width } else { u64::MAX }]);
+    [of(s.qkv_width()), of(s.width), f32s(&[s.batch, s.heads, s.length, s.length])]
+}
+
+fn attention_forward(s: &AttentionShape) -> Operands {
+    let [qkv, y, probabilities] = attention(s);
+    Operands::of([read("qkv", qkv), write("y", y), write("probabilities", probabilities)])
+}
+
+fn attention_backward(s: &AttentionShape, accumulate: bool) -> Operands {
+    let [qkv, y, probabilities] = attention(s);
+    let dqkv = write_or_update(accumulate, "dqkv", qkv);
+    Operands::of([read("qkv", qkv), read("probabilities", probabilities), read("dy", y), dqkv])
+}
+
+/// x of heads that are turned. Heads that have no halves, or do not fill the channels, ask for more than there is.
+fn rotary(s: &RotaryShape) -> u64 {
+    let fits = s.width > 0 && s.width.is_multiple_of(2) && s.channels.is_multiple_of(s.width);
+    if fits { f32s(&[s.elements()]) } else { u64::MAX }
+}
+
+/// A cell, and the gates.
+fn lstm(s: &RowShape) -> [u64; 2] {
+    [all(s), all(s).saturating_mul(4)]
+}
+
+fn lstm_forward(s: &RowShape, first: bool) -> Operands {
+    let [cell, gates] = lstm(s);
+    let previous = only_if(!first, read("previous", cell));
+    Operands::of([
+        read("gates", gates),
+        previous,
+        write("h", cell),
+        write("cell", cell),
+        write("activated", gates),
+    ])
+}
+
+fn lstm_backward(s: &RowShape, first: bool, last: bool) -> Operands {
+    let [cell, gates] = lstm(s);
+    Operands::of([
+        read("activated", gates),
+        only_if(!first, read("previous", cell)),
+        read("cell", cell),
+        read("dh", cell),
+        only_if(!last, read("dcell", cell)),
+        write("dgates", gates),
+        only_if(!first, write("dprevious", cell)),
+    ])
+}
+
+fn add(y: u64) -> Operands {
+    Operands::of([read("a", y), read("b", y), write("y", y)])
+}
+
+/// A part and the whole. A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
+fn part(rows: u64, channels: u64, first: u64, total: u64) -> [u64; 2] {
+    [channels, total.max(first.saturating_add(channels))].map(|n| f32s(&[rows, n]))
+}
+
+/// dy -> dx, where the backward pass needs nothing else.
+fn only_dy(dy: u64, dx: u64, accumulate: bool) -> Operands {
+    Operands::of([read("dy", dy), write_or_update(accumulate, "dx", dx)])
+}
+
+fn repeat(s: &RowShape) -> Operands {
+    Operands::of([read("parameter", f32s(&[s.channels])), write("y", all(s))])
+}
+
+fn loss_forward(s: &RowShape) -> Operands {
+    let (logits, labels) = (all(s), f32s(&[s.rows]));
+    let metrics = write("metrics", f32s(&[3]));
+    Operands::of([read("logits", logits), read("labels", labels), write("probabilities", logits), metrics])
+}
+
+fn loss_backward(s: &RowShape) -> Operands {
+    let (logits, labels) = (all(s), f32s(&[s.rows]));
+    Operands::of([read("probabilities", logits), read("labels", labels), write("dlogits", logits)])
+}
+
+fn sgd(n: u64, idle: bool) -> Operands {
+    let gradient = only_if(!idle, read("gradient", n));
+    Operands::of([hyper(), update("parameter", n), gradient, update("momentum", n)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{Function, Window};
+
+    fn check(call: Call, expected: &[u64]) {
+        let found: Vec<u64> = call.operands().iter().map(|operand| operand.bytes.0).collect();
+        assert_eq!(found, expected, "{call:?}");
+    }
+
+    /// One of each call, with all the operands that it can have.
+    fn every_call() -> Vec<Call> {
+        let window = Window::square(3, 1, 1);
+        let conv = ConvShape {
+            batch: 2,
+            input: [4, 4],
+            in_channels: 3,
+            output: [4, 4],
+            out_channels: 5,
+            window,
+            groups: 1,
+            bias: true,
+        };
+        let pool = PoolShape { batch: 2, input: [4, 4], output: [4, 4], channels: 3, window };
+        let rows = RowShape { rows: 9, channels: 5 };
+        let table = EmbeddingShape { batch: 2, length: 3, first: 0, count: 3, vocabulary: 7, width: 4 };
+        let heads = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 4, causal: true };
+        let turned = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
+        let scaled = ScaleShape { groups: 2, rows: 9, channels: 5 };
+        let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
+        let (function, accumulate, ceiling) = (Function::Gelu, false, 6.0);
+        vec![
+            Call::ConvForward { shape: conv },
+            Call::ConvBackwardFilter { shape: conv, accumulate },
+            Call::ConvBackwardData { shape: conv, accumulate },
+            Call::BatchNormForward { shape: rows, epsilon },
+            Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1 },
+            Call::BatchNormInference { shape: rows, epsilon },
+            Call::BatchNormBackward { shape: rows, accumulate },
+            Call::LayerNormForward { shape: rows, epsilon },
+            Call::LayerNormBackward { shape: rows, accumulate },
+            Call::RmsNormForward { shape: rows, epsilon },
+            Call::RmsNormBackward { shape: rows, accumulate },
+            Call::ReluForward { elements, ceiling },
+            Call::ReluBackward { elements, ceiling, accumulate },
+            Call::ReluMaskForward { elements, ceiling },
+            Call::ReluMaskBackward { elements, accumulate },
+            Call::ActivationForward { elements, function },
+            Call::ActivationBackward { elements, function, accumulate },
+            Call::Multiply { shape: scaled, accumulate },
+            Call::MultiplySums { shape: scaled, accumulate },
+            Call::MaxPoolForward { shape: pool },
+            Call::MaxPoolBackward { shape: pool, accumulate },
+            Call::AvgPoolForward { shape: pool },
+            Call::AvgPoolBackward { shape: pool, accumulate },
+            Call::DropoutForward { elements, probability: 0.5, stream: 1, run: 1 },
+            Call::DropoutBackward { elements, probability: 0.5, stream: 1, run: 1, accumulate },
+            Call::BiasForward { shape: rows },
+            Call::BiasBackward { shape: rows, accumulate },
+            Call::EmbeddingForward { shape: table },
+            Call::EmbeddingBackward { shape: table, accumulate },
+            Call::AttentionForward { shape: heads },
+            Call::AttentionBackward { shape: heads, accumulate },
+            Call::RotaryForward { shape: turned, base: 1e4 },
+            Call::RotaryBackward { shape: turned, base: 1e4, accumulate },
+            Call::LstmForward { shape: rows, first: false },
+            Call::LstmBackward { shape: rows, first: false, last: false },
+            Call::Add { elements },
+            Call::ConcatPart { rows: 4, channels: 3, first: 0, total: 5 },
+            Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
+            Call::PadPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
+            Call::Repeat { shape: rows },
+            Call::LrnForward { shape: rows, size, alpha, beta, bias },
+            Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
+            Call::SoftmaxCrossEntropyForward { shape: rows },
+            Call::SoftmaxCrossEntropyBackward { shape: rows },
+            Call::Sgd { elements, decay: true, idle: false },
+        ]
+    }
+
+    /// `x, \[weight\] -> y: ...` as names and accesses: those read, then those written; what stands on both sides is updated
+    /// at its place among those read.
+    fn documented(formula: &str) -> Vec<(String, Access)> {
+        let (read, written) = formula.split_once(" -> ").expect("a formula");
+        let end = written.find([':', '.', '=']).unwrap_or(written.len());
+        let names = |list: &str| -> Vec<String> {
+            list.split(',').map(|name| name.trim().trim_matches(['\\', '[', ']']).to_owned()).collect()
+        };
+        let (read, written) = (names(read), names(&written[..end]));
+        let read_part = read.iter().map(|name| {
+            let access = if written.contains(name) { Access::Update } else { Access::Read };
+            (name.clone(), access)
+        });
+        let write_part = written.iter().filter(|name| !read.contains(name));
+        read_part.chain(write_part.map(|name| (name.clone(), Access::Write))).collect()
+    }
+
+    #[test]
+    fn the_documentation_of_a_call_names_its_operands() {
+        let text = include_str!("call.rs");
+        let (_, variants) = text.split_once("pub enum Call {").expect("the calls");
+        let (variants, _) = variants.split_once("\n}").expect("their end");
+        let mut documents = Vec::new();
+        let mut first = None;
+        for line in variants.lines().map(str::trim) {
+            match (line.strip_prefix("/// "), line.split_once(" {")) {
+                (Some(words), _) => first = first.or(Some(words)),
+                (None, Some((variant, _))) => documents.push((variant, first.take().expect("documentation"))),
+                (None, None) => {}
+            }
+        }
+        let calls = every_call();
+        assert_eq!(documents.len(), calls.len());
+        for ((variant, formula), call) in documents.into_iter().zip(calls) {
+            assert!(format!("{call:?}").starts_with(&format!("{variant} {{")), "{variant} is {call:?}");
+            let found = call.operands().into_iter().map(|spec| (spec.name.to_owned(), spec.access));
+            assert_eq!(found.collect::<Vec<_>>(), documented(formula), "{variant}");
+        }
+    }
+
+    #[test]
+    fn what_is_added_to_is_read() {
+        let accesses = |call: Call| call.operands().iter().map(|spec| spec.access).collect::<Vec<_>>();
+        use Access::{Read, Update, Write};
+        let rows = RowShape { rows: 9, channels: 5 };
+        let part = |first| Call::ConcatPart { rows: 4, channels: 3, first, total: 5 };
+        assert_eq!(accesses(part(0)), [Read, Write]);
+        assert_eq!(accesses(part(1)), [Read, Update]);
+        assert_eq!(accesses(Call::BiasBackward { shape: rows, accumulate: true }), [Read, Update]);
+        // Sums over rows are overwritten in any case: no layers share them.
+        let norm = Call::LayerNormBackward { shape: rows, accumulate: true };
+        assert_eq!(accesses(norm), [Read, Read, Read, Read, Update, Write, Write]);
+    }
+
+    #[test]
+    fn spans_stand_in_the_documented_order() {
+        let window = Window::square(3, 2, 1);
+        let mut shape = ConvShape {
+            batch: 2,
+            input: [8, 6],
+            in_channels: 4,
+            output: [4, 3],
+            out_channels: 6,
+            window,
+            groups: 2,
+            bias: true,
+        };
+        let (x, y, w, b) = (4 * 2 * 48 * 4, 4 * 2 * 12 * 6, 4 * 6 * 9 * 2, 4 * 6);
+        check(Call::ConvForward { shape }, &[x, w, b, y]);
+        check(Call::ConvBackwardFilter { shape, accumulate: true }, &[x, y, w, b]);
+        shape.bias = false;
+        check(Call::ConvForward { shape }, &[x, w, y]);
+        check(Call::ConvBackwardFilter { shape, accumulate: false }, &[x, y, w]);
+        check(Call::ConvBackwardFilter { shape, accumulate: true }, &[x, y, w]);
+        check(Call::ConvBackwardData { shape, accumulate: true }, &[y, w, x]);
+        let pool = PoolShape { batch: 2, input: [8, 6], output: [4, 3], channels: 5, window };
+        check(Call::MaxPoolForward { shape: pool }, &[4 * 2 * 48 * 5, 4 * 120, 120]);
+        check(Call::MaxPoolBackward { shape: pool, accumulate: false }, &[120, 4 * 120, 4 * 2 * 48 * 5]);
+        check(Call::AvgPoolBackward { shape: pool, accumulate: false }, &[4 * 120, 4 * 2 * 48 * 5]);
+        let rows = RowShape { rows: 10, channels: 3 };
+        check(Call::BatchNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 24]);
+        check(Call::BatchNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 24, 120, 12, 12]);
+        check(Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1 }, &[24, 12, 12]);
+        check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
+        check(Call::LayerNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 80]);
+        check(Call::LayerNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 80, 120, 12, 12]);
+        let function = Function::Gelu;
+        check(Call::ActivationForward { elements: 9, function }, &[36, 36]);
+        check(Call::ActivationBackward { elements: 9, function, accumulate: true }, &[36, 36, 36]);
+        let scaled = ScaleShape { groups: 2, rows: 5, channels: 3 };
+        check(Call::Multiply { shape: scaled, accumulate: true }, &[120, 24, 120]);
+        check(Call::MultiplySums { shape: scaled, accumulate: false }, &[120, 120, 24]);
+        check(Call::ReluMaskForward { elements: 9, ceiling: 6.0 }, &[36, 36, 2]);
+        check(Call::ReluMaskBackward { elements: 9, accumulate: false }, &[2, 36, 36]);
+        check(Call::ConcatPart { rows: 3, channels: 2, first: 1, total: 5 }, &[24, 60]);
+        check(Call::SplitPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[60, 24]);
+        check(Call::PadPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[24, 60]);
+        check(Call::PadPart { rows: 3, channels: 2, first: 4, total: 5, accumulate: false }, &[24, 72]);
+        check(Call::Repeat { shape: rows }, &[12, 120]);
+        check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
+        check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
+        check(Call::Sgd { elements: 7, decay: true, idle: false }, &[24, 28, 28, 28]);
+        check(Call::Sgd { elements: 7, decay: true, idle: true }, &[24, 28, 28]);
+        check(
+            Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0, run: 1 },
+            &[24, u64::MAX, u64::MAX],
+        );
+    }
+
+    #[test]
+    fn spans_of_sequences_stand_in_the_documented_order() {
+        let rows = RowShape { rows: 10, channels: 3 };
+        check(Call::RmsNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 120, 40]);
+        check(Call::RmsNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 40, 120, 12]);
+        check(Call::BiasForward { shape: rows }, &[120, 12, 120]);
+        check(Call::BiasBackward { shape: rows, accumulate: true }, &[120, 12]);
+        let (gates, cell) = (480, 120);
+        check(Call::LstmForward { shape: rows, first: true }, &[gates, cell, cell, gates]);
+        check(Call::LstmForward { shape: rows, first: false }, &[gates, cell, cell, cell, gates]);
+        for (first, last, expected) in [
+            (true, true, &[gates, cell, cell, gates][..]),
+            (true, false, &[gates, cell, cell, cell, gates]),
+            (false, true, &[gates, cell, cell, cell, gates, cell]),
+            (false, false, &[gates, cell, cell, cell, cell, gates, cell]),
+        ] {
+            check(Call::LstmBackward { shape: rows, first, last }, expected);
+        }
+        let mut shape = EmbeddingShape { batch: 2, length: 7, first: 3, count: 4, vocabulary: 11, width: 5 };
+        check(Call::EmbeddingForward { shape }, &[56, 220, 160]);
+        check(Call::EmbeddingBackward { shape, accumulate: true }, &[56, 160, 220]);
+        shape.first = 4;
+        check(Call::EmbeddingForward { shape }, &[64, 220, 160]);
+        let mut shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 2, width: 8, causal: true };
+        check(Call::AttentionForward { shape }, &[576, 192, 144]);
+        check(Call::AttentionBackward { shape, accumulate: false }, &[576, 144, 192, 576]);
+        shape.kv_heads = 1;
+        check(Call::AttentionForward { shape }, &[384, 192, 144]);
+        check(Call::AttentionBackward { shape, accumulate: true }, &[384, 144, 192, 384]);
+        for (heads, kv_heads) in [(3, 3), (2, 0), (1, 2)] {
+            let shape = AttentionShape { heads, kv_heads, ..shape };
+            check(Call::AttentionForward { shape }, &[u64::MAX, u64::MAX, 72 * heads]);
+        }
+        let mut shape = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
+        check(Call::RotaryForward { shape, base: 1e4 }, &[192, 192]);
+        check(Call::RotaryBackward { shape, base: 1e4, accumulate: true }, &[192, 192]);
+        for width in [0, 1, 6, 16] {
+            shape.width = width;
+            check(Call::RotaryForward { shape, base: 1e4 }, &[u64::MAX, u64::MAX]);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A step of a long short-term memory: gates and, after the first step, the step before, whose cell state it takes on.
+
+use super::{Rules, bad, product};
+use crate::error::NetworkError;
+use crate::lower::Lowering;
+use plimsoll_ir::network::{Layer, LayerKind, Shape};
+use plimsoll_ir::program::{Call, Operand};
+use plimsoll_ir::trace::{Phase, TensorKind};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
+
+pub(super) struct LstmCell;
+
+/// What a step keeps: its activated gates and its cell state, in this order.
+fn kept(walk: &Lowering<'_>, id: LayerId) -> [TensorId; 2] {
+    [0, 1].map(|i| walk.saved(id)[i])
+}
+
+impl Rules for LstmCell {
+    fn arity(&self, given: usize) -> usize {
+        given.clamp(1, 2)
+    }
+
+    fn check_inputs(&self, layers: &[Layer], inputs: &[LayerId]) -> Result<(), &'static str> {
+        let Some(before) = inputs.get(1) else { return Ok(()) };
+        if layers[before.index()].kind != LayerKind::LstmCell {
+            return Err("its second input is the step before, another memory cell");
+        }
+        let follows =
+            |layer: &Layer| layer.kind == LayerKind::LstmCell && layer.inputs.get(1) == Some(before);
+        if layers.iter().any(follows) {
+            return Err("another step follows the step before already; the cell state goes to one");
+        }
+        Ok(())
+    }
+
+    fn shape(&self, name: &str, inputs: &[Shape]) -> Result<Shape, NetworkError> {
+        let input = inputs[0];
+        let output = Shape { channels: input.channels / 4, ..input };
+        if !input.channels.is_multiple_of(4) {
+            return bad(name, format!("it takes four gates side by side, not {input}"));
+        }
+        match inputs.get(1) {
+            Some(before) if *before != output => {
+                bad(name, format!("the step before gives {before}, and this one {output}"))
+            }
+            _ => Ok(output),
+        }
+    }
+
+    fn flops(&self, _input: Shape, output: Shape) -> u64 {
+        product([100, output.elements()])
+    }
+
+    /// Of the step before it reads the cell state and not the output.
+    fn reads(&self, _inputs: usize) -> usize {
+        1
+    }
+
+    /// gates, [the cell before] -> h, cell, activated gates, which lie over the gates where nobody else needs those.
+    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+        let (shape, gates) = (walk.rows(id), walk.value(inputs[0]));
+        let before = inputs.get(1).map(|before| kept(walk, *before)[1]);
+        let state = 4 * shape.rows * shape.channels;
+        let activated = match walk.overwritten(id, &inputs[..1]) {
+            Some(gates) => gates,
+            None => {
+                let name = format!("{}.activated", walk.network.layer(id).name);
+                walk.tensor(&name, Bytes(4 * state), TensorKind::Activation)
+            }
+        };
+        walk.keep(id, activated);
+        let cell = walk.save(id, "cell", state);
+        let h = walk.output(id);
+        let mut operands = vec![Operand::Tensor(gates)];
+        operands.extend(before.map(Operand::Tensor));
+        operands.extend([Operand::Tensor(h), cell, Operand::Tensor(activated)]);
+        let call = Call::LstmForward { shape, first: before.is_none() };
+        walk.push(id, "forward", Phase::Forward, call, operands);
+        h
+    }
+
+    /// The gradient of the gates lies over the activated gates, which nobody needs afterwards; that of the cell state goes to
+    /// the step before, over the one that came from the step after.
+    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+        use Operand::Tensor as T;
+        let layer = walk.network.layer(id);
+        let (shape, gates, before) = (walk.rows(id), layer.inputs[0], layer.inputs.get(1).copied());
+        let [activated, cell] = kept(walk, id);
+        let dcell = walk.gradients.cells[id.index()];
+        let mut operands = vec![T(activated)];
+        operands.extend(before.map(|before| T(kept(walk, before)[1])));
+        operands.extend([T(cell), T(dy)]);
+        operands.extend(dcell.map(T));
+        operands.push(T(activated));
+        if let Some(before) = before {
+            let dbefore = dcell.unwrap_or_else(|| {
+                let name = format!("{}.dcell", walk.network.layer(before).name);
+                walk.tensor(&name, Bytes(4 * shape.rows * shape.channels), TensorKind::Gradient)
+            });
+            walk.gradients.cells[before.index()] = Some(dbefore);
+            operands.push(T(dbefore));
+        }
+        let call = Call::LstmBackward { shape, first: before.is_none(), last: dcell.is_none() };
+        walk.push(id, "backward", Phase::Backward, call, operands);
+        if walk.trained(gates) {
+            walk.give(id, gates, activated);
+        }
+    }
+}

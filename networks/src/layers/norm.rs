@@ -1,0 +1,53 @@
+//! What normalisations share: the backward pass, and how each position is normalised by itself.
+
+use super::bad;
+use crate::error::NetworkError;
+use crate::lower::Lowering;
+use plimsoll_ir::program::{Call, Operand};
+use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{LayerId, TensorId};
+
+/// Refuses what a row cannot be normalised with.
+pub(super) fn check_epsilon(name: &str, epsilon: f32) -> Result<(), NetworkError> {
+    if epsilon > 0.0 && epsilon.is_finite() {
+        return Ok(());
+    }
+    let why = format!(
+        "epsilon is above 0 and finite, not {epsilon}: rows of one value have no variance, and of zeros no length"
+    );
+    bad(name, why)
+}
+
+/// Normalises each position by itself, with so many statistics of each.
+pub(super) fn forward(
+    walk: &mut Lowering<'_>,
+    id: LayerId,
+    inputs: &[LayerId],
+    statistics: u64,
+    call: Call,
+) -> TensorId {
+    let stats = walk.save(id, "stats", 4 * statistics * walk.rows(id).rows);
+    let (parameters, over) = (walk.parameters(id), walk.overwritten(id, inputs));
+    walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[stats])
+}
+
+/// x, dy, gamma, stats -> dx, dgamma, and dbeta where it has a shift. All gradients come from one op, so it runs even where
+/// nobody needs the neuron gradient. `call` takes whether dx is added to.
+pub(super) fn backward(walk: &mut Lowering<'_>, id: LayerId, dy: TensorId, call: impl Fn(bool) -> Call) {
+    let input = walk.network.layer(id).inputs[0];
+    let [x, dy_in, stats] = [walk.value(input), dy, walk.saved(id)[0]].map(Operand::Tensor);
+    let gamma = walk.parameters(id)[0];
+    let own = walk.parameter_gradients(id);
+    let op = |accumulate, dx| {
+        let mut operands = vec![x, dy_in, gamma, stats, Operand::Tensor(dx)];
+        operands.extend(&own);
+        (call(accumulate), operands)
+    };
+    if walk.trained(input) {
+        walk.contribute(id, input, dy, true, op);
+    } else {
+        let dx = walk.gradient_tensor(input, dy, true);
+        let (call, operands) = op(false, dx);
+        walk.push(id, "backward", Phase::Backward, call, operands);
+    }
+}

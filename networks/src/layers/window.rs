@@ -1,0 +1,36 @@
+//! What layers with sliding windows share: which windows make sense, and how many fit.
+
+use super::bad;
+use crate::error::NetworkError;
+use plimsoll_ir::network::{Shape, Window};
+
+/// Positions of a window.
+pub(super) fn taps(window: &Window) -> u64 {
+    u64::from(window.size[0]) * u64::from(window.size[1])
+}
+
+/// Refuses a window of nothing, or one that stands still.
+pub(super) fn check(name: &str, window: &Window) -> Result<(), NetworkError> {
+    if window.size.contains(&0) || window.stride.contains(&0) || window.dilation.contains(&0) {
+        return bad(name, "size, stride and dilation of a window are at least 1");
+    }
+    Ok(())
+}
+
+/// Refuses a window of more positions than a byte can number.
+pub(super) fn check_pooling(name: &str, window: &Window) -> Result<(), NetworkError> {
+    if taps(window) > 256 {
+        return bad(name, "a pooling window has at most 256 positions; use a global pooling");
+    }
+    Ok(())
+}
+
+/// Rows and columns of the output of a sliding window.
+pub(super) fn slide(name: &str, window: &Window, input: Shape) -> Result<[u32; 2], NetworkError> {
+    check(name, window)?;
+    window.output(input.height, input.width).ok_or_else(|| NetworkError::WindowTooLarge {
+        layer: name.to_owned(),
+        window: [0, 1].map(|d| u64::from(window.dilation[d]) * u64::from(window.size[d] - 1) + 1),
+        input,
+    })
+}
