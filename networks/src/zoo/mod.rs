@@ -1,7 +1,7 @@
 //! The networks that have a name, each at any image size, channels and class count; a family a file.
 //!
 //! At its usual size each has the published number of parameters. What it deliberately does not do: read trained
-//! weights; how parameters start is the same rule for all (`resident.rs`).
+//! weights; how parameters start is the same rule for all (`../layers`).
 
 mod alexnet;
 mod densenet;
