@@ -152,11 +152,7 @@ fn libraries(survey: &Survey) -> Table {
         (
             "nvml",
             "NVML",
-            survey
-                .driver_version
-                .as_ref()
-                .map_or_else(|error| error.to_string(), |_| "it answers".into())
-                .into(),
+            survey.driver_version.as_ref().map_or_else(ToString::to_string, |_| "it answers".into()).into(),
         ),
     ];
     Table::facts("cuda", facts)

@@ -272,6 +272,7 @@ pub enum Call {
     /// as 0: the layer was dropped from this iteration.
     Sgd { elements: u64, decay: bool, idle: bool },
 }
+
 /// A product that saturates at the largest number.
 fn product(factors: &[u64]) -> u64 {
     factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))

@@ -54,7 +54,7 @@ const fn cifar(name: &'static str, about: &'static str) -> Entry {
     entry(name, 32, 3, 10, about)
 }
 
-/// What [`entries`] gives.
+/// The table of [`entries`].
 const ENTRIES: &[Entry] = &[
     entry("mlp", 28, 1, 10, "two hidden layers of 256 with ReLU; any image"),
     entry("lenet", 28, 1, 10, "LeNet-5 with ReLU; images of at least 12x12"),
