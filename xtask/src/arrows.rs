@@ -227,7 +227,7 @@ mod tests {
         );
         expect("tuner/src/a.rs", "const A: &str = \"a -- b, ---, --- a, 1--2, <!-- c\";", &[]);
         expect("src/a.rs", text, &[]);
-        expect(OPTIONS_OF_NVRTC, text, &[]);
+        expect(OPTIONS_OF_OTHERS[0], text, &[]);
     }
 
     #[test]
