@@ -91,6 +91,15 @@ fn no_slower(subject: &Subject, budget: Bytes, from: u64, rate: f64) -> (u64, f6
     best
 }
 
+/// What is said below the table of batches.
+const BATCHES_NOTES: [&str; 3] = [
+    "Our lowering needs less memory than Caffe for the same batch (gradients share memory, ReLU and addition work in place, masks \
+     take a bit), so that all batches are larger than the published ones; the ratios are what compares.",
+    "accudnn is the paper's text and not its listings, which stall where nothing needs to move (`tuner/src/policies/accudnn.rs`).",
+    "Rates of residual networks are up to twice Caffe's: its batch normalisation is two layers of several passes each, the model's \
+     is bound by memory once.",
+];
+
 pub fn batches(bed: &Bed) -> Table {
     let mut plot =
         Plot::new("Efficiency-optimal batch in 12 GB, M40", "network", "images in an iteration").log_y();
@@ -165,17 +174,7 @@ pub fn batches(bed: &Bed) -> Table {
         table.advantage(format!("{}, images/s at the same batch", row.network), same.unwrap_or(0.0) / rate);
         table.advantage(format!("{}, batch", row.network), most as f64 / batch as f64);
     }
-    table.note(
-        "Our lowering needs less memory than Caffe for the same batch (gradients share memory, ReLU and addition work in place, masks \
-         take a bit), so that all batches are larger than the published ones; the ratios are what compares.",
-    );
-    table.note(
-        "accudnn is the paper's text and not its listings, which stall where nothing needs to move (`tuner/src/policies/accudnn.rs`).",
-    );
-    table.note(
-        "Rates of residual networks are up to twice Caffe's: its batch normalisation is two layers of several passes each, the model's \
-         is bound by memory once.",
-    );
+    BATCHES_NOTES.iter().for_each(|note| table.note(*note));
     table
 }
 

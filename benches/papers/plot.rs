@@ -107,6 +107,12 @@ pub fn svg(plot: &Plot) -> String {
     text
 }
 
+/// A number on an axis.
+fn short(value: &f64) -> String {
+    let digits = if value.abs() >= 10.0 || value.fract() == 0.0 { 0 } else { 2 };
+    format!("{value:.digits$}")
+}
+
 fn draw<Y>(
     area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     plot: &Plot,
@@ -129,18 +135,14 @@ fn draw<Y>(
         let name = plot.names.get(at.round() as usize).filter(|_| whole);
         name.map(|name| name.replace("-imagenet", "")).unwrap_or_default()
     };
-    let number = |value: &f64| {
-        let digits = if value.abs() >= 10.0 || value.fract() == 0.0 { 0 } else { 2 };
-        format!("{value:.digits$}")
-    };
-    let label = |at: &f64| if plot.names.is_empty() { number(at) } else { name(at) };
+    let label = |at: &f64| if plot.names.is_empty() { short(at) } else { name(at) };
     chart
         .configure_mesh()
         .x_desc(&plot.x)
         .y_desc(&plot.y)
         .x_labels(if plot.names.is_empty() { 10 } else { 2 * plot.names.len() + 2 })
         .x_label_formatter(&label)
-        .y_label_formatter(&number)
+        .y_label_formatter(&short)
         .light_line_style(RGBColor(245, 245, 245))
         .bold_line_style(RGBColor(225, 225, 225))
         .label_style(("sans-serif", if slanted { 11 } else { 13 }))

@@ -12,6 +12,7 @@ mod bench;
 mod bodies;
 mod ground;
 mod results;
+mod row;
 mod run;
 mod sections;
 mod torch;

@@ -4,17 +4,15 @@
 //! section or from PyTorch; the tables read the units off the names. Results of one device and day are one file: running a
 //! section again replaces its part.
 
+use crate::row::{Row, words};
 use crate::sections::{SECTIONS, Section};
 use plimsoll::failure::Failure;
 use plimsoll::study::error::{Doing, FileError};
 use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-
-/// One measured thing.
-pub type Row = Map<String, Value>;
 
 /// All that is known of one device on one day.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,24 +61,6 @@ pub struct Outcome {
     pub small: bool,
     /// What it measured.
     pub rows: Vec<Row>,
-}
-
-/// What the rows of a section say about a target.
-pub struct Verdict {
-    /// In words and numbers.
-    pub measured: String,
-    /// Whether it is met; none where nothing is demanded.
-    pub met: Option<bool>,
-}
-
-/// A number of a row.
-pub fn number(row: &Row, name: &str) -> Option<f64> {
-    row.get(name).and_then(Value::as_f64)
-}
-
-/// Words of a row; empty where there are none.
-pub fn words<'a>(row: &'a Row, name: &str) -> &'a str {
-    row.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 impl Results {

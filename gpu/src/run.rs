@@ -4,7 +4,8 @@
 //! shown as it comes, and its last line is the reason where it fails. When its time is over it is killed with all that it
 //! started, and the rows that it gave until then count.
 
-use crate::results::{Outcome, Results, Row, State, words};
+use crate::results::{Outcome, Results, State};
+use crate::row::{Row, words};
 use crate::sections::{SECTIONS, Section, find};
 use crate::{Options, torch};
 use nix::sys::signal::{Signal, killpg};

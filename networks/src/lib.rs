@@ -20,15 +20,17 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod draw;
 mod error;
 mod layers;
 mod lower;
 pub mod onnx;
-mod resident;
+mod walk;
 mod zoo;
 
 pub use builder::Builder;
+pub use draw::Draw;
 pub use error::NetworkError;
-pub use layers::Draw;
-pub use lower::{LowerOptions, Mode, ReluStorage, lower};
+pub use lower::lower;
+pub use walk::{LowerOptions, Mode, ReluStorage};
 pub use zoo::{Entry, build, entries, nearest, usual};

@@ -6,12 +6,14 @@
 //!
 //! Nothing here knows what the bytes are. That they may be copied when they are follows from `check`.
 
-use crate::schedule::Progress;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// How many commands of each stream must have ended, by [`Stream::index`](plimsoll_ir::schedule::Stream::index).
+pub type Progress = [usize; 3];
 
 /// One copy.
 #[derive(Clone, Debug)]

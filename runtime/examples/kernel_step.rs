@@ -10,7 +10,7 @@
 //! it beside PyTorch, by what `--json` prints: the seconds of each step,
 //! by the clock and of the processor.
 
-use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::program::{Hyper, Operand, Program, Way};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
@@ -71,6 +71,25 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
+/// Numbers for everything that the step reads, the same in every run.
+fn fill(memory: &mut Memory, program: &Program, network: &Network, batch: u32) {
+    for region in &program.resident {
+        let values = (0..region.elements()).map(|i| ((i * 7919 % 1000) as f32 / 1000.0 - 0.5) * 0.05);
+        memory.fill(region.offset.0, values.map(f32::abs));
+    }
+    let (images, labels) = (memory.tensors[program.images.index()], memory.tensors[program.labels.index()]);
+    let elements = u64::from(batch) * network.layers[0].output.elements();
+    let pixel = |i: u64| (i * 7919 % 1000) as f32 / 500.0 - 1.0;
+    let token = |i: u64| f32::from_bits((i * 7919 % u64::from(network.spec.classes)) as u32);
+    memory.fill(images, (0..elements).map(|i| if network.takes_tokens() { token(i) } else { pixel(i) }));
+    memory.fill(labels, (0..batch).map(f32::from_bits));
+    let hyper =
+        Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 1e-4, seed_low: 1, seed_high: 2, step: 3 };
+    let words: Vec<f32> =
+        hyper.to_bytes().chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    memory.fill(program.hyper().offset.0, words.into_iter());
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (flags, plain): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|a| a.starts_with("--"));
@@ -87,22 +106,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let program = lower(&network, u64::from(batch), &options)?;
 
     let mut memory = Memory::of(&program);
-    for region in &program.resident {
-        let values = (0..region.elements()).map(|i| ((i * 7919 % 1000) as f32 / 1000.0 - 0.5) * 0.05);
-        memory.fill(region.offset.0, values.map(f32::abs));
-    }
-    let (images, labels) = (memory.tensors[program.images.index()], memory.tensors[program.labels.index()]);
-    let elements = u64::from(batch) * network.layers[0].output.elements();
-    let pixel = |i: u64| (i * 7919 % 1000) as f32 / 500.0 - 1.0;
-    let token = |i: u64| f32::from_bits((i * 7919 % u64::from(spec.classes)) as u32);
-    memory.fill(images, (0..elements).map(|i| if network.takes_tokens() { token(i) } else { pixel(i) }));
-    memory.fill(labels, (0..batch).map(f32::from_bits));
-    let hyper =
-        Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 1e-4, seed_low: 1, seed_high: 2, step: 3 };
-    let words: Vec<f32> =
-        hyper.to_bytes().chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
-    memory.fill(program.hyper().offset.0, words.into_iter());
-
+    fill(&mut memory, &program, &network, batch);
     let threads = Threads::new(count).expect("the threads start");
     let mut seconds = vec![Vec::new(); program.kernels.len()];
     let (mut steps, mut processor) = (Vec::new(), Vec::new());

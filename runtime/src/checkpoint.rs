@@ -10,7 +10,7 @@
 
 use crate::cpu::allocate_blocks;
 use crate::error::RuntimeError;
-use crate::trainer::TrainingPlan;
+use crate::training_plan::TrainingPlan;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::checksum::{Checksum, Summing};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};

@@ -19,6 +19,7 @@ mod null;
 mod rate;
 mod state;
 mod trainer;
+mod training_plan;
 mod waits;
 
 pub use checkpoint::Checkpoint;
@@ -34,4 +35,5 @@ pub use host::{HostSlab, host_slab};
 pub use null::Null;
 pub use rate::{Decay, LearningRateSchedule};
 pub use state::state_bytes;
-pub use trainer::{Evaluation, Observation, Outcome, Trainer, TrainingPlan};
+pub use trainer::{Evaluation, Observation, Outcome, Trainer};
+pub use training_plan::TrainingPlan;

@@ -14,39 +14,20 @@ use crate::data::{Batch, Dataset, epoch_order};
 use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
-use crate::rate::LearningRateSchedule;
 use crate::state::{Half, saved_name};
+use crate::training_plan::TrainingPlan;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Init, Region, Role};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, Seconds};
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
 /// Keeps the draws of parameters apart from those of orders and dropout.
 const INIT_STREAM: u32 = 0x494e_4954;
-
-/// What is trained, and how: all that the numbers depend on besides the data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TrainingPlan {
-    /// The network.
-    pub network: NetworkSpec,
-    /// Samples in an iteration.
-    pub batch: u64,
-    /// Of parameters, orders and dropout.
-    pub seed: u64,
-    /// The learning rate of every iteration.
-    pub rate: LearningRateSchedule,
-    /// Share of the old momentum kept.
-    pub momentum: f32,
-    /// L2 penalty, added to the gradient.
-    pub weight_decay: f32,
-}
 
 /// What is told of every iteration, once it is finished.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -536,7 +517,7 @@ impl Trainer {
     pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
         let fault = |why: String| Err(RuntimeError::Checkpoint { path: path.to_owned(), why });
         let progress = &checkpoint.progress;
-        if let Some(difference) = difference(&progress.plan, &self.plan) {
+        if let Some(difference) = progress.plan.difference(&self.plan) {
             return fault(format!("is of another training run: {difference}"));
         }
         let wanted: Vec<_> = self.train.resident().iter().filter_map(|r| Some((saved_name(r)?, r))).collect();
@@ -572,27 +553,6 @@ impl Trainer {
         });
         Ok(())
     }
-}
-
-/// The first thing in which two plans differ.
-fn difference(saved: &TrainingPlan, now: &TrainingPlan) -> Option<String> {
-    let network = |plan: &TrainingPlan| {
-        let NetworkSpec { name, image: [height, width], channels, classes } = &plan.network;
-        format!("{name} for images of {height}x{width}x{channels} in {classes} classes")
-    };
-    // How long a training is to be may change.
-    let same_shape = now.rate.spread_as(&saved.rate) == saved.rate;
-    let rate = if same_shape { saved.rate } else { now.rate };
-    let all = [
-        ("network", network(saved), network(now)),
-        ("batch", saved.batch.to_string(), now.batch.to_string()),
-        ("seed", saved.seed.to_string(), now.seed.to_string()),
-        ("learning rate", saved.rate.to_string(), rate.to_string()),
-        ("momentum", saved.momentum.to_string(), now.momentum.to_string()),
-        ("weight decay", saved.weight_decay.to_string(), now.weight_decay.to_string()),
-    ];
-    let (what, saved, now) = all.into_iter().find(|(_, saved, now)| saved != now)?;
-    Some(format!("the {what} is {saved} in it and {now} now"))
 }
 
 /// Draws a region's start: element i from counter [i / 4, region, ...], so that no order of drawing matters.

@@ -71,32 +71,7 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
         Ok(survey) => survey,
         Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", cuda_error(&error).into())])],
     };
-    let version = |(major, minor)| format!("{major}.{minor}");
-    let compiler = match survey.compiler {
-        Ok((path, number)) => format!("{}, in {}", version(number), path.display()),
-        Err(error) => cuda_error(&error),
-    };
-    let cublas = match survey.libraries.cublas {
-        Ok(path) => path.display().to_string(),
-        Err(error) => cuda_error(&error),
-    };
-    let cudnn = match survey.libraries.cudnn {
-        Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
-        Err(error) => cuda_error(&error),
-    };
-    let libraries = vec![
-        ("driver_version", "driver", survey.driver_version.as_ref().ok().cloned().into()),
-        ("cuda_version", "CUDA of the driver", version(survey.version).into()),
-        ("driver_library", "driver's library", survey.driver.display().to_string().into()),
-        ("nvrtc", "NVRTC", compiler.into()),
-        ("cublas", "cuBLAS", cublas.into()),
-        ("cudnn", "cuDNN", cudnn.into()),
-        (
-            "nvml",
-            "NVML",
-            survey.driver_version.map_or_else(|error| error.to_string(), |_| "it answers".into()).into(),
-        ),
-    ];
+    let libraries = libraries(&survey);
     let mut devices = Table::new(
         "cuda_devices",
         &[
@@ -147,9 +122,44 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
             gpu.bus.into(),
         ]);
     }
-    let mut tables = vec![Table::facts("cuda", libraries), devices];
+    let mut tables = vec![libraries, devices];
     tables.extend((!state.rows.is_empty()).then_some(state));
     tables
+}
+
+/// The versions and places of the driver and of the libraries.
+fn libraries(survey: &Survey) -> Table {
+    let version = |(major, minor)| format!("{major}.{minor}");
+    let compiler = match &survey.compiler {
+        Ok((path, number)) => format!("{}, in {}", version(*number), path.display()),
+        Err(error) => cuda_error(error),
+    };
+    let cublas = match &survey.libraries.cublas {
+        Ok(path) => path.display().to_string(),
+        Err(error) => cuda_error(error),
+    };
+    let cudnn = match &survey.libraries.cudnn {
+        Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
+        Err(error) => cuda_error(error),
+    };
+    let facts = vec![
+        ("driver_version", "driver", survey.driver_version.as_ref().ok().cloned().into()),
+        ("cuda_version", "CUDA of the driver", version(survey.version).into()),
+        ("driver_library", "driver's library", survey.driver.display().to_string().into()),
+        ("nvrtc", "NVRTC", compiler.into()),
+        ("cublas", "cuBLAS", cublas.into()),
+        ("cudnn", "cuDNN", cudnn.into()),
+        (
+            "nvml",
+            "NVML",
+            survey
+                .driver_version
+                .as_ref()
+                .map_or_else(|error| error.to_string(), |_| "it answers".into())
+                .into(),
+        ),
+    ];
+    Table::facts("cuda", facts)
 }
 
 /// How a device is now, as a row.

@@ -7,9 +7,9 @@
 //! A program that is tested from outside is given its fault in the environment: `PLIMSOLL_STANDIN_ANSWER=name:after:code` is
 //! such an answer, and with `:lost` behind it the context is lost with it, as after a kernel that failed.
 
-use crate::state::state;
+use crate::state::{choose_order, state};
 use crate::status::{self, Status};
-use crate::{delays, lock, turns};
+use crate::{delays, lock};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, Once};
@@ -93,7 +93,7 @@ extern "C" fn plimsoll_standin_delays(seed: u64) {
 /// larger number as the seed; 0 for streams that run by themselves.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_order(order: u64) {
-    turns::choose(order);
+    choose_order(order);
 }
 
 /// Writes a line `name count` for each call made so far, or as much of it as there is room for; gives the length of all.

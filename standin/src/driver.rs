@@ -8,10 +8,10 @@
 use crate::graph::Mode;
 use crate::kernels::{self, Launch};
 use crate::memory::{self, Host};
-use crate::state::{Event, Recorded, State, end_context, state, wait_for_all};
+use crate::state::{Event, Recorded, State, end_context, finish, state, wait_for_all};
 use crate::status::{self, Outcome, sticky};
 use crate::stream::{Copy, Way, Work};
-use crate::{control, lock, turns};
+use crate::{control, lock};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -117,7 +117,7 @@ fn copy(way: Way, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
     let queue = state.stream(stream)?;
     state.enqueue(stream, Work::Copy(copy))?;
     drop(state);
-    turns::finish(&queue);
+    finish(&queue);
     sticky()
 }
 
@@ -305,7 +305,7 @@ calls! {
             state.refuse_capturing(stream)?;
             state.stream(stream)?
         };
-        turns::finish(&queue);
+        finish(&queue);
         sticky()
     }
 
@@ -446,7 +446,10 @@ calls! {
         default_stream(stream);
         let mut state = state();
         let graph = state.executables.get(&executable).cloned().ok_or(status::INVALID_HANDLE)?;
-        state.enqueue(stream, Work::Graph(graph))
+        state.enqueue(stream, Work::Compute(Box::new(move || {
+            graph.run();
+            Ok(())
+        })))
     }
 
     fn cuGraphExecDestroy(executable: usize) {

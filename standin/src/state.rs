@@ -247,10 +247,33 @@ impl State {
     }
 }
 
+/// From now on streams take turns in this order ([`turns::choose`]), or run by themselves.
+pub fn choose_order(order: u64) {
+    turns::choose(order);
+    // What is left over is theirs again, where they run by themselves.
+    state().all_streams().iter().for_each(|stream| stream.wake());
+}
+
+/// Waits until a stream has done everything.
+pub fn finish(stream: &Stream) {
+    if !turns::on() {
+        return stream.wait_until_idle();
+    }
+    let mut streams = state().all_streams();
+    while !stream.is_idle() {
+        streams.sort_by_key(|stream| turns::rank(stream.number));
+        let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else {
+            return status::fail(status::LAUNCH_TIMEOUT, "streams wait for what nobody does");
+        };
+        work.run();
+        turns::step();
+    }
+}
+
 /// Waits until every stream has done everything.
 pub fn wait_for_all() {
     let streams = state().all_streams();
-    streams.iter().for_each(|stream| turns::finish(stream));
+    streams.iter().for_each(|stream| finish(stream));
 }
 
 /// Ends everything that lives in a context, with what it still has to do. Handles are not given out again.

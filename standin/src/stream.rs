@@ -3,7 +3,6 @@
 //! Work is checked again when it is its turn, against what is alive then. What fails is kept ([`status::fail`]) and
 //! everything after it is left out, except that events still happen, so that nobody waits for ever.
 
-use crate::graph::Graph;
 use crate::kernels::Launch;
 use crate::memory::{self, Host};
 use crate::status::{self, Outcome};
@@ -27,14 +26,12 @@ pub enum Work {
     },
     /// Runs a kernel.
     Launch(Launch),
-    /// Runs what a library computes.
+    /// Runs what a library computes, or all nodes of a graph.
     Compute(Box<dyn Fn() -> Result<(), String> + Send + Sync>),
     /// An event happens.
     Record(Arc<Moment>),
     /// Waits until it has.
     Wait(Arc<Moment>),
-    /// All nodes of a graph.
-    Graph(Arc<Graph>),
 }
 
 /// A copy, by what it says it does.
@@ -83,7 +80,6 @@ impl Work {
             Work::Record(moment) => return moment.happen(),
             Work::Wait(moment) => return moment.wait(),
             _ if status::sticky().is_err() => return,
-            Work::Graph(graph) => return graph.run(),
             Work::Copy(copy) => copy.run().map_err(|_| format!("nothing is there any more for {copy:?}")),
             Work::Fill { address, byte, bytes } => fill(*address, *byte, *bytes)
                 .map_err(|_| format!("nothing is there any more to fill at {address:#x}")),

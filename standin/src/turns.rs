@@ -4,11 +4,10 @@
 //! waits, and then only until what it waits for is done. Under a fixed order every stream is as far ahead of the less eager
 //! ones as waits let it, and those as far behind; a fault that shows only in between needs the drawn ones. Either way a
 //! missing wait shows without luck in timing, and the same calls give the same order of work each time.
+//!
+//! What it deliberately does not do: know a stream. `state.rs` has them, and has them take turns by what is said here.
 
 use crate::delays::mix;
-use crate::state::state;
-use crate::status;
-use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The fixed orders, from number 1: how late each of three streams is served.
@@ -23,8 +22,6 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 pub fn choose(order: u64) {
     ORDER.store(order, Ordering::SeqCst);
     STEPS.store(0, Ordering::SeqCst);
-    // What is left over is theirs again, where they run by themselves.
-    state().all_streams().iter().for_each(|stream| stream.wake());
 }
 
 /// Whether streams take turns.
@@ -46,21 +43,5 @@ pub fn rank(stream: u32) -> u64 {
             let streak = 1 + mix(order) % 12;
             mix(mix(order ^ (STEPS.load(Ordering::SeqCst) / streak) << 32) ^ u64::from(stream))
         }
-    }
-}
-
-/// Waits until a stream has done everything.
-pub fn finish(stream: &Stream) {
-    if !on() {
-        return stream.wait_until_idle();
-    }
-    let mut streams = state().all_streams();
-    while !stream.is_idle() {
-        streams.sort_by_key(|stream| rank(stream.number));
-        let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else {
-            return status::fail(status::LAUNCH_TIMEOUT, "streams wait for what nobody does");
-        };
-        work.run();
-        step();
     }
 }

@@ -1,11 +1,12 @@
 //! The house's own checks: `cargo xtask ci` is all of them, `cargo xtask <name>` is one.
 //!
 //! Every fault is one line `path:line: what is wrong and what to do`, and all faults are listed before the exit
-//! code says 1. The rules that read text ([`tidy`], [`arrows`], [`links`], [`decisions`], [`limits`]) are functions from a
+//! code says 1. The rules that read text ([`tidy`], [`arrows`], [`circles`], [`links`], [`decisions`], [`limits`]) are functions from a
 //! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. [`count`] is no
 //! check: it prints numbers. Nothing here fixes anything or runs the tests: `cargo test` does.
 
 mod arrows;
+mod circles;
 mod count;
 mod decisions;
 mod limits;
@@ -13,6 +14,7 @@ mod links;
 mod markdown;
 mod readme;
 mod rust;
+mod syntax;
 mod tidy;
 mod tools;
 mod tree;
@@ -42,6 +44,7 @@ const CHECKS: &[Check] = &[
         run: |tree| Ok(tidy::check(tree)),
     },
     Check { name: "arrows", about: "which crate may use what", run: |tree| Ok(arrows::check(tree)) },
+    Check { name: "circles", about: "no files that use one another", run: circles::check },
     Check { name: "links", about: "what the documents point at", run: |tree| Ok(links::check(tree)) },
     Check {
         name: "decisions",

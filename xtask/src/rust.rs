@@ -2,7 +2,7 @@
 //! modules begin and end.
 //!
 //! A lexer that knows comments, literals and lifetimes is enough, because formatted code keeps its tokens in
-//! predictable places. A parser (`syn`, in [`crate::count`]) knows no comments and does not look into macro calls.
+//! predictable places. A parser (`syn`, in [`crate::syntax`]) knows no comments and does not look into macro calls.
 
 /// A source text seen three times, line for line and byte for byte: once only its code, once only its comments, once
 /// only its literals, whose quotes stay in the code. Whatever is left out is spaces.
@@ -52,6 +52,15 @@ impl Source {
         let lines = code.lines().zip(literals.lines()).enumerate();
         lines.filter(|(_, views)| holds(*views)).map(|(line, _)| line).collect()
     }
+}
+
+/// Whether a whole file is tests or what tests need, or a bench.
+pub fn is_test_file(path: &str) -> bool {
+    let mut names: Vec<&str> = path.split('/').collect();
+    let file = names.pop().unwrap_or_default();
+    file == "tests.rs"
+        || file.ends_with("_tests.rs")
+        || names.iter().any(|name| ["tests", "benches"].contains(name))
 }
 
 /// The names and keywords in a text, with their offsets.

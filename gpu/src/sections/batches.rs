@@ -7,7 +7,7 @@
 use super::{Section, Target};
 use crate::bench::{Runner, WARM_UP, cuda, fitting, largest, middle, peak, plan, profile, task};
 use crate::ground::Ground;
-use crate::results::{Row, Verdict, number, words};
+use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
 use plimsoll::study::{Task, Workload};
 use plimsoll_ir::schedule::Schedule;

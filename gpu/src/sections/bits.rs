@@ -4,7 +4,7 @@
 use super::{Section, Target, numbers};
 use crate::bench::{budget, cuda, keeping, plan, task, unmeasured};
 use crate::ground::Ground;
-use crate::results::{Row, Verdict};
+use crate::row::{Row, Verdict};
 use plimsoll::failure::Failure;
 use plimsoll::study::Task;
 use plimsoll_ir::Seconds;

@@ -5,7 +5,7 @@ use super::batches::{BUDGET, Ran, ran};
 use super::{Section, Target};
 use crate::bench::{Runner, budget, cuda, keeping, link, middle, peak, plan, task, unmeasured};
 use crate::ground::Ground;
-use crate::results::{Row, Verdict, number, words};
+use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::{Exit, Failure};
 use plimsoll::study::{Task, Watch, Workload};
 use plimsoll_ir::schedule::Link;

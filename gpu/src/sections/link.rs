@@ -4,7 +4,7 @@
 use super::{Section, Target, numbers, worst};
 use crate::bench::{link, middle};
 use crate::ground::Ground;
-use crate::results::{Row, Verdict, words};
+use crate::row::{Row, Verdict, words};
 use plimsoll::failure::Failure;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::TransferSample;

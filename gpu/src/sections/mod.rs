@@ -13,7 +13,7 @@ mod step;
 mod tests;
 
 use crate::ground::Ground;
-use crate::results::{Row, Verdict, number};
+use crate::row::{Row, Verdict, number};
 use plimsoll::failure::Failure;
 
 /// One question, and how it is answered.

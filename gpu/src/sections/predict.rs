@@ -9,7 +9,7 @@ use crate::bench::{
     Meter, Runner, batches, budget, cuda, in_turn, keeping, middle, peak, plan, profile, task,
 };
 use crate::ground::Ground;
-use crate::results::{Row, Verdict, number, words};
+use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
 use plimsoll::study::{Task, Workload};
 use plimsoll_ir::Bytes;

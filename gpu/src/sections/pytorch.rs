@@ -5,7 +5,7 @@ use super::batches::{BUDGET, Batches, Ran, SMALL_BUDGET};
 use super::{Section, Target};
 use crate::bench::{cuda, task};
 use crate::ground::Ground;
-use crate::results::{Row, Verdict, number, words};
+use crate::row::{Row, Verdict, number, words};
 use crate::torch::Torch;
 use plimsoll::failure::Failure;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 use super::{Section, Target};
 use crate::bench::{Runner, WARM_UP, cuda, keeping, middle, peak, profile, task};
 use crate::ground::Ground;
-use crate::results::{Row, Verdict, number, words};
+use crate::row::{Row, Verdict, number, words};
 use crate::torch::Torch;
 use plimsoll::failure::Failure;
 use plimsoll::study::Workload;

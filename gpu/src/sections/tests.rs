@@ -3,7 +3,7 @@
 use super::{Section, Target, numbers};
 use crate::bodies::GROUPS;
 use crate::ground::Ground;
-use crate::results::{Row, Verdict};
+use crate::row::{Row, Verdict};
 use plimsoll::failure::{Exit, Failure};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};

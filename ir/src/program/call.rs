@@ -272,23 +272,28 @@ pub enum Call {
     /// as 0: the layer was dropped from this iteration.
     Sgd { elements: u64, decay: bool, idle: bool },
 }
+/// A product that saturates at the largest number.
+fn product(factors: &[u64]) -> u64 {
+    factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
+}
+
+/// Floating-point operations of a convolution in one of its passes.
+fn conv_flops(shape: &ConvShape) -> u64 {
+    let [rows, columns] = shape.output.map(u64::from);
+    let outputs = product(&[shape.batch, rows, columns, u64::from(shape.out_channels)]);
+    let [kernel_rows, kernel_columns] = shape.window.size.map(u64::from);
+    let taps = product(&[2, kernel_rows, kernel_columns, u64::from(shape.in_channels / shape.groups)]);
+    product(&[outputs, taps.saturating_add(u64::from(shape.bias))])
+}
+
 impl Call {
     /// Floating-point operations; a multiply and an add are two. Those of a convolution are the same in its three
     /// passes. Saturates at the largest number.
     pub fn flops(&self) -> u64 {
-        let product = |factors: &[u64]| factors.iter().fold(1, |a: u64, f| a.saturating_mul(*f));
-        let window = |w: &Window| [u64::from(w.size[0]), u64::from(w.size[1])];
         match self {
             Call::ConvForward { shape }
             | Call::ConvBackwardFilter { shape, .. }
-            | Call::ConvBackwardData { shape, .. } => {
-                let [rows, columns] = shape.output.map(u64::from);
-                let outputs = product(&[shape.batch, rows, columns, u64::from(shape.out_channels)]);
-                let [kernel_rows, kernel_columns] = window(&shape.window);
-                let taps =
-                    product(&[2, kernel_rows, kernel_columns, u64::from(shape.in_channels / shape.groups)]);
-                product(&[outputs, taps.saturating_add(u64::from(shape.bias))])
-            }
+            | Call::ConvBackwardData { shape, .. } => conv_flops(shape),
             Call::BatchNormForward { shape, .. }
             | Call::BatchNormBackward { shape, .. }
             | Call::LayerNormForward { shape, .. } => product(&[8, shape.rows, shape.channels]),
@@ -301,7 +306,7 @@ impl Call {
             | Call::AvgPoolForward { shape }
             | Call::AvgPoolBackward { shape, .. } => {
                 let [rows, columns] = shape.output.map(u64::from);
-                let [kernel_rows, kernel_columns] = window(&shape.window);
+                let [kernel_rows, kernel_columns] = shape.window.size.map(u64::from);
                 product(&[shape.batch, rows, columns, u64::from(shape.channels), kernel_rows, kernel_columns])
             }
             Call::MaxPoolBackward { shape, .. } => {

@@ -2,7 +2,7 @@
 
 use super::{Rules, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Function, Shape};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::{LayerId, TensorId};
@@ -24,13 +24,13 @@ impl Rules for Activation {
         trained(input)
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::ActivationForward { elements: walk.elements(id), function: self.function };
         let over = walk.overwritten(id, inputs);
         walk.forward_op(id, call, walk.value(inputs[0]), &[], over, &[])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (elements, function) = (walk.elements(id), self.function);
         let input = walk.network.layer(id).inputs[0];
         let x = walk.value(input);

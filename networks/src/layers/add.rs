@@ -2,7 +2,7 @@
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
-use crate::lower::{Lowering, Mode};
+use crate::walk::{Mode, Walk};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::{LayerId, TensorId};
@@ -30,7 +30,7 @@ impl Rules for Add {
         inputs == 1
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let [a, b] = [0, 1].map(|i| walk.value(inputs[i]));
         let over = walk.overwritten(id, inputs);
         // The call may write over its first operand only; a sum does not mind the order.
@@ -39,7 +39,7 @@ impl Rules for Add {
         walk.forward_op(id, call, a, &[Operand::Tensor(b)], over, &[])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         walk.pass_on(id, dy);
     }
 }

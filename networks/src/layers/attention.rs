@@ -2,7 +2,7 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{AttentionShape, Call, Operand};
 use plimsoll_ir::{LayerId, TensorId};
@@ -14,7 +14,7 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> AttentionShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> AttentionShape {
         let output = walk.network.layer(id).output;
         let (length, width) = (output.pixels(), u64::from(output.channels));
         let [heads, kv_heads] = [self.heads, self.kv_heads].map(u64::from);
@@ -58,7 +58,7 @@ impl Rules for Attention {
         trained(input)
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let shape = self.call_shape(walk, id);
         let pairs = shape.length * shape.length;
         let probabilities = walk.save(id, "probabilities", 4 * shape.batch * shape.heads * pairs);
@@ -66,7 +66,7 @@ impl Rules for Attention {
         walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[probabilities])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, input) = (self.call_shape(walk, id), walk.network.layer(id).inputs[0]);
         let (qkv, probabilities) = (walk.value(input), walk.saved(id)[0]);
         walk.contribute(id, input, dy, false, |accumulate, dx| {

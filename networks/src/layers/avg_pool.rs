@@ -3,7 +3,7 @@
 use super::window::{check_pooling, slide, taps};
 use super::{Rules, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Shape, Window};
 use plimsoll_ir::program::{Call, Operand, PoolShape};
 use plimsoll_ir::{LayerId, TensorId};
@@ -14,7 +14,7 @@ pub(super) struct AvgPool {
 }
 
 impl AvgPool {
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> PoolShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> PoolShape {
         let input = walk.network.input_shape(walk.network.layer(id));
         let whole = Window { size: [input.height, input.width], ..Window::square(1, 1, 0) };
         walk.pool_shape(id, self.window.unwrap_or(whole))
@@ -36,12 +36,12 @@ impl Rules for AvgPool {
         }
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::AvgPoolForward { shape: self.call_shape(walk, id) };
         walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, input) = (self.call_shape(walk, id), walk.network.layer(id).inputs[0]);
         walk.contribute(id, input, dy, false, |accumulate, dx| {
             (Call::AvgPoolBackward { shape, accumulate }, [dy, dx].map(Operand::Tensor).to_vec())

@@ -3,7 +3,7 @@
 
 use super::{Purpose, Resident, Rules, norm, product};
 use crate::error::NetworkError;
-use crate::lower::{Lowering, Mode};
+use crate::walk::{Mode, Walk};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Init};
 use plimsoll_ir::trace::Phase;
@@ -43,7 +43,7 @@ impl Rules for BatchNorm {
     }
 
     /// With the batch's statistics, which then move the running ones, or with the running ones.
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let BatchNorm { epsilon, momentum } = *self;
         let (shape, x) = (walk.rows(id), walk.value(inputs[0]));
         let (mut parameters, states) = (walk.parameters(id), walk.states(id));
@@ -68,7 +68,7 @@ impl Rules for BatchNorm {
         y
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let shape = walk.rows(id);
         norm::backward(walk, id, dy, |accumulate| Call::BatchNormBackward { shape, accumulate });
     }

@@ -2,7 +2,7 @@
 
 use super::{Purpose, Resident, Rules, SharedWeight, bad};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Extent, Shape};
 use plimsoll_ir::program::{Call, Init, Operand, RowShape};
 use plimsoll_ir::trace::Phase;
@@ -15,7 +15,7 @@ pub(super) struct Bias {
 
 impl Bias {
     /// The rows that the bias is added to, each as long as the bias.
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> RowShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> RowShape {
         match self.over {
             Extent::Channels => walk.rows(id),
             Extent::Positions => walk.samples(id),
@@ -52,14 +52,14 @@ impl Rules for Bias {
         output.elements()
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::BiasForward { shape: self.call_shape(walk, id) };
         let (parameters, over) = (walk.parameters(id), walk.overwritten(id, inputs));
         walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[])
     }
 
     /// The bias's gradient is the sum of the samples'; what is below has the gradient of the sum.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let mut operands = vec![Operand::Tensor(dy)];
         operands.extend(walk.parameter_gradients(id));
         let call = Call::BiasBackward { shape: self.call_shape(walk, id), accumulate: walk.adds_up(id) };

@@ -2,7 +2,7 @@
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Axis, Shape};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
@@ -51,7 +51,7 @@ impl Rules for Concat {
     }
 
     /// One op a part.
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let y = walk.output(id);
         let total = walk.parts(id, self.along).channels;
         let mut first = 0;
@@ -66,7 +66,7 @@ impl Rules for Concat {
     }
 
     /// Each part takes its channels, or its rows.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let total = walk.parts(id, self.along).channels;
         let mut first = 0;
         for (part, input) in walk.network.layer(id).inputs.iter().enumerate() {

@@ -3,7 +3,7 @@
 use super::window::{slide, taps};
 use super::{Resident, Rules, SharedWeight, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Shape, Window};
 use plimsoll_ir::program::{Call, ConvShape, Init, Operand};
 use plimsoll_ir::trace::Phase;
@@ -17,7 +17,7 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> ConvShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> ConvShape {
         let layer = walk.network.layer(id);
         let (input, output) = (walk.network.input_shape(layer), layer.output);
         ConvShape {
@@ -73,28 +73,23 @@ impl Rules for Conv {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         forward(walk, id, inputs, self.call_shape(walk, id))
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         backward(walk, id, dy, self.call_shape(walk, id));
     }
 }
 
 /// The forward pass of a layer that is a convolution.
-pub(super) fn forward(
-    walk: &mut Lowering<'_>,
-    id: LayerId,
-    inputs: &[LayerId],
-    shape: ConvShape,
-) -> TensorId {
+pub(super) fn forward(walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId], shape: ConvShape) -> TensorId {
     let parameters = walk.parameters(id);
     walk.forward_op(id, Call::ConvForward { shape }, walk.value(inputs[0]), &parameters, None, &[])
 }
 
 /// Parameter gradient first, neuron gradient second and only where something above is trained.
-pub(super) fn backward(walk: &mut Lowering<'_>, id: LayerId, dy: TensorId, shape: ConvShape) {
+pub(super) fn backward(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, shape: ConvShape) {
     let input = walk.network.layer(id).inputs[0];
     let mut operands = vec![Operand::Tensor(walk.value(input)), Operand::Tensor(dy)];
     operands.extend(walk.parameter_gradients(id));

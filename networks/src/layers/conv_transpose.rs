@@ -3,7 +3,7 @@
 use super::window::{check, taps};
 use super::{Resident, Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Shape, Window};
 use plimsoll_ir::program::{Call, ConvShape, Init, Operand};
 use plimsoll_ir::trace::{Phase, TensorKind};
@@ -16,7 +16,7 @@ pub(super) struct ConvTranspose {
 
 impl ConvTranspose {
     /// Of the convolution that it is the transpose of.
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> ConvShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> ConvShape {
         let layer = walk.network.layer(id);
         let (input, output) = (walk.network.input_shape(layer), layer.output);
         ConvShape {
@@ -64,7 +64,7 @@ impl Rules for ConvTranspose {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::ConvBackwardData { shape: self.call_shape(walk, id), accumulate: false };
         let parameters = walk.parameters(id);
         walk.forward_op(id, call, walk.value(inputs[0]), &parameters, None, &[])
@@ -72,7 +72,7 @@ impl Rules for ConvTranspose {
 
     /// What it takes is the output of the convolution that it is the transpose of. The forward pass of that cannot add, so the
     /// gradient of an input that has one already is added to it.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let layer = walk.network.layer(id);
         let (shape, input) = (self.call_shape(walk, id), layer.inputs[0]);
         let mut operands = vec![Operand::Tensor(dy), Operand::Tensor(walk.value(input))];

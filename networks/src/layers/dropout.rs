@@ -3,29 +3,11 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::{Lowering, Mode};
-use plimsoll_ir::network::{DropUnit, LayerKind, Shape};
-use plimsoll_ir::philox::{philox4x32, unit_f32};
+use crate::walk::{Mode, Walk};
+use plimsoll_ir::network::{DropUnit, Shape};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, TensorId};
-
-/// Which branches an iteration drops: what a dropout of whole batches draws in its kernel, known beforehand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Draw {
-    /// The seed of the training.
-    pub seed: u64,
-    /// The number of the iteration.
-    pub step: u32,
-}
-
-impl Draw {
-    /// Whether the layer is a branch that is dropped.
-    pub fn drops(self, layer: LayerId, kind: &LayerKind) -> bool {
-        let LayerKind::Dropout { probability, unit: DropUnit::Batch } = *kind else { return false };
-        unit_f32(philox4x32(self.seed, [0, 0, self.step, layer.0])[0]) < probability
-    }
-}
 
 pub(super) struct Dropout {
     pub probability: f32,
@@ -34,7 +16,7 @@ pub(super) struct Dropout {
 
 impl Dropout {
     /// How many elements, one after the other, are dropped at once.
-    fn run(&self, walk: &Lowering<'_>, id: LayerId) -> u64 {
+    fn run(&self, walk: &Walk<'_>, id: LayerId) -> u64 {
         match self.unit {
             DropUnit::Element => 1,
             DropUnit::Sample => walk.network.layer(id).output.elements(),
@@ -60,7 +42,7 @@ impl Rules for Dropout {
         mode == Mode::Evaluate
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let (elements, run) = (walk.elements(id), self.run(walk, id));
         let call = Call::DropoutForward { elements, probability: self.probability, stream: id.0, run };
         let (x, over) = (walk.value(inputs[0]), walk.overwritten(id, inputs));
@@ -70,7 +52,7 @@ impl Rules for Dropout {
         y
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (elements, run, probability) = (walk.elements(id), self.run(walk, id), self.probability);
         let (input, hyper) = (walk.network.layer(id).inputs[0], walk.hyper());
         walk.contribute(id, input, dy, true, |accumulate, dx| {

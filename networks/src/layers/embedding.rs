@@ -2,7 +2,7 @@
 
 use super::{Resident, Rules, SharedWeight, bad};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Layer, Shape};
 use plimsoll_ir::program::{Call, EmbeddingShape, Init, Operand};
 use plimsoll_ir::trace::Phase;
@@ -16,7 +16,7 @@ pub(super) struct Embedding {
 }
 
 impl Embedding {
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> EmbeddingShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> EmbeddingShape {
         let [first, count, vocabulary, width] =
             [self.first, self.length, self.vocabulary, self.width].map(u64::from);
         let length = walk.network.input_shape(walk.network.layer(id)).elements();
@@ -64,13 +64,13 @@ impl Rules for Embedding {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::EmbeddingForward { shape: self.call_shape(walk, id) };
         let parameters = walk.parameters(id);
         walk.forward_op(id, call, walk.value(inputs[0]), &parameters, None, &[])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let tokens = walk.value(walk.network.layer(id).inputs[0]);
         let mut operands = [tokens, dy].map(Operand::Tensor).to_vec();
         operands.extend(walk.parameter_gradients(id));

@@ -2,7 +2,7 @@
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
-use crate::lower::{Lowering, Mode};
+use crate::walk::{Mode, Walk};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::{LayerId, TensorId};
 
@@ -25,11 +25,11 @@ impl Rules for Flatten {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, _id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, _id: LayerId, inputs: &[LayerId]) -> TensorId {
         walk.value(inputs[0])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         walk.pass_on(id, dy);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Resident, Rules, SharedWeight, bad, conv, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Shape, Window};
 use plimsoll_ir::program::{ConvShape, Init};
 use plimsoll_ir::{LayerId, TensorId};
@@ -13,7 +13,7 @@ pub(super) struct FullyConnected {
 }
 
 impl FullyConnected {
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> ConvShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> ConvShape {
         let layer = walk.network.layer(id);
         let elements = walk.network.input_shape(layer).elements();
         ConvShape {
@@ -60,11 +60,11 @@ impl Rules for FullyConnected {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         conv::forward(walk, id, inputs, self.call_shape(walk, id))
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         conv::backward(walk, id, dy, self.call_shape(walk, id));
     }
 }

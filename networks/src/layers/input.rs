@@ -2,7 +2,7 @@
 
 use super::Rules;
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::{LayerId, TensorId};
 
@@ -21,11 +21,11 @@ impl Rules for Input {
         0
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, _id: LayerId, _inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, _id: LayerId, _inputs: &[LayerId]) -> TensorId {
         walk.images
     }
 
-    fn backward(&self, _walk: &mut Lowering<'_>, _id: LayerId, _dy: TensorId) {
+    fn backward(&self, _walk: &mut Walk<'_>, _id: LayerId, _dy: TensorId) {
         unreachable!("nothing at or above the input is trained")
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Resident, Rules, bad};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Init, Operand};
 use plimsoll_ir::trace::Phase;
@@ -32,7 +32,7 @@ impl Rules for Learned {
         output.elements()
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, _inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, _inputs: &[LayerId]) -> TensorId {
         let y = walk.output(id);
         let operands = [&walk.parameters(id)[..], &[Operand::Tensor(y)]].concat();
         walk.push(id, "forward", Phase::Forward, Call::Repeat { shape: walk.samples(id) }, operands);
@@ -40,7 +40,7 @@ impl Rules for Learned {
     }
 
     /// The gradient of learned rows is the sum of the samples'.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let operands = [&[Operand::Tensor(dy)][..], &walk.parameter_gradients(id)].concat();
         let call = Call::BiasBackward { shape: walk.samples(id), accumulate: false };
         walk.push(id, "backward", Phase::Backward, call, operands);

@@ -2,7 +2,7 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
@@ -19,7 +19,7 @@ impl Rules for SoftmaxCrossEntropy {
         product([5, output.elements()])
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::SoftmaxCrossEntropyForward { shape: walk.rows(id) };
         let (labels, metrics) = (Operand::Tensor(walk.labels), walk.metrics());
         let over = walk.overwritten(id, inputs);
@@ -27,7 +27,7 @@ impl Rules for SoftmaxCrossEntropy {
     }
 
     /// The gradient of the logits, in place of the probabilities, which nobody else reads.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, probabilities: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, probabilities: TensorId) {
         let operands = [probabilities, walk.labels, probabilities].map(Operand::Tensor).to_vec();
         let call = Call::SoftmaxCrossEntropyBackward { shape: walk.rows(id) };
         walk.push(id, "backward", Phase::Backward, call, operands);

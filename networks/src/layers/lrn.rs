@@ -2,7 +2,7 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::{LayerId, TensorId};
@@ -30,13 +30,13 @@ impl Rules for Lrn {
         trained(input)
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let Lrn { size, alpha, beta, bias } = *self;
         let call = Call::LrnForward { shape: walk.rows(id), size, alpha, beta, bias };
         walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let Lrn { size, alpha, beta, bias } = *self;
         let (shape, input) = (walk.rows(id), walk.network.layer(id).inputs[0]);
         let x = walk.value(input);

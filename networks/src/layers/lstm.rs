@@ -2,7 +2,7 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Layer, LayerKind, Shape};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::{Phase, TensorKind};
@@ -11,7 +11,7 @@ use plimsoll_ir::{Bytes, LayerId, TensorId};
 pub(super) struct LstmCell;
 
 /// What a step keeps: its activated gates and its cell state, in this order.
-fn kept(walk: &Lowering<'_>, id: LayerId) -> [TensorId; 2] {
+fn kept(walk: &Walk<'_>, id: LayerId) -> [TensorId; 2] {
     [0, 1].map(|i| walk.saved(id)[i])
 }
 
@@ -57,7 +57,7 @@ impl Rules for LstmCell {
     }
 
     /// gates, [the cell before] -> h, cell, activated gates, which lie over the gates where nobody else needs those.
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let (shape, gates) = (walk.rows(id), walk.value(inputs[0]));
         let before = inputs.get(1).map(|before| kept(walk, *before)[1]);
         let state = 4 * shape.rows * shape.channels;
@@ -81,7 +81,7 @@ impl Rules for LstmCell {
 
     /// The gradient of the gates lies over the activated gates, which nobody needs afterwards; that of the cell state goes to
     /// the step before, over the one that came from the step after.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         use Operand::Tensor as T;
         let layer = walk.network.layer(id);
         let (shape, gates, before) = (walk.rows(id), layer.inputs[0], layer.inputs.get(1).copied());

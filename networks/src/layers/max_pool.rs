@@ -3,7 +3,7 @@
 use super::window::{check_pooling, slide, taps};
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Shape, Window};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::{LayerId, TensorId};
@@ -32,13 +32,13 @@ impl Rules for MaxPool {
         product([output.elements(), taps(&self.window)])
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let places = walk.save(id, "places", walk.elements(id));
         let call = Call::MaxPoolForward { shape: walk.pool_shape(id, self.window) };
         walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[places])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, input) = (walk.pool_shape(id, self.window), walk.network.layer(id).inputs[0]);
         let places = walk.saved(id)[0];
         walk.contribute(id, input, dy, false, |accumulate, dx| {

@@ -3,7 +3,7 @@
 //! Another kind is a variant of [`LayerKind`] with its name, a file here, and a line in [`rules`]. Nothing else in this crate
 //! asks what kind a layer is, but for rules that concern several layers at once (tokens or images, stochastic depth).
 //!
-//! What it deliberately does not do: walk over layers. `../builder.rs`, `../resident.rs` and `../lower.rs` do, and ask here.
+//! What it deliberately does not do: walk over layers. `../builder.rs` and `../lower.rs` do, and ask here.
 
 mod activation;
 mod add;
@@ -34,10 +34,8 @@ mod scale;
 mod slice;
 mod window;
 
-pub use dropout::Draw;
-
 use crate::error::NetworkError;
-use crate::lower::{Lowering, Mode};
+use crate::walk::{Mode, Walk};
 use plimsoll_ir::network::{Layer, LayerKind, Shape};
 use plimsoll_ir::program::Init;
 use plimsoll_ir::{LayerId, TensorId};
@@ -103,10 +101,10 @@ pub(crate) trait Rules {
     }
 
     /// Appends its forward ops; gives the tensor where its output lies. `inputs` are the layers that compute what it takes.
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId;
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId;
 
     /// Appends its backward ops. `dy` is the gradient of its output; of the loss, its output.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId);
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId);
 }
 
 /// A region that stays on the device.

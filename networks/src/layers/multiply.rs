@@ -3,7 +3,7 @@
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand, ScaleShape};
 use plimsoll_ir::{LayerId, TensorId};
@@ -11,7 +11,7 @@ use plimsoll_ir::{LayerId, TensorId};
 pub(super) struct Multiply;
 
 /// The shape of a product of two inputs.
-fn call_shape(walk: &Lowering<'_>, id: LayerId) -> ScaleShape {
+fn call_shape(walk: &Walk<'_>, id: LayerId) -> ScaleShape {
     let layer = walk.network.layer(id);
     let (pixels, channels) = (layer.output.pixels(), u64::from(layer.output.channels));
     if walk.network.layer(layer.inputs[1]).output == layer.output {
@@ -23,7 +23,7 @@ fn call_shape(walk: &Lowering<'_>, id: LayerId) -> ScaleShape {
 
 /// x * scale.
 pub(super) fn forward(
-    walk: &mut Lowering<'_>,
+    walk: &mut Walk<'_>,
     id: LayerId,
     inputs: &[LayerId],
     scale: Operand,
@@ -36,13 +36,7 @@ pub(super) fn forward(
 }
 
 /// The gradient of what is scaled, which may lie over the product's.
-pub(super) fn backward(
-    walk: &mut Lowering<'_>,
-    id: LayerId,
-    dy: TensorId,
-    scale: Operand,
-    shape: ScaleShape,
-) {
+pub(super) fn backward(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, scale: Operand, shape: ScaleShape) {
     let input = walk.network.layer(id).inputs[0];
     walk.contribute(id, input, dy, true, |accumulate, dx| {
         (Call::Multiply { shape, accumulate }, vec![Operand::Tensor(dy), scale, Operand::Tensor(dx)])
@@ -72,13 +66,13 @@ impl Rules for Multiply {
         trained(1 - input)
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let (scale, shape) = (walk.value(inputs[1]), call_shape(walk, id));
         forward(walk, id, inputs, Operand::Tensor(scale), shape)
     }
 
     /// The gradient of the scale comes first, which is the smaller.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let inputs = &walk.network.layer(id).inputs;
         let [x, scale] = [0, 1].map(|i| walk.value(inputs[i]));
         let shape = call_shape(walk, id);

@@ -2,7 +2,7 @@
 
 use super::bad;
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, TensorId};
@@ -20,7 +20,7 @@ pub(super) fn check_epsilon(name: &str, epsilon: f32) -> Result<(), NetworkError
 
 /// Normalises each position by itself, with so many statistics of each.
 pub(super) fn forward(
-    walk: &mut Lowering<'_>,
+    walk: &mut Walk<'_>,
     id: LayerId,
     inputs: &[LayerId],
     statistics: u64,
@@ -33,7 +33,7 @@ pub(super) fn forward(
 
 /// x, dy, gamma, stats -> dx, dgamma, and dbeta where it has a shift. All gradients come from one op, so it runs even where
 /// nobody needs the neuron gradient. `call` takes whether dx is added to.
-pub(super) fn backward(walk: &mut Lowering<'_>, id: LayerId, dy: TensorId, call: impl Fn(bool) -> Call) {
+pub(super) fn backward(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, call: impl Fn(bool) -> Call) {
     let input = walk.network.layer(id).inputs[0];
     let [x, dy_in, stats] = [walk.value(input), dy, walk.saved(id)[0]].map(Operand::Tensor);
     let gamma = walk.parameters(id)[0];

@@ -2,7 +2,7 @@
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::{LayerId, TensorId};
@@ -27,7 +27,7 @@ impl Rules for Relu {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let (elements, ceiling) = (walk.elements(id), self.ceiling);
         let x = walk.value(inputs[0]);
         if walk.masked(id) {
@@ -40,7 +40,7 @@ impl Rules for Relu {
         }
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (elements, ceiling) = (walk.elements(id), self.ceiling);
         let (y, mask) = (walk.value(id), walk.saved(id).first().copied());
         let input = walk.network.layer(id).inputs[0];

@@ -2,7 +2,7 @@
 
 use super::{Resident, Rules, norm, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Init};
 use plimsoll_ir::{LayerId, TensorId};
@@ -29,12 +29,12 @@ impl Rules for RmsNorm {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::RmsNormForward { shape: walk.rows(id), epsilon: self.epsilon };
         norm::forward(walk, id, inputs, 1, call)
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let shape = walk.rows(id);
         norm::backward(walk, id, dy, |accumulate| Call::RmsNormBackward { shape, accumulate });
     }

@@ -2,7 +2,7 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand, RotaryShape};
 use plimsoll_ir::{LayerId, TensorId};
@@ -13,7 +13,7 @@ pub(super) struct Rotary {
 }
 
 impl Rotary {
-    fn call_shape(&self, walk: &Lowering<'_>, id: LayerId) -> RotaryShape {
+    fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> RotaryShape {
         let output = walk.network.layer(id).output;
         let (length, channels) = (output.pixels(), u64::from(output.channels));
         RotaryShape { batch: walk.batch, length, channels, width: u64::from(self.width) }
@@ -40,14 +40,14 @@ impl Rules for Rotary {
         product([3, output.elements()])
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::RotaryForward { shape: self.call_shape(walk, id), base: self.base };
         let over = walk.overwritten(id, inputs);
         walk.forward_op(id, call, walk.value(inputs[0]), &[], over, &[])
     }
 
     /// Turns the gradient back: that takes the position, and nothing that the forward pass has kept.
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, input) = (self.call_shape(walk, id), walk.network.layer(id).inputs[0]);
         walk.contribute(id, input, dy, true, |accumulate, dx| {
             let operands = [dy, dx].map(Operand::Tensor).to_vec();

@@ -2,7 +2,7 @@
 
 use super::{Resident, Rules, multiply};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Init, Operand, ScaleShape};
 use plimsoll_ir::trace::Phase;
@@ -11,7 +11,7 @@ use plimsoll_ir::{LayerId, TensorId};
 pub(super) struct Scale;
 
 /// One scale for the whole batch.
-fn call_shape(walk: &Lowering<'_>, id: LayerId) -> ScaleShape {
+fn call_shape(walk: &Walk<'_>, id: LayerId) -> ScaleShape {
     let rows = walk.rows(id);
     ScaleShape { groups: 1, rows: rows.rows, channels: rows.channels }
 }
@@ -33,12 +33,12 @@ impl Rules for Scale {
         true
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let (scale, shape) = (walk.parameters(id)[0], call_shape(walk, id));
         multiply::forward(walk, id, inputs, scale, shape)
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, x) = (call_shape(walk, id), walk.value(walk.network.layer(id).inputs[0]));
         let operands = [&[x, dy].map(Operand::Tensor)[..], &walk.parameter_gradients(id)].concat();
         let call = Call::MultiplySums { shape, accumulate: false };

@@ -2,7 +2,7 @@
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
-use crate::lower::Lowering;
+use crate::walk::Walk;
 use plimsoll_ir::network::{Axis, Shape};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::{LayerId, TensorId};
@@ -15,7 +15,7 @@ pub(super) struct Slice {
 
 impl Slice {
     /// The rows of the slice and of its input, the elements of a row of each, and where the slice begins in a row.
-    fn part(&self, walk: &Lowering<'_>, id: LayerId) -> [u64; 4] {
+    fn part(&self, walk: &Walk<'_>, id: LayerId) -> [u64; 4] {
         let layer = walk.network.layer(id);
         let [part, whole] = [id, layer.inputs[0]].map(|id| walk.parts(id, self.along));
         let first = match self.along {
@@ -45,13 +45,13 @@ impl Rules for Slice {
         output.elements()
     }
 
-    fn forward(&self, walk: &mut Lowering<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
+    fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let [rows, channels, first, total] = self.part(walk, id);
         let call = Call::SplitPart { rows, channels, first, total, accumulate: false };
         walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[])
     }
 
-    fn backward(&self, walk: &mut Lowering<'_>, id: LayerId, dy: TensorId) {
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let [rows, channels, first, total] = self.part(walk, id);
         let input = walk.network.layer(id).inputs[0];
         walk.contribute(id, input, dy, false, |accumulate, dx| {

@@ -7,25 +7,15 @@ use super::constant::{Constant, Kind, kind_of};
 use super::error::{OnnxError, broken};
 use super::fold::scalar;
 use super::graph::{attribute, float, int, label};
-use super::import::{Flow, Import, Value, unsupported};
+use super::import::{Import, unsupported};
 use super::proto::NodeProto;
 use super::tensor;
+use super::value::{Drawn, Flow, Value};
 use super::view::size;
 use plimsoll_ir::network::{DropUnit, LayerKind};
 
 /// The operators that draw numbers.
 const SOURCES: [&str; 2] = ["RandomUniform", "RandomUniformLike"];
-
-/// Random numbers, each drawn by itself.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    /// Their dimensions.
-    pub dims: Vec<u64>,
-    /// How likely each is to be 1, and not 0; none for numbers that are uniform from 0 to 1.
-    kept: Option<f64>,
-    /// Times this.
-    factor: f64,
-}
 
 impl Import<'_> {
     /// What a node gives that draws numbers, or takes some that were drawn; none for other nodes.

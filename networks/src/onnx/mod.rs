@@ -9,7 +9,7 @@
 //! bytes ─weigh, Graph::open─▶ Graph ─survey─▶ all that is not read, at once
 //!                               │ import: node by node
 //!                               ▼
-//!            constants (fold.rs), random numbers (drawn.rs), values that lie in a layer's output (view.rs),
+//!            values (value.rs): constants (fold.rs), random numbers (drawn.rs), views of a layer's output (view.rs);
 //!            layers (operators.rs, transformer.rs, rotary.rs)
 //!                               ▼
 //!                            Network, and a copy of the file that holds its architecture alone
@@ -41,6 +41,7 @@ mod rotary;
 mod survey;
 mod tensor;
 mod transformer;
+mod value;
 mod view;
 mod weigh;
 

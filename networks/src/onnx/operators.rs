@@ -6,9 +6,10 @@ use super::constant::Constant;
 use super::error::{OnnxError, broken, shown};
 use super::fold::attribute_or_input;
 use super::graph::{attribute, float, int, ints, label};
-use super::import::{Flow, Import, Owner, Stage, Value, picked, unsupported};
+use super::import::{Import, Owner, picked, unsupported};
 use super::layout::{axes, axis};
 use super::proto::NodeProto;
+use super::value::{Flow, Stage, Value};
 use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Axis as Along, DropUnit, Extent, Function, LayerKind, Window};
@@ -29,20 +30,7 @@ impl Import<'_> {
         let second = inputs.get(1).and_then(Option::as_ref);
         let one = |flow: Flow| Ok(vec![flow]);
         let Some(Value::Flow(x)) = first else {
-            return match (node.op_type.as_str(), first, second) {
-                ("Gather", Some(Value::Constant(table)), Some(Value::Flow(tokens))) => {
-                    one(self.embedding(node, table, tokens)?)
-                }
-                ("Add" | "Mul", Some(Value::Constant(c)), Some(Value::Flow(x))) => {
-                    one(self.with_constant(node, x, c)?)
-                }
-                ("Concat", ..) => one(self.concat(node, inputs)?),
-                ("Where", Some(Value::Constant(_)), _) => one(self.masked(node, inputs)?),
-                _ => Err(unsupported(
-                    node,
-                    format!("{} of a weight and what depends on the input", node.op_type),
-                )),
-            };
+            return self.compute_of_weight(node, inputs).map(|flow| vec![flow]);
         };
         match (node.op_type.as_str(), second) {
             ("Conv", Some(Value::Constant(weight))) => one(self.conv(node, x, weight, inputs)?),
@@ -96,6 +84,21 @@ impl Import<'_> {
             ("LRN", _) => one(self.lrn(node, x)?),
             ("Where", _) => one(self.masked(node, inputs)?),
             (op, _) => Err(unsupported(node, format!("{op} of what depends on the input"))),
+        }
+    }
+
+    /// The same of a node whose first input is a weight.
+    fn compute_of_weight(&mut self, node: &NodeProto, inputs: &[Option<Value>]) -> Result<Flow, OnnxError> {
+        let first = inputs.first().and_then(Option::as_ref);
+        let second = inputs.get(1).and_then(Option::as_ref);
+        match (node.op_type.as_str(), first, second) {
+            ("Gather", Some(Value::Constant(table)), Some(Value::Flow(tokens))) => {
+                self.embedding(node, table, tokens)
+            }
+            ("Add" | "Mul", Some(Value::Constant(c)), Some(Value::Flow(x))) => self.with_constant(node, x, c),
+            ("Concat", ..) => self.concat(node, inputs),
+            ("Where", Some(Value::Constant(_)), _) => self.masked(node, inputs),
+            (op, ..) => Err(unsupported(node, format!("{op} of a weight and what depends on the input"))),
         }
     }
 

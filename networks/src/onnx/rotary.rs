@@ -7,9 +7,10 @@
 use super::constant::Constant;
 use super::error::{OnnxError, broken};
 use super::graph::{int, label};
-use super::import::{Flow, Import, Stage, Value, unsupported};
+use super::import::{Import, unsupported};
 use super::layout::axis;
 use super::proto::NodeProto;
+use super::value::{Flow, Stage, Value};
 use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::network::LayerKind;
 

@@ -1,7 +1,7 @@
 //! The networks that have a name, each at any image size, channels and class count; a family a file.
 //!
 //! At its usual size each has the published number of parameters. What it deliberately does not do: read trained
-//! weights; how parameters start is the same rule for all (`resident.rs`).
+//! weights; how parameters start is the same rule for all (`../layers`).
 
 mod alexnet;
 mod densenet;
@@ -54,88 +54,82 @@ const fn cifar(name: &'static str, about: &'static str) -> Entry {
     entry(name, 32, 3, 10, about)
 }
 
+/// What [`entries`] gives.
+const ENTRIES: &[Entry] = &[
+    entry("mlp", 28, 1, 10, "two hidden layers of 256 with ReLU; any image"),
+    entry("lenet", 28, 1, 10, "LeNet-5 with ReLU; images of at least 12x12"),
+    imagenet("alexnet", "AlexNet as published: LRN, two groups, dropout; images of at least 63x63"),
+    entry("overfeat", 231, 3, 1000, "OverFeat's fast model; images of at least 71x71"),
+    imagenet("vgg11", "VGG A, without batch normalisation; images of at least 32x32"),
+    imagenet("vgg13", "VGG B"),
+    imagenet("vgg16", "VGG D"),
+    imagenet("vgg19", "VGG E"),
+    imagenet(
+        "vgg<N>",
+        "vgg16 with (N - 16) / 5 more convolutions in each group (vDNN §4.3); N = 21, 26, ...",
+    ),
+    imagenet(
+        "googlenet",
+        "GoogLeNet with batch normalisation, without auxiliary heads; images of at least 15x15",
+    ),
+    entry("inception_v3", 299, 3, 1000, "Inception v3 without auxiliary head; images of at least 75x75"),
+    imagenet("mobilenet_v2", "inverted residuals of convolutions channel by channel, with ReLU6"),
+    entry("unet", 512, 1, 2, "U-Net with padding: a class a pixel; sides are multiples of 16"),
+    imagenet("resnet18", "residual network of basic blocks, for ImageNet"),
+    imagenet("resnet34", "residual network of basic blocks, for ImageNet"),
+    imagenet("resnet50", "residual network of bottlenecks, for ImageNet"),
+    imagenet("resnet101", "residual network of bottlenecks, for ImageNet"),
+    imagenet("resnet152", "residual network of bottlenecks, for ImageNet"),
+    imagenet(
+        "resnet<N>",
+        "bottlenecks, the third group as long as it takes; N = 3n + 2, such as 1001 or 1517",
+    ),
+    imagenet(
+        "resnet<N>-imagenet",
+        "the same where resnet<N> is a network for CIFAR, such as resnet1202-imagenet",
+    ),
+    imagenet("wide_resnet50_2", "resnet50 with inner convolutions of twice the width"),
+    imagenet("wide_resnet101_2", "resnet101 with inner convolutions of twice the width"),
+    imagenet("densenet121", "dense blocks of 6, 12, 24 and 16 layers, growth 32; images of at least 29x29"),
+    imagenet("densenet161", "dense blocks of 6, 12, 36 and 24 layers, growth 48"),
+    imagenet("densenet169", "dense blocks of 6, 12, 32 and 32 layers, growth 32"),
+    imagenet("densenet201", "dense blocks of 6, 12, 48 and 32 layers, growth 32"),
+    cifar("resnet20", "residual network for CIFAR; good on 8x8 images too"),
+    cifar("resnet32", "residual network for CIFAR"),
+    cifar("resnet44", "residual network for CIFAR"),
+    cifar("resnet56", "residual network for CIFAR"),
+    cifar("resnet110", "residual network for CIFAR"),
+    cifar("resnet1202", "residual network for CIFAR"),
+    cifar("resnet<N>-cifar", "residual network for CIFAR of any depth N = 6n + 2"),
+    cifar(
+        "wrn-<D>-<W>",
+        "wide residual network of depth D = 6n + 4 and W times the width, such as wrn-28-10",
+    ),
+    cifar(
+        "resnet-sd<N>",
+        "resnet<N>-cifar with stochastic depth: the last block runs in half of the iterations",
+    ),
+    text("lstm", 128, 65, "character model: a memory of 512, unrolled over the text"),
+    text("gpt-tiny", 64, 65, "GPT-2 of 4 blocks of 128, 4 heads: a character model for small machines"),
+    text("gpt-mini", 256, 65, "GPT-2 of 6 blocks of 384, 6 heads: a character model"),
+    text("gpt", 1024, 50_257, "GPT-2 small: 12 blocks of 768, 12 heads, tied head"),
+    text("gpt-medium", 1024, 50_257, "GPT-2 medium: 24 blocks of 1024, 16 heads"),
+    text("gpt-large", 1024, 50_257, "GPT-2 large: 36 blocks of 1280, 20 heads"),
+    text("gpt-xl", 1024, 50_257, "GPT-2 XL: 48 blocks of 1600, 25 heads"),
+    text(
+        "llama-tiny",
+        64,
+        65,
+        "Llama of 4 blocks of 128, 4 heads that share 2 of keys and values: characters",
+    ),
+    text("tinyllama", 2048, 32_000, "TinyLlama: 22 blocks of 2048, 32 heads that share 4 of keys and values"),
+    text("bert-tiny", 512, 30_522, "BERT tiny as masked language model: 2 blocks of 128, 2 heads"),
+    text("bert", 512, 30_522, "BERT base as masked language model: 12 blocks of 768, tied head"),
+    text("bert-large", 512, 30_522, "BERT large as masked language model: 24 blocks of 1024"),
+];
+
 /// All that the zoo knows, with the images that each was made for.
 pub fn entries() -> &'static [Entry] {
-    const ENTRIES: &[Entry] = &[
-        entry("mlp", 28, 1, 10, "two hidden layers of 256 with ReLU; any image"),
-        entry("lenet", 28, 1, 10, "LeNet-5 with ReLU; images of at least 12x12"),
-        imagenet("alexnet", "AlexNet as published: LRN, two groups, dropout; images of at least 63x63"),
-        entry("overfeat", 231, 3, 1000, "OverFeat's fast model; images of at least 71x71"),
-        imagenet("vgg11", "VGG A, without batch normalisation; images of at least 32x32"),
-        imagenet("vgg13", "VGG B"),
-        imagenet("vgg16", "VGG D"),
-        imagenet("vgg19", "VGG E"),
-        imagenet(
-            "vgg<N>",
-            "vgg16 with (N - 16) / 5 more convolutions in each group (vDNN §4.3); N = 21, 26, ...",
-        ),
-        imagenet(
-            "googlenet",
-            "GoogLeNet with batch normalisation, without auxiliary heads; images of at least 15x15",
-        ),
-        entry("inception_v3", 299, 3, 1000, "Inception v3 without auxiliary head; images of at least 75x75"),
-        imagenet("mobilenet_v2", "inverted residuals of convolutions channel by channel, with ReLU6"),
-        entry("unet", 512, 1, 2, "U-Net with padding: a class a pixel; sides are multiples of 16"),
-        imagenet("resnet18", "residual network of basic blocks, for ImageNet"),
-        imagenet("resnet34", "residual network of basic blocks, for ImageNet"),
-        imagenet("resnet50", "residual network of bottlenecks, for ImageNet"),
-        imagenet("resnet101", "residual network of bottlenecks, for ImageNet"),
-        imagenet("resnet152", "residual network of bottlenecks, for ImageNet"),
-        imagenet(
-            "resnet<N>",
-            "bottlenecks, the third group as long as it takes; N = 3n + 2, such as 1001 or 1517",
-        ),
-        imagenet(
-            "resnet<N>-imagenet",
-            "the same where resnet<N> is a network for CIFAR, such as resnet1202-imagenet",
-        ),
-        imagenet("wide_resnet50_2", "resnet50 with inner convolutions of twice the width"),
-        imagenet("wide_resnet101_2", "resnet101 with inner convolutions of twice the width"),
-        imagenet(
-            "densenet121",
-            "dense blocks of 6, 12, 24 and 16 layers, growth 32; images of at least 29x29",
-        ),
-        imagenet("densenet161", "dense blocks of 6, 12, 36 and 24 layers, growth 48"),
-        imagenet("densenet169", "dense blocks of 6, 12, 32 and 32 layers, growth 32"),
-        imagenet("densenet201", "dense blocks of 6, 12, 48 and 32 layers, growth 32"),
-        cifar("resnet20", "residual network for CIFAR; good on 8x8 images too"),
-        cifar("resnet32", "residual network for CIFAR"),
-        cifar("resnet44", "residual network for CIFAR"),
-        cifar("resnet56", "residual network for CIFAR"),
-        cifar("resnet110", "residual network for CIFAR"),
-        cifar("resnet1202", "residual network for CIFAR"),
-        cifar("resnet<N>-cifar", "residual network for CIFAR of any depth N = 6n + 2"),
-        cifar(
-            "wrn-<D>-<W>",
-            "wide residual network of depth D = 6n + 4 and W times the width, such as wrn-28-10",
-        ),
-        cifar(
-            "resnet-sd<N>",
-            "resnet<N>-cifar with stochastic depth: the last block runs in half of the iterations",
-        ),
-        text("lstm", 128, 65, "character model: a memory of 512, unrolled over the text"),
-        text("gpt-tiny", 64, 65, "GPT-2 of 4 blocks of 128, 4 heads: a character model for small machines"),
-        text("gpt-mini", 256, 65, "GPT-2 of 6 blocks of 384, 6 heads: a character model"),
-        text("gpt", 1024, 50_257, "GPT-2 small: 12 blocks of 768, 12 heads, tied head"),
-        text("gpt-medium", 1024, 50_257, "GPT-2 medium: 24 blocks of 1024, 16 heads"),
-        text("gpt-large", 1024, 50_257, "GPT-2 large: 36 blocks of 1280, 20 heads"),
-        text("gpt-xl", 1024, 50_257, "GPT-2 XL: 48 blocks of 1600, 25 heads"),
-        text(
-            "llama-tiny",
-            64,
-            65,
-            "Llama of 4 blocks of 128, 4 heads that share 2 of keys and values: characters",
-        ),
-        text(
-            "tinyllama",
-            2048,
-            32_000,
-            "TinyLlama: 22 blocks of 2048, 32 heads that share 4 of keys and values",
-        ),
-        text("bert-tiny", 512, 30_522, "BERT tiny as masked language model: 2 blocks of 128, 2 heads"),
-        text("bert", 512, 30_522, "BERT base as masked language model: 12 blocks of 768, tied head"),
-        text("bert-large", 512, 30_522, "BERT large as masked language model: 24 blocks of 1024"),
-    ];
     ENTRIES
 }
 

@@ -10,8 +10,8 @@
 //! What it deliberately does not do: go without the probabilities, which the trace keeps as a tensor like others, so that
 //! it is the planner's choice what becomes of them; mask anything but the future.
 
-use super::conv::{Matrix, lane_floats, product};
 use super::exponential::exponential;
+use super::matrix::{Matrix, lane_floats, product};
 use super::threads::Threads;
 use super::vector::{Ptr, along, map_row, vectorized};
 use plimsoll_ir::program::AttentionShape;

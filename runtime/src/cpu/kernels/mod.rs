@@ -23,6 +23,7 @@ mod layer_norm;
 mod loss;
 mod lrn;
 mod lstm;
+mod matrix;
 mod multiply;
 mod norm;
 mod pool;

@@ -9,7 +9,7 @@
 //! A task has some tiles and some channels of the output, such that its scratch memory is about as large as that of the
 //! plain way. What it deliberately does not do: other windows, strides, dilations, groups; `conv` does.
 
-use super::conv::{Matrix, lane_floats, product};
+use super::matrix::{Matrix, lane_floats, product};
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::program::ConvShape;

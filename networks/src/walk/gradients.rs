@@ -1,11 +1,9 @@
-//! The backward pass, in the reverse of the layers' order: by the time a layer's turn comes, all that read its output
-//! have added their self.gradients. What each layer's ops are is its kind's to say (`../layers`).
+//! The gradients of feature maps: where each lies, and how what several readers give is added up.
 //!
 //! A gradient may belong to several feature maps at once (all terms of a sum have the sum's gradient). `holders` counts
 //! for each tensor how many still need what it holds; only a sole holder may write over it.
 
-use super::Lowering;
-use crate::layers::rules;
+use super::Walk;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{LayerId, TensorId};
@@ -13,7 +11,7 @@ use plimsoll_ir::{LayerId, TensorId};
 /// Where the gradients lie.
 pub(crate) struct Gradients {
     /// The gradient of each layer's output, as far as it has been summed.
-    of: Vec<Option<TensorId>>,
+    pub(crate) of: Vec<Option<TensorId>>,
     /// By tensor: the layers whose gradient it holds, and the layer whose turn it is.
     holders: Vec<u32>,
     /// The gradient of each step's cell state, which the step after it has given.
@@ -22,7 +20,7 @@ pub(crate) struct Gradients {
 
 impl Gradients {
     /// Of so many layers, none of which has one as yet.
-    pub(super) fn new(layers: usize) -> Gradients {
+    pub(crate) fn new(layers: usize) -> Gradients {
         Gradients { of: vec![None; layers], holders: Vec::new(), cells: vec![None; layers] }
     }
 
@@ -41,7 +39,7 @@ impl Gradients {
     }
 
     /// One holder less.
-    fn release(&mut self, tensor: TensorId) {
+    pub(crate) fn release(&mut self, tensor: TensorId) {
         self.holders[tensor.index()] -= 1;
     }
 
@@ -51,25 +49,7 @@ impl Gradients {
     }
 }
 
-impl Lowering<'_> {
-    /// Walks the layers backwards from the loss, whose own gradient is 1.
-    pub(super) fn backward(&mut self) {
-        let loss = self.network.layers.len() - 1;
-        for (index, layer) in self.network.layers.iter().enumerate().rev() {
-            let id = LayerId::new(index);
-            if !self.trained(id) {
-                continue;
-            }
-            if index == loss {
-                rules(&layer.kind).backward(self, id, self.value(id));
-            } else {
-                let dy = self.gradients.of[index].expect("every layer leads to the loss");
-                rules(&layer.kind).backward(self, id, dy);
-                self.gradients.release(dy);
-            }
-        }
-    }
-
+impl Walk<'_> {
     /// All terms have the sum's gradient: no op, unless a term has another gradient already.
     pub(crate) fn pass_on(&mut self, id: LayerId, dy: TensorId) {
         let inputs = &self.network.layer(id).inputs;
@@ -95,7 +75,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// [`Lowering::contribute_as`] of an op named `backward`.
+    /// [`Walk::contribute_as`] of an op named `backward`.
     pub(crate) fn contribute(
         &mut self,
         id: LayerId,

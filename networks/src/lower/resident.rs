@@ -3,59 +3,22 @@
 //! The layout follows from the network alone, so it is the same for every batch size and for evaluation. Regions of one
 //! role lie side by side in layer order: all gradients are one range, which workers can sum in one go.
 //!
-//! What a layer has there, and how its parameters start, is in its kind's file (`layers/`): one rule for every network,
+//! What a layer has there, and how its parameters start, is in its kind's file (`../layers`): one rule for every network,
 //! PyTorch's own where it has one. Layers that share parameters have one region for them.
 
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use crate::layers::{Purpose, rules};
+use crate::walk::{LayerRegions, Resident, Trained};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Hyper, Init, Region, Role, STORAGE_ALIGNMENT};
-
-/// The resident part, and where the kernels of each layer find theirs.
-pub(crate) struct Resident {
-    /// All regions.
-    pub regions: Vec<Region>,
-    /// What they take together.
-    pub bytes: Bytes,
-    /// For each layer.
-    pub layers: Vec<LayerRegions>,
-    /// Where [`Hyper`] lies.
-    pub hyper: Bytes,
-    /// Where the metrics lie.
-    pub metrics: Bytes,
-}
-
-/// A layer's own regions, by offset.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LayerRegions {
-    /// Weight, then bias; scale, then shift; those of another layer where it shares them.
-    pub parameters: Vec<Trained>,
-    /// Running mean, running variance.
-    pub states: Vec<Bytes>,
-}
-
-/// A parameter and what is trained with it.
-#[derive(Clone, Debug)]
-pub(crate) struct Trained {
-    /// The parameter's name.
-    pub name: String,
-    /// How many numbers it has.
-    pub elements: u64,
-    /// Where it lies.
-    pub parameter: Bytes,
-    /// Where its gradient lies.
-    pub gradient: Bytes,
-    /// Where its momentum lies.
-    pub momentum: Bytes,
-}
 
 /// A region before it has its place: which layer's, name, shape.
 type Wanted = (usize, String, Vec<u64>);
 
 /// Lays out what stays on the device for a network.
-pub(crate) fn resident(network: &Network) -> Result<Resident, NetworkError> {
+pub(super) fn resident(network: &Network) -> Result<Resident, NetworkError> {
     let mut parameters: Vec<(Wanted, Init)> = Vec::new();
     let mut states: Vec<(Wanted, f32)> = Vec::new();
     let tied = shared_by_another_kind(network);

@@ -3,14 +3,14 @@
 //! Nothing here is a rule: `docs/counts.md` keeps the counts of two commits beside each other. The code is read by
 //! `syn`, but for casts, of which many stand in macro calls, and for lines.
 
-mod circles;
-
-use crate::rust::{Source, words};
+use crate::circles;
+use crate::rust::{Source, is_test_file, words};
+use crate::syntax::parsed;
 use crate::tree::Tree;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use syn::Attribute;
 use syn::visit::{self, Visit};
-use syn::{Attribute, ImplItem, Item};
 
 /// A function of more lines is counted, from its signature to its closing brace.
 const FUNCTION_LINES: usize = 80;
@@ -57,19 +57,13 @@ pub fn table(tree: &Tree) -> Result<String, String> {
 }
 
 fn measures(tree: &Tree) -> Result<Vec<Measure>, String> {
-    let mut files = Vec::new();
-    for (path, text) in tree.ending(".rs") {
-        let file = syn::parse_file(text).map_err(|error| format!("{path}: not read as Rust: {error}"))?;
-        files.push((path, file));
-    }
-    let files: Vec<(&str, &syn::File)> = files.iter().map(|(path, file)| (*path, file)).collect();
+    let files = parsed(tree)?;
     let mut shapes = Shapes::default();
     for (path, file) in &files {
         shapes.path = path;
         shapes.visit_file(file);
     }
-    let circles =
-        crates(tree).flat_map(|folder| circles::of(&folder, &below(&files, &folder))).collect::<Vec<_>>();
+    let circles = circles::all(tree, &files);
     let circles = circles.iter().map(|circle| format!("{}: {}", circle.len(), circle.join(" "))).collect();
     let mut measures = vec![
         listed("circles of files", circles),
@@ -99,20 +93,6 @@ fn counted(name: &str, number: usize) -> Measure {
 fn of_lines(folder: &str, [code, all]: [usize; 2]) -> [Measure; 2] {
     let without = format!("lines of {folder} without tests, comments, blanks");
     [counted(&without, code), counted(&format!("lines of {folder}, all"), all)]
-}
-
-/// The source folders of all crates.
-fn crates(tree: &Tree) -> impl Iterator<Item = String> {
-    tree.ending("Cargo.toml").map(|(path, _)| path.replace("Cargo.toml", "src/"))
-}
-
-/// The files below a crate's source folder. A program beside a library is a crate of its own and one file.
-fn below<'a>(files: &[(&'a str, &'a syn::File)], folder: &str) -> Vec<(&'a str, &'a syn::File)> {
-    let library = format!("{folder}lib.rs");
-    let main = format!("{folder}main.rs");
-    let has_library = files.iter().any(|(path, _)| *path == library);
-    let inside = |path: &str| path.starts_with(folder) && !(has_library && path == main);
-    files.iter().filter(|(path, _)| inside(path)).copied().collect()
 }
 
 /// The functions and structs that are large, of one file after another.
@@ -217,48 +197,6 @@ fn written_twice(tree: &Tree) -> usize {
     count
 }
 
-/// Whether a whole file is tests or what tests need, or a bench.
-fn is_test_file(path: &str) -> bool {
-    let mut names: Vec<&str> = path.split('/').collect();
-    let file = names.pop().unwrap_or_default();
-    file == "tests.rs"
-        || file.ends_with("_tests.rs")
-        || names.iter().any(|name| ["tests", "benches"].contains(name))
-}
-
-/// Whether an item is compiled for tests only.
-fn is_test_item(item: &Item) -> bool {
-    is_for_tests(match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::ExternCrate(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::ForeignMod(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Macro(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Static(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::Type(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => return false,
-    })
-}
-
-fn is_test_method(item: &ImplItem) -> bool {
-    matches!(item, ImplItem::Fn(method) if is_for_tests(&method.attrs))
-}
-
-/// Whether `#[cfg(test)]` is among the attributes.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
-    let is_test = |attribute: &Attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
-    };
-    attributes.iter().any(is_test)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,21 +207,6 @@ mod tests {
         let mut measures = measures(&Tree::of(files)).unwrap();
         let at = measures.iter().position(|measure| measure.name.starts_with(name)).unwrap();
         measures.swap_remove(at)
-    }
-
-    #[test]
-    fn circles_are_within_a_crate() {
-        let files = [
-            ("Cargo.toml", ""),
-            ("src/lib.rs", "pub mod b; pub mod c;"),
-            ("src/main.rs", "use crate::b;"),
-            ("src/b.rs", "use crate::c::D;"),
-            ("src/c.rs", "use crate::b::E; pub struct D;"),
-            ("ir/Cargo.toml", ""),
-            ("ir/src/b.rs", "use crate::c::D;"),
-            ("ir/src/c.rs", "pub struct D;"),
-        ];
-        assert_eq!(of("circles", &files).places, ["2: src/b.rs src/c.rs"]);
     }
 
     #[test]
@@ -347,11 +270,5 @@ mod tests {
             )
         };
         assert_eq!([5, 6, 8].map(|lines| twice(lines).number), [0, 6, 8]);
-    }
-
-    #[test]
-    fn a_file_that_is_no_rust_is_named() {
-        let fault = table(&Tree::of(&[("a.rs", "fn (")])).unwrap_err();
-        assert!(fault.starts_with("a.rs: not read as Rust"), "{fault}");
     }
 }

@@ -1,0 +1,348 @@
+//! The walk over a network's layers: the ops and tensors that it has appended so far, and what a layer's kind asks of it.
+//!
+//! What an op reads and writes follows from its kernel's operands ([`Call::operands`]); nothing is listed twice.
+//!
+//! What it deliberately does not do: ask what a kind of layer does. The kinds (`layers/`) append their ops here, and
+//! `lower.rs` goes through the layers.
+
+mod facts;
+mod gradients;
+mod resident;
+
+pub(crate) use facts::Facts;
+pub(crate) use gradients::Gradients;
+pub(crate) use resident::{LayerRegions, Resident, Trained};
+
+use crate::draw::Draw;
+use plimsoll_ir::network::{Axis, Layer, LayerKind, Network, Shape, Window};
+use plimsoll_ir::program::{
+    Call, Kernel, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
+};
+use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
+use plimsoll_ir::{Bytes, LayerId, Seconds, TensorId};
+
+/// What an iteration is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Forward, backward, update.
+    #[default]
+    Train,
+    /// Forward only, with running statistics and without dropout; ends in the metrics.
+    Evaluate,
+}
+
+/// What a ReLU keeps for its backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ReluStorage {
+    /// The mask where no other backward op needs its output, else the output, which is there anyway.
+    #[default]
+    Auto,
+    /// Its output.
+    Output,
+    /// The mask, one bit an element (Layrub §4.2). Where its output is needed by another op too, that output dies
+    /// one op earlier than with [`ReluStorage::Output`], before the gradient of the same size is born.
+    Mask,
+}
+
+/// How to lower.
+#[derive(Clone, Copy)]
+pub struct LowerOptions<'a> {
+    /// What the iteration is for.
+    pub mode: Mode,
+    /// What ReLUs keep; of no meaning in evaluation.
+    pub relu: ReluStorage,
+    /// The draw of stochastic depth to lower for; none for ops that serve every draw. Of no meaning in evaluation.
+    pub draw: Option<Draw>,
+    /// How the device can run a call, the usual way first; never empty. The others become the op's alternatives.
+    pub ways: &'a dyn Fn(&Call) -> Vec<Way>,
+}
+
+impl Default for LowerOptions<'_> {
+    /// Training, ReLU masks where they save memory, one way for each call, without workspace.
+    fn default() -> Self {
+        LowerOptions {
+            mode: Mode::Train,
+            relu: ReluStorage::Auto,
+            draw: None,
+            ways: &|_| Way::sole(Bytes::ZERO),
+        }
+    }
+}
+
+/// The walk: what has come of it so far.
+pub(crate) struct Walk<'a> {
+    pub(crate) network: &'a Network,
+    pub(crate) batch: u64,
+    pub(crate) options: &'a LowerOptions<'a>,
+    pub(crate) facts: Facts,
+    pub(crate) resident: Resident,
+    tensors: Vec<Tensor>,
+    /// Where the images or tokens lie.
+    pub(crate) images: TensorId,
+    /// Where the labels lie.
+    pub(crate) labels: TensorId,
+    ops: Vec<Op>,
+    kernels: Vec<Kernel>,
+    /// Where each layer's output lies.
+    pub(crate) values: Vec<TensorId>,
+    /// What each layer keeps for its backward pass besides feature maps, such as a mask or statistics.
+    saved: Vec<Vec<TensorId>>,
+    pub(crate) gradients: Gradients,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk that is about to begin, with the tensors that the host fills.
+    pub(crate) fn new(
+        network: &'a Network,
+        batch: u64,
+        options: &'a LowerOptions<'a>,
+        facts: Facts,
+        resident: Resident,
+    ) -> Walk<'a> {
+        let input = |name: &str, elements: u64| {
+            let bytes = Bytes(4 * batch * elements).round_up(STORAGE_ALIGNMENT);
+            Tensor { name: name.to_owned(), bytes, kind: TensorKind::Input }
+        };
+        Walk {
+            network,
+            batch,
+            options,
+            facts,
+            resident,
+            tensors: vec![
+                input("images", network.layers[0].output.elements()),
+                input("labels", network.labels()),
+            ],
+            images: TensorId(0),
+            labels: TensorId(1),
+            ops: Vec::new(),
+            kernels: Vec::new(),
+            values: Vec::new(),
+            saved: vec![Vec::new(); network.layers.len()],
+            gradients: Gradients::new(network.layers.len()),
+        }
+    }
+
+    /// The program that came of it.
+    pub(crate) fn finish(self) -> Program {
+        let spec = &self.network.spec;
+        let suffix = if self.options.mode == Mode::Evaluate { "-evaluate" } else { "" };
+        let [height, width] = spec.image;
+        let Walk { batch, resident, tensors, images, labels, ops, kernels, .. } = self;
+        let trace = Trace {
+            kind: TraceKind,
+            name: format!("{}-{height}x{width}x{}-{}{suffix}", spec.name, spec.channels, spec.classes),
+            batch,
+            resident_bytes: resident.bytes,
+            tensors,
+            ops,
+        };
+        Program { trace, kernels, resident: resident.regions, images, labels }
+    }
+}
+
+impl Walk<'_> {
+    /// A new tensor, its size rounded up to [`STORAGE_ALIGNMENT`].
+    pub(crate) fn tensor(&mut self, name: &str, bytes: Bytes, kind: TensorKind) -> TensorId {
+        let id = TensorId::new(self.tensors.len());
+        self.tensors.push(Tensor { name: name.to_owned(), bytes: bytes.round_up(STORAGE_ALIGNMENT), kind });
+        id
+    }
+
+    /// The tensor where a layer's output lies.
+    pub(crate) fn value(&self, layer: LayerId) -> TensorId {
+        self.values[layer.index()]
+    }
+
+    /// The bytes of a batch of f32 feature maps.
+    pub(crate) fn f32s(&self, shape: Shape) -> Bytes {
+        Bytes(4 * shape.elements() * self.batch)
+    }
+
+    /// Appends an op and its kernel; what the op reads and writes follows from the operands.
+    pub(crate) fn push(
+        &mut self,
+        layer: LayerId,
+        suffix: &str,
+        phase: Phase,
+        call: Call,
+        operands: Vec<Operand>,
+    ) {
+        let layer: &Layer = self.network.layer(layer);
+        let count = call.operands().len();
+        assert_eq!(count, operands.len(), "{} takes as many operands as it documents", call.name());
+        let kernel = Kernel { call, operands };
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for (operand, OperandSpec { access, .. }) in kernel.specified() {
+            let Operand::Tensor(tensor) = operand else { continue };
+            for (list, listed) in [(&mut reads, access.reads()), (&mut writes, access.writes())] {
+                if listed && !list.contains(&tensor) {
+                    list.push(tensor);
+                }
+            }
+        }
+        let mut ways = (self.options.ways)(&kernel.call).into_iter().map(|way| Alternative {
+            name: way.name,
+            seconds: Seconds::ZERO,
+            workspace_bytes: way.workspace.round_up(STORAGE_ALIGNMENT),
+        });
+        let usual = ways.next().expect("a device has a way to run every call");
+        let alternatives = ways.collect();
+        self.ops.push(Op {
+            name: format!("{}.{suffix}", layer.name),
+            layer: layer.name.clone(),
+            kind: op_kind(&kernel.call, &layer.kind).to_owned(),
+            phase,
+            seconds: Seconds::ZERO,
+            reads,
+            writes,
+            workspace_bytes: usual.workspace_bytes,
+            flops: kernel.call.flops(),
+            recomputable: kernel.repeatable(),
+            alternatives,
+        });
+        self.kernels.push(kernel);
+    }
+
+    /// The elements of a layer's output over the batch.
+    pub(crate) fn elements(&self, layer: LayerId) -> u64 {
+        self.network.layer(layer).output.elements() * self.batch
+    }
+
+    /// The positions and channels of a layer's output over the batch.
+    pub(crate) fn rows(&self, layer: LayerId) -> RowShape {
+        let shape = self.network.layer(layer).output;
+        RowShape { rows: shape.pixels() * self.batch, channels: u64::from(shape.channels) }
+    }
+
+    /// The rows of a layer's output that are side by side in memory, and the elements of each: what parts of a concatenation
+    /// along rows are, and what has a bias of its own at each position.
+    pub(crate) fn samples(&self, layer: LayerId) -> RowShape {
+        RowShape { rows: self.batch, channels: self.network.layer(layer).output.elements() }
+    }
+
+    /// What a concatenation along an axis copies of a layer's output: rows of so many elements.
+    pub(crate) fn parts(&self, layer: LayerId, along: Axis) -> RowShape {
+        match along {
+            Axis::Channels => self.rows(layer),
+            Axis::Rows => self.samples(layer),
+        }
+    }
+
+    /// The shape of a layer that pools by this window.
+    pub(crate) fn pool_shape(&self, layer: LayerId, window: Window) -> PoolShape {
+        let layer = self.network.layer(layer);
+        let (input, output) = (self.network.input_shape(layer), layer.output);
+        PoolShape {
+            batch: self.batch,
+            input: [input.height, input.width],
+            output: [output.height, output.width],
+            channels: input.channels,
+            window,
+        }
+    }
+
+    /// Whether a parameter is trained at or above a layer, so that the gradient of its output is needed.
+    pub(crate) fn trained(&self, layer: LayerId) -> bool {
+        self.facts.trained[layer.index()]
+    }
+
+    /// Whether a layer saves a mask in place of its output.
+    pub(crate) fn masked(&self, layer: LayerId) -> bool {
+        self.facts.masked[layer.index()]
+    }
+
+    /// Whether the gradients of a layer's parameters are added to what a later layer, which shares them, has given.
+    pub(crate) fn adds_up(&self, layer: LayerId) -> bool {
+        self.facts.adds_up[layer.index()]
+    }
+
+    /// Where the parameters of a layer lie, in the order in which its calls take them.
+    pub(crate) fn parameters(&self, layer: LayerId) -> Vec<Operand> {
+        let parameters = &self.resident.layers[layer.index()].parameters;
+        parameters.iter().map(|trained| Operand::Resident(trained.parameter)).collect()
+    }
+
+    /// Where their gradients lie, in the same order.
+    pub(crate) fn parameter_gradients(&self, layer: LayerId) -> Vec<Operand> {
+        let parameters = &self.resident.layers[layer.index()].parameters;
+        parameters.iter().map(|trained| Operand::Resident(trained.gradient)).collect()
+    }
+
+    /// Where the running statistics of a layer lie.
+    pub(crate) fn states(&self, layer: LayerId) -> Vec<Operand> {
+        self.resident.layers[layer.index()].states.iter().map(|offset| Operand::Resident(*offset)).collect()
+    }
+
+    /// Where the hyper-parameters lie.
+    pub(crate) fn hyper(&self) -> Operand {
+        Operand::Resident(self.resident.hyper)
+    }
+
+    /// Where the metrics lie.
+    pub(crate) fn metrics(&self) -> Operand {
+        Operand::Resident(self.resident.metrics)
+    }
+
+    /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; gives y.
+    pub(crate) fn forward_op(
+        &mut self,
+        id: LayerId,
+        call: Call,
+        x: TensorId,
+        more: &[Operand],
+        over: Option<TensorId>,
+        saved: &[Operand],
+    ) -> TensorId {
+        let y = over.unwrap_or_else(|| self.output(id));
+        let mut operands = vec![Operand::Tensor(x)];
+        operands.extend(more);
+        operands.push(Operand::Tensor(y));
+        operands.extend(saved);
+        self.push(id, "forward", Phase::Forward, call, operands);
+        y
+    }
+
+    /// The input's tensor that a layer may compute its output in, if there is one: not where one input is read twice.
+    pub(crate) fn overwritten(&self, id: LayerId, inputs: &[LayerId]) -> Option<TensorId> {
+        if let [a, b] = inputs
+            && a == b
+        {
+            return None;
+        }
+        inputs.iter().find(|input| self.facts.may_overwrite(**input, id)).map(|input| self.value(*input))
+    }
+
+    /// A new tensor for a layer's output.
+    pub(crate) fn output(&mut self, id: LayerId) -> TensorId {
+        let layer = self.network.layer(id);
+        self.tensor(&format!("{}.y", layer.name), self.f32s(layer.output), TensorKind::Activation)
+    }
+
+    /// A new tensor for what a layer keeps for its backward pass besides feature maps.
+    pub(crate) fn save(&mut self, id: LayerId, what: &str, bytes: u64) -> Operand {
+        let name = format!("{}.{what}", self.network.layer(id).name);
+        let tensor = self.tensor(&name, Bytes(bytes), TensorKind::Other);
+        self.keep(id, tensor);
+        Operand::Tensor(tensor)
+    }
+
+    /// Notes that a layer keeps a tensor for its backward pass.
+    pub(crate) fn keep(&mut self, id: LayerId, tensor: TensorId) {
+        self.saved[id.index()].push(tensor);
+    }
+
+    /// What a layer keeps for its backward pass, in the order in which the forward pass made it.
+    pub(crate) fn saved(&self, id: LayerId) -> &[TensorId] {
+        &self.saved[id.index()]
+    }
+}
+
+/// The layer type that the performance model groups an op by. The passes of a type differ in the op name's last part.
+fn op_kind(call: &Call, layer: &LayerKind) -> &'static str {
+    match (call, layer) {
+        (Call::Sgd { .. }, _) => "sgd",
+        (Call::Add { .. }, _) => "add",
+        _ => layer.name(),
+    }
+}

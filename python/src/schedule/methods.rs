@@ -1,0 +1,159 @@
+//! What Python asks of a schedule.
+
+use super::Schedule;
+use crate::errors::BadInput;
+use crate::trace::Trace;
+use crate::transfers::{Copy, Transfers};
+use plimsoll_ir::schedule::{self, Command, Stream, moved, place_on_host};
+use plimsoll_ir::{Bytes, Document, trace};
+use pyo3::prelude::*;
+
+/// One run of an op.
+#[pyclass(frozen, get_all, module = "plimsoll")]
+pub struct Compute {
+    /// Its position in the trace.
+    op: u32,
+    /// Whether it is a recomputation.
+    again: bool,
+    /// Each tensor that it touches, with the pool offset of its first byte.
+    places: Vec<(u32, u64)>,
+    /// The pool offset of its workspace.
+    workspace: Option<u64>,
+    /// How many offloads must have ended before it starts.
+    offloads: usize,
+    /// How many prefetches must have ended before it starts.
+    prefetches: usize,
+}
+
+#[pymethods]
+impl Schedule {
+    /// Reads a schedule from its JSON text, and proves it valid for the trace.
+    #[staticmethod]
+    fn from_json(text: &str, trace: &Trace) -> PyResult<Schedule> {
+        let inner = schedule::Schedule::from_json(text)
+            .map_err(|fault| BadInput::new_err(format!("the schedule cannot be used: {fault}")))?;
+        Schedule::proved(&trace.inner, inner, None)
+    }
+
+    /// The schedule as JSON text, which every verb of the command line takes.
+    fn to_json(&self) -> String {
+        self.inner.to_json()
+    }
+
+    /// The one allocation that all tensors and workspaces lie in.
+    #[getter]
+    fn pool_bytes(&self) -> u64 {
+        self.inner.pool_bytes.0
+    }
+
+    /// What resident bytes and pool may take together.
+    #[getter]
+    fn budget_bytes(&self) -> u64 {
+        self.inner.budget_bytes.0
+    }
+
+    /// What swapped tensors take of the host's memory.
+    #[getter]
+    fn host_bytes(&self) -> u64 {
+        self.inner.host_bytes(&self.trace).0
+    }
+
+    /// Bytes that go from device to host in one iteration.
+    #[getter]
+    fn offloaded_bytes(&self) -> u64 {
+        self.moved_bytes(Stream::Offload)
+    }
+
+    /// Bytes that come back from the host in one iteration.
+    #[getter]
+    fn prefetched_bytes(&self) -> u64 {
+        self.moved_bytes(Stream::Prefetch)
+    }
+
+    /// How many ops run again.
+    #[getter]
+    fn recomputed_ops(&self) -> usize {
+        self.inner.commands.iter().filter(|c| matches!(c, Command::Compute { again: true, .. })).count()
+    }
+
+    /// One iteration, predicted; none for a schedule that was read from text.
+    #[getter]
+    fn makespan_seconds(&self) -> Option<f64> {
+        self.plan.as_ref().map(|plan| plan.makespan)
+    }
+
+    /// No schedule is faster; none for a schedule that was read from text.
+    #[getter]
+    fn bound_seconds(&self) -> Option<f64> {
+        self.plan.as_ref().map(|plan| plan.bound)
+    }
+
+    /// `optimal`, `feasible`, `out of time` or `unknown`; none for a schedule that was read from text.
+    #[getter]
+    fn status(&self) -> Option<&'static str> {
+        self.plan.as_ref().map(|plan| plan.status)
+    }
+
+    /// The runs of ops, in their order.
+    fn computes(&self) -> Vec<Compute> {
+        let needs = self.needs();
+        let compute = |(id, command): (plimsoll_ir::CommandId, &Command)| {
+            let &Command::Compute { op, again, .. } = command else { return None };
+            let places = self.places.tensors(id).iter().map(|(tensor, at)| (tensor.0, at.0)).collect();
+            let workspace = self.places.workspace(id).map(|at| at.0);
+            let [_, offloads, prefetches] = needs[id.index()];
+            Some(Compute { op: op.0, again, places, workspace, offloads, prefetches })
+        };
+        self.inner.numbered_commands().filter_map(compute).collect()
+    }
+
+    /// The pool offset of each tensor that is on the device from the start.
+    fn inputs(&self) -> Vec<(u32, u64)> {
+        let lives = self.trace.lives();
+        let first = |(id, life): (usize, &Option<trace::Life>)| {
+            life.filter(|life| life.born.is_none())?;
+            self.inner.buffers.iter().find_map(|buffer| match buffer.holds {
+                schedule::Holds::Tensor { tensor, first_byte, .. }
+                    if tensor.index() == id && buffer.opens.is_none() =>
+                {
+                    Some((tensor.0, buffer.offset.0 - first_byte.unwrap_or_default().0))
+                }
+                _ => None,
+            })
+        };
+        lives.iter().enumerate().filter_map(first).collect()
+    }
+
+    /// The copies of one iteration, between a pool of `pool_bytes` at the address `pool` and `host_bytes` at the address
+    /// `host`. Both must stay where they are, and allocated, for as long as the transfers exist.
+    fn transfers(&self, pool: usize, host: usize) -> Transfers {
+        let needs = self.needs();
+        let mut copies = [Vec::new(), Vec::new()];
+        let mut place = 0;
+        let mut on_host = Vec::new();
+        for span in self.inner.host_spans(&self.trace) {
+            on_host.push(span.as_ref().map(|span| (place, span.start)));
+            place += span.map_or(0, |span| place_on_host(span.end - span.start));
+        }
+        for (id, command) in self.inner.numbered_commands() {
+            let Some((tensor, bytes)) = moved(&self.trace, command) else { continue };
+            let (_, offset) = self.places.tensors(id)[0];
+            let (slot, first) = on_host[tensor.index()].expect("what is transferred was offloaded");
+            let device = pool + offset.0 as usize;
+            let host = host + (slot + bytes.start - first) as usize;
+            let (from, to) =
+                if command.stream() == Stream::Offload { (device, host) } else { (host, device) };
+            let length = (bytes.end - bytes.start) as usize;
+            copies[command.stream().index() - 1].push(Copy { from, to, length, needs: needs[id.index()] });
+        }
+        let computes = self.inner.commands.iter().filter(|c| c.stream() == Stream::Compute).count();
+        Transfers::new(copies, computes)
+    }
+
+    fn __repr__(&self) -> String {
+        let (pool, budget) = (self.inner.pool_bytes, self.inner.budget_bytes);
+        let again = self.recomputed_ops();
+        let out = Bytes(self.offloaded_bytes());
+        format!("<Schedule: pool {pool}, budget {budget}, {again} ops recomputed, {out} swapped out>")
+    }
+}
