@@ -116,12 +116,10 @@ impl<'a> Annealer<'a> {
 
     /// Keeps what need not be swapped, largest first, as far as so many evaluations go.
     pub fn lighten(&mut self, mut found: Found, evaluations: u64) -> Found {
-        let values = self.problem.values;
-        let mut swapped: Vec<u32> = (0..values.gaps.len() as u32)
+        let mut swapped: Vec<u32> = (0..self.problem.values.gaps.len() as u32)
             .filter(|g| found.decisions.choices[*g as usize] == Choice::Swap)
             .collect();
-        let bytes = |g: &u32| values.bytes[values.gaps[*g as usize].value as usize];
-        swapped.sort_by_key(|g| (Reverse(bytes(g)), *g));
+        swapped.sort_by_key(|g| (Reverse(self.problem.bytes(*g)), *g));
         for g in swapped.into_iter().take(evaluations as usize) {
             found.decisions.choices[g as usize] = Choice::Keep;
             let judged = self.judge(&found.decisions, 0, f64::INFINITY);

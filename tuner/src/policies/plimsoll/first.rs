@@ -234,22 +234,21 @@ impl<'a> Pass<'a> {
 
     /// How much of the order is best recomputed, as far as sums of seconds and bytes tell.
     fn balance(&self, over: &RangeMax) -> usize {
-        let link = &self.problem.task.request.link;
+        let Problem { task, values, .. } = *self.problem;
+        let link = &task.request.link;
         let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
         let fullest = over.argmax();
-        let seconds = |op: usize| self.problem.values.ways[op][0].seconds;
+        let seconds = |op: usize| values.ways[op][0].seconds;
         let before: f64 = (0..=fullest).map(seconds).sum();
-        let after: f64 = (fullest + 1..self.problem.values.ways.len()).map(seconds).sum();
+        let after: f64 = (fullest + 1..values.ways.len()).map(seconds).sum();
         let estimate = |count: usize| {
             let decisions = self.split(over.clone(), Split { count, chains: None, exact: false });
             let (mut again, mut moved) = (0.0, 0.0);
-            for (gap, choice) in self.problem.values.gaps.iter().zip(&decisions.choices) {
+            for (gap, choice) in values.gaps.iter().zip(&decisions.choices) {
                 match choice {
-                    Choice::Swap => moved += self.problem.values.bytes[gap.value as usize] as f64,
+                    Choice::Swap => moved += values.bytes[gap.value as usize] as f64,
                     Choice::Remake => {
-                        again += self.problem.values.ways
-                            [self.problem.values.maker[gap.value as usize] as usize][0]
-                            .seconds;
+                        again += seconds(values.maker[gap.value as usize] as usize);
                     }
                     Choice::Keep | Choice::RemakeEach => {}
                 }
@@ -312,8 +311,8 @@ impl<'a> Pass<'a> {
         }
         let mut needless = Vec::new();
         while let Some((Reverse(Dear(known)), Reverse(g))) = heap.pop() {
-            let gap = self.problem.values.gaps[g as usize];
-            if over.is_over() && over.max(across(&gap)) <= 0 {
+            let gap = self.problem.gap(g);
+            if over.is_over() && over.max(across(gap)) <= 0 {
                 needless.push((Reverse(Dear(known)), Reverse(g)));
                 continue;
             }
@@ -326,7 +325,7 @@ impl<'a> Pass<'a> {
             decisions.choices[g as usize] = Choice::Remake;
             self.order.push(g);
             if over.is_over() {
-                over.add(across(&gap), -self.bytes(g));
+                over.add(across(gap), -self.bytes(g));
                 self.enough = self.order.len();
                 if !over.is_over() {
                     heap.extend(needless.drain(..));
@@ -336,7 +335,7 @@ impl<'a> Pass<'a> {
     }
 
     fn bytes(&self, g: u32) -> i64 {
-        self.problem.values.bytes[self.problem.values.gaps[g as usize].value as usize] as i64
+        self.problem.bytes(g) as i64
     }
 
     /// Recomputes the first of the order; of the rest, what begins first is swapped, until all fits.
@@ -348,7 +347,7 @@ impl<'a> Pass<'a> {
             decisions = cut_chains(self.problem.values, decisions, self.problem.task.pool / part);
         }
         for g in recomputed.iter().filter(|g| decisions.choices[**g as usize] == Choice::Remake) {
-            over.add(across(&self.problem.values.gaps[*g as usize]), -self.bytes(*g));
+            over.add(across(self.problem.gap(*g)), -self.bytes(*g));
         }
         let mut taken = self.swap_more(&mut decisions, &mut over);
         if !self.problem.task.request.allow.swap || self.host.is_some() {
@@ -359,7 +358,7 @@ impl<'a> Pass<'a> {
         }
         // What was taken early may have become needless by what was taken later.
         for &g in taken.iter().chain(recomputed).rev() {
-            let across = across(&self.problem.values.gaps[g as usize]);
+            let across = across(self.problem.gap(g));
             let choice = &mut decisions.choices[g as usize];
             if *choice != Choice::Keep && over.max(across.clone()) + self.bytes(g) <= 0 {
                 *choice = Choice::Keep;
@@ -396,7 +395,7 @@ impl<'a> Pass<'a> {
             if !over.is_over() {
                 break;
             }
-            let (gap, choice) = (&self.problem.values.gaps[g as usize], &mut decisions.choices[g as usize]);
+            let (gap, choice) = (self.problem.gap(g), &mut decisions.choices[g as usize]);
             let of_use = to.is_open(gap) && *choice == Choice::Keep && self.bytes(g) <= most;
             if of_use && over.max(across(gap)) > 0 {
                 most -= self.bytes(g);
@@ -463,8 +462,7 @@ impl<'a> Pass<'a> {
         let (mut changed, mut room) = (false, self.room_on_host(decisions));
         for reach in [false, true] {
             for &g in &self.open {
-                let (gap, choice) =
-                    (&self.problem.values.gaps[g as usize], &mut decisions.choices[g as usize]);
+                let (gap, choice) = (self.problem.gap(g), &mut decisions.choices[g as usize]);
                 let end = across(gap).end;
                 let ops = if reach { across(gap).start..end + 1 } else { end..end + 1 };
                 if *choice == Choice::Remake && over.max(ops) > 0 {

@@ -8,7 +8,8 @@
 //! 2. *For each stage* (`stages.rs`: whole tensors first, then parts of them, where they are large beside the pool), in rounds:
 //!    - *Anneal* (`search.rs`). From the best seeds some decisions change; a change for the better is taken, one for the worse
 //!      with falling probability. This ends at the bound; where time cannot be better, bytes moved are what counts. The
-//!      [`problem`] never changes, the [`judge`] says what decisions cost, the [`annealer`] changes them.
+//!      problem (`problem.rs`) never changes, the judge (`judge.rs`) says what decisions cost, the annealer (`annealer.rs`)
+//!      changes them.
 //!    - *Pack*. What was found gets addresses. Where these miss the pool, the next round leaves bytes free. Which end of a
 //!      tensor in pieces comes first is chosen with the addresses (`realise.rs`).
 //!    - *Offer*. What has addresses is a candidate (`candidates.rs`).

@@ -178,7 +178,7 @@ impl<'a> Making<'a> {
     }
 
     fn gap(&self, g: u32) -> &'a Gap {
-        &self.problem.values.gaps[g as usize]
+        self.problem.gap(g)
     }
 
     fn covers(&self, g: u32, op: u32) -> bool {

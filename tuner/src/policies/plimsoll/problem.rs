@@ -3,7 +3,7 @@
 //!
 //! What this file does not do: decide, or judge decisions.
 
-use crate::iteration::values::{NONE, Values};
+use crate::iteration::values::{Gap, NONE, Values};
 use crate::place::realise::Task;
 use crate::request::Trick;
 use std::collections::BTreeMap;
@@ -53,6 +53,15 @@ impl<'a> Problem<'a> {
             recompute_seconds: (0..values.tensor.len()).map(recompute_seconds).collect(),
             fastest: values.ways.iter().map(|ways| ways[0].seconds).sum(),
         }
+    }
+
+    pub fn gap(&self, g: u32) -> &'a Gap {
+        &self.values.gaps[g as usize]
+    }
+
+    /// The bytes of a gap's value.
+    pub fn bytes(&self, g: u32) -> u64 {
+        self.values.bytes[self.gap(g).value as usize]
     }
 
     pub fn uses(&self, trick: Trick) -> bool {
