@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from . import _core, recorder
+from . import _core, recording
 from .errors import BadInput
-from .recorder import Loss, tensors_in
+from .ops import tensors_in
+from .recording import Loss
 from .tape import Document, Tape, aligned, to_document
 
 LINK_SAMPLE_BYTES = 32 << 20
@@ -126,7 +127,7 @@ def record(
 ) -> Recorded:
     """Records a step."""
     state = optimizer_bytes(optimizer)
-    tape = recorder.record(fn, model, sample)
+    tape = recording.record(fn, model, sample)
     document = to_document(tape, name or type(model).__name__, batch_of(sample), state)
     return Recorded(tape, document, _core.Trace(document.text))
 

@@ -16,7 +16,7 @@ import torch
 
 from . import allocator
 from ._core import ALIGNMENT, Compute, Schedule
-from .recorder import _same_value, running_positions
+from .ops import running_positions, same_value
 from .tape import Call, Document, Role, Tape, Window, aligned
 from .torch_private import below_autograd, tree_unflatten
 
@@ -260,7 +260,7 @@ class Program:
         def run(number: int) -> None:
             self._plan.call(number)
             value = call.func(*arguments, **keywords)
-            if not _same_value(value, call.value):
+            if not same_value(value, call.value):
                 raise Diverged(call, value)
 
         return run

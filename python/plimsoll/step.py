@@ -18,7 +18,7 @@ from ._core import show_bytes, show_seconds
 from .errors import BadInput, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
-from .recorder import Loss
+from .recording import Loss
 from .tape import Role
 from .torch_private import tree_flatten
 

@@ -1,4 +1,4 @@
-"""A tape: one forward and backward pass as a list of calls below autograd. Plain data, made by `recorder`.
+"""A tape: one forward and backward pass as a list of calls below autograd. Plain data, made by `recording`.
 
 A tensor is a window on a *storage*, so that views are no calls: what they make is another window. The step's own storages
 lie in the pool; what outlives the step does not: parameters, buffers, constants, gradients and the loss are *resident*.

@@ -1,0 +1,192 @@
+"""Records a step as a tape, and leaves everything as it was.
+
+The step runs three times. The first run warms up caches and lazy initialisation; every run must make the same calls. A call
+takes the least of its times. Recording holds every storage of a run: a step that does not fit without a plan cannot be
+recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import allocator
+from .errors import BadInput, Refused
+from .ops import same_value, tensors_in
+from .recorder import Recorder
+from .surroundings import Generators, Keeper, Modules, NoDetours
+from .tape import Role, Tape, Window
+from .torch_private import has_accumulate_hooks, storage_key, tree_flatten, tree_unflatten
+
+RUNS = 3
+
+Loss = Callable[..., torch.Tensor]
+
+
+def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...]) -> Tape:
+    """The tape of `fn(*sample)` and its backward pass. Everything else is left as it was, also where this fails."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    _check_step(model, parameters, sample)
+    saved = [(p, p.grad) for p in parameters]
+    members = _members(model)
+    tapes: list[Tape] = []
+    try:
+        for _ in range(RUNS):
+            tape = _record_once(fn, model, parameters, sample)
+            if _identities(_members(model)) != _identities(members):
+                raise Refused(
+                    "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
+                )
+            if tapes:
+                _compare(tapes[0], tape)
+                for first, call in zip(tapes[0].calls, tape.calls, strict=True):
+                    first.seconds = min(first.seconds, call.seconds) if len(tapes) > 1 else call.seconds
+            tapes.append(tape)
+    finally:
+        for parameter, gradient in saved:
+            parameter.grad = gradient
+        _put_back(model, members)
+    return tapes[0]
+
+
+def _check_step(
+    model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
+) -> None:
+    if not parameters:
+        raise BadInput("the model has no parameter that requires a gradient: nothing would be trained")
+    for name, parameter in model.named_parameters():
+        if has_accumulate_hooks(parameter):
+            raise Refused(f"`{name}` has a hook that runs as soon as its gradient is there; remove the hook")
+        if parameter.device.type != "cpu":
+            raise BadInput(
+                f"`{name}` is on {parameter.device}; Plimsoll runs steps on the CPU: use `model.cpu()`"
+            )
+    for tensor in tensors_in(sample):
+        if tensor.requires_grad:
+            raise BadInput(
+                "a tensor of the sample requires a gradient, which no step would keep: use `.detach()`"
+            )
+
+
+Members = list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]]
+
+
+def _members(model: torch.nn.Module) -> Members:
+    """Which parameter and which buffer stands under which name."""
+    return [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+
+
+def _identities(members: Members) -> list[tuple[str, int]]:
+    return [(name, id(value)) for _, *named in members for names in named for name, value in names.items()]
+
+
+def _put_back(model: torch.nn.Module, members: Members) -> None:
+    for module, parameters, buffers in members:
+        for there, before in ((module._parameters, parameters), (module._buffers, buffers)):
+            there.clear()
+            there.update(before)
+
+
+def _record_once(
+    fn: Loss, model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
+) -> Tape:
+    keeper, generators, modules = Keeper(), Generators(), Modules(model)
+    for parameter in parameters:
+        parameter.grad = None
+    # What autocast remembers of an earlier run would be a constant of this one.
+    torch.clear_autocast_cache()
+    # Copies, so that a sample that is a slice of a data set is no larger than its elements.
+    leaves, spec = tree_flatten(sample)
+    copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    try:
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            torch.enable_grad(),
+            allocator.recording() as log,
+            modules.watched(),
+        ):
+            recorder = Recorder(log, modules, keeper, generators)
+            for tensor in [*model.parameters(), *model.buffers()]:
+                recorder.number(tensor, Role.KEPT)
+            inputs = [recorder.window(t, Role.INPUT) for t in copies if isinstance(t, torch.Tensor)]
+            with NoDetours(), recorder:
+                loss = fn(*tree_unflatten(copies, spec))
+                _check_loss(loss)
+                recorder.phase = "backward"
+                loss.backward()
+            return _tape(recorder, inputs, loss, parameters, keeper)
+    finally:
+        keeper.restore()
+        generators.restore()
+        torch.clear_autocast_cache()
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise BadInput(f"the step gives a {type(loss).__name__}; it must give the loss, one tensor")
+    if loss.numel() != 1:
+        raise BadInput(
+            f"the step gives a tensor of the shape {tuple(loss.shape)}; the loss is one number: use `.mean()`"
+        )
+    if not loss.requires_grad:
+        raise BadInput("the loss does not depend on a parameter that requires a gradient")
+
+
+def _tape(
+    recorder: Recorder,
+    inputs: list[Window],
+    loss: torch.Tensor,
+    parameters: list[torch.nn.Parameter],
+    keeper: Keeper,
+) -> Tape:
+    gradients = [(p, None if p.grad is None else recorder.window(p.grad)) for p in parameters]
+    for _, gradient in gradients:
+        if gradient is not None:
+            _outlives(recorder, gradient, "a gradient")
+    window = recorder.window(loss)
+    _outlives(recorder, window, "the loss")
+    return Tape(recorder.storages, recorder.calls, inputs, window, gradients, keeper.kept, recorder.lifted)
+
+
+def _outlives(recorder: Recorder, window: Window, what: str) -> None:
+    storage = recorder.storages[window.storage]
+    if storage.role is Role.MADE:
+        storage.role = Role.RESULT
+    elif storage.role is not Role.RESULT:
+        raise Refused(f"{what} is memory that no recorded op made; clone it in the step")
+
+
+def _compare(first: Tape, second: Tape) -> None:
+    """Refuses a step that is not the same in two runs."""
+    for one, other in zip(first.calls, second.calls, strict=False):
+        if one.signature() != other.signature():
+            why = "the step does something else when it runs again"
+            raise Refused(
+                f"{why}: it called `{one.func}`, then `{other.func}` here", str(other.func), other.layer
+            )
+        if one.reads_on_host and not same_value(one.value, other.value):
+            raise Refused(
+                "the host reads a value that is another when the same step runs again",
+                str(one.func),
+                one.layer,
+                one.line,
+            )
+    if len(first.calls) != len(second.calls):
+        raise Refused(f"the step made {len(first.calls)} calls, then {len(second.calls)} when it ran again")
+    for number, (one_, other_) in enumerate(zip(first.storages, second.storages, strict=True)):
+        if one_.role is not Role.KEPT or one_.tensor is None or other_.tensor is None:
+            continue
+        if storage_key(one_.tensor) == storage_key(other_.tensor):
+            continue
+        reader = next((c for c in first.calls if number in c.reads), None)
+        place = (str(reader.func), reader.layer) if reader else ("", "")
+        if number not in first.lifted:
+            raise Refused(
+                "it reads a tensor that code outside of PyTorch's dispatcher makes in the step", *place
+            )
+        if not torch.equal(one_.tensor, other_.tensor):
+            raise Refused(
+                "it reads a constant that the host makes anew, with another value, in every step", *place
+            )
