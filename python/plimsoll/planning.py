@@ -86,22 +86,25 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
         return sum(aligned(t.untyped_storage().nbytes()) for t in there)
     total = 0
     for group in optimizer.param_groups:
-        copies = _state_copies(optimizer, group)
+        copies, counters = _state_of(optimizer, group)
         total += sum(
-            copies * aligned(p.untyped_storage().nbytes()) for p in group["params"] if p.requires_grad
+            copies * aligned(p.untyped_storage().nbytes()) + counters * aligned(1)
+            for p in group["params"]
+            if p.requires_grad
         )
     return total
 
 
-def _state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[int, int]:
+    """What an optimizer keeps for each parameter: how many tensors of its size, and how many single numbers."""
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.NAdam | torch.optim.RAdam):
-        return 3 if group.get("amsgrad") else 2
+        return (3 if group.get("amsgrad") else 2), 1 + isinstance(optimizer, torch.optim.NAdam)
     if isinstance(optimizer, torch.optim.SGD):
-        return 1 if group.get("momentum") else 0
+        return (1 if group.get("momentum") else 0), 0
     if isinstance(optimizer, torch.optim.RMSprop):
-        return 1 + bool(group.get("momentum")) + bool(group.get("centered"))
+        return 1 + bool(group.get("momentum")) + bool(group.get("centered")), 1
     if isinstance(optimizer, torch.optim.Adagrad):
-        return 1
+        return 1, 1
     name = type(optimizer).__name__
     raise BadInput(
         f"how much state {name} keeps is not known before its first step: call `optimizer.step()` once before this, or give "

@@ -34,6 +34,8 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...]) -> Tape:
     tapes: list[Tape] = []
     try:
         for _ in range(RUNS):
+            for parameter, gradient in saved:
+                parameter.grad = None if gradient is None else torch.zeros_like(gradient)
             tape = _record_once(fn, model, parameters, sample)
             if _identities(_members(model)) != _identities(members):
                 raise Refused(
@@ -93,8 +95,6 @@ def _record_once(
     fn: Loss, model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
 ) -> Tape:
     keeper, generators, modules = Keeper(), Generators(), Modules(model)
-    for parameter in parameters:
-        parameter.grad = None
     # What autocast remembers of an earlier run would be a constant of this one.
     torch.clear_autocast_cache()
     # Copies, so that a sample that is a slice of a data set is no larger than its elements.
@@ -110,6 +110,9 @@ def _record_once(
             recorder = Recorder(log, modules, keeper, generators)
             for tensor in [*model.parameters(), *model.buffers()]:
                 recorder.number(tensor, Role.KEPT)
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    recorder.number(parameter.grad, Role.GRADIENT)
             inputs = [recorder.window(t, Role.INPUT) for t in copies if isinstance(t, torch.Tensor)]
             with NoDetours(), recorder:
                 loss = fn(*tree_unflatten(copies, spec))
@@ -143,11 +146,17 @@ def _tape(
 ) -> Tape:
     gradients = [(p, None if p.grad is None else recorder.window(p.grad)) for p in parameters]
     for _, gradient in gradients:
-        if gradient is not None:
+        if gradient is not None and recorder.storages[gradient.storage].role is not Role.GRADIENT:
             _outlives(recorder, gradient, "a gradient")
     window = recorder.window(loss)
     _outlives(recorder, window, "the loss")
-    return Tape(recorder.storages, recorder.calls, inputs, window, gradients, keeper.kept, recorder.lifted)
+    tape = Tape(recorder.storages, recorder.calls, inputs, window, gradients, keeper.kept, recorder.lifted)
+    there = sum(storage.role is Role.GRADIENT for storage in tape.storages)
+    added = [w for _, w in gradients if w and tape.storages[w.storage].role is Role.GRADIENT]
+    results = sum(w is not None for _, w in gradients) - len(added)
+    if len(added) < there or (there and len(tape.slots()) < results):
+        raise Refused("a gradient that is there before the step is replaced, not added to; use `zero_grad()`")
+    return tape
 
 
 def _outlives(recorder: Recorder, window: Window, what: str) -> None:

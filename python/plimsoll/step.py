@@ -15,7 +15,7 @@ import torch
 
 from . import planning
 from ._core import show_bytes, show_seconds
-from .errors import BadInput, Refused, VerificationError
+from .errors import BadInput, NoPlan, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
@@ -45,8 +45,8 @@ class Planned:
 class Step:
     """Runs forward and backward of one batch within the budget: `loss = step(x, y)`.
 
-    Calling it sets `p.grad` of every parameter (it does not add to what is there) and gives the loss. The optimizer stays
-    yours.
+    Calling it does what `loss.backward()` does: it sets `p.grad` of every parameter, or adds to the gradient that is there,
+    and gives the loss. The optimizer and `zero_grad` stay yours.
     """
 
     fallback: str | None
@@ -76,7 +76,7 @@ class Step:
         self._last: Planned | None = None
 
     def __call__(self, *batch: Any) -> torch.Tensor:
-        """Trains one batch: sets the gradients, gives the loss."""
+        """Trains one batch: sets the gradients or adds to them, gives the loss."""
         planned = self._planned(batch)
         if isinstance(planned, str):
             return self._in_eager(planned, batch)
@@ -176,7 +176,15 @@ class Step:
         budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
         # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
         self._budget = budget
-        schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
+        try:
+            schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
+        except NoPlan as no_plan:
+            if recorded.tape.adds_to_gradients():
+                no_plan.args = (
+                    f"{no_plan}. The step adds to gradients that were there when it was called, which takes more: "
+                    "where that was not meant, call `optimizer.zero_grad()` before the step",
+                )
+            raise
         program = Program(recorded.tape, recorded.document, schedule, self._memory)
         program.bind()
         return Planned(recorded, program, self._verify)
@@ -220,7 +228,7 @@ class Step:
             str(spec),
             tuple(described),
             tuple(module.training for module in self._model.modules()),
-            tuple(parameter.requires_grad for parameter in self._model.parameters()),
+            tuple(map(_gradient_kind, self._model.parameters())),
             torch.is_autocast_enabled("cpu"),
             torch.get_autocast_dtype("cpu"),
             torch.get_default_dtype(),
@@ -239,9 +247,6 @@ class Step:
         return self._eager(batch)
 
     def _eager(self, batch: tuple[Any, ...]) -> torch.Tensor:
-        for parameter in self._model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = None
         with torch.enable_grad():
             loss = self._fn(*batch)
             loss.backward()
@@ -287,6 +292,14 @@ class Step:
         return left
 
 
+def _gradient_kind(parameter: torch.nn.Parameter) -> object:
+    """Whether a step gives a gradient, sets it or adds to it."""
+    there = parameter.grad
+    return (
+        parameter.requires_grad if there is None else (parameter.requires_grad, there.dtype, there.stride())
+    )
+
+
 def _generators(planned: Planned) -> list[torch.Generator]:
     drawn = [call.random.generator for call in planned.tape.calls if call.random is not None]
     return list({id(g): g for g in [torch.default_generator, *drawn]}.values())
@@ -298,8 +311,12 @@ class _State:
     def __init__(self, planned: Planned) -> None:
         self._tensors = [(tensor, tensor.clone()) for tensor in planned.tape.updated]
         self._generators = [(generator, generator.get_state()) for generator in _generators(planned)]
+        self._gradients = [(parameter, parameter.grad) for parameter, _ in planned.tape.gradients]
+        self._tensors += [(there, there.clone()) for _, there in self._gradients if there is not None]
 
     def restore(self) -> None:
+        for parameter, there in self._gradients:
+            parameter.grad = there
         with torch.no_grad():
             for tensor, copy in self._tensors:
                 tensor.copy_(copy)

@@ -34,6 +34,8 @@ class Role(enum.Enum):
     """Made by a call of the step, and of no use after it."""
     RESULT = "result"
     """Made by a call of the step and there after it: a gradient or the loss."""
+    GRADIENT = "gradient"
+    """A gradient that was there before the step, which adds to it: `p.grad` as it is each time."""
     KEPT = "kept"
     """There before the step and after it: a parameter, a buffer, or a constant."""
 
@@ -147,9 +149,35 @@ class Tape:
     def _writers(self, storage: int) -> int:
         return sum(storage in call.writes for call in self.calls if call.writes)
 
+    def slots(self) -> dict[int, int]:
+        """By storage: the number of the parameter whose slot it takes in the slab of gradients.
+
+        Each parameter has one slot, the same in every tape of a model. A gradient on memory that is larger than the parameter
+        has none; it is a result like others.
+        """
+        lies_on = [window.storage for _, window in self.gradients if window is not None]
+        return {
+            window.storage: number
+            for number, (parameter, window) in enumerate(self.gradients)
+            if window is not None
+            and self.storages[window.storage].role is Role.RESULT
+            and self.storages[window.storage].size == parameter.numel() * parameter.element_size()
+            and lies_on.count(window.storage) == 1
+        }
+
+    def adds_to_gradients(self) -> bool:
+        """Whether a gradient was there before the step."""
+        return any(storage.role is Role.GRADIENT for storage in self.storages)
+
     def resident_bytes(self) -> int:
-        """What the step itself keeps outside of the pool."""
-        return sum(aligned(s.size) for s in self.storages if s.role in (Role.RESULT, Role.KEPT))
+        """What the step itself keeps outside of the pool: a slot for each gradient, and all else that is there later."""
+        slots = self.slots()
+        others = sum(
+            aligned(s.size)
+            for number, s in enumerate(self.storages)
+            if s.role in (Role.RESULT, Role.KEPT) and number not in slots
+        )
+        return others + sum(aligned(p.numel() * p.element_size()) for p, _ in self.gradients)
 
 
 @dataclass(frozen=True)

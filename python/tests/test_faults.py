@@ -25,7 +25,7 @@ def with_other_random_numbers(program):
 
 def with_statistics_updated_again(program):
     program._scratch = lambda number, place: place
-    program._generation = None
+    program._bound_to = None
     program.bind()
 
 
@@ -45,3 +45,4 @@ def test_a_planted_fault_is_a_verification_error(plant, network, link):
     with pytest.raises(plimsoll.VerificationError, match="differs from eager"):
         for batch in [*task.batches, *task.batches[:2]]:
             step(*batch)
+            task.model.zero_grad()
