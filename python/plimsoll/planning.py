@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from . import _core, recording
+from .batches import size_of
 from .errors import BadInput
 from .ops import tensors_in
 from .recording import Loss
@@ -72,11 +73,6 @@ def as_sample(sample: Any) -> tuple[Any, ...]:
     return arguments
 
 
-def batch_of(sample: tuple[Any, ...]) -> int:
-    """Samples in the batch: the first size of the first tensor that has one."""
-    return next((t.shape[0] for t in tensors_in(sample) if t.dim() > 0 and t.shape[0] > 0), 1)
-
-
 def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
     """What an optimizer's state takes: as it is, or, before its first step, as its kind says."""
     if optimizer is None:
@@ -127,11 +123,12 @@ def record(
     sample: tuple[Any, ...],
     optimizer: torch.optim.Optimizer | None = None,
     name: str | None = None,
+    adds: bool = False,
 ) -> Recorded:
-    """Records a step."""
+    """Records a step; with `adds` as it is when every parameter has a gradient that it adds to."""
     state = optimizer_bytes(optimizer)
-    tape = recording.record(fn, model, sample)
-    document = to_document(tape, name or type(model).__name__, batch_of(sample), state)
+    tape = recording.record(fn, model, sample, adds)
+    document = to_document(tape, name or type(model).__name__, size_of(sample), state)
     return Recorded(tape, document, _core.Trace(document.text))
 
 

@@ -7,6 +7,7 @@ back, storage that changes its size, and a generator that the step seeds itself.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,21 +17,33 @@ from .errors import Refused
 from .ops import gives_a_value, indexes_by_position, running_statistics, tensors_in, written
 from .surroundings import Generators, Keeper, Modules, user_line
 from .tape import Allocation, Call, Random, Role, Storage, Window, aligned
-from .torch_private import OpOverload, TorchDispatchMode, storage_key, tree_flatten
+from .torch_private import FakeTensor, OpOverload, TorchDispatchMode, storage_key, tree_flatten
 
 RESIZES = {"resize_", "resize_as_", "set_"}
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down every op that is dispatched below autograd."""
+    """Writes down every op that is dispatched below autograd.
 
-    def __init__(self, log: allocator.Log, modules: Modules, keeper: Keeper, generators: Generators) -> None:
+    Without a log of allocations the step runs on fake tensors, which have shapes and no memory: nothing is computed, and the
+    tape has neither seconds nor scratch. What the host reads is then taken from `values`, in order.
+    """
+
+    def __init__(
+        self,
+        log: allocator.Log | None,
+        modules: Modules,
+        keeper: Keeper,
+        generators: Generators,
+        values: Iterable[object] = (),
+    ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.storages: list[Storage] = []
         self.phase = "forward"
         self.lifted: set[int] = set()
         self._log = log
+        self._values = iter(values)
         self._modules = modules
         self._keeper = keeper
         self._generators = generators
@@ -70,26 +83,20 @@ class Recorder(TorchDispatchMode):
         self._check(func, given, args)
         mutated = written(func, args, kwargs)
         for tensor in mutated + running_statistics(func, args, kwargs):
-            if self.number(tensor, Role.KEPT) is not None and self._role(tensor) is Role.KEPT:
+            if self.number(tensor, Role.KEPT) is not None and self._role(tensor) is Role.KEPT and self._log:
                 self._keeper.keep(tensor)
         if any(self._role(tensor) is Role.INPUT for tensor in mutated):
             raise self.refuse("the step writes into its sample; clone it first", func)
         random = self._random(func, flat)
         before = {storage_key(t) for t in given}
-        places = [(t, t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in mutated]
+        places = [_place(t) for t in mutated if self._log]
         windows = [self.window(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
-        self._log.take()
-        start = time.perf_counter()
-        out = func(*args, **kwargs)
-        seconds = time.perf_counter() - start
-        events = self._log.take()
+        out, seconds, events = self._run(func, args, kwargs)
         if random:
             self._generators.after(random, len(self.calls))
         outs = tensors_in(out)
         made = [t for t in outs if storage_key(t) not in before]
-        if any(
-            (t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) != (at, n) for t, at, n in places
-        ):
+        if places != [_place(t) for t in mutated if self._log]:
             raise self.refuse("the op changes the size of a tensor's memory", func)
         reads_on_host = not outs and not mutated and gives_a_value(func)
         if func is torch.ops.aten.lift_fresh.default:
@@ -97,10 +104,10 @@ class Recorder(TorchDispatchMode):
         if not made and not mutated and not reads_on_host:
             return out  # a view, or a check that gives nothing
         for tensor in made:
-            if tensor.layout is not torch.strided or type(tensor) is not torch.Tensor:
+            if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, FakeTensor):
                 raise self.refuse("the op makes a tensor that is no plain strided memory", func)
             self.number(tensor, Role.MADE)
-        allocations, workspace = self._allocations(func, events, made)
+        allocations, workspace = self._allocations(func, events, made) if self._log else ([], 0)
         call = Call(
             func=func,
             arguments=windows,
@@ -120,6 +127,20 @@ class Recorder(TorchDispatchMode):
         self.calls.append(call)
         return out
 
+    def _run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, float, list[allocator.Event]]:
+        """What the op gives, how long it takes, and what it allocates."""
+        if self._log is None:
+            if gives_a_value(func):
+                known = next(self._values, None)
+                if known is None:
+                    raise self.refuse("the host reads a value, which is not known before the step runs", func)
+                return known, 0.0, []
+            return func(*args, **kwargs), 0.0, []
+        self._log.take()
+        start = time.perf_counter()
+        out = func(*args, **kwargs)
+        return out, time.perf_counter() - start, self._log.take()
+
     def _role(self, tensor: torch.Tensor) -> Role:
         return self.storages[self._numbers[storage_key(tensor)]].role
 
@@ -132,7 +153,7 @@ class Recorder(TorchDispatchMode):
         if torch.Tag.dynamic_output_shape in func.tags and not indexes_by_position(func, args):
             raise self.refuse("the shape of its result depends on values; a plan needs fixed shapes", func)
         for tensor in given:
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
                 raise self.refuse(f"it takes a tensor of the class {type(tensor).__name__}", func)
             if (
                 tensor.layout is not torch.strided
@@ -198,6 +219,11 @@ class Recorder(TorchDispatchMode):
                 workspace = max(workspace, offset + aligned(size))
                 allocations.append(Allocation(size, None, offset))
         return allocations, workspace
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
 
 
 def _first_fit(taken: list[tuple[int, int]], size: int) -> int:

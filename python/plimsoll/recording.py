@@ -7,7 +7,8 @@ recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,15 +19,18 @@ from .ops import same_value, tensors_in
 from .recorder import Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
-from .torch_private import has_accumulate_hooks, storage_key, tree_flatten, tree_unflatten
+from .torch_private import FakeTensorMode, has_accumulate_hooks, storage_key, tree_flatten, tree_unflatten
 
 RUNS = 3
 
 Loss = Callable[..., torch.Tensor]
 
 
-def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...]) -> Tape:
-    """The tape of `fn(*sample)` and its backward pass. Everything else is left as it was, also where this fails."""
+def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool = False) -> Tape:
+    """The tape of `fn(*sample)` and its backward pass. Everything else is left as it was, also where this fails.
+
+    Where a parameter has a gradient, or `adds` says so, the tape adds to it.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     _check_step(model, parameters, sample)
     saved = [(p, p.grad) for p in parameters]
@@ -35,7 +39,8 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...]) -> Tape:
     try:
         for _ in range(RUNS):
             for parameter, gradient in saved:
-                parameter.grad = None if gradient is None else torch.zeros_like(gradient)
+                there = parameter.detach() if gradient is None and adds else gradient
+                parameter.grad = None if there is None else torch.zeros_like(there)
             tape = _record_once(fn, model, parameters, sample)
             if _identities(_members(model)) != _identities(members):
                 raise Refused(
@@ -51,6 +56,48 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...]) -> Tape:
             parameter.grad = gradient
         _put_back(model, members)
     return tapes[0]
+
+
+def record_shapes(
+    fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], values: Iterable[object] = ()
+) -> Tape:
+    """The tape of `fn(*sample)` and its backward pass without computing anything: shapes and bytes, no seconds and no scratch.
+
+    The model may be larger than any memory, and may lie on the device `meta`. `values` is what the host reads in the step, in
+    order. Everything is left as it was, also where this fails.
+    """
+    members = _members(model)
+    saved = [(p, p.grad) for p in model.parameters()]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes: dict[int, torch.Tensor] = {}
+        try:
+            for module in model.modules():
+                for named in (module._parameters, module._buffers):
+                    for name, tensor in named.items():
+                        if tensor is not None:
+                            named[name] = fakes.setdefault(id(tensor), _fake(tensor))  # type: ignore[assignment]
+            for parameter, gradient in saved:
+                if gradient is not None:
+                    fakes[id(parameter)].grad = torch.zeros_like(fakes[id(parameter)])
+            parameters = [p for p in model.parameters() if p.requires_grad]
+            if not parameters:
+                raise BadInput(
+                    "the model has no parameter that requires a gradient: nothing would be trained"
+                )
+            leaves, spec = tree_flatten(sample)
+            leaves = [_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            return _record_once(fn, model, parameters, tree_unflatten(leaves, spec), values)
+        finally:
+            for parameter, gradient in saved:
+                parameter.grad = gradient
+            _put_back(model, members)
+
+
+def _fake(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape without memory, on the CPU, dense also where the tensor is a slice."""
+    dense = torch.empty_like(tensor, device="meta")
+    made = torch.empty_strided(tuple(tensor.shape), dense.stride(), dtype=tensor.dtype, device="cpu")
+    return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
 
 
 def _check_step(
@@ -92,8 +139,13 @@ def _put_back(model: torch.nn.Module, members: Members) -> None:
 
 
 def _record_once(
-    fn: Loss, model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
+    fn: Loss,
+    model: torch.nn.Module,
+    parameters: list[torch.nn.Parameter],
+    sample: tuple[Any, ...],
+    values: Iterable[object] | None = None,
 ) -> Tape:
+    """One run: on fake tensors where the values that the host reads are given, else a real one."""
     keeper, generators, modules = Keeper(), Generators(), Modules(model)
     # What autocast remembers of an earlier run would be a constant of this one.
     torch.clear_autocast_cache()
@@ -104,10 +156,10 @@ def _record_once(
         with (
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
-            allocator.recording() as log,
+            allocator.recording() if values is None else contextlib.nullcontext() as log,
             modules.watched(),
         ):
-            recorder = Recorder(log, modules, keeper, generators)
+            recorder = Recorder(log, modules, keeper, generators, values or ())
             for tensor in [*model.parameters(), *model.buffers()]:
                 recorder.number(tensor, Role.KEPT)
             for parameter in parameters:

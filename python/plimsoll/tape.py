@@ -189,8 +189,11 @@ class Document:
     """By storage: its tensor of the trace."""
 
 
-def to_document(tape: Tape, name: str, batch: int, other_resident_bytes: int) -> Document:
-    """Writes a tape as `trace/1`: call i is op i."""
+def to_document(
+    tape: Tape, name: str, batch: int, other_resident_bytes: int, is_rounded: bool = True
+) -> Document:
+    """Writes a tape as `trace/1`: call i is op i. Bytes are what storages take, or unrounded, what was asked for."""
+    rounded = aligned if is_rounded else int
     tensors: dict[int, int] = {}
     described: list[dict[str, object]] = []
     ops: list[dict[str, object]] = []
@@ -207,7 +210,8 @@ def to_document(tape: Tape, name: str, batch: int, other_resident_bytes: int) ->
                 continue
             if storage not in tensors:
                 tensors[storage] = len(described)
-                described.append(_describe(tape.storages[storage], call, number, dtypes.get(storage)))
+                one = _describe(tape.storages[storage], call, number, dtypes.get(storage))
+                described.append({**one, "bytes": rounded(tape.storages[storage].size)})
             found.append(tensors[storage])
         return found
 
@@ -221,7 +225,7 @@ def to_document(tape: Tape, name: str, batch: int, other_resident_bytes: int) ->
                 "seconds": max(call.seconds, SMALLEST_SECONDS),
                 "reads": ids(call.reads, call, number),
                 "writes": ids(call.writes, call, number),
-                "workspace_bytes": aligned(call.workspace_bytes),
+                "workspace_bytes": rounded(call.workspace_bytes),
                 "flops": 0,
                 "recomputable": tape.is_recomputable(call),
             }
@@ -245,4 +249,4 @@ def _describe(storage: Storage, call: Call, number: int, dtype: torch.dtype | No
     else:
         kind = "activation" if call.phase == "forward" else "gradient"
     name = "input" if kind == "input" else f"{number}.{call.layer or call.name}.out"
-    return {"name": name, "bytes": aligned(storage.size), "kind": kind}
+    return {"name": name, "kind": kind}

@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 __all__ = [
     "BATCH_NORMS",
+    "FakeTensor",
+    "FakeTensorMode",
     "OpOverload",
     "TorchDispatchMode",
     "TreeSpec",
