@@ -8,12 +8,14 @@ for x, y in loader:
 
 from ._core import Schedule, Trace
 from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
+from .fitting import Fit, fits
 from .planning import Link, plan, trace
 from .step import Step, tune
 
 __all__ = [
     "BadInput",
     "Error",
+    "Fit",
     "Link",
     "NoCompiler",
     "NoPlan",
@@ -22,6 +24,7 @@ __all__ = [
     "Step",
     "Trace",
     "VerificationError",
+    "fits",
     "plan",
     "trace",
     "tune",
