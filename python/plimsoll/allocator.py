@@ -23,7 +23,7 @@ from .errors import NoCompiler, Refused
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
 
-ALLOCATED, FREED_HERE, FREED_ELSEWHERE = 0, 1, 2
+ALLOCATED, FREED_HERE, FREED_ELSEWHERE, UNPLANNED, CALL = range(5)
 
 Event = tuple[int, int, int]
 """Kind, address, bytes."""
@@ -175,6 +175,18 @@ class Plan:
         """Says which call this thread makes next."""
         self.pause = self._library.plimsoll_pause
         """Until the next call this thread allocates on its own account."""
+        self._events = (ctypes.c_int64 * 0)()
+
+    def allocated(self) -> list[list[Event]]:
+        """What the last step allocated, call by call: planned and unplanned."""
+        flat = self._events
+        calls: list[list[Event]] = []
+        for at in range(0, len(flat), 3):
+            if flat[at] == CALL:
+                calls.append([])
+            else:
+                calls[-1].append((flat[at], flat[at + 1], flat[at + 2]))
+        return calls
 
     def begin(self) -> None:
         """Begins a step."""
@@ -182,6 +194,9 @@ class Plan:
 
     def end(self) -> Counts:
         """Ends the step."""
+        count = self._library.plimsoll_events()
+        self._events = (ctypes.c_int64 * (3 * count))()
+        self._library.plimsoll_read_events(0, count, self._events)
         out = (ctypes.c_int64 * 5)()
         self._library.plimsoll_end(out)
         served, unplanned, unplanned_bytes, unused, faulty = out

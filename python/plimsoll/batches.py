@@ -51,14 +51,15 @@ def family(
     name: str,
     adds: bool = False,
     is_real: bool = True,
+    sizes: tuple[int, int] = SMALL,
 ) -> tuple[_core.Batches, list[object]]:
-    """The step at any batch, from recordings at two small ones, and what the host reads in it.
+    """The step at any batch, from recordings at two small ones or at `sizes`, and what the host reads in it.
 
     With `adds` gradients are there to add to. Without `is_real` nothing is computed; no seconds and no scratch are known then.
     """
     texts = []
     values: list[object] = []
-    for size in SMALL:
+    for size in sizes:
         part = taken(sample, 0, size)
         if is_real:
             tape = recording.record(fn, model, part, adds)

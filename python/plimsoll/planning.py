@@ -108,6 +108,18 @@ def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[
     )
 
 
+def rate_rule(optimizer: torch.optim.Optimizer) -> str:
+    """How an optimizer's learning rate follows the batch: steps that are scaled by their own size follow its square root."""
+    scaled = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
+    if isinstance(optimizer, (*scaled, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)):
+        return "square root"
+    if isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD):
+        return "linear"
+    raise BadInput(
+        f"how the learning rate of {type(optimizer).__name__} follows the batch is not known; set it by hand"
+    )
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A tape and the trace that it is to the planner."""

@@ -381,6 +381,20 @@ class Program:
             )
 
     @property
+    def pool_address(self) -> int:
+        """The first address of the pool."""
+        return self._memory.pool.address
+
+    @property
+    def residents(self) -> dict[int, Place]:
+        """Where each storage outside of the pool lies."""
+        return self._resident
+
+    def allocated(self) -> list[list[allocator.Event]]:
+        """What the last run allocated, call by call."""
+        return self._plan.allocated()
+
+    @property
     def stalled_seconds(self) -> float:
         """How long the last run waited for copies."""
         return self._transfers.stalled_seconds

@@ -7,22 +7,24 @@ says where eager takes more than the budget. Where none fits, `NoPlan` says so b
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import batches, planning
+from . import _core, batches, planning, recording, viz
 from ._core import show_bytes, show_seconds
 from .errors import BadInput, NoPlan, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
-from .tape import Role
+from .tape import Role, to_document
 from .torch_private import tree_flatten
 from .verification import State, differences, outcome
 
@@ -33,6 +35,12 @@ KINDS_KEPT = 16
 
 DECLINED_ABOVE = 0.02
 """A plan that takes a larger share of time more than eager, where eager fits the budget, does not pay."""
+
+LARGEST_BATCH = 1 << 16
+"""No larger batch is recommended."""
+
+PREDICTED_WITHIN = 0.05
+"""What a prediction may be off: a batch that swaps must promise more over one that keeps everything."""
 
 PART_SECONDS = 2.0
 """How long a plan for each size of a part may be looked for."""
@@ -103,6 +111,7 @@ class Step:
         self._pointers: list[int] = []
         self._last: Planned | None = None
         self._parts: Parts | None = None
+        self._choice: tuple[int, float, int] | None = None
 
     def __call__(self, *batch: Any) -> torch.Tensor:
         """Trains one batch: sets the gradients or adds to them, gives the loss."""
@@ -227,6 +236,56 @@ class Step:
             )
         return "\n".join(lines)
 
+    def memory_viz(self, path: str | Path) -> None:
+        """Writes a memory snapshot with tensors by name: the last kind of batch's plan is device 0, its last run device 1.
+
+        https://pytorch.org/memory_viz shows it, and so does `python -m torch.cuda._memory_viz trace_plot`.
+        """
+        planned = self._current()
+        if planned.program.counts is None:
+            raise BadInput("no batch has run by the plan yet: call the step first")
+        names = {t.data_ptr(): name for name, t in self._model.named_buffers()}
+        names |= {t.data_ptr(): name for name, t in self._model.named_parameters()}
+        viz.write(planned.program, json.loads(planned.trace.to_json()), names, path)
+
+    @property
+    def batch(self) -> int:
+        """The batch that is predicted to train the most samples per second within the budget. Nothing is changed by it."""
+        return self._recommended()[0]
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate that follows for `step.batch` from the optimizer's: linear for SGD, square root for Adam's like.
+
+        It is that of the first group of parameters; the others are multiplied by as much.
+        """
+        optimizer = self._optimizer
+        if optimizer is None:
+            raise BadInput("without an optimizer no learning rate is known: give it to `plimsoll.tune`")
+        size, group = batches.size_of(self._sample), optimizer.param_groups[0]
+        rate = float(group.get("initial_lr", group["lr"]))
+        return _core.learning_rate(planning.rate_rule(optimizer), size, rate, self.batch)
+
+    def _recommended(self) -> tuple[int, float, int]:
+        if self._choice is None:
+            assert isinstance(self._budget, int)
+            size = batches.size_of(self._sample)
+            sizes = (max(1, size // 2), max(2, size))
+            state = planning.optimizer_bytes(self._optimizer)
+            name = type(self._model).__name__
+            family, values = batches.family(self._fn, self._model, self._sample, state, name, sizes=sizes)
+            double = batches.taken(self._sample, 0, 2 * sizes[1])
+            tape = recording.record_shapes(self._fn, self._model, double, values)
+            shapes = _core.Trace(to_document(tape, name, 2 * sizes[1], state).text)
+            if family.bytes_at(2 * sizes[1]) != shapes.tensor_bytes():
+                raise BadInput(
+                    "no batch is recommended: the step's tensors do not grow linearly with the batch. Try batches by hand"
+                )
+            rates = (self._link.offload, self._link.prefetch)
+            found = family.fastest(self._budget, LARGEST_BATCH, *rates, PART_SECONDS, PREDICTED_WITHIN)
+            self._choice = found or (size, math.nan, 0)
+        return self._choice
+
     @property
     def program(self) -> Program:
         """The program of the last kind of batch."""
@@ -244,7 +303,8 @@ class Step:
         )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Records and plans this kind of batch."""
+        """Records and plans this kind of batch, which is the sample."""
+        self._sample = batch
         self._pointers = self._addresses()
         self._planned(batch, is_first=True)
 
