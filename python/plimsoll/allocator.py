@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,15 +149,46 @@ class Log:
         return [(flat[3 * i], flat[3 * i + 1], flat[3 * i + 2]) for i in range(count)]
 
 
+class Turn:
+    """Whose turn it is: one thread at a time records or replays, others wait."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        # The thread that had the turn may not be there in a forked process.
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def check(self) -> None:
+        """Refuses a step inside of a step."""
+        if self._owner == threading.get_ident():
+            raise Refused("a step was called, or recorded, inside of another step; call it outside")
+
+    def __enter__(self) -> None:
+        self.check()
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None
+        self._lock.release()
+
+
+turn = Turn()
+
+
 @contextlib.contextmanager
 def recording() -> Iterator[Log]:
     """Logs the allocations of this thread."""
     loaded = _installed()
-    loaded.plimsoll_record(1)
-    try:
-        yield Log(loaded)
-    finally:
-        loaded.plimsoll_record(0)
+    with turn:
+        loaded.plimsoll_record(1)
+        try:
+            yield Log(loaded)
+        finally:
+            loaded.plimsoll_record(0)
 
 
 class Plan:
@@ -189,7 +221,7 @@ class Plan:
         return calls
 
     def begin(self) -> None:
-        """Begins a step."""
+        """Begins a step. The caller has its `turn`."""
         _installed().plimsoll_begin(self._slots, self._first)
 
     def end(self) -> Counts:

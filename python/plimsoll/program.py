@@ -327,7 +327,7 @@ class Program:
         self.bind()
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with allocator.turn, torch.no_grad(), torch.autocast("cpu", enabled=False):
             saved = [*zip(self._saved, self.tape.updated, strict=True), *self._gradient_copies()]
             for copy, tensor in saved:
                 copy.copy_(tensor)

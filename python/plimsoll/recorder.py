@@ -19,6 +19,7 @@ from .surroundings import Generators, Keeper, Modules, user_line
 from .tape import Allocation, Call, Random, Role, Storage, Window, aligned
 from .torch_private import FakeTensor, OpOverload, TorchDispatchMode, storage_key, tree_flatten
 
+PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 RESIZES = {"resize_", "resize_as_", "set_"}
 
 
@@ -95,6 +96,8 @@ class Recorder(TorchDispatchMode):
         if random:
             self._generators.after(random, len(self.calls))
         outs = tensors_in(out)
+        if any(t.layout is not torch.strided or type(t) not in PLAIN for t in outs):
+            raise self.refuse("the op makes a tensor that is no plain strided memory", func)
         made = [t for t in outs if storage_key(t) not in before]
         if places != [_place(t) for t in mutated if self._log]:
             raise self.refuse("the op changes the size of a tensor's memory", func)
@@ -104,8 +107,6 @@ class Recorder(TorchDispatchMode):
         if not made and not mutated and not reads_on_host:
             return out  # a view, or a check that gives nothing
         for tensor in made:
-            if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, FakeTensor):
-                raise self.refuse("the op makes a tensor that is no plain strided memory", func)
             self.number(tensor, Role.MADE)
         allocations, workspace = self._allocations(func, events, made) if self._log else ([], 0)
         call = Call(
@@ -153,7 +154,7 @@ class Recorder(TorchDispatchMode):
         if torch.Tag.dynamic_output_shape in func.tags and not indexes_by_position(func, args):
             raise self.refuse("the shape of its result depends on values; a plan needs fixed shapes", func)
         for tensor in given:
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
+            if type(tensor) not in PLAIN:
                 raise self.refuse(f"it takes a tensor of the class {type(tensor).__name__}", func)
             if (
                 tensor.layout is not torch.strided

@@ -1,6 +1,6 @@
 """Records a step as a tape, and leaves everything as it was.
 
-The step runs three times. The first run warms up caches and lazy initialisation; every run must make the same calls. A call
+The step runs three times. The first run warms up caches and lazy initialisation; the others must make the same calls. A call
 takes the least of its times. Recording holds every storage of a run: a step that does not fit without a plan cannot be
 recorded.
 """
@@ -46,16 +46,16 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool
                 raise Refused(
                     "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
                 )
-            if tapes:
-                _compare(tapes[0], tape)
-                for first, call in zip(tapes[0].calls, tape.calls, strict=True):
-                    first.seconds = min(first.seconds, call.seconds) if len(tapes) > 1 else call.seconds
             tapes.append(tape)
+        _, tape, again = tapes
+        _compare(tape, again)
+        for first, call in zip(tape.calls, again.calls, strict=True):
+            first.seconds = min(first.seconds, call.seconds)
     finally:
         for parameter, gradient in saved:
             parameter.grad = gradient
         _put_back(model, members)
-    return tapes[0]
+    return tape
 
 
 def record_shapes(
@@ -107,11 +107,13 @@ def _check_step(
         raise BadInput("the model has no parameter that requires a gradient: nothing would be trained")
     for name, parameter in model.named_parameters():
         if has_accumulate_hooks(parameter):
-            raise Refused(f"`{name}` has a hook that runs as soon as its gradient is there; remove the hook")
-        if parameter.device.type != "cpu":
-            raise BadInput(
-                f"`{name}` is on {parameter.device}; Plimsoll runs steps on the CPU: use `model.cpu()`"
+            raise Refused(
+                f"`{name}` has a hook that runs as soon as its gradient is there, when the step has not ended yet; remove "
+                "the hook, and do its work after the step"
             )
+        if parameter.device.type != "cpu":
+            todo = "`plimsoll.fits` can be asked about it" if parameter.is_meta else "use `model.cpu()`"
+            raise BadInput(f"`{name}` is on {parameter.device}; Plimsoll runs steps on the CPU: {todo}")
     for tensor in tensors_in(sample):
         if tensor.requires_grad:
             raise BadInput(

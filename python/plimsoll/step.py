@@ -18,20 +18,23 @@ from typing import Any
 
 import torch
 
-from . import _core, batches, planning, recording, viz
+from . import _core, allocator, batches, planning, recording, viz
 from ._core import show_bytes, show_seconds
 from .errors import BadInput, NoPlan, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
 from .tape import Role, to_document
-from .torch_private import tree_flatten
+from .torch_private import has_hooks, tree_flatten
 from .verification import State, differences, outcome
 
 logger = logging.getLogger("plimsoll")
 
 KINDS_KEPT = 16
 """Plans of so many kinds of batches are kept; the one that was used longest ago goes first."""
+
+DECLINED_AFTER = 6
+"""A plan is declined after so many comparisons at least."""
 
 DECLINED_ABOVE = 0.02
 """A plan that takes a larger share of time more than eager, where eager fits the budget, does not pay."""
@@ -58,6 +61,8 @@ class Planned:
         self.verify = verify
         self.weight = weight
         """What the loss of a part of a batch counts; none for a whole batch."""
+        self.compared = 0
+        """How often it ran beside eager."""
         self.eager_seconds = math.inf
         self.plan_seconds = math.inf
         """The least of the times of verified runs."""
@@ -115,6 +120,7 @@ class Step:
 
     def __call__(self, *batch: Any) -> torch.Tensor:
         """Trains one batch: sets the gradients or adds to them, gives the loss."""
+        allocator.turn.check()
         planned = self._planned(batch)
         if isinstance(planned, Parts):
             self._parts = planned
@@ -176,7 +182,12 @@ class Step:
         """Leaves the next batches to eager where eager fits the budget and was faster."""
         budget = planned.program.schedule.budget_bytes
         slower = planned.plan_seconds / planned.eager_seconds - 1
-        if planned.verify == 0 and planned.trace.peak_bytes <= budget and slower > DECLINED_ABOVE:
+        planned.compared += 1
+        if planned.verify > 0 or planned.trace.peak_bytes > budget or slower <= DECLINED_ABOVE:
+            return
+        if planned.compared < DECLINED_AFTER:
+            planned.verify = 1  # the first times are noisy
+        else:
             planned.broken = (
                 f"planning does not pay: eager takes {show_bytes(planned.trace.peak_bytes)} of the budget of "
                 f"{show_bytes(budget)}, and the plan takes {slower:+.1%} of its time"
@@ -305,6 +316,13 @@ class Step:
     def prepare(self, batch: tuple[Any, ...]) -> None:
         """Records and plans this kind of batch, which is the sample."""
         self._sample = batch
+        hooked = [name or "the model" for name, module in self._model.named_modules() if has_hooks(module)]
+        if hooked:
+            logger.warning(
+                "hooks of modules (%s) run while the step is recorded and verified: tensors that they compute are part of the "
+                "plan, anything else that they do is not repeated",
+                ", ".join(hooked[:3]) + (", ..." if len(hooked) > 3 else ""),
+            )
         self._pointers = self._addresses()
         self._planned(batch, is_first=True)
 
@@ -317,6 +335,11 @@ class Step:
         try:
             schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
         except NoPlan as no_plan:
+            if recorded.tape.adds_to_gradients() and weight is None:
+                no_plan.args = (
+                    f"{no_plan}. The step adds to gradients that were there when it was called, which takes more: where that "
+                    "was not meant, call `optimizer.zero_grad()` before the step",
+                )
             if weight is None and batches.size_of(batch) > 1:
                 return self._split(batch, no_plan)
             raise

@@ -23,6 +23,7 @@ __all__ = [
     "TreeSpec",
     "below_autograd",
     "has_accumulate_hooks",
+    "has_hooks",
     "node_number",
     "sequence_number",
     "storage_key",
@@ -58,3 +59,9 @@ def node_number() -> int | None:
 def has_accumulate_hooks(parameter: torch.Tensor) -> bool:
     """Whether something runs as soon as the parameter's gradient is there."""
     return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether somebody registered a hook on the module's forward or backward pass."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in names)

@@ -1,5 +1,7 @@
 """Gradients that are there when a step is called are added to, with the bits of eager."""
 
+import itertools
+
 import pytest
 import torch
 from networks import budget_at, build, eager, optimizer_of
@@ -41,10 +43,17 @@ def assert_same_training(task, reference, losses, wanted):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("accumulated", [1, 3])
-@pytest.mark.parametrize("link", ["200KB/s", "20GB/s"])
-@pytest.mark.parametrize("name", ["convolutions", "gpt", "frozen", "checkpointed"])
+FEW = {("gpt", "20GB/s", 3, True), ("convolutions", "200KB/s", 1, False), ("convolutions", "20GB/s", 3, True)}
+
+MATRIX = [
+    pytest.param(*all_of, marks=[] if all_of in FEW else pytest.mark.slow)
+    for all_of in itertools.product(
+        ("convolutions", "gpt", "frozen", "checkpointed"), ("200KB/s", "20GB/s"), (1, 3), (True, False)
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "link", "accumulated", "set_to_none"), MATRIX)
 def test_batches_are_accumulated_with_the_bits_of_eager(name, link, accumulated, set_to_none):
     reference = build(name)
     wanted = train(
