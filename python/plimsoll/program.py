@@ -386,6 +386,11 @@ class Program:
         return self._memory.pool.address
 
     @property
+    def tensors(self) -> dict[int, int]:
+        """By storage: its tensor of the trace."""
+        return self._tensors
+
+    @property
     def residents(self) -> dict[int, Place]:
         """Where each storage outside of the pool lies."""
         return self._resident
