@@ -9,6 +9,7 @@
 # Further arguments go to pytest. Needs python3 (3.10 or newer), cargo and a C++ compiler. TORCH names another version of torch
 # than the newest (`TORCH='torch==2.11.* torchvision==0.26.*'`), in a virtual environment of its own.
 set -euo pipefail
+unset PYTHONDONTWRITEBYTECODE  # importing torch takes seconds, and twice as many without its compiled files
 cd "$(dirname "$0")"
 ci="" fetch=""
 case "${1:-}" in
@@ -26,7 +27,7 @@ command -v "${CXX:-c++}" > /dev/null || missing "skipped, there is no C++ compil
 venv="${VENV:-.venv}"
 if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import torch, torchvision' 2> /dev/null; then
   python3 -m venv "$venv" || missing "skipped, python3 has no module venv"
-  pip=("$venv/bin/python" -m pip install --quiet --no-compile)
+  pip=("$venv/bin/python" -m pip install --quiet)
   read -r -a torch <<< "${TORCH:-torch torchvision}"
   # The build for the CPU is a tenth of PyPI's (200 MB for 2.5 GB); where that index is out of reach, PyPI's does.
   timeout 300 "${pip[@]}" --retries 1 --timeout 15 "${torch[@]}" --index-url https://download.pytorch.org/whl/cpu 2> /dev/null \

@@ -60,15 +60,17 @@ def train(network: Network, optimizer: torch.optim.Optimizer, step: Callable[...
         optimizer.zero_grad()
         left.append(step(*network.batch).detach().clone())
         optimizer.step()
-    return [*left, *network.model.state_dict().values(), torch.get_rng_state()]
+    return [*left, *(value.clone() for value in network.model.state_dict().values()), torch.get_rng_state()]
 
 
-def seconds_of(step: Callable[..., torch.Tensor], network: Network) -> float:
+def seconds_of(
+    step: Callable[..., torch.Tensor], network: Network, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """One step."""
     network.model.zero_grad()
-    start = time.perf_counter()
+    start = clock()
     step(*network.batch)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def highest_byte(program: plimsoll.step.Program) -> int:
@@ -101,8 +103,8 @@ def measure(name: str, runs: int, seconds: float) -> dict[str, Any]:
     plain = eager_step(network)
     samples: dict[str, list[float]] = {"eager": [], "keep": []}
     for _ in range(runs):
-        samples["eager"].append(seconds_of(plain, network))
-        samples["keep"].append(seconds_of(keep, network))
+        samples["eager"].append(seconds_of(plain, network, time.thread_time))
+        samples["keep"].append(seconds_of(keep, network, time.thread_time))
     row["samples"] = samples
     row["keep_fallback"] = keep.fallback
     return row

@@ -19,6 +19,15 @@ Arguments = tuple[Any, ...]
 SMALL = (2, 4)
 """Batches that are recorded to tell of others. One sample alone is too few for batch norm."""
 
+LARGEST = 1 << 20
+"""No larger batch is looked for."""
+
+PLAN_SECONDS = 2.0
+"""How long a plan for each batch may be looked for."""
+
+PREDICTED_WITHIN = 0.05
+"""What a prediction may be off: a batch that swaps must promise more over one that keeps everything."""
+
 TOLERANCE = 1e-3
 """A loss is the mean or the sum of its parts' losses where it differs by no more, relative to both."""
 
@@ -68,6 +77,32 @@ def family(
             tape = recording.record_shapes(fn, model, part)
         texts.append(to_document(tape, name, size, state_bytes, is_rounded=False).text)
     return _core.Batches(*texts), values
+
+
+def fastest(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: Arguments,
+    state_bytes: int,
+    budget: int,
+    rates: tuple[float, float],
+) -> int | None:
+    """The batch that is predicted to train the most samples per second within a budget; none where none fits.
+
+    Predicted from the sample's batch and half of it. Raises `BadInput` where tensors do not grow linearly with the batch.
+    """
+    size, name = size_of(sample), type(model).__name__
+    sizes = (max(1, size // 2), max(2, size))
+    steps, values = family(fn, model, sample, state_bytes, name, sizes=sizes)
+    double = 2 * sizes[1]
+    tape = recording.record_shapes(fn, model, taken(sample, 0, double), values)
+    shapes = _core.Trace(to_document(tape, name, double, state_bytes).text)
+    if steps.bytes_at(double) != shapes.tensor_bytes():
+        raise BadInput(
+            "no batch is recommended: the step's tensors do not grow linearly with the batch. Try batches by hand"
+        )
+    found = steps.fastest(budget, LARGEST, *rates, PLAN_SECONDS, PREDICTED_WITHIN)
+    return None if found is None else found[0]
 
 
 def weights(losses: str, sizes: list[int]) -> list[float]:

@@ -19,12 +19,6 @@ from .planning import Link
 from .recording import Loss
 from .tape import aligned, to_document
 
-LARGEST = 1 << 20
-"""No larger batch is looked for."""
-
-PLAN_SECONDS = 2.0
-"""How long a plan may be looked for."""
-
 LOGITS = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", "nll_loss_forward"}
 
 
@@ -114,7 +108,7 @@ def fits(
     rates = Link.parse(link)
     planned: int | None = None
     try:
-        plan = planning.plan(trace, limit, rates, PLAN_SECONDS)
+        plan = planning.plan(trace, limit, rates, batches.PLAN_SECONDS)
         planned = trace.resident_bytes + plan.pool_bytes
     except NoPlan:
         pass  # that is an answer
@@ -122,7 +116,7 @@ def fits(
     if family is not None and family.bytes_at(size) != trace.tensor_bytes():
         why = "not known: the step's tensors do not grow linearly with the batch"
     elif family is not None:
-        largest = family.largest(limit, LARGEST, rates.offload, rates.prefetch, PLAN_SECONDS)
+        largest = family.largest(limit, batches.LARGEST, rates.offload, rates.prefetch, batches.PLAN_SECONDS)
         if planned is not None:
             largest = max(largest or 0, size)
     return Fit(

@@ -1,8 +1,8 @@
 """Records a step as a tape, and leaves everything as it was.
 
-The step runs three times, a short one up to ten. The first run warms up caches and lazy initialisation; the others must make the same calls. A call
-takes the least of its times. Recording holds every storage of a run: a step that does not fit without a plan cannot be
-recorded.
+The step runs three times, a short one up to ten. The first run warms up caches and lazy initialisation; the others must make
+the same calls. A call takes the least of its times. Recording holds every storage of a run: a step that does not fit without
+a plan cannot be recorded, but its shapes can (`record_shapes`).
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from . import _core, allocator, batches, planning, recording, viz
+from . import _core, allocator, batches, planning, viz
 from ._core import show_bytes, show_seconds
 from .errors import BadInput, NoPlan, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
-from .tape import Role, to_document
+from .tape import Role
 from .torch_private import has_hooks, tree_flatten
 from .verification import State, differences, outcome
 
@@ -38,15 +38,6 @@ DECLINED_AFTER = 6
 
 DECLINED_ABOVE = 0.02
 """A plan that takes a larger share of time more than eager, where eager fits the budget, does not pay."""
-
-LARGEST_BATCH = 1 << 16
-"""No larger batch is recommended."""
-
-PREDICTED_WITHIN = 0.05
-"""What a prediction may be off: a batch that swaps must promise more over one that keeps everything."""
-
-PART_SECONDS = 2.0
-"""How long a plan for each size of a part may be looked for."""
 
 Kind = tuple[object, ...]
 
@@ -116,7 +107,7 @@ class Step:
         self._pointers: list[int] = []
         self._last: Planned | None = None
         self._parts: Parts | None = None
-        self._choice: tuple[int, float, int] | None = None
+        self._choice: int | None = None
 
     def __call__(self, *batch: Any) -> torch.Tensor:
         """Trains one batch: sets the gradients or adds to them, gives the loss."""
@@ -262,7 +253,7 @@ class Step:
     @property
     def batch(self) -> int:
         """The batch that is predicted to train the most samples per second within the budget. Nothing is changed by it."""
-        return self._recommended()[0]
+        return self._recommended()
 
     @property
     def learning_rate(self) -> float:
@@ -277,24 +268,13 @@ class Step:
         rate = float(group.get("initial_lr", group["lr"]))
         return _core.learning_rate(planning.rate_rule(optimizer), size, rate, self.batch)
 
-    def _recommended(self) -> tuple[int, float, int]:
+    def _recommended(self) -> int:
         if self._choice is None:
             assert isinstance(self._budget, int)
-            size = batches.size_of(self._sample)
-            sizes = (max(1, size // 2), max(2, size))
             state = planning.optimizer_bytes(self._optimizer)
-            name = type(self._model).__name__
-            family, values = batches.family(self._fn, self._model, self._sample, state, name, sizes=sizes)
-            double = batches.taken(self._sample, 0, 2 * sizes[1])
-            tape = recording.record_shapes(self._fn, self._model, double, values)
-            shapes = _core.Trace(to_document(tape, name, 2 * sizes[1], state).text)
-            if family.bytes_at(2 * sizes[1]) != shapes.tensor_bytes():
-                raise BadInput(
-                    "no batch is recommended: the step's tensors do not grow linearly with the batch. Try batches by hand"
-                )
             rates = (self._link.offload, self._link.prefetch)
-            found = family.fastest(self._budget, LARGEST_BATCH, *rates, PART_SECONDS, PREDICTED_WITHIN)
-            self._choice = found or (size, math.nan, 0)
+            found = batches.fastest(self._fn, self._model, self._sample, state, self._budget, rates)
+            self._choice = found or batches.size_of(self._sample)
         return self._choice
 
     @property
@@ -361,7 +341,7 @@ class Step:
         # All parts but the first add to the gradients of those before, which takes more.
         family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True)
         rates = (self._link.offload, self._link.prefetch)
-        largest = family.largest(self._budget, size - 1, *rates, PART_SECONDS)
+        largest = family.largest(self._budget, size - 1, *rates, batches.PLAN_SECONDS)
         while largest is not None and largest > 0:
             sizes = batches.part_sizes(size, largest)
             part = planning.record(

@@ -42,9 +42,9 @@ def test_the_recommended_batch_fits_and_nothing_changes():
 def test_the_rate_follows_the_batch_as_the_optimizer_wants(optimizer, power):
     _, step = tuned("mlp", optimizer)
     rate = step._optimizer.param_groups[0]["lr"]
-    step._choice = (16, 1.0, 1)
+    step._choice = 16
     assert step.learning_rate == pytest.approx(rate * 4**power)
-    step._choice = (4, 1.0, 1)
+    step._choice = 4
     assert step.learning_rate == pytest.approx(rate)
 
 
@@ -53,7 +53,7 @@ def test_the_base_rate_is_the_one_before_a_scheduler_changed_it():
     optimizer = optimizer_of("sgd", task.model)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01)
     step = plimsoll.tune(task.loss, task.model, optimizer, task.batches[0], "100%", "1GB/s", verify=0)
-    step._choice = (4, 1.0, 1)
+    step._choice = 4
     assert step.learning_rate == pytest.approx(0.05)
     assert scheduler.get_last_lr()[0] < 0.001
 
@@ -64,7 +64,7 @@ def test_a_rate_of_no_optimizer_and_of_an_unknown_one_are_refused():
     with pytest.raises(plimsoll.BadInput, match="without an optimizer"):
         _ = step.learning_rate
     step._optimizer = torch.optim.LBFGS(task.model.parameters())
-    step._choice = (4, 1.0, 1)
+    step._choice = 4
     with pytest.raises(plimsoll.BadInput, match="LBFGS"):
         _ = step.learning_rate
 
