@@ -145,6 +145,14 @@ class Program:
             p for p, w in tape.gradients if w is not None and tape.storages[w.storage].role is Role.GRADIENT
         ]
         self._saved_gradients: list[torch.Tensor] = []
+        self._slots_of = tape.slots()
+        self._gradient_bytes = sum(_slot_bytes(p) for p, _ in tape.gradients)
+        self._results = [
+            number
+            for number, storage in enumerate(tape.storages)
+            if storage.role is Role.RESULT and number not in self._slots_of
+        ]
+        self._result_bytes = sum(aligned(tape.storages[number].size) for number in self._results)
         self._needed_states = self._sources()
         self.counts: allocator.Counts | None = None
         """What the last run allocated."""
@@ -160,10 +168,8 @@ class Program:
         memory, schedule = self._memory, self.schedule
         memory.pool.reserve(schedule.pool_bytes)
         memory.host.reserve(schedule.host_bytes)
-        slots = self.tape.slots()
-        memory.gradients.reserve(sum(_slot_bytes(p) for p, _ in self.tape.gradients))
-        results = [s for n, s in enumerate(self.tape.storages) if s.role is Role.RESULT and n not in slots]
-        memory.results.reserve(sum(aligned(s.size) for s in results))
+        memory.gradients.reserve(self._gradient_bytes)
+        memory.results.reserve(self._result_bytes)
         bound_to = (*memory.generation, *(p.grad.data_ptr() for p in self._added_to if p.grad is not None))
         if self._bound_to == bound_to:
             return
@@ -191,12 +197,11 @@ class Program:
         """Everything outside of the pool. What was there before the step is where it was. Gradients have slots in a slab whose
         layout is the same for all programs of a step, so that one adds to what another left."""
         gradients, results = self._memory.gradients, self._memory.results
-        slots = self.tape.slots()
         added_to = set(map(id, self._added_to))
         places = {}
         at = gradients.address - gradients.storage.data_ptr()
         for parameter, window in self.tape.gradients:
-            if window is not None and window.storage in slots:
+            if window is not None and window.storage in self._slots_of:
                 places[window.storage] = Place(gradients.storage, at)
             elif window is not None and id(parameter) in added_to and (there := parameter.grad) is not None:
                 places[window.storage] = Place(
@@ -205,8 +210,7 @@ class Program:
             at += _slot_bytes(parameter)
         # The loss comes first: it lies where other programs have theirs, and no gradient.
         offset = results.address - results.storage.data_ptr()
-        others = [n for n, s in enumerate(self.tape.storages) if s.role is Role.RESULT and n not in slots]
-        for number in sorted(others, key=lambda number: number != self.tape.loss.storage):
+        for number in sorted(self._results, key=lambda number: number != self.tape.loss.storage):
             places[number] = Place(results.storage, offset)
             offset += aligned(self.tape.storages[number].size)
         for number, storage in enumerate(self.tape.storages):

@@ -25,7 +25,7 @@ from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
 from .tape import Role
-from .torch_private import has_hooks, tree_flatten
+from .torch_private import has_hooks, modules_of, tree_flatten
 from .verification import State, differences, outcome
 
 logger = logging.getLogger("plimsoll")
@@ -181,7 +181,7 @@ class Step:
         else:
             planned.broken = (
                 f"planning does not pay: eager takes {show_bytes(planned.trace.peak_bytes)} of the budget of "
-                f"{show_bytes(budget)}, and the plan takes {slower:+.1%} of its time"
+                f"{show_bytes(budget)}, and the plan takes {slower:.1%} longer"
             )
 
     def verify(self, steps: int = 1) -> None:
@@ -303,7 +303,7 @@ class Step:
                 "plan, anything else that they do is not repeated",
                 ", ".join(hooked[:3]) + (", ..." if len(hooked) > 3 else ""),
             )
-        self._pointers = self._addresses()
+        self._pointers = _addresses(modules_of(self._model))
         self._planned(batch, is_first=True)
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
@@ -371,12 +371,13 @@ class Step:
     def _planned(
         self, batch: tuple[Any, ...], weight: float | None = None, is_first: bool = False
     ) -> Planned | Parts | str:
-        addresses = self._addresses()
+        modules = modules_of(self._model)
+        addresses = _addresses(modules)
         if addresses != self._pointers:
             logger.info("parameters or buffers have moved: planning anew")
             self._kinds.clear()
             self._pointers = addresses
-        kind = (*self._kind(batch), weight)
+        kind = (*_kind(modules, batch), weight)
         found = self._kinds.get(kind)
         if found is None:
             try:
@@ -390,33 +391,6 @@ class Step:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
         return found
-
-    def _addresses(self) -> list[int]:
-        return [t.data_ptr() for t in (*self._model.parameters(), *self._model.buffers())]
-
-    def _kind(self, batch: tuple[Any, ...]) -> Kind:
-        """All that decides which calls a step makes, as far as it can be seen from outside."""
-        leaves, spec = tree_flatten(batch)
-        described: list[object] = []
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
-                dense = torch.empty_like(leaf, device="meta")
-                described.append(
-                    (tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device)
-                )
-            else:
-                described.append((type(leaf), repr(leaf)))
-        return (
-            str(spec),
-            tuple(described),
-            tuple(module.training for module in self._model.modules()),
-            tuple(map(_gradient_kind, self._model.parameters())),
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
-            torch.get_default_dtype(),
-            torch.get_num_threads(),
-            torch.are_deterministic_algorithms_enabled(),
-        )
 
     def _in_eager(
         self, why: str, batch: tuple[Any, ...], weight: float | None, planned: Planned | None = None
@@ -474,6 +448,36 @@ class Step:
             f"the planned step differs from eager in {len(different)} of {len(eager)} tensors: {names}. Nothing of this step "
             "was kept. Train without Plimsoll, and report this with the model"
         )
+
+
+def _addresses(modules: list[torch.nn.Module]) -> list[int]:
+    members = (t for m in modules for named in (m._parameters, m._buffers) for t in named.values())
+    return [tensor.data_ptr() for tensor in members if tensor is not None]
+
+
+def _kind(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
+    """All that decides which calls a step makes, as far as it can be seen from outside."""
+    leaves, spec = tree_flatten(batch)
+    described: list[object] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            dense = torch.empty_like(leaf, device="meta")
+            described.append(
+                (tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device)
+            )
+        else:
+            described.append((type(leaf), repr(leaf)))
+    return (
+        str(spec),
+        tuple(described),
+        tuple(module.training for module in modules),
+        tuple(_gradient_kind(p) for module in modules for p in module._parameters.values() if p is not None),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
 def _gradient_kind(parameter: torch.nn.Parameter) -> object:
