@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -50,7 +51,10 @@ class Modules:
         before = module.register_module_forward_pre_hook(self._enter)
         after = module.register_module_forward_hook(self._leave, always_call=True)
         try:
-            yield
+            with warnings.catch_warnings():
+                # These hooks firing twice for a compiled module is no harm.
+                warnings.filterwarnings("ignore", message="Using `torch.compile")
+                yield
         finally:
             before.remove()
             after.remove()
