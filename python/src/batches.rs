@@ -198,6 +198,6 @@ impl Batches {
     /// What a storage takes, by the line through what was asked for.
     fn bytes(&self, low: Bytes, high: Bytes, batch: u64) -> Bytes {
         let bytes = self.line(low.0 as f64, high.0 as f64, batch).round().max(0.0) as u64;
-        Bytes(bytes.next_multiple_of(STORAGE_ALIGNMENT as u64))
+        Bytes(bytes.next_multiple_of(STORAGE_ALIGNMENT))
     }
 }
