@@ -18,25 +18,25 @@ case "${1:-}" in
 esac
 # Without the tools nothing can be tested: in CI that is said and skipped, elsewhere it is an error.
 missing() {
-  echo "python: $1" >&2
+  echo "python: ${ci:+skipped, }$1" >&2
   if [ -n "$ci" ]; then exit 0; fi
   exit 1
 }
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null || missing "skipped, there is no python3 of version 3.10 or newer"
-command -v "${CXX:-c++}" > /dev/null || missing "skipped, there is no C++ compiler"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null || missing "there is no python3 of version 3.10 or newer"
+command -v "${CXX:-c++}" > /dev/null || missing "there is no C++ compiler"
 venv="${VENV:-.venv}"
 if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import torch, torchvision' 2> /dev/null; then
-  python3 -m venv "$venv" || missing "skipped, python3 has no module venv"
+  python3 -m venv "$venv" || missing "python3 has no module venv"
   pip=("$venv/bin/python" -m pip install --quiet)
   read -r -a torch <<< "${TORCH:-torch torchvision}"
   # The build for the CPU is a tenth of PyPI's (200 MB for 2.5 GB); where that index is out of reach, PyPI's does.
   timeout 300 "${pip[@]}" --retries 1 --timeout 15 "${torch[@]}" --index-url https://download.pytorch.org/whl/cpu 2> /dev/null \
     || timeout 480 "${pip[@]}" "${torch[@]}" \
-    || missing "skipped, torch is not to be had from PyPI within 8 minutes"
+    || missing "torch is not to be had from PyPI within 8 minutes"
 fi
 bin="$(cd "$venv/bin" && pwd)"
 "$bin/python" -m pip install --quiet numpy maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 ruff==0.17.6 \
-  || missing "skipped, the tools are not to be had from PyPI"
+  || missing "the tools are not to be had from PyPI"
 if [ -n "$fetch" ]; then exit 0; fi
 step() { echo "python: $1 (after $SECONDS s)"; }
 

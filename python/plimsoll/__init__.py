@@ -2,6 +2,7 @@
 
 step = plimsoll.tune(lambda x, y: F.cross_entropy(model(x), y), model, optimizer, sample, budget="60%")
 for x, y in loader:
+    optimizer.zero_grad()
     loss = step(x, y)  # forward and backward by the plan; gradients in p.grad
     optimizer.step()
 """

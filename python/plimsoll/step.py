@@ -1,8 +1,9 @@
 """A training step that runs by a plan: `tune` makes it, calling it trains one batch.
 
-A step is planned once for each kind of batch (its shapes, the model's mode, autocast) and compared with eager, bit for bit,
-when it first runs. Where a plan cannot be kept to, the batch runs in eager, `Step.fallback` says why, and a warning
-says where eager takes more than the budget. Where none fits, `NoPlan` says so before anything runs.
+A step is planned once for each kind of batch (its shapes, gradients that are there, the model's mode, autocast) and compared
+with eager, bit for bit, when it first runs. A batch that no plan fits runs in parts. Where a plan cannot be kept to, the
+batch runs in eager, `Step.fallback` says why, and a warning says where eager takes more than the budget. Where nothing
+fits, `NoPlan` says so before anything runs.
 """
 
 from __future__ import annotations
@@ -504,7 +505,8 @@ def tune(
     `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
     takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
 
-    Raises `NoPlan` for a budget under the floor, `Refused` for a step that cannot be recorded, `BadInput` for arguments
+    A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
+    Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
     if not isinstance(model, torch.nn.Module):
