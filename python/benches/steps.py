@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -28,6 +29,8 @@ BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 SHARES = (0.4, 0.1)
 STEPS = 3
 """Steps whose bits are compared."""
+
+LOAD = re.compile(r" \(load ([\d.]+)\)")
 
 OPTIMIZERS: dict[float, Callable[..., torch.optim.Optimizer]] = {
     0.4: lambda p: torch.optim.AdamW(p, 1e-3),
@@ -242,11 +245,14 @@ def main() -> None:
     if arguments.write:
         samples_file.write_text(json.dumps(rows, indent=1) + "\n")
         table = "\n".join([HEADER, *(row_of(name, rows[name]) for name in NETWORKS if name in rows)])
-        machines = sorted({row["machine"].split(" (load")[0] for row in rows.values()})
+        places = [LOAD.sub("", row["machine"]).rsplit(", commit ", 1) for row in rows.values()]
+        machines, commits = (sorted(set(of)) for of in zip(*places, strict=True))
+        loads = [float(LOAD.search(row["machine"])[1]) for row in rows.values()]
+        said = f"Measured on {'; '.join(machines)} (commits {', '.join(commits)}), with a load of {min(loads)} to {max(loads)} by all that ran there."
         text = readme.read_text()
         before, rest = text.split(BEGIN)
         _, after = rest.split(END)
-        readme.write_text(f"{before}{BEGIN}\nMeasured on {'; '.join(machines)}.\n\n{table}\n{END}{after}")
+        readme.write_text(f"{before}{BEGIN}\n{said}\n\n{table}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def tuned(name, share=0.1, link="20GB/s", verify=0):
     budget = budget_at(share, task, optimizer, adds=True)
     task.model.load_state_dict(state)
     step = plimsoll.tune(
-        task.loss, task.model, optimizer, task.batches[0], budget, link, verify=verify, seconds=2.0
+        task.loss, task.model, optimizer, task.batches[0], budget, link, verify=verify, seconds=0.5
     )
     return task, optimizer, step
 
@@ -148,7 +148,7 @@ def test_adding_takes_more_than_setting_and_no_plan_says_so():
     task = build("resnet18")
     budget = budget_at(0.0, task, None)
     step = plimsoll.tune(
-        task.loss, task.model, None, task.batches[0], budget, "20GB/s", verify=0, seconds=2.0
+        task.loss, task.model, None, task.batches[0], budget, "20GB/s", verify=0, seconds=0.5
     )
     step(*task.batches[0])
     with pytest.raises(plimsoll.NoPlan, match=r"adds to gradients that were there .* `optimizer\.zero_grad"):

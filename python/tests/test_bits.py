@@ -39,7 +39,7 @@ def test_planned_steps_leave_the_bits_of_eager(name, optimizer, share, link):
     its_optimizer = optimizer_of(optimizer, task.model)
     budget = budget_at(share, task, its_optimizer)
     step = plimsoll.tune(
-        task.loss, task.model, its_optimizer, task.batches[0], budget, link, verify=0, seconds=2.0
+        task.loss, task.model, its_optimizer, task.batches[0], budget, link, verify=0, seconds=0.5
     )
     schedule = step.program.schedule
     if link == FAST:
@@ -89,7 +89,7 @@ def test_networks_of_torchvision_run_unchanged(name):
     optimizer = optimizer_of("adamw", task.model)
     budget = budget_at(0.1, task, optimizer)
     step = plimsoll.tune(
-        task.loss, task.model, optimizer, task.batches[0], budget, "20MB/s", verify=0, seconds=2.0
+        task.loss, task.model, optimizer, task.batches[0], budget, "20MB/s", verify=0, seconds=0.5
     )
     assert step.program.schedule.recomputed_ops > 0
     planned = train(task, optimizer, step)

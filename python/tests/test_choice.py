@@ -20,7 +20,7 @@ def tuned(name="convolutions", optimizer="sgd", share=0.1, link="20GB/s", **more
     its = optimizer_of(optimizer, task.model)
     budget = budget_at(share, task, its)
     return task, plimsoll.tune(
-        task.loss, task.model, its, task.batches[0], budget, link, verify=0, seconds=2.0, **more
+        task.loss, task.model, its, task.batches[0], budget, link, verify=0, seconds=0.5, **more
     )
 
 
@@ -28,14 +28,14 @@ def test_the_recommended_batch_fits_and_nothing_changes():
     task = build("convolutions")
     budget = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, 16)).floor_bytes
     step = plimsoll.tune(
-        task.loss, task.model, None, task.batches[0], budget, "20GB/s", verify=0, seconds=2.0
+        task.loss, task.model, None, task.batches[0], budget, "20GB/s", verify=0, seconds=0.5
     )
     state = {k: v.clone() for k, v in task.model.state_dict().items()}
     chosen = step.batch
     assert 1 <= chosen <= 16
     assert all(torch.equal(v, state[k]) for k, v in task.model.state_dict().items())
     trace = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, chosen))
-    assert plimsoll.plan(trace, budget, "20GB/s", seconds=2.0).pool_bytes <= budget
+    assert plimsoll.plan(trace, budget, "20GB/s", seconds=0.5).pool_bytes <= budget
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("sgd", 1), ("adamw", 0.5)])

@@ -61,7 +61,7 @@ def test_yes_and_no_are_what_tune_finds():
     yes = plimsoll.fits(task.loss, task.model, *sample, budget=int(1.05 * floor))
     assert yes
     assert yes.planned_bytes <= 1.05 * floor
-    plimsoll.tune(task.loss, task.model, None, sample, int(1.05 * floor), "12GB/s", seconds=2.0)
+    plimsoll.tune(task.loss, task.model, None, sample, int(1.05 * floor), "12GB/s", seconds=0.5)
     no = plimsoll.fits(task.loss, task.model, *sample, budget=int(0.95 * floor))
     assert not no
     assert no.planned_bytes is None
@@ -78,7 +78,7 @@ def test_the_largest_batch_has_a_plan_and_a_larger_one_has_none(name):
     largest = plimsoll.fits(task.loss, task.model, *task.batches[0], budget=budget).largest_batch
     assert 19 <= largest <= 21
     trace = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, largest - 1))
-    assert plimsoll.plan(trace, budget, "12GB/s", seconds=2.0).budget_bytes == budget
+    assert plimsoll.plan(trace, budget, "12GB/s", seconds=0.5).budget_bytes == budget
     with pytest.raises(plimsoll.NoPlan):
         trace = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, largest + 2))
         plimsoll.plan(trace, budget, "12GB/s")

@@ -41,7 +41,7 @@ def test_a_batch_that_does_not_fit_is_split_with_the_bits_of_eager_in_the_same_p
     task, data, budget = large(name)
     optimizer = optimizer_of("sgd", task.model)
     with caplog.at_level(logging.INFO, "plimsoll"):
-        step = plimsoll.tune(task.loss, task.model, None, data[0], budget, "20GB/s", seconds=2.0)
+        step = plimsoll.tune(task.loss, task.model, None, data[0], budget, "20GB/s", seconds=0.5)
     parts = step._parts
     assert len(parts.sizes) > 1
     assert sum(parts.sizes) == len(data[0][0])
@@ -79,7 +79,7 @@ def test_a_batch_that_fits_is_not_split():
 def test_a_larger_batch_than_the_sample_is_split_and_the_sample_s_is_not():
     task, data, budget = large("convolutions")
     small = tuple(t[:4] for t in data[0])
-    step = plimsoll.tune(task.loss, task.model, None, small, budget, "20GB/s", verify=0, seconds=2.0)
+    step = plimsoll.tune(task.loss, task.model, None, small, budget, "20GB/s", verify=0, seconds=0.5)
     assert step.why.startswith("batch 4, ")
     step(*data[0])
     assert step.why.startswith(f"batch {step._parts}, ")
@@ -90,7 +90,7 @@ def test_a_larger_batch_than_the_sample_is_split_and_the_sample_s_is_not():
 
 def test_an_exception_in_a_later_part_leaves_everything_as_it_was():
     task, data, budget = large("convolutions")
-    step = plimsoll.tune(task.loss, task.model, None, data[0], budget, "20GB/s", verify=0, seconds=2.0)
+    step = plimsoll.tune(task.loss, task.model, None, data[0], budget, "20GB/s", verify=0, seconds=0.5)
     state = {k: v.clone() for k, v in task.model.state_dict().items()}
     generator = torch.get_rng_state()
     run, parts_run = step._run, []

@@ -23,7 +23,7 @@ def tuned(name, share=0.4, link="20GB/s", **more):
     optimizer = optimizer_of("sgd", task.model)
     budget = budget_at(share, task, optimizer)
     return task, plimsoll.tune(
-        task.loss, task.model, optimizer, task.batches[0], budget, link, seconds=2.0, **more
+        task.loss, task.model, optimizer, task.batches[0], budget, link, seconds=0.5, **more
     )
 
 
@@ -183,7 +183,7 @@ def test_swapping_runs_beside_computing():
     x = torch.randn(512, 512)
     trace = plimsoll.trace(lambda x: model(x).sum(), model, x)
     budget = int(trace.floor_bytes + 0.4 * (trace.peak_bytes - trace.floor_bytes))
-    step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, budget, "20GB/s", verify=0, seconds=2.0)
+    step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, budget, "20GB/s", verify=0, seconds=0.5)
     assert step.program.schedule.offloaded_bytes > 0
     step(x)
     program = step.program
@@ -357,7 +357,7 @@ torch.set_num_threads(1)
 model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
 x = torch.randn(64, 64)
 trace = plimsoll.trace(lambda x: model(x).sum(), model, x)
-step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, trace.floor_bytes, "20GB/s", verify=0, seconds=2.0)
+step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, trace.floor_bytes, "20GB/s", verify=0, seconds=0.5)
 want = step(x).item()
 model.zero_grad()
 child = os.fork()

@@ -257,7 +257,7 @@ def test_a_budget_under_the_floor_names_layer_and_bytes():
 
 def test_a_plan_is_a_schedule_that_is_proved():
     trace = of("gpt")
-    schedule = plimsoll.plan(trace, trace.floor_bytes, "1GB/s", seconds=2.0)
+    schedule = plimsoll.plan(trace, trace.floor_bytes, "1GB/s", seconds=0.5)
     again = plimsoll.Schedule.from_json(schedule.to_json(), trace)
     assert again.pool_bytes == schedule.pool_bytes <= trace.floor_bytes - trace.resident_bytes
     document = json.loads(schedule.to_json())

@@ -53,7 +53,7 @@ def run_both(build_model, build_loss=classify, data=None, loop=None, share=0.3):
         if planned:
             budget = budget_at(share, task, optimizer)
             step = plimsoll.tune(
-                task.loss, task.model, optimizer, data[0], budget, FAST, verify=1, seconds=2.0
+                task.loss, task.model, optimizer, data[0], budget, FAST, verify=1, seconds=0.5
             )
         torch.manual_seed(5)
         losses.append((loop or plain)(task, optimizer, step))
