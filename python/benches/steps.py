@@ -248,7 +248,8 @@ def main() -> None:
         places = [LOAD.sub("", row["machine"]).rsplit(", commit ", 1) for row in rows.values()]
         machines, commits = (sorted(set(of)) for of in zip(*places, strict=True))
         loads = [float(LOAD.search(row["machine"])[1]) for row in rows.values()]
-        said = f"Measured on {'; '.join(machines)} (commits {', '.join(commits)}), with a load of {min(loads)} to {max(loads)} by all that ran there."
+        where, which = "; ".join(machines), ", ".join(commits)
+        said = f"Measured on {where} (commits {which}), with a load of {min(loads)} to {max(loads)} by all that ran there."
         text = readme.read_text()
         before, rest = text.split(BEGIN)
         _, after = rest.split(END)
