@@ -377,7 +377,7 @@ impl Executor {
     }
 }
 
-/// Parameters are resident and have no version: once the update has begun, an op that is run again would compute with
+/// Parameters are resident and have no version: once the update has begun, an op that is recomputed would compute with
 /// new ones, which `trace/1` cannot say and so no check of a schedule sees.
 fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), RuntimeError> {
     let mut updating = false;

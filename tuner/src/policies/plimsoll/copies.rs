@@ -14,7 +14,7 @@
 //! better than any copy; it takes then up to a second (in eight) to know that, and plans are the same.
 //!
 //! What was tried and gave less:
-//! - Each of the few blocks copied to as many that follow each other, rather than round after round: what is made again in
+//! - Each of the few blocks copied to as many that follow each other, rather than round after round: what is recomputed in
 //!   chains over neighbours becomes as many times as long, and takes 0.2 to 1.7 pools too much.
 //! - The few planned for the same share of the way from floor to peak: blocks get too much room where the floor is at
 //!   another op than the peak.

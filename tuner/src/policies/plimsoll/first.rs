@@ -155,7 +155,7 @@ impl<'a> Pass<'a> {
     fn new(problem: &'a Problem<'a>) -> Pass<'a> {
         let Problem { task, values, .. } = *problem;
         let of = |g: &u32| &values.gaps[*g as usize];
-        let is_open = |g: &u32| of(g).before != NONE && (of(g).swap || of(g).remake);
+        let is_open = |g: &u32| of(g).before != NONE && (of(g).swap || of(g).recompute);
         let mut open: Vec<u32> = (0..values.gaps.len() as u32).filter(is_open).collect();
         open.sort_by_key(|g| (of(g).after.wrapping_add(1), Reverse(of(g).before), *g));
         let (clock, keep) = (Clock::new(&task.request.link), values.keep_all());
@@ -247,10 +247,10 @@ impl<'a> Pass<'a> {
             for (gap, choice) in values.gaps.iter().zip(&decisions.choices) {
                 match choice {
                     Choice::Swap => moved += values.bytes[gap.value as usize] as f64,
-                    Choice::Remake => {
+                    Choice::Recompute => {
                         again += seconds(values.maker[gap.value as usize] as usize);
                     }
-                    Choice::Keep | Choice::RemakeEach => {}
+                    Choice::Keep | Choice::RecomputeEach => {}
                 }
             }
             let (out, back) = (moved / out, moved / back);
@@ -322,7 +322,7 @@ impl<'a> Pass<'a> {
                 heap.push((Reverse(Dear(cost)), Reverse(g)));
                 continue;
             }
-            decisions.choices[g as usize] = Choice::Remake;
+            decisions.choices[g as usize] = Choice::Recompute;
             self.order.push(g);
             if over.is_over() {
                 over.add(across(gap), -self.bytes(g));
@@ -342,11 +342,11 @@ impl<'a> Pass<'a> {
     fn split(&self, mut over: RangeMax, split: Split) -> Decisions {
         let recomputed = &self.order[..split.count];
         let mut decisions = self.keep.clone();
-        recomputed.iter().for_each(|g| decisions.choices[*g as usize] = Choice::Remake);
+        recomputed.iter().for_each(|g| decisions.choices[*g as usize] = Choice::Recompute);
         if let Some(part) = split.chains {
             decisions = cut_chains(self.problem.values, decisions, self.problem.task.pool / part);
         }
-        for g in recomputed.iter().filter(|g| decisions.choices[**g as usize] == Choice::Remake) {
+        for g in recomputed.iter().filter(|g| decisions.choices[**g as usize] == Choice::Recompute) {
             over.add(across(self.problem.gap(*g)), -self.bytes(*g));
         }
         let mut taken = self.swap_more(&mut decisions, &mut over);
@@ -375,7 +375,7 @@ impl<'a> Pass<'a> {
 
     /// Recomputes what is kept across ops that need too much, the cheapest first. Gives the gaps.
     fn recompute_more(&self, decisions: &mut Decisions, over: &mut RangeMax) -> Vec<u32> {
-        self.give_up(&self.order, Choice::Remake, i64::MAX, decisions, over)
+        self.give_up(&self.order, Choice::Recompute, i64::MAX, decisions, over)
     }
 
     /// Decides what is kept in these gaps otherwise where it helps, as many bytes as `most`. Gives the gaps.
@@ -465,10 +465,10 @@ impl<'a> Pass<'a> {
                 let (gap, choice) = (self.problem.gap(g), &mut decisions.choices[g as usize]);
                 let end = across(gap).end;
                 let ops = if reach { across(gap).start..end + 1 } else { end..end + 1 };
-                if *choice == Choice::Remake && over.max(ops) > 0 {
+                if *choice == Choice::Recompute && over.max(ops) > 0 {
                     let swap = gap.swap && self.bytes(g) <= room;
                     room -= if swap { self.bytes(g) } else { 0 };
-                    *choice = if swap { Choice::Swap } else { Choice::RemakeEach };
+                    *choice = if swap { Choice::Swap } else { Choice::RecomputeEach };
                     changed = true;
                 }
             }
@@ -529,7 +529,7 @@ impl<'a> Closure<'a> {
     fn cost(&mut self, decisions: &Decisions, g: u32) -> Option<f64> {
         let values = self.values;
         let gap = &values.gaps[g as usize];
-        if !gap.remake {
+        if !gap.recompute {
             return None;
         }
         self.question += 1;
@@ -565,6 +565,6 @@ fn is_gone(values: &Values, decisions: &Decisions, v: u32, op: u32) -> bool {
     let gap = &values.gaps[g];
     // Updated in place since, or read by the op.
     let updated = gap.before < op;
-    let again = matches!(decisions.choices[g], Choice::Remake | Choice::RemakeEach);
+    let again = matches!(decisions.choices[g], Choice::Recompute | Choice::RecomputeEach);
     updated || (again && gap.before != op)
 }

@@ -77,7 +77,7 @@ const OFFLOADING: [Realise; 11] = [
     naive::realise,
 ];
 
-/// The one that swaps and runs ops again. Its answer is wanted in the end nearly always, so it is asked while the search goes
+/// The one that swaps and recomputes ops. Its answer is wanted in the end nearly always, so it is asked while the search goes
 /// on.
 const LAST: Realise = superneurons::realise;
 

@@ -172,7 +172,7 @@ impl<'a> Making<'a> {
     /// A choice for a gap that is not this one.
     fn other(&mut self, g: u32, than: Choice) -> Choice {
         let gap = self.gap(g);
-        let all = [Choice::Keep, Choice::Swap, Choice::Remake, Choice::RemakeEach];
+        let all = [Choice::Keep, Choice::Swap, Choice::Recompute, Choice::RecomputeEach];
         let open: Vec<Choice> = all.into_iter().filter(|c| *c != than && c.is_open(gap)).collect();
         open[self.random.below(open.len())]
     }
@@ -198,7 +198,7 @@ impl<'a> Making<'a> {
         for _ in 0..8 {
             let g = self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];
             let gap = self.gap(g);
-            if !gap.remake {
+            if !gap.recompute {
                 continue;
             }
             let dearness = self.problem.recompute_seconds[gap.value as usize];
@@ -208,7 +208,7 @@ impl<'a> Making<'a> {
                         cheap = Some((dearness, g));
                     }
                 }
-                Choice::Remake | Choice::RemakeEach => {
+                Choice::Recompute | Choice::RecomputeEach => {
                     if dear.is_none_or(|d| dearness > d.0) {
                         dear = Some((dearness, g));
                     }
@@ -217,7 +217,7 @@ impl<'a> Making<'a> {
             }
         }
         if let Some((_, g)) = cheap {
-            self.set(g, Choice::Remake);
+            self.set(g, Choice::Recompute);
         }
         if let Some((_, g)) = dear {
             self.set(g, Choice::Keep);
@@ -302,7 +302,10 @@ impl<'a> Making<'a> {
                     let gap = self.gap(*g);
                     let within = (gap.after == NONE || gap.after < op) && gap.before >= op;
                     within
-                        && matches!(self.decisions.choices[*g as usize], Choice::Remake | Choice::RemakeEach)
+                        && matches!(
+                            self.decisions.choices[*g as usize],
+                            Choice::Recompute | Choice::RecomputeEach
+                        )
                 })
             };
             let inputs: Vec<u32> = reads.iter().filter_map(|z| again(z.value)).collect();

@@ -77,7 +77,7 @@ impl<'a> Problem<'a> {
 fn open_gaps(task: &Task<'_>, values: &Values) -> Vec<u32> {
     let gap = |g: u32| &values.gaps[g as usize];
     let mut open: Vec<u32> =
-        (0..values.gaps.len() as u32).filter(|g| gap(*g).swap || gap(*g).remake).collect();
+        (0..values.gaps.len() as u32).filter(|g| gap(*g).swap || gap(*g).recompute).collect();
     if task.request.uses(Trick::Dust) {
         open.retain(|g| values.bytes[gap(*g).value as usize] > task.pool / DUST);
     }
@@ -103,6 +103,6 @@ fn alike(task: &Task<'_>, values: &Values, gaps: &[u32]) -> Vec<Vec<u32>> {
 /// fewer where there is little to decide.
 pub fn suggested(values: &Values) -> u64 {
     let ops = values.ways.len() as u64;
-    let open = values.gaps.iter().filter(|gap| gap.swap || gap.remake).count() as u64;
+    let open = values.gaps.iter().filter(|gap| gap.swap || gap.recompute).count() as u64;
     (22_000_000 / ops).max(12_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
 }
