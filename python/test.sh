@@ -3,7 +3,6 @@
 # the tools into a virtual environment (python/.venv, or the one that VENV names), checks types, runs tests and example.
 #
 #   bash python/test.sh            everything, with one thread and with two
-#   bash python/test.sh --fetch    only the virtual environment with torch and the tools, which CI downloads beside its other work
 #   bash python/test.sh --ci       without the tests marked `slow`; skips, and says so, where Python, a compiler or torch is missing
 #
 # Further arguments go to pytest. Needs python3 (3.10 or newer), cargo and a C++ compiler. TORCH names another version of torch
@@ -11,10 +10,9 @@
 set -euo pipefail
 unset PYTHONDONTWRITEBYTECODE  # importing torch takes seconds, and twice as many without its compiled files
 cd "$(dirname "$0")"
-ci="" fetch=""
+ci=""
 case "${1:-}" in
   --ci) ci=1 && shift ;;
-  --fetch) ci=1 fetch=1 && shift ;;
 esac
 # Without the tools nothing can be tested: in CI that is said and skipped, elsewhere it is an error.
 missing() {
@@ -37,7 +35,6 @@ fi
 bin="$(cd "$venv/bin" && pwd)"
 "$bin/python" -m pip install --quiet numpy maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 ruff==0.17.6 \
   || missing "the tools are not to be had from PyPI"
-if [ -n "$fetch" ]; then exit 0; fi
 step() { echo "python: $1 (after $SECONDS s)"; }
 
 step "formats and lints"
