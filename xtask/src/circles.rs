@@ -349,7 +349,6 @@ mod tests {
         expect(&[b, ("a/src/c/tests.rs", "use crate::b::E;"), ("a/src/c.rs", "pub struct D;")], &[]);
     }
 
-    #[track_caller]
     /// A circle in one crate, and the same files without their circle in another.
     const FILES: &[(&str, &str)] = &[
         ("Cargo.toml", ""),
