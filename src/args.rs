@@ -109,7 +109,7 @@ pub enum Verb {
     /// Print what was tuned as lines for torchrun, Accelerate, Lightning or DeepSpeed
     ///
     /// Batch size of each worker, gradient accumulation, learning rate and warm-up. What Plimsoll plans inside an iteration
-    /// (swapping, running ops again) stays behind: none of these tools can follow it.
+    /// (swapping, recomputing ops) stays behind: none of these tools can follow it.
     #[command(after_help = "Example: plimsoll export digits --to deepspeed --workers 4")]
     Export(ExportArgs),
     /// Show which settings hold and where they come from

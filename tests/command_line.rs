@@ -30,7 +30,7 @@ fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
 fn planned() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     check(folder.path(), "trace resnet20 --batch 8 -o t.json", 0, &[]);
-    // Its ops take no time as yet, so that making again would be all that a plan does.
+    // Its ops take no time as yet, so that recomputing would be all that a plan does.
     check(folder.path(), "plan t.json --budget 70% --link 12.2GB/s --no-recompute -o s.json", 0, &[]);
     folder
 }

@@ -153,7 +153,7 @@ pub fn peak(trace: &Trace) -> Bytes {
     trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
-/// Only moving, no running again: what the papers on offloading allow themselves.
+/// Only moving, no recomputing: what the papers on offloading allow themselves.
 pub const MOVING: Allow = Allow { recompute: false, ..Allow::ALL };
 
 /// Memory without end.

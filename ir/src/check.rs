@@ -33,7 +33,34 @@ use crate::schedule::Schedule;
 use crate::trace::Trace;
 use crate::units::Bytes;
 
-/// Proves that a schedule is valid for a trace within the schedule's budget, or says where it is not.
+/// Proves that a schedule is valid for a trace within the schedule's budget: that no order of events that its waits allow reads
+/// wrong bytes, and that no byte lies outside the pool.
+///
+/// # Errors
+///
+/// [`Violation`]: the first thing that is wrong, with the commands and the tensor that it is about.
+///
+/// ```
+/// use plimsoll_ir::check::check;
+/// # use plimsoll_ir::{Document, schedule::Schedule, trace::Trace};
+/// # let trace = Trace::from_json(r#"{"plimsoll": "trace/1", "name": "two-ops", "batch": 1, "resident_bytes": 0,
+/// #   "tensors": [{"name": "y", "bytes": 256, "kind": "activation"}], "ops": [
+/// #     {"name": "a.forward", "kind": "relu", "layer": "a", "phase": "forward", "reads": [], "writes": [0],
+/// #      "workspace_bytes": 0, "flops": 0, "seconds": 0.5, "recomputable": true},
+/// #     {"name": "a.backward", "kind": "relu", "layer": "a", "phase": "backward", "reads": [0], "writes": [],
+/// #      "workspace_bytes": 0, "flops": 0, "seconds": 0.25, "recomputable": true}]}"#)?;
+/// # let mut schedule = Schedule::from_json(r#"{"plimsoll": "schedule/1", "trace": "two-ops", "batch": 1,
+/// #   "budget_bytes": 256, "pool_bytes": 256,
+/// #   "link": {"offload_bytes_per_second": 1e9, "prefetch_bytes_per_second": 1e9},
+/// #   "commands": [{"do": "compute", "op": 0, "waits": []}, {"do": "compute", "op": 1, "waits": []}],
+/// #   "buffers": [{"tensor": 0, "offset": 0, "opens": 0, "closes": [1]}]}"#)?;
+/// // One op writes a tensor of 256 bytes, another reads it; the schedule keeps it at offset 0.
+/// check(&trace, &schedule)?;
+/// schedule.buffers[0].closes.clear();
+/// let violation = check(&trace, &schedule).expect_err("the buffer is never closed");
+/// println!("{violation}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn check(trace: &Trace, schedule: &Schedule) -> Result<(), Violation> {
     locate(trace, schedule).map(|_| ())
 }

@@ -126,7 +126,7 @@ pub struct BatchSamples {
     pub batch: u64,
     /// The seconds of whole measured iterations whose ops were timed, stalls included.
     pub iteration_seconds: Vec<Seconds>,
-    /// For each of those, what passed on the compute stream in waits for transfers and in ops that ran again. Empty where it is not
+    /// For each of those, what passed on the compute stream in waits for transfers and in ops that were recomputed. Empty where it is not
     /// known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_seconds: Vec<Seconds>,

@@ -101,7 +101,27 @@ pub struct PoolStep {
     pub bytes: Bytes,
 }
 
-/// The start and end of every command of a schedule that passed [`crate::check`].
+/// The start and end of every command of a schedule that passed [`crate::check`], by the trace's seconds and the schedule's link.
+///
+/// ```
+/// use plimsoll_ir::{Seconds, simulate::simulate};
+/// # use plimsoll_ir::{Document, schedule::Schedule, trace::Trace};
+/// # let trace = Trace::from_json(r#"{"plimsoll": "trace/1", "name": "two-ops", "batch": 1, "resident_bytes": 0,
+/// #   "tensors": [{"name": "y", "bytes": 256, "kind": "activation"}], "ops": [
+/// #     {"name": "a.forward", "kind": "relu", "layer": "a", "phase": "forward", "reads": [], "writes": [0],
+/// #      "workspace_bytes": 0, "flops": 0, "seconds": 0.5, "recomputable": true},
+/// #     {"name": "a.backward", "kind": "relu", "layer": "a", "phase": "backward", "reads": [0], "writes": [],
+/// #      "workspace_bytes": 0, "flops": 0, "seconds": 0.25, "recomputable": true}]}"#)?;
+/// # let schedule = Schedule::from_json(r#"{"plimsoll": "schedule/1", "trace": "two-ops", "batch": 1,
+/// #   "budget_bytes": 256, "pool_bytes": 256,
+/// #   "link": {"offload_bytes_per_second": 1e9, "prefetch_bytes_per_second": 1e9},
+/// #   "commands": [{"do": "compute", "op": 0, "waits": []}, {"do": "compute", "op": 1, "waits": []}],
+/// #   "buffers": [{"tensor": 0, "offset": 0, "opens": 0, "closes": [1]}]}"#)?;
+/// // Ops of 0.5 s and 0.25 s, one after the other; nothing is swapped.
+/// let timeline = simulate(&trace, &schedule);
+/// assert_eq!(timeline.makespan(), Seconds(0.75));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn simulate(trace: &Trace, schedule: &Schedule) -> Timeline {
     let mut spans: Vec<Span> = Vec::with_capacity(schedule.commands.len());
     let mut free = [Seconds::ZERO; 3];

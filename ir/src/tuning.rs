@@ -164,9 +164,9 @@ pub struct PolicyRun {
     pub makespan_seconds: Option<Seconds>,
     /// Bytes that leave.
     pub offloaded_bytes: Bytes,
-    /// Bytes that come back.
+    /// Bytes that are prefetched.
     pub prefetched_bytes: Bytes,
-    /// Seconds of ops that run again.
+    /// Seconds of ops that are recomputed.
     pub recomputed_seconds: Seconds,
     /// Seconds that compute waits.
     pub stalled_seconds: Seconds,

@@ -385,7 +385,7 @@ pub fn batch_samples(
     BatchSamples { iteration_seconds, other_seconds, offloaded_bytes, ops, ..BatchSamples::none(trace.batch) }
 }
 
-/// What passes on the compute stream of one iteration in waits for transfers, and in ops that run again.
+/// What passes on the compute stream of one iteration in waits for transfers, and in ops that are recomputed.
 fn other_seconds(schedule: &Schedule, timeline: &Timeline, overhead: Seconds) -> Seconds {
     let mut other = 0.0f64;
     let mut last_end: Option<f64> = None;

@@ -2,18 +2,21 @@
 
 step = plimsoll.tune(lambda x, y: F.cross_entropy(model(x), y), model, optimizer, sample, budget="60%")
 for x, y in loader:
+    optimizer.zero_grad()
     loss = step(x, y)  # forward and backward by the plan; gradients in p.grad
     optimizer.step()
 """
 
 from ._core import Schedule, Trace
 from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
+from .fitting import Fit, fits
 from .planning import Link, plan, trace
 from .step import Step, tune
 
 __all__ = [
     "BadInput",
     "Error",
+    "Fit",
     "Link",
     "NoCompiler",
     "NoPlan",
@@ -22,6 +25,7 @@ __all__ = [
     "Step",
     "Trace",
     "VerificationError",
+    "fits",
     "plan",
     "trace",
     "tune",

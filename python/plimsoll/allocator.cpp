@@ -22,7 +22,9 @@ namespace {
 enum class Mode { Pass, Record, Replay };
 
 struct Event {
-  int64_t kind;  // 0: allocated; 1: freed by the recording thread; 2: freed by another thread
+  // Recording, 0: allocated; 1: freed by the recording thread; 2: freed by another thread.
+  // Replaying, 0: given an address of the plan; 3: not foreseen by the plan; 4: a call begins, whose number is the address.
+  int64_t kind;
   int64_t address;
   int64_t bytes;
 };
@@ -91,12 +93,16 @@ struct PlannedAllocator final : c10::Allocator {
       served++;
       std::lock_guard<std::mutex> lock(guard);
       lent.insert(address);
+      events.push_back({0, reinterpret_cast<int64_t>(address), static_cast<int64_t>(bytes)});
       return {address, address, &free_lent, cpu};
     }
     unplanned++;
     unplanned_bytes += static_cast<int64_t>(bytes);
     if (faulty_call < 0) faulty_call = call;
-    return heap->allocate(bytes);
+    c10::DataPtr own = heap->allocate(bytes);
+    std::lock_guard<std::mutex> lock(guard);
+    events.push_back({3, reinterpret_cast<int64_t>(own.get()), static_cast<int64_t>(bytes)});
+    return own;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_raw; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
@@ -145,6 +151,10 @@ void plimsoll_read_events(int64_t from, int64_t to, int64_t* out) {
 void plimsoll_begin(const int64_t* all_slots, const int64_t* first_of_call) {
   slots = reinterpret_cast<const Slot*>(all_slots);
   first = first_of_call;
+  {
+    std::lock_guard<std::mutex> lock(guard);
+    events.clear();
+  }
   call = -1;
   next_slot = end_slot = served = unplanned = unplanned_bytes = unused = 0;
   faulty_call = -1;
@@ -156,6 +166,10 @@ void plimsoll_call(int64_t number) {
   call = number;
   next_slot = first[number];
   end_slot = first[number + 1];
+  {
+    std::lock_guard<std::mutex> lock(guard);
+    events.push_back({4, number, 0});
+  }
   mode = Mode::Replay;
 }
 

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from .errors import NoCompiler, Refused
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
 
-ALLOCATED, FREED_HERE, FREED_ELSEWHERE = 0, 1, 2
+ALLOCATED, FREED_HERE, FREED_ELSEWHERE, UNPLANNED, CALL = range(5)
 
 Event = tuple[int, int, int]
 """Kind, address, bytes."""
@@ -148,15 +149,46 @@ class Log:
         return [(flat[3 * i], flat[3 * i + 1], flat[3 * i + 2]) for i in range(count)]
 
 
+class Turn:
+    """Whose turn it is: one thread at a time records or replays, others wait."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        # The thread that had the turn may not be there in a forked process.
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def check(self) -> None:
+        """Refuses a step inside of a step."""
+        if self._owner == threading.get_ident():
+            raise Refused("a step was called, or recorded, inside of another step; call it outside")
+
+    def __enter__(self) -> None:
+        self.check()
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None
+        self._lock.release()
+
+
+turn = Turn()
+
+
 @contextlib.contextmanager
 def recording() -> Iterator[Log]:
     """Logs the allocations of this thread."""
     loaded = _installed()
-    loaded.plimsoll_record(1)
-    try:
-        yield Log(loaded)
-    finally:
-        loaded.plimsoll_record(0)
+    with turn:
+        loaded.plimsoll_record(1)
+        try:
+            yield Log(loaded)
+        finally:
+            loaded.plimsoll_record(0)
 
 
 class Plan:
@@ -175,13 +207,28 @@ class Plan:
         """Says which call this thread makes next."""
         self.pause = self._library.plimsoll_pause
         """Until the next call this thread allocates on its own account."""
+        self._events = (ctypes.c_int64 * 0)()
+
+    def allocated(self) -> list[list[Event]]:
+        """What the last step allocated, call by call: planned and unplanned."""
+        flat = self._events
+        calls: list[list[Event]] = []
+        for at in range(0, len(flat), 3):
+            if flat[at] == CALL:
+                calls.append([])
+            else:
+                calls[-1].append((flat[at], flat[at + 1], flat[at + 2]))
+        return calls
 
     def begin(self) -> None:
-        """Begins a step."""
+        """Begins a step. The caller has its `turn`."""
         _installed().plimsoll_begin(self._slots, self._first)
 
     def end(self) -> Counts:
         """Ends the step."""
+        count = self._library.plimsoll_events()
+        self._events = (ctypes.c_int64 * (3 * count))()
+        self._library.plimsoll_read_events(0, count, self._events)
         out = (ctypes.c_int64 * 5)()
         self._library.plimsoll_end(out)
         served, unplanned, unplanned_bytes, unused, faulty = out

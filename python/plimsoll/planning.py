@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from . import _core, recorder
+from . import _core, recording
+from .batches import size_of
 from .errors import BadInput
-from .recorder import Loss, tensors_in
+from .ops import tensors_in
+from .recording import Loss
 from .tape import Document, Tape, aligned, to_document
 
 LINK_SAMPLE_BYTES = 32 << 20
@@ -71,11 +73,6 @@ def as_sample(sample: Any) -> tuple[Any, ...]:
     return arguments
 
 
-def batch_of(sample: tuple[Any, ...]) -> int:
-    """Samples in the batch: the first size of the first tensor that has one."""
-    return next((t.shape[0] for t in tensors_in(sample) if t.dim() > 0 and t.shape[0] > 0), 1)
-
-
 def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
     """What an optimizer's state takes: as it is, or, before its first step, as its kind says."""
     if optimizer is None:
@@ -85,26 +82,41 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
         return sum(aligned(t.untyped_storage().nbytes()) for t in there)
     total = 0
     for group in optimizer.param_groups:
-        copies = _state_copies(optimizer, group)
+        copies, counters = _state_of(optimizer, group)
         total += sum(
-            copies * aligned(p.untyped_storage().nbytes()) for p in group["params"] if p.requires_grad
+            copies * aligned(p.untyped_storage().nbytes()) + counters * aligned(1)
+            for p in group["params"]
+            if p.requires_grad
         )
     return total
 
 
-def _state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[int, int]:
+    """What an optimizer keeps for each parameter: how many tensors of its size, and how many single numbers."""
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.NAdam | torch.optim.RAdam):
-        return 3 if group.get("amsgrad") else 2
+        return (3 if group.get("amsgrad") else 2), 1 + isinstance(optimizer, torch.optim.NAdam)
     if isinstance(optimizer, torch.optim.SGD):
-        return 1 if group.get("momentum") else 0
+        return (1 if group.get("momentum") else 0), 0
     if isinstance(optimizer, torch.optim.RMSprop):
-        return 1 + bool(group.get("momentum")) + bool(group.get("centered"))
+        return 1 + bool(group.get("momentum")) + bool(group.get("centered")), 1
     if isinstance(optimizer, torch.optim.Adagrad):
-        return 1
+        return 1, 1
     name = type(optimizer).__name__
     raise BadInput(
         f"how much state {name} keeps is not known before its first step: call `optimizer.step()` once before this, or give "
         f"no optimizer and take its state off the budget"
+    )
+
+
+def rate_rule(optimizer: torch.optim.Optimizer) -> str:
+    """How an optimizer's learning rate follows the batch: steps that are scaled by their own size follow its square root."""
+    scaled = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
+    if isinstance(optimizer, (*scaled, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)):
+        return "square root"
+    if isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD):
+        return "linear"
+    raise BadInput(
+        f"how the learning rate of {type(optimizer).__name__} follows the batch is not known; set it by hand"
     )
 
 
@@ -123,11 +135,12 @@ def record(
     sample: tuple[Any, ...],
     optimizer: torch.optim.Optimizer | None = None,
     name: str | None = None,
+    adds: bool = False,
 ) -> Recorded:
-    """Records a step."""
+    """Records a step; with `adds` as it is when every parameter has a gradient that it adds to."""
     state = optimizer_bytes(optimizer)
-    tape = recorder.record(fn, model, sample)
-    document = to_document(tape, name or type(model).__name__, batch_of(sample), state)
+    tape = recording.record(fn, model, sample, adds)
+    document = to_document(tape, name or type(model).__name__, size_of(sample), state)
     return Recorded(tape, document, _core.Trace(document.text))
 
 

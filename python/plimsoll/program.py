@@ -16,7 +16,7 @@ import torch
 
 from . import allocator
 from ._core import ALIGNMENT, Compute, Schedule
-from .recorder import _same_value, running_positions
+from .ops import running_positions, same_value
 from .tape import Call, Document, Role, Tape, Window, aligned
 from .torch_private import below_autograd, tree_unflatten
 
@@ -70,12 +70,14 @@ class Memory:
     def __init__(self) -> None:
         self.pool = Arena()
         self.host = Arena()
+        self.gradients = Arena()
         self.results = Arena()
 
     @property
-    def generation(self) -> tuple[int, int, int]:
+    def generation(self) -> tuple[int, ...]:
         """Another value where something moved."""
-        return (self.pool.generation, self.host.generation, self.results.generation)
+        arenas = (self.pool, self.host, self.gradients, self.results)
+        return tuple(arena.generation for arena in arenas)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,10 @@ class Windows:
         return self._made[key]
 
 
+def _slot_bytes(parameter: torch.nn.Parameter) -> int:
+    return aligned(parameter.numel() * parameter.element_size())
+
+
 Special = Callable[[int], None]
 
 
@@ -130,10 +136,23 @@ class Program:
         self.schedule = schedule
         self._tensors = document.tensors
         self._memory = memory
-        self._generation: tuple[int, int, int] | None = None
+        self._bound_to: tuple[int, ...] | None = None
         self._states: dict[int, torch.Tensor] = {}
         self._running: dict[int, Place] = {}
+        # A copy of what the step changes in place, to put back where the step ends early. On the host.
         self._saved = [torch.empty_like(t) for t in tape.updated]
+        self._added_to = [
+            p for p, w in tape.gradients if w is not None and tape.storages[w.storage].role is Role.GRADIENT
+        ]
+        self._saved_gradients: list[torch.Tensor] = []
+        self._slots_of = tape.slots()
+        self._gradient_bytes = sum(_slot_bytes(p) for p, _ in tape.gradients)
+        self._results = [
+            number
+            for number, storage in enumerate(tape.storages)
+            if storage.role is Role.RESULT and number not in self._slots_of
+        ]
+        self._result_bytes = sum(aligned(tape.storages[number].size) for number in self._results)
         self._needed_states = self._sources()
         self.counts: allocator.Counts | None = None
         """What the last run allocated."""
@@ -149,8 +168,10 @@ class Program:
         memory, schedule = self._memory, self.schedule
         memory.pool.reserve(schedule.pool_bytes)
         memory.host.reserve(schedule.host_bytes)
-        memory.results.reserve(sum(aligned(s.size) for s in self.tape.storages if s.role is Role.RESULT))
-        if self._generation == memory.generation:
+        memory.gradients.reserve(self._gradient_bytes)
+        memory.results.reserve(self._result_bytes)
+        bound_to = (*memory.generation, *(p.grad.data_ptr() for p in self._added_to if p.grad is not None))
+        if self._bound_to == bound_to:
             return
         self._windows = Windows()
         self._resident = self._place_residents()
@@ -162,24 +183,39 @@ class Program:
         self._inputs = self._bind_inputs()
         self._transfers = schedule.transfers(pool, memory.host.address)
         self._loss = self._windows.at(self._resident[self.tape.loss.storage], self.tape.loss)
+        added_to = set(map(id, self._added_to))
         self._gradients = [
             (p, None if w is None else self._windows.at(self._resident[w.storage], w))
             for p, w in self.tape.gradients
+            if id(p) not in added_to
         ]
+        self._saved_gradients = [torch.empty_like(p) for p in self._added_to]
         self._calls = [(compute.op, compute.again) for compute in computes]
-        self._generation = memory.generation
+        self._bound_to = bound_to
 
     def _place_residents(self) -> dict[int, Place]:
-        """Everything outside of the pool: what was there before is where it was, what the step leaves lies in a slab."""
-        results = self._memory.results
-        offset = results.address - results.storage.data_ptr()
+        """Everything outside of the pool. What was there before the step is where it was. Gradients have slots in a slab whose
+        layout is the same for all programs of a step, so that one adds to what another left."""
+        gradients, results = self._memory.gradients, self._memory.results
+        added_to = set(map(id, self._added_to))
         places = {}
+        at = gradients.address - gradients.storage.data_ptr()
+        for parameter, window in self.tape.gradients:
+            if window is not None and window.storage in self._slots_of:
+                places[window.storage] = Place(gradients.storage, at)
+            elif window is not None and id(parameter) in added_to and (there := parameter.grad) is not None:
+                places[window.storage] = Place(
+                    there.untyped_storage(), int(there.storage_offset()) * there.element_size()
+                )
+            at += _slot_bytes(parameter)
+        # The loss comes first: it lies where other programs have theirs, and no gradient.
+        offset = results.address - results.storage.data_ptr()
+        for number in sorted(self._results, key=lambda number: number != self.tape.loss.storage):
+            places[number] = Place(results.storage, offset)
+            offset += aligned(self.tape.storages[number].size)
         for number, storage in enumerate(self.tape.storages):
             if storage.role is Role.KEPT and storage.tensor is not None:
                 places[number] = Place(storage.tensor.untyped_storage(), 0)
-            elif storage.role is Role.RESULT:
-                places[number] = Place(results.storage, offset)
-                offset += aligned(storage.size)
         return places
 
     def _in_pool(self, offset: int) -> Place:
@@ -260,7 +296,7 @@ class Program:
         def run(number: int) -> None:
             self._plan.call(number)
             value = call.func(*arguments, **keywords)
-            if not _same_value(value, call.value):
+            if not same_value(value, call.value):
                 raise Diverged(call, value)
 
         return run
@@ -291,18 +327,19 @@ class Program:
         return run
 
     def run(self, inputs: list[torch.Tensor]) -> torch.Tensor:
-        """Runs the step: sets the gradients, gives the loss. Whatever ends it early leaves everything as it was before."""
+        """Runs the step: sets gradients or adds to them, gives the loss. Where it ends early, all is as it was."""
         self.bind()
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            for copy, tensor in zip(self._saved, self.tape.updated, strict=True):
+        with allocator.turn, torch.no_grad(), torch.autocast("cpu", enabled=False):
+            saved = [*zip(self._saved, self.tape.updated, strict=True), *self._gradient_copies()]
+            for copy, tensor in saved:
                 copy.copy_(tensor)
             try:
                 self._run(inputs)
             except BaseException:
                 self._transfers.abort()
-                for copy, tensor in zip(self._saved, self.tape.updated, strict=True):
+                for copy, tensor in saved:
                     tensor.copy_(copy)
                 for generator, state in states:
                     generator.set_state(state)
@@ -310,6 +347,11 @@ class Program:
             for parameter, gradient in self._gradients:
                 parameter.grad = gradient
             return self._loss.clone()
+
+    def _gradient_copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Where the gradients that the step adds to are kept meanwhile, and they themselves."""
+        pairs = zip(self._saved_gradients, self._added_to, strict=True)
+        return [(copy, p.grad) for copy, p in pairs if p.grad is not None]
 
     def _run(self, inputs: list[torch.Tensor]) -> None:
         for window, tensor in zip(self._inputs, inputs, strict=True):
@@ -341,6 +383,25 @@ class Program:
                 f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded "
                 f"({self.counts.unplanned} allocations of {self.counts.unplanned_bytes} B that no plan foresaw)"
             )
+
+    @property
+    def pool_address(self) -> int:
+        """The first address of the pool."""
+        return self._memory.pool.address
+
+    @property
+    def tensors(self) -> dict[int, int]:
+        """By storage: its tensor of the trace."""
+        return self._tensors
+
+    @property
+    def residents(self) -> dict[int, Place]:
+        """Where each storage outside of the pool lies."""
+        return self._resident
+
+    def allocated(self) -> list[list[allocator.Event]]:
+        """What the last run allocated, call by call."""
+        return self._plan.allocated()
 
     @property
     def stalled_seconds(self) -> float:

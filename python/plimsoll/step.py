@@ -1,31 +1,44 @@
 """A training step that runs by a plan: `tune` makes it, calling it trains one batch.
 
-A step is planned once for each kind of batch (its shapes, the model's mode, autocast) and compared with eager, bit for bit,
-when it first runs. Where a plan cannot be kept to, the batch runs in eager, `Step.fallback` says why, and a warning
-says where eager takes more than the budget. Where none fits, `NoPlan` says so before anything runs.
+A step is planned once for each kind of batch (its shapes, gradients that are there, the model's mode, autocast) and compared
+with eager, bit for bit, when it first runs. A batch that no plan fits runs in parts. Where a plan cannot be kept to, the
+batch runs in eager, `Step.fallback` says why, and a warning says where eager takes more than the budget. Where nothing
+fits, `NoPlan` says so before anything runs.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections import OrderedDict
+import math
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import planning
+from . import _core, allocator, batches, planning, viz
 from ._core import show_bytes, show_seconds
-from .errors import BadInput, Refused, VerificationError
+from .errors import BadInput, NoPlan, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
-from .recorder import Loss
+from .recording import Loss
 from .tape import Role
-from .torch_private import tree_flatten
+from .torch_private import has_hooks, modules_of, tree_flatten
+from .verification import State, differences, outcome
 
 logger = logging.getLogger("plimsoll")
 
-KINDS_KEPT = 8
+KINDS_KEPT = 16
 """Plans of so many kinds of batches are kept; the one that was used longest ago goes first."""
+
+DECLINED_AFTER = 6
+"""A plan is declined after so many comparisons at least."""
+
+DECLINED_ABOVE = 0.02
+"""A plan that takes a larger share of time more than eager, where eager fits the budget, does not pay."""
 
 Kind = tuple[object, ...]
 
@@ -33,20 +46,40 @@ Kind = tuple[object, ...]
 class Planned:
     """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
 
-    def __init__(self, recorded: Recorded, program: Program, verify: int) -> None:
+    def __init__(self, recorded: Recorded, program: Program, verify: int, weight: float | None) -> None:
         self.trace = recorded.trace
         self.tape = recorded.tape
         self.program = program
         self.verify = verify
+        self.weight = weight
+        """What the loss of a part of a batch counts; none for a whole batch."""
+        self.compared = 0
+        """How often it ran beside eager."""
+        self.eager_seconds = math.inf
+        self.plan_seconds = math.inf
+        """The least of the times of verified runs."""
         self.broken = ""
         """Why the program is not to be used any more."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A kind of batch that no plan fits as a whole: it runs part by part, each of which adds to the gradients."""
+
+    sizes: list[int]
+    weights: list[float]
+
+    def __str__(self) -> str:
+        """Such as `512 = 8 x 64`."""
+        counts = Counter(self.sizes)
+        return f"{sum(self.sizes)} = " + " + ".join(f"{count} x {size}" for size, count in counts.items())
 
 
 class Step:
     """Runs forward and backward of one batch within the budget: `loss = step(x, y)`.
 
-    Calling it sets `p.grad` of every parameter (it does not add to what is there) and gives the loss. The optimizer stays
-    yours.
+    Calling it does what `loss.backward()` does: it sets `p.grad` of every parameter, or adds to the gradient that is there,
+    and gives the loss. The optimizer and `zero_grad` stay yours.
     """
 
     fallback: str | None
@@ -71,32 +104,86 @@ class Step:
         self._verify = verify
         self._seconds = seconds
         self._memory = Memory()
-        self._kinds: OrderedDict[Kind, Planned | str] = OrderedDict()
+        self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
         self._pointers: list[int] = []
         self._last: Planned | None = None
+        self._parts: Parts | None = None
+        self._choice: int | None = None
 
     def __call__(self, *batch: Any) -> torch.Tensor:
-        """Trains one batch: sets the gradients, gives the loss."""
+        """Trains one batch: sets the gradients or adds to them, gives the loss."""
+        allocator.turn.check()
         planned = self._planned(batch)
+        if isinstance(planned, Parts):
+            self._parts = planned
+            return self._in_parts(planned, batch)
+        self._parts = None
+        return self._run(planned, batch)
+
+    def _in_parts(self, parts: Parts, batch: tuple[Any, ...]) -> torch.Tensor:
+        """Trains a batch part by part. Whatever ends it early leaves everything as it was before."""
+        before: State | None = None
+        total: torch.Tensor | None = None
+        first = 0
+        fallback = None
+        try:
+            for size, weight in zip(parts.sizes, parts.weights, strict=True):
+                part = batches.taken(batch, first, first + size)
+                planned = self._planned(part, weight)
+                if before is None and isinstance(planned, Planned):
+                    before = State(planned.tape)
+                assert not isinstance(planned, Parts)
+                loss = self._run(planned, part, weight)
+                total = loss if total is None else total + loss
+                fallback = self.fallback or fallback
+                first += size
+        except BaseException:
+            if before is not None:
+                before.restore()
+            raise
+        self.fallback = fallback
+        assert total is not None
+        return total
+
+    def _run(
+        self, planned: Planned | str, batch: tuple[Any, ...], weight: float | None = None
+    ) -> torch.Tensor:
+        """Trains a batch, or a part of one, as a whole."""
         if isinstance(planned, str):
-            return self._in_eager(planned, batch)
+            return self._in_eager(planned, batch, weight)
         if planned.broken:
-            return self._in_eager(planned.broken, batch, planned)
+            return self._in_eager(planned.broken, batch, weight, planned)
         self._last = planned
         tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
         try:
             if planned.verify > 0:
                 loss = self._verified(planned, batch, tensors)
                 planned.verify -= 1
+                self._decline(planned)
             else:
                 loss = planned.program.run(tensors)
         except Diverged as diverged:
-            return self._in_eager(f"this batch takes another way: {diverged}", batch, planned)
+            return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
-            return self._in_eager(planned.broken, batch, planned)
+            return self._in_eager(planned.broken, batch, weight, planned)
         self.fallback = None
         return loss
+
+    def _decline(self, planned: Planned) -> None:
+        """Leaves the next batches to eager where eager fits the budget and was faster."""
+        budget = planned.program.schedule.budget_bytes
+        slower = planned.plan_seconds / planned.eager_seconds - 1
+        planned.compared += 1
+        if planned.verify > 0 or planned.trace.peak_bytes > budget or slower <= DECLINED_ABOVE:
+            return
+        if planned.compared < DECLINED_AFTER:
+            planned.verify = 1  # the first times are noisy
+        else:
+            planned.broken = (
+                f"planning does not pay: eager takes {show_bytes(planned.trace.peak_bytes)} of the budget of "
+                f"{show_bytes(budget)}, and the plan takes {slower:.1%} longer"
+            )
 
     def verify(self, steps: int = 1) -> None:
         """Compares the next steps of every kind of batch with eager, bit for bit. A difference raises `VerificationError`."""
@@ -113,7 +200,11 @@ class Step:
         planned = self._current()
         trace, schedule = planned.trace, planned.program.schedule
         peak = trace.resident_bytes + schedule.pool_bytes
-        words = [f"batch {trace.batch}", f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}"]
+        words = [
+            f"batch {self._parts or trace.batch}",
+            "lr unchanged",
+            f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}",
+        ]
         if schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0:
             words.append("everything stays")
         else:
@@ -148,6 +239,45 @@ class Step:
             )
         return "\n".join(lines)
 
+    def memory_viz(self, path: str | Path) -> None:
+        """Writes a memory snapshot with tensors by name: the last kind of batch's plan is device 0, its last run device 1.
+
+        https://pytorch.org/memory_viz shows it, and so does `python -m torch.cuda._memory_viz trace_plot`.
+        """
+        planned = self._current()
+        if planned.program.counts is None:
+            raise BadInput("no batch has run by the plan yet: call the step first")
+        names = {t.data_ptr(): name for name, t in self._model.named_buffers()}
+        names |= {t.data_ptr(): name for name, t in self._model.named_parameters()}
+        viz.write(planned.program, json.loads(planned.trace.to_json()), names, path)
+
+    @property
+    def batch(self) -> int:
+        """The batch that is predicted to train the most samples per second within the budget. Nothing is changed by it."""
+        return self._recommended()
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate that follows for `step.batch` from the optimizer's: linear for SGD, square root for Adam's like.
+
+        It is that of the first group of parameters; the others are multiplied by as much.
+        """
+        optimizer = self._optimizer
+        if optimizer is None:
+            raise BadInput("without an optimizer no learning rate is known: give it to `plimsoll.tune`")
+        size, group = batches.size_of(self._sample), optimizer.param_groups[0]
+        rate = float(group.get("initial_lr", group["lr"]))
+        return _core.learning_rate(planning.rate_rule(optimizer), size, rate, self.batch)
+
+    def _recommended(self) -> int:
+        if self._choice is None:
+            assert isinstance(self._budget, int)
+            state = planning.optimizer_bytes(self._optimizer)
+            rates = (self._link.offload, self._link.prefetch)
+            found = batches.fastest(self._fn, self._model, self._sample, state, self._budget, rates)
+            self._choice = found or batches.size_of(self._sample)
+        return self._choice
+
     @property
     def program(self) -> Program:
         """The program of the last kind of batch."""
@@ -165,35 +295,97 @@ class Step:
         )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Records and plans this kind of batch."""
-        kind = self._kind(batch)
-        self._pointers = self._addresses()
-        self._last = self._make(batch)
-        self._kinds[kind] = self._last
+        """Records and plans this kind of batch, which is the sample."""
+        self._sample = batch
+        hooked = [name or "the model" for name, module in self._model.named_modules() if has_hooks(module)]
+        if hooked:
+            logger.warning(
+                "hooks of modules (%s) run while the step is recorded and verified: tensors that they compute are part of the "
+                "plan, anything else that they do is not repeated",
+                ", ".join(hooked[:3]) + (", ..." if len(hooked) > 3 else ""),
+            )
+        self._pointers = _addresses(modules_of(self._model))
+        self._planned(batch, is_first=True)
 
-    def _make(self, batch: tuple[Any, ...]) -> Planned:
-        recorded = planning.record(self._fn, self._model, batch, self._optimizer)
+    def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
+        fn = self._weighted(weight)
+        recorded = planning.record(fn, self._model, batch, self._optimizer)
         budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
         # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
         self._budget = budget
-        schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
+        try:
+            schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
+        except NoPlan as no_plan:
+            if recorded.tape.adds_to_gradients() and weight is None:
+                no_plan.args = (
+                    f"{no_plan}. The step adds to gradients that were there when it was called, which takes more: where that "
+                    "was not meant, call `optimizer.zero_grad()` before the step",
+                )
+            if weight is None and batches.size_of(batch) > 1:
+                return self._split(batch, no_plan)
+            raise
         program = Program(recorded.tape, recorded.document, schedule, self._memory)
         program.bind()
-        return Planned(recorded, program, self._verify)
+        planned = Planned(recorded, program, self._verify, weight)
+        self._last = planned
+        if weight is None:
+            self._parts = None
+            logger.info("%s", self.why)
+        return planned
 
-    def _planned(self, batch: tuple[Any, ...]) -> Planned | str:
-        addresses = self._addresses()
+    def _split(self, batch: tuple[Any, ...], no_plan: NoPlan) -> Parts:
+        """The fewest parts of a batch that a plan fits, where its loss is the mean or the sum of theirs."""
+        assert isinstance(self._budget, int)
+        size = batches.size_of(batch)
+        state = planning.optimizer_bytes(self._optimizer)
+        name = type(self._model).__name__
+        # All parts but the first add to the gradients of those before, which takes more.
+        family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True)
+        rates = (self._link.offload, self._link.prefetch)
+        largest = family.largest(self._budget, size - 1, *rates, batches.PLAN_SECONDS)
+        while largest is not None and largest > 0:
+            sizes = batches.part_sizes(size, largest)
+            part = planning.record(
+                self._fn, self._model, batches.taken(batch, 0, sizes[0]), self._optimizer, adds=True
+            )
+            try:
+                planning.plan(part.trace, self._budget, self._link, self._seconds)
+                break
+            except NoPlan:
+                largest -= max(1, largest // 16)  # the estimate was too high
+        if not largest:
+            no_plan.args = (f"{no_plan}. Not even one sample at a time fits, as gradients are added to then",)
+            raise no_plan
+        try:
+            losses = batches.losses_make(self._fn, self._model, batch)
+        except BadInput as neither:
+            no_plan.args = (f"{no_plan}. {neither}",)
+            raise no_plan from None
+        parts = Parts(sizes, batches.weights(losses, sizes))
+        self._planned(batches.taken(batch, 0, sizes[0]), parts.weights[0])
+        self._parts = parts
+        logger.info(
+            "%s (no plan fits the whole batch; its loss is the %s of its parts' losses)", self.why, losses
+        )
+        return parts
+
+    def _planned(
+        self, batch: tuple[Any, ...], weight: float | None = None, is_first: bool = False
+    ) -> Planned | Parts | str:
+        modules = modules_of(self._model)
+        addresses = _addresses(modules)
         if addresses != self._pointers:
             logger.info("parameters or buffers have moved: planning anew")
             self._kinds.clear()
             self._pointers = addresses
-        kind = self._kind(batch)
+        kind = (*_kind(modules, batch), weight)
         found = self._kinds.get(kind)
         if found is None:
             try:
-                found = self._make(batch)
-                logger.info("%s", f"a new kind of batch: {found.trace!r}")
+                found = self._make(batch, weight)
             except Refused as refused:
+                if is_first:
+                    raise
                 found = f"it cannot be recorded: {refused}"
             self._kinds[kind] = found
             if len(self._kinds) > KINDS_KEPT:
@@ -201,34 +393,9 @@ class Step:
         self._kinds.move_to_end(kind)
         return found
 
-    def _addresses(self) -> list[int]:
-        return [t.data_ptr() for t in (*self._model.parameters(), *self._model.buffers())]
-
-    def _kind(self, batch: tuple[Any, ...]) -> Kind:
-        """All that decides which calls a step makes, as far as it can be seen from outside."""
-        leaves, spec = tree_flatten(batch)
-        described: list[object] = []
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
-                dense = torch.empty_like(leaf, device="meta")
-                described.append(
-                    (tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device)
-                )
-            else:
-                described.append((type(leaf), repr(leaf)))
-        return (
-            str(spec),
-            tuple(described),
-            tuple(module.training for module in self._model.modules()),
-            tuple(parameter.requires_grad for parameter in self._model.parameters()),
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
-            torch.get_default_dtype(),
-            torch.get_num_threads(),
-            torch.are_deterministic_algorithms_enabled(),
-        )
-
-    def _in_eager(self, why: str, batch: tuple[Any, ...], planned: Planned | None = None) -> torch.Tensor:
+    def _in_eager(
+        self, why: str, batch: tuple[Any, ...], weight: float | None, planned: Planned | None = None
+    ) -> torch.Tensor:
         """Runs a batch without a plan, and says why."""
         if planned is not None and isinstance(self._budget, int) and planned.trace.peak_bytes > self._budget:
             need, budget = show_bytes(planned.trace.peak_bytes), show_bytes(self._budget)
@@ -236,32 +403,41 @@ class Step:
         if why != self.fallback:
             logger.warning("this batch runs in eager: %s", why)
         self.fallback = why
-        return self._eager(batch)
+        return self._eager(batch, weight)
 
-    def _eager(self, batch: tuple[Any, ...]) -> torch.Tensor:
-        for parameter in self._model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = None
+    def _eager(self, batch: tuple[Any, ...], weight: float | None) -> torch.Tensor:
         with torch.enable_grad():
-            loss = self._fn(*batch)
+            loss = self._weighted(weight)(*batch)
             loss.backward()
         return loss.detach()
+
+    def _weighted(self, weight: float | None) -> Loss:
+        """What a part of a batch trains on: its share of the loss."""
+        if weight is None or weight == 1:
+            return self._fn
+        return lambda *batch: self._fn(*batch) * weight
 
     def _verified(
         self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]
     ) -> torch.Tensor:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
-        before = _State(planned)
-        eager = self._outcome(planned, self._eager(batch))
-        before.restore()
+        tape, before = planned.tape, State(planned.tape)
+        start = time.perf_counter()
+        try:
+            eager = outcome(self._model, tape, self._eager(batch, planned.weight))
+        finally:
+            planned.eager_seconds = min(planned.eager_seconds, time.perf_counter() - start)
+            before.restore()
+        start = time.perf_counter()
         loss = planned.program.run(tensors)
-        different = _differences(eager, self._outcome(planned, loss))
+        planned.plan_seconds = min(planned.plan_seconds, time.perf_counter() - start)
+        different = differences(eager, outcome(self._model, tape, loss))
         if not different:
             return loss
         before.restore()
-        again = self._outcome(planned, self._eager(batch))
+        again = outcome(self._model, tape, self._eager(batch, planned.weight))
         before.restore()
-        spread = _differences(eager, again)
+        spread = differences(eager, again)
         if all(name in spread and by <= spread[name] for name, by in different.items()):
             logger.warning(
                 "eager differs from itself by up to %g; the plan differs by no more", max(spread.values())
@@ -274,50 +450,43 @@ class Step:
             "was kept. Train without Plimsoll, and report this with the model"
         )
 
-    def _outcome(self, planned: Planned, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-        """All that a step leaves, by name."""
-        left = {"the loss": loss.detach().clone()}
-        for name, parameter in self._model.named_parameters():
-            if parameter.grad is not None:
-                left[f"the gradient of {name}"] = parameter.grad.detach().clone()
-        for name, buffer in self._model.named_buffers():
-            left[f"the buffer {name}"] = buffer.detach().clone()
-        for number, generator in enumerate(_generators(planned)):
-            left[f"the state of generator {number}"] = generator.get_state()
-        return left
+
+def _addresses(modules: list[torch.nn.Module]) -> list[int]:
+    members = (t for m in modules for named in (m._parameters, m._buffers) for t in named.values())
+    return [tensor.data_ptr() for tensor in members if tensor is not None]
 
 
-def _generators(planned: Planned) -> list[torch.Generator]:
-    drawn = [call.random.generator for call in planned.tape.calls if call.random is not None]
-    return list({id(g): g for g in [torch.default_generator, *drawn]}.values())
+def _kind(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
+    """All that decides which calls a step makes, as far as it can be seen from outside."""
+    leaves, spec = tree_flatten(batch)
+    described: list[object] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            dense = torch.empty_like(leaf, device="meta")
+            described.append(
+                (tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device)
+            )
+        else:
+            described.append((type(leaf), repr(leaf)))
+    return (
+        str(spec),
+        tuple(described),
+        tuple(module.training for module in modules),
+        tuple(_gradient_kind(p) for module in modules for p in module._parameters.values() if p is not None),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
-class _State:
-    """What a step changes, to run the same step again."""
-
-    def __init__(self, planned: Planned) -> None:
-        self._tensors = [(tensor, tensor.clone()) for tensor in planned.tape.updated]
-        self._generators = [(generator, generator.get_state()) for generator in _generators(planned)]
-
-    def restore(self) -> None:
-        with torch.no_grad():
-            for tensor, copy in self._tensors:
-                tensor.copy_(copy)
-        for generator, state in self._generators:
-            generator.set_state(state)
-
-
-def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, float]:
-    """By name: how far tensors are apart whose bits differ."""
-    found = {name: float("inf") for name in one.keys() ^ other.keys()}
-    for name in one.keys() & other.keys():
-        a, b = one[name].contiguous(), other[name].contiguous()
-        if a.shape != b.shape or a.dtype != b.dtype:
-            found[name] = float("inf")
-        elif not torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)):
-            apart = (a.double() - b.double()).abs().max().item()
-            found[name] = apart if apart == apart else float("inf")
-    return found
+def _gradient_kind(parameter: torch.nn.Parameter) -> object:
+    """Whether a step gives a gradient, sets it or adds to it."""
+    there = parameter.grad
+    return (
+        parameter.requires_grad if there is None else (parameter.requires_grad, there.dtype, there.stride())
+    )
 
 
 def tune(
@@ -336,7 +505,8 @@ def tune(
     `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
     takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
 
-    Raises `NoPlan` for a budget under the floor, `Refused` for a step that cannot be recorded, `BadInput` for arguments
+    A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
+    Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
     if not isinstance(model, torch.nn.Module):
@@ -350,5 +520,4 @@ def tune(
     batch = planning.as_sample(sample)
     step = Step(fn, model, optimizer, budget, Link.parse(link), verify, seconds)
     step.prepare(batch)
-    logger.info("%s", step.why)
     return step

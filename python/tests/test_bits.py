@@ -1,5 +1,7 @@
 """A planned step leaves eager's bits: losses, parameters, buffers, generator, over three optimizer steps."""
 
+import itertools
+
 import pytest
 import torch
 from networks import ALL, budget_at, build, eager, of_torchvision, optimizer_of, train
@@ -17,10 +19,16 @@ def assert_same(planned, other):
         assert torch.equal(one[name], two[name]), name
 
 
-@pytest.mark.parametrize("link", [SLOW, FAST])
-@pytest.mark.parametrize("share", [0.1, 0.4])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("name", ALL)
+FEW = {("sgd", 0.1, FAST), ("adamw", 0.4, SLOW)}
+"""Of these every network is tried in CI; the rest is marked `slow`."""
+
+MATRIX = [
+    pytest.param(*all_of, marks=[] if all_of[1:] in FEW else pytest.mark.slow)
+    for all_of in itertools.product(ALL, ("sgd", "adamw"), (0.1, 0.4), (SLOW, FAST))
+]
+
+
+@pytest.mark.parametrize(("name", "optimizer", "share", "link"), MATRIX)
 def test_planned_steps_leave_the_bits_of_eager(name, optimizer, share, link):
     reference = build(name)
     reference_optimizer = optimizer_of(optimizer, reference.model)
@@ -31,7 +39,7 @@ def test_planned_steps_leave_the_bits_of_eager(name, optimizer, share, link):
     its_optimizer = optimizer_of(optimizer, task.model)
     budget = budget_at(share, task, its_optimizer)
     step = plimsoll.tune(
-        task.loss, task.model, its_optimizer, task.batches[0], budget, link, verify=0, seconds=2.0
+        task.loss, task.model, its_optimizer, task.batches[0], budget, link, verify=0, seconds=0.5
     )
     schedule = step.program.schedule
     if link == FAST:
@@ -68,14 +76,20 @@ def test_keeping_everything_leaves_the_bits_of_eager(name):
     assert_same(task.model, reference.model)
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0", "densenet121"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("mobilenet_v3_small"),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("efficientnet_b0", "densenet121")),
+    ],
+)
 def test_networks_of_torchvision_run_unchanged(name):
     reference, task = of_torchvision(name), of_torchvision(name)
     losses = train(reference, optimizer_of("adamw", reference.model), eager(reference))
     optimizer = optimizer_of("adamw", task.model)
     budget = budget_at(0.1, task, optimizer)
     step = plimsoll.tune(
-        task.loss, task.model, optimizer, task.batches[0], budget, "20MB/s", verify=0, seconds=2.0
+        task.loss, task.model, optimizer, task.batches[0], budget, "20MB/s", verify=0, seconds=0.5
     )
     assert step.program.schedule.recomputed_ops > 0
     planned = train(task, optimizer, step)

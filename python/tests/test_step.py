@@ -23,7 +23,7 @@ def tuned(name, share=0.4, link="20GB/s", **more):
     optimizer = optimizer_of("sgd", task.model)
     budget = budget_at(share, task, optimizer)
     return task, plimsoll.tune(
-        task.loss, task.model, optimizer, task.batches[0], budget, link, seconds=2.0, **more
+        task.loss, task.model, optimizer, task.batches[0], budget, link, seconds=0.5, **more
     )
 
 
@@ -41,6 +41,7 @@ def assert_as_eager(task, step, *batch):
     buffers = [b.clone() for b in task.model.buffers()]
     task.model.load_state_dict(state)
     torch.set_rng_state(generator)
+    task.model.zero_grad()
     planned = step(*batch)
     assert torch.equal(loss, planned)
     for one, other in zip(wanted, gradients(task), strict=True):
@@ -84,6 +85,7 @@ def test_verify_counts_steps():
     assert not calls
     step.verify(2)
     for _ in range(3):
+        task.model.zero_grad()
         step(*task.batches[0])
     assert len(calls) == 2
 
@@ -181,7 +183,7 @@ def test_swapping_runs_beside_computing():
     x = torch.randn(512, 512)
     trace = plimsoll.trace(lambda x: model(x).sum(), model, x)
     budget = int(trace.floor_bytes + 0.4 * (trace.peak_bytes - trace.floor_bytes))
-    step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, budget, "20GB/s", verify=0, seconds=2.0)
+    step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, budget, "20GB/s", verify=0, seconds=0.5)
     assert step.program.schedule.offloaded_bytes > 0
     step(x)
     program = step.program
@@ -201,7 +203,8 @@ def test_the_pool_is_all_that_a_step_takes():
     pool = program._memory.pool
     assert pool.size == program.schedule.pool_bytes
     begin, end = pool.address, pool.address + pool.size
-    results = program._memory.results
+    memory = program._memory
+    slabs = [(slab.address, slab.address + slab.size) for slab in (memory.gradients, memory.results)]
     ends = []
     for number in range(len(program._plan._first) - 1):
         for slot in range(program._plan._first[number], program._plan._first[number + 1]):
@@ -210,7 +213,7 @@ def test_the_pool_is_all_that_a_step_takes():
                 assert address + size <= end
                 ends.append(address + size)
             else:
-                assert results.address <= address <= address + size <= results.address + results.size
+                assert any(first <= address and address + size <= last for first, last in slabs)
     counts = program.counts
     assert counts.served == len(program._plan._slots) // 2
     assert (counts.unplanned, counts.unused) == (0, 0)
@@ -278,18 +281,10 @@ def test_lstm_is_refused_or_equal():
 def test_a_budget_under_the_floor_is_no_plan():
     task = build("convolutions")
     trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
-    with pytest.raises(plimsoll.NoPlan, match="raise the budget") as failed:
-        plimsoll.tune(task.loss, task.model, None, task.batches[0], trace.floor_bytes - 1, "1GB/s")
+    with pytest.raises(plimsoll.NoPlan, match=r"raise the budget .* Not even one sample") as failed:
+        plimsoll.tune(task.loss, task.model, None, task.batches[0], trace.resident_bytes, "1GB/s")
     assert failed.value.layer == trace.floor_layer != ""
-    assert failed.value.short_by_bytes == 1
-
-
-def test_a_kind_of_batch_that_does_not_fit_is_no_plan_and_others_go_on():
-    task, step = tuned("convolutions", verify=0)
-    x, y = (torch.cat([t] * 8) for t in task.batches[0])
-    with pytest.raises(plimsoll.NoPlan):
-        step(x, y)
-    assert_as_eager(task, step, *task.batches[0])
+    assert failed.value.short_by_bytes == trace.floor_bytes - trace.resident_bytes
 
 
 def test_a_parameter_without_gradient_has_none():
@@ -304,6 +299,7 @@ def test_the_loss_is_not_the_next_step_s():
     task, step = tuned("mlp", verify=0)
     first = step(*task.batches[0])
     value = first.item()
+    task.model.zero_grad()
     step(*task.batches[1])
     assert first.item() == value
 
@@ -334,7 +330,7 @@ def test_explain_names_the_floor():
     text = step.explain()
     assert "floor" in text
     assert "(layer `7`)" in text
-    assert step.why.startswith("batch 4, peak ")
+    assert step.why.startswith("batch 4, lr unchanged, peak ")
 
 
 def test_without_a_compiler_the_message_says_what_to_install(tmp_path, monkeypatch):
@@ -361,15 +357,16 @@ torch.set_num_threads(1)
 model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
 x = torch.randn(64, 64)
 trace = plimsoll.trace(lambda x: model(x).sum(), model, x)
-step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, trace.floor_bytes, "20GB/s", verify=0, seconds=2.0)
+step = plimsoll.tune(lambda x: model(x).sum(), model, None, x, trace.floor_bytes, "20GB/s", verify=0, seconds=0.5)
 want = step(x).item()
+model.zero_grad()
 child = os.fork()
 if child == 0:
     os._exit(0 if step(x).item() == want else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     path = os.pathsep.join(sys.path)
-    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, timeout=600)
     assert ended.returncode == 0
 
 

@@ -13,6 +13,7 @@ from networks import build, eager, optimizer_of
 from torch import nn
 
 import plimsoll
+from plimsoll import planning
 
 
 def trace_of(loss, model, *sample, **more):
@@ -69,7 +70,30 @@ def test_the_state_of_an_optimizer_is_resident():
         trace_of(task.loss, task.model, *task.batches[0], optimizer=optimizer_of("adamw", task.model)),
     )
     parameters = sum(-(-p.numel() * 4 // 256) * 256 for p in task.model.parameters())
-    assert adam.resident_bytes - plain.resident_bytes == 2 * parameters
+    counters = 256 * len(list(task.model.parameters()))
+    assert adam.resident_bytes - plain.resident_bytes == 2 * parameters + counters
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more"),
+    [
+        (torch.optim.SGD, {}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.RAdam, {}),
+        (torch.optim.RMSprop, {"momentum": 0.9, "centered": True}),
+        (torch.optim.Adagrad, {}),
+    ],
+)
+def test_the_state_is_counted_before_the_first_step_as_after_it(optimizer, more):
+    task = build("mlp")
+    of_task = optimizer(task.model.parameters(), 1e-3, **more)
+    before = planning.optimizer_bytes(of_task)
+    eager(task)(*task.batches[0])
+    of_task.step()
+    assert planning.optimizer_bytes(of_task) == before
 
 
 def everything(task, optimizer):
@@ -233,7 +257,7 @@ def test_a_budget_under_the_floor_names_layer_and_bytes():
 
 def test_a_plan_is_a_schedule_that_is_proved():
     trace = of("gpt")
-    schedule = plimsoll.plan(trace, trace.floor_bytes, "1GB/s", seconds=2.0)
+    schedule = plimsoll.plan(trace, trace.floor_bytes, "1GB/s", seconds=0.5)
     again = plimsoll.Schedule.from_json(schedule.to_json(), trace)
     assert again.pool_bytes == schedule.pool_bytes <= trace.floor_bytes - trace.resident_bytes
     document = json.loads(schedule.to_json())

@@ -29,7 +29,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// A device with its memory, ready to run what is loaded.
+/// A device with its memory, ready to run what is loaded: one allocation for everything, three streams, and the commands of
+/// schedules with their addresses worked out once.
+///
+/// ```
+/// use plimsoll_ir::network::NetworkSpec;
+/// use plimsoll_ir::program::Way;
+/// use plimsoll_ir::schedule::Link;
+/// use plimsoll_ir::{Bytes, BytesPerSecond};
+/// use plimsoll_networks::{LowerOptions, build, lower};
+/// use plimsoll_runtime::cpu::kernels::workspace_bytes;
+/// use plimsoll_runtime::{Cpu, CpuOptions, Executor, MemoryLayout};
+/// use plimsoll_tuner::{PlanRequest, Policy, plan};
+///
+/// let spec = NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 };
+/// let ways = |call: &_| Way::sole(workspace_bytes(call, 1));
+/// let program = lower(&build(&spec)?, 8, &LowerOptions { ways: &ways, ..LowerOptions::default() })?;
+/// let link = Link::symmetric(BytesPerSecond(10e9));
+/// let planned = plan(&program.trace, &PlanRequest::new(Bytes(1 << 20), link, Policy::Plimsoll))?;
+/// let schedule = &planned.plan().ok_or("a mebibyte is enough")?.schedule;
+///
+/// let layout = MemoryLayout::of(&program, schedule);
+/// let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout)?;
+/// let loaded = executor.load(&program, schedule)?;
+/// executor.run(&loaded)?;
+/// let timeline = executor.run_timed(&loaded)?;
+/// println!("an iteration within {} took {}", layout.device(), timeline.makespan());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Executor {
     device: Box<dyn Device>,
     layout: MemoryLayout,
@@ -350,7 +377,7 @@ impl Executor {
     }
 }
 
-/// Parameters are resident and have no version: once the update has begun, an op that is run again would compute with
+/// Parameters are resident and have no version: once the update has begun, an op that is recomputed would compute with
 /// new ones, which `trace/1` cannot say and so no check of a schedule sees.
 fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), RuntimeError> {
     let mut updating = false;

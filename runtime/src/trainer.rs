@@ -80,7 +80,38 @@ impl Evaluation {
     }
 }
 
-/// A network in training on an executor.
+/// A network in training on an executor: fills in the samples and the learning rate of each iteration, reads its loss, and saves
+/// and restores all that training depends on.
+///
+/// ```
+/// use plimsoll_ir::network::NetworkSpec;
+/// use plimsoll_ir::program::Way;
+/// use plimsoll_ir::schedule::Link;
+/// use plimsoll_ir::{Bytes, BytesPerSecond};
+/// use plimsoll_networks::{LowerOptions, build, lower};
+/// use plimsoll_runtime::cpu::kernels::workspace_bytes;
+/// use plimsoll_runtime::data::digits;
+/// use plimsoll_runtime::{Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan};
+/// use plimsoll_tuner::{PlanRequest, Policy, plan};
+///
+/// let spec = NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 };
+/// let ways = |call: &_| Way::sole(workspace_bytes(call, 1));
+/// let program = lower(&build(&spec)?, 8, &LowerOptions { ways: &ways, ..LowerOptions::default() })?;
+/// let link = Link::symmetric(BytesPerSecond(10e9));
+/// let planned = plan(&program.trace, &PlanRequest::new(Bytes(1 << 20), link, Policy::Plimsoll))?;
+/// let schedule = &planned.plan().ok_or("a mebibyte is enough")?.schedule;
+///
+/// let layout = MemoryLayout::of(&program, schedule);
+/// let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout)?;
+/// let loaded = executor.load(&program, schedule)?;
+/// let rate = LearningRateSchedule::constant(0.05);
+/// let how = TrainingPlan { network: spec, batch: 8, seed: 1, rate, momentum: 0.9, weight_decay: 5e-4 };
+/// let mut trainer = Trainer::new(executor, loaded, None, how)?;
+/// // Ten iterations; the last function is asked between them whether to pause.
+/// trainer.train(&*digits().train, 10, &mut |seen| println!("loss {}", seen.loss), &|| false)?;
+/// assert_eq!(trainer.step(), 10);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Trainer {
     executor: Executor,
     train: Loaded,

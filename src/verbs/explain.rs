@@ -116,7 +116,7 @@ impl Subject<'_> {
         Table::facts("explanation", facts)
     }
 
-    /// By layer name: what moving and running again its maps takes, and what compute waits for it.
+    /// By layer name: what moving and recomputing its maps takes, and what compute waits for it.
     fn what_it_costs(&self) -> impl Fn(&str) -> Seconds + use<> {
         let iteration = Iteration::new(self.trace, self.schedule, &self.predicted);
         let mut costs: std::collections::HashMap<String, Seconds> = Default::default();
@@ -156,7 +156,7 @@ impl Subject<'_> {
                     Seconds(layer.transfer_seconds).into(),
                 ),
                 ("slack_seconds", "slack", Seconds(layer.slack_seconds).into()),
-                ("recomputed_seconds", "run again", Seconds(layer.recomputed_seconds).into()),
+                ("recomputed_seconds", "recomputed", Seconds(layer.recomputed_seconds).into()),
             ],
         );
         vec![facts, self.ops(&layer.layer), self.tensors(&iteration, &fates), self.commands(&fates)]

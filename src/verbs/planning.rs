@@ -135,13 +135,13 @@ impl Tried {
 /// What to know of a trace whose ops take no time, as one that nothing was measured for.
 pub fn timeless(trace: &Trace) -> Option<&'static str> {
     (trace.fastest_seconds() == Seconds::ZERO).then_some(
-        "all ops of the trace take 0 s, so that nothing is known of what swapping and running ops again cost; \
+        "all ops of the trace take 0 s, so that nothing is known of what swapping and recomputing ops cost; \
          `plimsoll trace --profile` fills in the times of a profile that `plimsoll profile` measured, \
          `plimsoll trace --device` those of a modelled device",
     )
 }
 
-/// The compute time that is spent on running ops again.
+/// The compute time that is spent on recomputing ops.
 pub fn recomputed(trace: &Trace, made: &Plan) -> Seconds {
     simulate(trace, &made.schedule).totals(trace, &made.schedule).recomputed
 }

@@ -75,6 +75,34 @@ impl Study {
     ///
     /// As of [`Study::measure`]; the request contradicts itself; or the study holds a training, which another choice would be in
     /// the way of.
+    ///
+    /// ```
+    /// use plimsoll_ir::config::LearningRateRule;
+    /// use plimsoll_study::data::DataSource;
+    /// use plimsoll_study::request::{NetworkRequest, Objective, RateRequest, Searcher};
+    /// use plimsoll_study::tuning::TuneRequest;
+    /// use plimsoll_study::{Setup, Study, Task, Watch};
+    /// use plimsoll_tuner::model::devices;
+    ///
+    /// // A GPU that is modelled from its data sheet, so that nothing needs to be measured.
+    /// let setup = Setup::modelled(devices::sheet("k40").ok_or("there is a data sheet of it")?, false)?;
+    /// let task = Task::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup)?;
+    /// let request = TuneRequest {
+    ///     budget: task.budget(None)?,
+    ///     search: Searcher::Plimsoll,
+    ///     objective: Objective::Frugal,
+    ///     min_batch: 32,
+    ///     max_batch: Some(64),
+    ///     rate: RateRequest { base_batch: 32, base_rate: 0.05, rule: LearningRateRule::Linear },
+    ///     epochs: 20,
+    ///     command: "an example".to_owned(),
+    ///     fresh: false,
+    /// };
+    /// let folder = tempfile::tempdir()?;
+    /// let tuned = Study::at(folder.path()).tune(&task, &request, &Watch::silent())?;
+    /// assert!((32..=64).contains(&tuned.config.batch));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tune(
         &self,
         workload: &dyn Workload,

@@ -275,7 +275,7 @@ mod tests {
     use plimsoll_ir::{Bytes, BytesPerSecond};
     use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
 
-    /// A chain that swaps, stalls and runs ops again.
+    /// A chain that swaps, stalls and recomputes ops.
     fn planned() -> (Trace, Schedule, Timeline) {
         let trace = chain_trace(30);
         let memory = trace.memory();

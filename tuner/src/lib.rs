@@ -1,4 +1,4 @@
-//! Decides: what stays on the device, what is swapped and what is made again, at which addresses, at which batch size and
+//! Decides: what stays on the device, what is swapped and what is recomputed, at which addresses, at which batch size and
 //! learning rate.
 //!
 //! The way of a plan: a [`Trace`](plimsoll_ir::trace::Trace) becomes [`values`] and the gaps between their touches (for

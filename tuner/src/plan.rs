@@ -54,6 +54,27 @@ fn hopeless(trace: &Trace, request: &PlanRequest<'_>) -> Option<Witness> {
 ///
 /// [`PlanError`] for a trace or link that means nothing, and for faults of this crate; a budget that nothing fits is no
 /// error but [`Outcome::Infeasible`].
+///
+/// ```
+/// use plimsoll_ir::network::NetworkSpec;
+/// use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, schedule::Link};
+/// use plimsoll_networks::{LowerOptions, build, lower};
+/// use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
+///
+/// let spec = NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 };
+/// let mut trace = lower(&build(&spec)?, 64, &LowerOptions::default())?.trace;
+/// // Times come from a profile; here, 100 microseconds each.
+/// trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-4));
+/// let (_, peak) = trace.memory().peak().ok_or("a trace has ops")?;
+///
+/// let link = Link::symmetric(BytesPerSecond(12.2e9));
+/// let tight = PlanRequest::new(Bytes(peak.0 * 9 / 10), link, Policy::Plimsoll);
+/// match plan(&trace, &tight)? {
+///     Outcome::Planned(plan) => println!("{} an iteration, {} moved", plan.makespan, plan.moved),
+///     Outcome::Infeasible(witness) => println!("{witness}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
     check_request(trace, request)?;
     if let Some(witness) = hopeless(trace, request) {

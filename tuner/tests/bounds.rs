@@ -28,9 +28,9 @@ fn slow_link(random: &mut Random) -> Link {
 
 /// What a schedule may do, and how it may be bounded.
 const MEANS: [(&str, Allow); 3] = [
-    ("swapping and running again", Allow::ALL),
+    ("swapping and recomputing", Allow::ALL),
     ("swapping", ONLY_OFFLOADS),
-    ("running again", Allow { swap: false, ..Allow::ALL }),
+    ("recomputing", Allow { swap: false, ..Allow::ALL }),
 ];
 
 /// A valid schedule, at a budget of just what it has on the device at once, is no faster than any bound for what it does.
@@ -88,7 +88,7 @@ fn no_random_schedule_beats_a_bound() {
         let mut random = Random::new(seed ^ 0xB0);
         let mut trace = if seed % 4 == 0 { random_trace_of(40, seed) } else { random_trace(seed) };
         if random.percent(30) {
-            // What is never made again: schedules that only offload.
+            // What is never recomputed: schedules that only offload.
             trace.ops.iter_mut().for_each(|op| op.recomputable = false);
         }
         if seed % 3 == 0 {
@@ -263,7 +263,7 @@ fn the_joint_bound_is_nowhere_below_the_prototypes() {
         println!("skipped: no joint_bounds.jsonl in {}", folder.display());
         return;
     };
-    // Where it is above: values that only runs again want have deadlines here, and other ops are tried.
+    // Where it is above: values that only is recomputed want have deadlines here, and other ops are tried.
     let most_above = |name: &str| if name.starts_with("gpt2") { 1.02 } else { 1.004 };
     for line in lines.lines().filter(|line| ["0.1", "0.4"].contains(&field(line, "fraction"))) {
         let name = field(line, "trace");

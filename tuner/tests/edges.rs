@@ -204,7 +204,7 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
     let mut trace = trace(&[100, 100], &[(&[0], &[]), (&[], &[1]), (&[0], &[])]);
     trace.ops[0].seconds = Seconds::ZERO;
     trace.ops[2].seconds = Seconds::ZERO;
-    // Where ops may run again the bound holds for that too, and says less.
+    // Where ops may be recomputed the bound holds for that too, and says less.
     for (recomputable, budget, status, gap) in [
         (false, 110, Status::Optimal, 0.0),
         (true, 110, Status::Feasible, 0.25),
@@ -227,7 +227,7 @@ fn an_op_runs_again_where_there_is_room_for_it() {
     trace.ops[0].recomputable = true;
     let mut alone = request(Bytes(10 + 400), 1e-3, Duplex::Full, Policy::Plimsoll);
     alone.allow.swap = false;
-    let plan = planned(&trace, &alone).expect("it fits where the op runs again early");
+    let plan = planned(&trace, &alone).expect("it fits where the op is recomputed early");
     assert_eq!(plan.makespan, Seconds(5.0));
     let without = [Trick::Early].into_iter().collect();
     assert!(planned(&trace, &PlanRequest { without, ..alone }).is_err(), "nothing else fits");
@@ -261,13 +261,13 @@ fn nothing_is_known_of_a_trace_whose_ops_take_no_time() {
 
 #[test]
 fn optimal_is_what_takes_the_bound_of_everything_that_is_allowed() {
-    // Over so slow a link nothing returns: the first op's output is made again, which takes its second.
+    // Over so slow a link nothing returns: the first op's output is recomputed, which takes its second.
     let mut trace = trace(&[100, 100, 100], &[(&[], &[0]), (&[], &[1]), (&[0], &[2])]);
     trace.ops[0].recomputable = true;
     trace.tensors[2].bytes = Bytes::ZERO;
     let plan = planned(&trace, &request(Bytes(110), 1e-8, Duplex::Full, Policy::Plimsoll)).expect("it fits");
     assert_eq!((plan.makespan, plan.status), (Seconds(4.0), Status::Optimal));
-    // Without running again it leaves while the second op waits, which no other schedule that only offloads can spare.
+    // Without recomputing it leaves while the second op waits, which no other schedule that only offloads can spare.
     trace.ops[0].seconds = Seconds::ZERO;
     trace.ops[2].seconds = Seconds::ZERO;
     let request = request(Bytes(110), 50.0, Duplex::Full, Policy::Plimsoll);
@@ -278,7 +278,7 @@ fn optimal_is_what_takes_the_bound_of_everything_that_is_allowed() {
 
 #[test]
 fn sizes_that_are_not_aligned_are_no_reason_for_want_of_room() {
-    // A chain of two layers, of which the first one's feature map is made again. Aligned, its places leave gaps; just as they
+    // A chain of two layers, of which the first one's feature map is recomputed. Aligned, its places leave gaps; just as they
     // are, they fill the pool but for 5 bytes.
     let mut trace = trace(
         &[4, 300, 100, 100, 100, 100],
@@ -297,7 +297,7 @@ fn sizes_that_are_not_aligned_are_no_reason_for_want_of_room() {
 
 #[test]
 fn the_host_holds_the_newest_version_only() {
-    // Tensor 0 is overwritten; an op that runs again may read either version.
+    // Tensor 0 is overwritten; an op that is recomputed may read either version.
     let mut trace =
         trace(&[100; 4], &[(&[], &[0]), (&[0], &[1]), (&[], &[0]), (&[0, 1], &[2]), (&[1, 2], &[3])]);
     trace.ops.iter_mut().for_each(|op| op.recomputable = true);

@@ -189,7 +189,7 @@ fn the_optimum_keeps_the_limit() {
         }
         for host in [takes, Bytes(takes.0 - 1), Bytes(takes.0 / 2)] {
             let asked = PlanRequest { allow: Allow { host: Some(host), ..free.allow }, ..free };
-            // Nothing runs again early in the optimal policy's space.
+            // Nothing is recomputed early in the optimal policy's space.
             let without = [Trick::Early].into_iter().collect();
             let ours = planned(&trace, &PlanRequest { policy: Policy::Plimsoll, without, ..asked });
             let best = planned(&trace, &asked);

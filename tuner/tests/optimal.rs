@@ -16,7 +16,7 @@ use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::policies::optimal::{Least, MOST_OPS, least, least_by_program};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick, plan};
 
-/// Whole tensors are swapped, and ops run again.
+/// Whole tensors are swapped, and ops are recomputed.
 const HYBRID: Allow = Allow { pieces: false, ..Allow::ALL };
 
 /// Whole tensors are swapped.
@@ -30,7 +30,7 @@ fn small_request(trace: &Trace, seed: u64, allow: Allow) -> PlanRequest<'static>
     let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
     let mut request = request(budget, 600.0 * GRAIN as f64, duplex, Policy::Plimsoll);
     (request.allow, request.limits.evaluations) = (allow, None);
-    // Nothing runs again early in the optimal policy's space; and the planner is to come near it by itself.
+    // Nothing is recomputed early in the optimal policy's space; and the planner is to come near it by itself.
     request.without = [Trick::Early, Trick::Exact].into_iter().collect();
     if seed.is_multiple_of(7) {
         request.link.latency_seconds = Seconds(0.05);
@@ -83,7 +83,7 @@ fn plimsoll_that_swaps_is_never_better_than_the_optimum_and_seldom_worse() {
 
 #[test]
 fn plimsoll_is_never_better_than_the_optimum_and_seldom_worse() {
-    let mean = mean_ratio("swapping and running again", HYBRID, 10, 150);
+    let mean = mean_ratio("swapping and recomputing", HYBRID, 10, 150);
     assert!(mean < 1.02, "on average {mean} of the optimum");
 }
 

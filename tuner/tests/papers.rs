@@ -203,7 +203,7 @@ fn superneurons_makes_cheap_layers_again_and_swaps_the_rest() {
     // Two fewer than the 8 that the peak has: for 500 bytes one of the checkpoints leaves, the first.
     let swapped = plan(&trace, Bytes(500), Policy::SuperNeurons);
     assert_eq!((run_again(&swapped), offloads(&swapped)), (vec![3, 1], vec![0]));
-    // What cannot be made again stays.
+    // What cannot be recomputed stays.
     trace.ops[1].recomputable = false;
     let again = plan(&trace, peak(&trace) - Bytes(1), Policy::SuperNeurons);
     assert_eq!(run_again(&again), [3]);

@@ -91,5 +91,5 @@ fn ops_run_again_in_valid_plans() {
             }
         }
     }
-    assert!(again > 250, "{again} ops ran again");
+    assert!(again > 250, "{again} ops was recomputed");
 }

@@ -33,46 +33,16 @@ struct Module {
 #[derive(Default)]
 struct Modules(BTreeMap<Names, Module>);
 
-/// A folder below which a circle of files may be for now.
-struct Allowed {
-    folder: &'static str,
-    until: &'static str,
-}
-
-/// The circles that are still there, and until when each may be.
-const ALLOWED: &[Allowed] = &[Allowed {
-    folder: "tuner/src/policies/plimsoll/",
-    until: "the search is split into the problem, what judges decisions and what changes them",
-}];
-
-/// The file that has [`ALLOWED`].
-const HERE: &str = "xtask/src/circles.rs";
-
-/// All circles but those that are allowed, and what is allowed of which none is left; an error names a file that cannot
-/// be read.
+/// All circles; an error names a file that cannot be read.
 pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
-    check_but(tree, ALLOWED)
-}
-
-fn check_but(tree: &Tree, allowed: &[Allowed]) -> Result<Vec<Finding>, String> {
     let circles = all(tree, &parsed(tree)?);
-    let lies_in =
-        |circle: &[String], allowed: &Allowed| circle.iter().all(|file| file.starts_with(allowed.folder));
-    let mut found = Vec::new();
-    for circle in circles.iter().filter(|circle| !allowed.iter().any(|allowed| lies_in(circle, allowed))) {
+    let fault = |circle: &Vec<String>| {
         let others = circle[1..].join(", ");
         let what =
             format!("in a circle with {others}: move what they share to a file that uses none of them");
-        found.push(Finding::new(&circle[0], 1, what));
-    }
-    for allowed in allowed.iter().filter(|allowed| !circles.iter().any(|circle| lies_in(circle, allowed))) {
-        let Allowed { folder, until } = allowed;
-        let what = format!(
-            "no circle is left in {folder}, where one is allowed until {until}: take the exception out"
-        );
-        found.push(Finding::new(HERE, 1, what));
-    }
-    Ok(found)
+        Finding::new(&circle[0], 1, what)
+    };
+    Ok(circles.iter().map(fault).collect())
 }
 
 /// The circles of all crates.
@@ -379,14 +349,6 @@ mod tests {
         expect(&[b, ("a/src/c/tests.rs", "use crate::b::E;"), ("a/src/c.rs", "pub struct D;")], &[]);
     }
 
-    #[track_caller]
-    fn expect_faults(files: &[(&str, &str)], allowed: &[Allowed], starts: &[&str]) {
-        let found = check_but(&Tree::of(files), allowed).unwrap();
-        let found: Vec<String> = found.iter().map(Finding::to_string).collect();
-        let fits = found.len() == starts.len() && found.iter().zip(starts).all(|(f, s)| f.starts_with(s));
-        assert!(fits, "{found:?} is not {starts:?}");
-    }
-
     /// A circle in one crate, and the same files without their circle in another.
     const FILES: &[(&str, &str)] = &[
         ("Cargo.toml", ""),
@@ -401,22 +363,9 @@ mod tests {
 
     #[test]
     fn a_circle_is_a_fault_of_its_crate() {
-        expect_faults(FILES, &[], &["src/b.rs:1: in a circle with src/c.rs: move"]);
-    }
-
-    #[test]
-    fn a_circle_is_allowed_where_all_of_its_files_lie_in_the_folder() {
-        expect_faults(FILES, &[Allowed { folder: "src/", until: "d" }], &[]);
-        let some = Allowed { folder: "src/b", until: "d" };
-        expect_faults(FILES, &[some], &["src/b.rs:1: in a circle", "xtask/src/circles.rs:1: no circle"]);
-    }
-
-    #[test]
-    fn an_exception_without_a_circle_is_a_fault() {
-        let gone = Allowed { folder: "ir/src/", until: "d" };
-        let fault =
-            "xtask/src/circles.rs:1: no circle is left in ir/src/, where one is allowed until d: take";
-        expect_faults(&FILES[5..], &[gone], &[fault]);
+        let found = check(&Tree::of(FILES)).unwrap();
+        let [found] = &found[..] else { panic!("one circle: {found:?}") };
+        assert!(found.to_string().starts_with("src/b.rs:1: in a circle with src/c.rs: move"), "{found}");
     }
 
     #[test]

@@ -259,7 +259,7 @@ fn optimal(
     Ok((batch, longer.unwrap_or(plan).schedule))
 }
 
-/// Runs the largest batch that the device holds, where making again leaves no more to swap than the host holds; else the largest
+/// Runs the largest batch that the device holds, where recomputing leaves no more to swap than the host holds; else the largest
 /// that can be swapped.
 fn most(
     task: &Task,

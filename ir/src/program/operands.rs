@@ -1,7 +1,7 @@
 //! The operands of each call, as one table: their names in order, what the call does with each, and the bytes that each
 //! spans.
 //!
-//! All that concerns operands follows from this table: what an op reads and writes and whether it may run again
+//! All that concerns operands follows from this table: what an op reads and writes and whether it may be recomputed
 //! (`networks/src/lower.rs`), the check that makes a launch safe (`runtime/src/executor.rs`), and the arguments of kernels,
 //! which find theirs by name (`runtime/src/cpu/kernels`, `runtime/src/cuda/kernels`).
 //!

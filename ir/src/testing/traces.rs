@@ -30,7 +30,7 @@ pub fn random_trace_of(ops: usize, seed: u64) -> Trace {
 }
 
 /// A network of so many layers in a row, forward and backward, two ops each: a backward op reads its layer's input, its
-/// output and the gradient of the latter. Sizes are multiples of 4096 bytes, every forward op can run again.
+/// output and the gradient of the latter. Sizes are multiples of 4096 bytes, every forward op can be recomputed.
 pub fn chain_trace(layers: usize) -> Trace {
     let tensor = |i: usize, kind| {
         let bytes = Bytes(4096 * (1 + i as u64 * 7919 % 251));

@@ -79,7 +79,7 @@ pub struct Answer {
     pub headline: String,
     /// Why, in a sentence or two.
     pub why: String,
-    /// What stays, what is swapped, what is run again, in one sentence.
+    /// What stays, what is swapped, what is recomputed, in one sentence.
     pub placement: String,
     /// Samples of one iteration.
     pub batch: u64,
@@ -226,7 +226,7 @@ pub struct Slices {
     pub length: Vec<u64>,
     /// The position in `Iteration::names`.
     pub name: Vec<u32>,
-    /// 0 forward, 1 backward, 2 update, 3 run again, 4 offload, 5 prefetch.
+    /// 0 forward, 1 backward, 2 update, 3 recomputed, 4 offload, 5 prefetch.
     pub what: Vec<u8>,
     /// Bytes moved; 0 for compute.
     pub bytes: Vec<u64>,
@@ -317,7 +317,7 @@ pub struct Layer {
     pub reason: String,
     /// Bytes that leave.
     pub offloaded_bytes: u64,
-    /// Seconds of its ops that run again.
+    /// Seconds of its ops that are recomputed.
     pub recomputed_seconds: f64,
     /// What moving all its feature maps out and back takes on the link.
     pub transfer_seconds: f64,
@@ -411,9 +411,9 @@ pub struct PolicyRow {
     pub makespan_seconds: Option<f64>,
     /// Bytes that leave.
     pub offloaded_bytes: u64,
-    /// Bytes that come back.
+    /// Bytes that are prefetched.
     pub prefetched_bytes: u64,
-    /// Seconds of ops that run again.
+    /// Seconds of ops that are recomputed.
     pub recomputed_seconds: f64,
     /// Seconds that compute waits.
     pub stalled_seconds: f64,

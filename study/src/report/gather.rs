@@ -312,7 +312,7 @@ fn describe(iteration: &reasons::Iteration<'_>, layer: &mut Layer, fates: &[&Fat
     if fates.is_empty() && layer.recomputed_seconds > 0.0 {
         let again = Seconds(layer.recomputed_seconds);
         layer.reason = format!(
-            "none: the backward pass reads nothing that it makes; it is run again ({again}) for what others make of it"
+            "none: the backward pass reads nothing that it makes; it is recomputed ({again}) for what others make of it"
         );
     }
 }

@@ -15,7 +15,7 @@ const LITTLE: f64 = 0.01;
 pub struct Limits {
     /// Which costs most, in a sentence.
     pub verdict: String,
-    /// What keeping everything would need beside the budget, and what running again costs.
+    /// What keeping everything would need beside the budget, and what recomputing costs.
     pub budget: String,
     /// How busy the link is, and how long compute waits for it.
     pub link: String,
@@ -44,7 +44,7 @@ impl Limits {
         } else if waits >= again {
             format!("the link: compute waits {waits} for it, {} of the iteration", percent(share(waits)))
         } else {
-            format!("the budget: {again} go to running ops again, {} of the iteration", percent(share(again)))
+            format!("the budget: {again} go to recomputing ops, {} of the iteration", percent(share(again)))
         };
         let short = if needs <= budget {
             format!("keeping everything takes {needs}, which fits the budget of {budget}")
@@ -64,7 +64,7 @@ impl Limits {
         };
         Limits {
             verdict,
-            budget: format!("{short}; running ops again takes {again} ({})", percent(share(again))),
+            budget: format!("{short}; recomputing ops takes {again} ({})", percent(share(again))),
             link,
             compute: format!("{first} of {makespan} ({})", percent(share(first))),
         }

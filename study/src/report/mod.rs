@@ -1,7 +1,7 @@
 //! Reports: what a tuning found, or what a schedule does, as plain data for people and for scripts.
 //!
 //! [`Report`] is the data; [`gather`] makes it of a trace and its schedule, [`Tuned`] of a study; [`reasons`] says why each
-//! feature map stays, leaves or is made again; [`policies`] asks the others. What it does not do: it decides nothing, and
+//! feature map stays, leaves or is recomputed; [`policies`] asks the others. What it does not do: it decides nothing, and
 //! measures nothing.
 
 mod data;

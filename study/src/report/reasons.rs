@@ -1,6 +1,6 @@
 //! What becomes of every feature map, and why, in words with the numbers that decided.
 //!
-//! The decision is read off the schedule: what is offloaded, what is run again, what stays. The planner weighs all tensors at
+//! The decision is read off the schedule: what is offloaded, what is recomputed, what stays. The planner weighs all tensors at
 //! once, so no single number made it decide; the words therefore say numbers that hold of this schedule and leave the
 //! judgement to the reader. Every one of them is worked out here:
 //!
@@ -27,7 +27,7 @@ pub struct Decision {
     pub kept: bool,
     /// Some of it leaves and returns.
     pub swapped: bool,
-    /// It is made again.
+    /// It is recomputed.
     pub recomputed: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Fate {
     pub decision: Decision,
     /// Its offloads and prefetches, in order.
     pub transfers: Vec<CommandId>,
-    /// The commands that make it again.
+    /// The commands that recompute it.
     pub again: Vec<CommandId>,
 }
 
@@ -79,8 +79,8 @@ pub struct Iteration<'a> {
     lanes: [Vec<Span>; 2],
     /// By tensor: how long compute waits for its transfers.
     stalls: Vec<Seconds>,
-    /// By tensor: whether it is made again for others to read.
-    remade: Vec<bool>,
+    /// By tensor: whether it is recomputed for others to read.
+    recomputed: Vec<bool>,
 }
 
 impl<'a> Iteration<'a> {
@@ -112,9 +112,9 @@ impl<'a> Iteration<'a> {
             }
         }
         let in_use = trace.memory().in_use;
-        let remade = needed_again(schedule, trace.tensors.len());
-        let fates = fates(trace, schedule, &remade);
-        Iteration { trace, schedule, predicted, fates, keeping, in_use, first_run, lanes, stalls, remade }
+        let recomputed = needed_again(schedule, trace.tensors.len());
+        let fates = fates(trace, schedule, &recomputed);
+        Iteration { trace, schedule, predicted, fates, keeping, in_use, first_run, lanes, stalls, recomputed }
     }
 
     /// The time between two uses, were everything kept: from the end of one op to the start of another.
@@ -215,7 +215,7 @@ impl<'a> Iteration<'a> {
             );
         }
         format!(
-            "kept: there is room for it, as others leave or are made again; its transfer would take {moving}, the slack is \
+            "kept: there is room for it, as others leave or are recomputed; its transfer would take {moving}, the slack is \
              {slack}{again}"
         )
     }
@@ -231,7 +231,7 @@ impl<'a> Iteration<'a> {
         ops.dedup();
         let seconds: Seconds =
             ops.iter().map(|op| self.keeping[op.index() + 1] - self.keeping[op.index()]).sum();
-        format!("; making it again would take {seconds}")
+        format!("; recomputing it would take {seconds}")
     }
 
     fn swapped(&self, group: &[&Fate]) -> String {
@@ -254,7 +254,7 @@ impl<'a> Iteration<'a> {
         if back == out {
             words += &format!(" and return in {}", seconds(Stream::Prefetch));
         } else if back > 0 {
-            // Of one host copy several gaps live, and what is made again needs not return.
+            // Of one host copy several gaps live, and what is recomputed needs not return.
             words += &format!(" and {} return in {}", Bytes(back), seconds(Stream::Prefetch));
         }
         words += &format!(", the slack is {}", self.slack(common(group)));
@@ -298,7 +298,8 @@ impl<'a> Iteration<'a> {
 
     /// The bytes of other tensors that these runs make besides, for somebody to read.
     fn made_for_others(&self, group: &[&Fate], runs: &[CommandId]) -> Bytes {
-        let counts = |t: &&TensorId| self.remade[t.index()] && !group.iter().any(|fate| fate.tensor == **t);
+        let counts =
+            |t: &&TensorId| self.recomputed[t.index()] && !group.iter().any(|fate| fate.tensor == **t);
         let mut others: Vec<TensorId> = Vec::new();
         for id in runs {
             if let Command::Compute { op, .. } = self.schedule.commands[id.index()] {
@@ -310,7 +311,7 @@ impl<'a> Iteration<'a> {
         others.iter().map(|t| self.trace.tensors[t.index()].bytes).sum()
     }
 
-    /// How often a map is made again: the most runs of one op that writes it.
+    /// How often a map is recomputed: the most runs of one op that writes it.
     pub fn times(&self, fate: &Fate) -> usize {
         let op = |id: &CommandId| match self.schedule.commands[id.index()] {
             Command::Compute { op, .. } => Some(op),
@@ -402,7 +403,7 @@ fn uses(trace: &Trace) -> Vec<Uses> {
 }
 
 /// What becomes of every tensor that the forward pass leaves for the backward pass, or that a run of the forward pass again needs.
-fn fates(trace: &Trace, schedule: &Schedule, remade: &[bool]) -> Vec<Fate> {
+fn fates(trace: &Trace, schedule: &Schedule, recomputed: &[bool]) -> Vec<Fate> {
     let mut uses = uses(trace);
     let mut transfers: Vec<Vec<CommandId>> = vec![Vec::new(); trace.tensors.len()];
     let mut again: Vec<Vec<CommandId>> = vec![Vec::new(); trace.tensors.len()];
@@ -437,7 +438,7 @@ fn fates(trace: &Trace, schedule: &Schedule, remade: &[bool]) -> Vec<Fate> {
             None if moves => widest_gap(trace, TensorId::new(i)),
             None => continue,
         };
-        let recomputed = remade[i] && !again[i].is_empty();
+        let recomputed = recomputed[i] && !again[i].is_empty();
         let left: u64 = outside(trace, schedule, &transfers[i]);
         let kept = if moves { left < tensor.bytes.0 && !recomputed } else { !recomputed };
         fates.push(Fate {
@@ -463,7 +464,7 @@ fn widest_gap(trace: &Trace, tensor: TensorId) -> (Option<OpId>, (usize, usize))
     (maker, widest.unwrap_or((first, first + 1)))
 }
 
-/// By tensor: whether a run again makes it for others. One that makes several tensors may make one that nobody asked for.
+/// By tensor: whether a recomputation makes it for others. One that makes several tensors may make one that nobody asked for.
 fn needed_again(schedule: &Schedule, tensors: usize) -> Vec<bool> {
     use plimsoll_ir::schedule::Holds;
     let mut needed = vec![false; tensors];
@@ -628,7 +629,7 @@ mod tests {
         let trace = chain([8, 8, 8, 8], 10.0);
         let all = said(&trace, &planned(&trace, 24, 1e9, true, Policy::Plimsoll));
         let expected =
-            "kept: its transfer takes 16.8 ms, the slack is 10 ms; making it again would take 10 ms";
+            "kept: its transfer takes 16.8 ms, the slack is 10 ms; recomputing it would take 10 ms";
         assert_eq!(all[2], ("kept".to_owned(), expected.to_owned()), "{all:?}");
         let mut small = chain([40; 4], 10.0);
         small.tensors[2].bytes = Bytes(4096);

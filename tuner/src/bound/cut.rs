@@ -1,8 +1,8 @@
 //! The least cost of having what is wanted: a minimum cut, found as a maximum flow (Dinic's).
 //!
-//! Every needed value is had, either for its own price or from its maker; a maker that runs again costs its price and
-//! wants its inputs, each of which is had likewise. A needed value's price is therefore paid unless its maker runs again,
-//! a dead value's if some maker wants it and its own maker does not run again. With source = wanted, this is a cut:
+//! Every needed value is had, either for its own price or from its maker; a maker that is recomputed costs its price and
+//! wants its inputs, each of which is had likewise. A needed value's price is therefore paid unless its maker is recomputed,
+//! a dead value's if some maker wants it and its own maker is not recomputed. With source = wanted, this is a cut:
 //!
 //! - source to maker, the prices of its needed outputs;
 //! - maker to sink, its own price;
@@ -66,7 +66,7 @@ enum Limit {
 pub(super) struct Cheapest {
     /// No way to have everything costs less.
     pub cost: f64,
-    /// By maker: whether it runs again.
+    /// By maker: whether it is recomputed.
     pub again: Vec<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! A time below which no schedule can be, whether it swaps, runs ops again or both: a linear program, by columns.
+//! A time below which no schedule can be, whether it swaps, recomputes ops or both: a linear program, by columns.
 //!
 //! # The program
 //!
@@ -22,7 +22,7 @@
 //! out_x = latency + bytes / offload rate, back_x alike; seconds are those of the fastest, workspace that of the leanest
 //! way to run an op; r = 0 where x is on the device from the start or its writer is not recomputable. The *deadline* of a
 //! value that some op after p reads is the first such op; of another one, the last deadline of the ops that would read it
-//! if they ran again, where the deadline of an op is the last one of its outputs that p does not touch. A value without a
+//! if they were recomputed, where the deadline of an op is the last one of its outputs that p does not touch. A value without a
 //! deadline is not wanted. The largest minimum over all p that are tried counts.
 //!
 //! # Why it holds
@@ -34,7 +34,7 @@
 //!
 //! - k_x: the share of x's bytes for which, at the end of p, a buffer is open that holds x and that p does not write, or
 //!   that a prefetch under way is filling with x.
-//! - r(w) = 1 if w runs again after the end of p and before (the first run of) its deadline starts, else 0.
+//! - r(w) = 1 if w is recomputed after the end of p and before (the first run of) its deadline starts, else 0.
 //! - s_x = 0 where r(writer of x) = 1; else the share of x's bytes that are not in k_x and that a prefetch which starts
 //!   after the end of p brings before x's deadline starts.
 //!
@@ -45,7 +45,7 @@
 //! after the end of p (one under way is in k_x). The byte is in s_x.
 //!
 //! - (1) x's deadline reads it, in its first run. If r(writer) = 0, all its bytes are in k or in s by the above.
-//! - (2) If r(w) = 1, w runs again after p and before w's deadline, reading z. If an op after p reads z, let j be the
+//! - (2) If r(w) = 1, w is recomputed after p and before w's deadline, reading z. If an op after p reads z, let j be the
 //!   first: j or that run of w, whichever is earlier, is the reader, and not after z's deadline j. Else z's deadline is at
 //!   or after w's. An input that p touches has no row, and one that p overwrites has one: a copy of it after p lies beside
 //!   what p touches.
@@ -56,7 +56,7 @@
 //! - (5) A byte in s_x is prefetched from a host copy that was offloaded from an open buffer that held x. That offload
 //!   ended by the end of p: had it not, the buffer that it reads would hold x at the end of p, so that the byte were in
 //!   k_x, or would have been filled after p and before the first fill. It started after x was first written (rules 2
-//!   and 3: an op runs again only after it ran), so no earlier than the ops through the writer take; and offloads of one
+//!   and 3: an op is recomputed only after it ran), so no earlier than the ops through the writer take; and offloads of one
 //!   stream follow each other. Every such x needs one transfer at least, and s_x <= 1: the latency counts s_x times at
 //!   most.
 //! - (6) After p the compute stream runs the later ops and, of those with r = 1, one run at least.
@@ -77,7 +77,7 @@
 //! reads the earlier version and makes the later one. On a half-duplex link all rows hold as they are.
 //!
 //! This is the program that a prototype of ours used, with three differences, all to the sharper side: values that only
-//! runs again want have deadlines, an earlier version of what p updates is not free, and latency counts.
+//! is recomputed want have deadlines, an earlier version of what p updates is not free, and latency counts.
 //!
 //! # How it is solved
 //!
@@ -88,7 +88,7 @@
 //! weak.
 //!
 //! What this file does not do: choose p among all ops of a long trace; take several instants into one program, as
-//! `bound/several.rs` does; know that what is made again needs memory when it is made, or before p. It has no better rows for half duplex.
+//! `bound/several.rs` does; know that what is recomputed needs memory when it is made, or before p. It has no better rows for half duplex.
 
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
@@ -255,7 +255,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// The choice where these makers run again: of what else is wanted then, is this kept, or else swapped?
+/// The choice where these makers are recomputed: of what else is wanted then, is this kept, or else swapped?
 fn choose(instant: &Instant, again: Vec<bool>, keep: impl Fn(usize) -> bool) -> Choice {
     let mut has: Vec<bool> = instant.wanted.iter().map(|v| v.needed).collect();
     for (maker, _) in instant.makers.iter().zip(&again).filter(|(_, again)| **again) {
@@ -271,7 +271,7 @@ fn choose(instant: &Instant, again: Vec<bool>, keep: impl Fn(usize) -> bool) -> 
 struct Known {
     /// By value: whether it is kept.
     kept: Vec<bool>,
-    /// By op: whether it runs again.
+    /// By op: whether it is recomputed.
     again: Vec<bool>,
 }
 
@@ -407,11 +407,11 @@ pub struct Relaxed {
     pub op: Option<OpId>,
     /// The values that it does not touch and that may be wanted after it.
     pub values: Vec<Fate>,
-    /// How much of which op runs again after it.
+    /// How much of which op is recomputed after it.
     pub again: Vec<(OpId, f64)>,
 }
 
-/// What the program does about one value. What is neither kept nor swapped is made again, or not wanted after all.
+/// What the program does about one value. What is neither kept nor swapped is recomputed, or not wanted after all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fate {
     /// Of which tensor.

@@ -163,7 +163,7 @@ fn a_trace_worked_out_by_hand() {
     let link = Link::symmetric(BytesPerSecond(10.0));
     let swapping = bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
     assert!((18.0 - 1e-4..20.6 + 1e-4).contains(&swapping.0), "{swapping}");
-    // Or 0.3 of op 0 runs again meanwhile, with 0.3 of its input kept in the place of 3 more bytes, beside 0.3 s of
+    // Or 0.3 of op 0 is recomputed meanwhile, with 0.3 of its input kept in the place of 3 more bytes, beside 0.3 s of
     // prefetching.
     let joint = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, BOTH, &ENDLESS);
     assert!((joint.0 - 15.3).abs() < 1e-4, "{joint}");
@@ -174,7 +174,7 @@ fn a_trace_worked_out_by_hand() {
     // Without swapping 0.4 of op 0 run again: at the end of op 1, which touches its input, 60 bytes have room.
     let again = bound(Seconds::ZERO, &hand_made(true), Bytes(177), &link, AGAIN, &ENDLESS);
     assert!((again.0 - 15.4).abs() < 1e-4, "{again}");
-    // And where nothing can run again there is no schedule.
+    // And where nothing can be recomputed there is no schedule.
     assert_eq!(bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, AGAIN, &ENDLESS), Seconds(30.0));
 }
 

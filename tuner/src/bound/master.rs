@@ -1,6 +1,6 @@
 //! The small linear program over the columns found so far, and its dual.
 //!
-//! A [`Column`] is one way to have everything that is wanted after p: what it keeps, moves and makes again. The program
+//! A [`Column`] is one way to have everything that is wanted after p: what it keeps, moves and recomputes. The program
 //! takes a mixture of columns (fractions that sum to 1) that fits the memory and minimises T1 + T2, subject to those
 //! rows that were found to bind; its dual gives the prices at which the next column is looked for. Nothing that comes out
 //! is believed: whatever the prices are, the bound is what [`super::cut`] makes of them.
@@ -19,7 +19,7 @@ pub(super) struct Column {
     pub out: Vec<f64>,
     /// By op after p: the seconds that the prefetch stream needs for what is wanted at or before it.
     pub back: Vec<f64>,
-    /// Seconds of ops that run again.
+    /// Seconds of ops that are recomputed.
     pub again: f64,
     /// What was chosen for it.
     pub choice: Choice,
@@ -29,7 +29,7 @@ pub(super) struct Column {
 pub(super) struct Choice {
     /// By wanted value: whether it is kept or else swapped; none where neither.
     pub kept: Vec<Option<bool>>,
-    /// By maker: whether it runs again.
+    /// By maker: whether it is recomputed.
     pub again: Vec<bool>,
 }
 
@@ -64,7 +64,7 @@ impl Prices {
         (1.0 - self.out.iter().map(|row| row.1).sum::<f64>()).max(0.0)
     }
 
-    /// What is left of T2 for computing after p, running again included.
+    /// What is left of T2 for computing after p, recomputing included.
     pub fn after(&self) -> f64 {
         (1.0 - self.back.iter().map(|row| row.1).sum::<f64>()).max(0.0)
     }

@@ -1,4 +1,4 @@
-//! A time below which no schedule can be that runs ops again, by several instants at once.
+//! A time below which no schedule can be that recomputes ops, by several instants at once.
 //!
 //! [`super::joint`] looks at the end of one op. Where memory is short over and over, as beside the skips of a U-Net or with
 //! weights that come and go, what is done before one instant has to be done again for the next.
@@ -18,7 +18,7 @@
 //! (5) b(s,x) <= sum of o(t,x) over t < s             o(t,x) = 0 where x is made after segment t
 //! (6) T(s) >= seconds of the ops of s + sum of seconds_w r(s,w)
 //! (7) T(s) >= sum of back_x b(s,x); T(s) >= sum of out_x o(s,x); with a half-duplex link also the sum of both
-//! (8) T(s) >= seconds from j to the end of s + sum of back_x b(s,x) over x read at or before j that no op can make again
+//! (8) T(s) >= seconds from j to the end of s + sum of back_x b(s,x) over x read at or before j that no op can recompute
 //! (9) T(s) >= seconds to the end of w + sum of out_x o(s,x) over x written at or after w
 //! ```
 //!
@@ -36,17 +36,17 @@
 //! A(s) is 1 if a buffer is open at instant s that holds it, else the part that is done of a prefetch that is filling one with it, else 0. A
 //! transfer that lies across an instant counts for each segment in proportion to its time there, latency included.
 //!
-//! - k(s,x) is the mean of A(s) over x's bytes. r(s,w) = 1 if w runs again in segment s: the compute stream is busy with q
+//! - k(s,x) is the mean of A(s) over x's bytes. r(s,w) = 1 if w is recomputed in segment s: the compute stream is busy with q
 //!   at an instant, so that no such run lies across one.
 //! - b(s,x): of every byte, the prefetch that is under way at instant s or else the first that starts later; the part of it
-//!   that lies in segment s, at most 1 - A(s). But 0 where x's writer ran again between instant s and the start of that prefetch (not if it is under way).
+//!   that lies in segment s, at most 1 - A(s). But 0 where x's writer was recomputed between instant s and the start of that prefetch (not if it is under way).
 //! - o(t,x): of every byte, the first offload; the part of it that lies in segment t.
 //! - R and S are r and s of [`super::joint`] at instant s, S less what A(s) has of a prefetch under way.
 //! - (1) to (3): if r of the writer is 1 there is nothing to show. Else a byte that is in a buffer when an op of the segment starts, or at
 //!   instant s + 1, was there at instant s or is filled by prefetches alone since; by the first of them, or it is under way. So
 //!   A(s) and b add up to 1, or at least to A(s+1).
 //! - (4): at an instant the buffers of other tensors than those that q touches share no byte (rule 4).
-//! - (5): let b > 0 for a byte. A prefetch under way at instant s, or one that starts later while the byte is not there and the writer does not run again
+//! - (5): let b > 0 for a byte. A prefetch under way at instant s, or one that starts later while the byte is not there and the writer is not recomputed
 //!   before, reads a host copy. The offload that made it ended by instant s: otherwise its buffer, open while it ran, held the byte at instant
 //!   s (and b were 0), or was filled since, earlier than by the first that could. So the first offload of the byte ended by then, too. None starts before x is made.
 //! - (6), (7): each stream runs one command at a time. Of a transfer of p bytes of x, latency / p + 1 / rate a byte is no less than
@@ -54,7 +54,7 @@
 //! - (8): such an x is made once, before instant s, so that a byte which is missing then is filled by the prefetch that b counts, before j.
 //!   (9): the first offload starts after x's writer has ended.
 //! - (10), (11) are shown in [`super::joint`].
-//! - (12): let S count a byte: it comes by a first fill after instant s, a prefetch, before the deadline, and the writer does not run again before. In the
+//! - (12): let S count a byte: it comes by a first fill after instant s, a prefetch, before the deadline, and the writer is not recomputed before. In the
 //!   segment in which that prefetch starts, and in the next ones if it lies across instants, it is the one that b counts: A is 0
 //!   at the instant before it starts, and what is done of it later. The offload ended by instant s as in (5). A run that R counts is one of some segment.
 //!   There are variables b(t,x) and r(t,w) for all t at whose beginning a deadline has not passed.
@@ -298,7 +298,7 @@ impl<'a> Writer<'a> {
         if link.duplex == Duplex::Half {
             rows.push((parts(&back).into_iter().chain(parts(&out)).collect(), 0.0));
         }
-        // Of what no op can make again: by the op that reads it first in this segment.
+        // Of what no op can recompute: by the op that reads it first in this segment.
         let mut due: Vec<(usize, (usize, f64))> = Vec::new();
         if s > 0 {
             let wanted = |v: &usize| self.wanted[s].get(v).map(|at| &self.instant(s).wanted[*at]);

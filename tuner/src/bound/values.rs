@@ -39,7 +39,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// The values of a valid trace. Where not `recompute`, no op may run again.
+    /// The values of a valid trace. Where not `recompute`, no op may be recomputed.
     pub fn of(trace: &Trace, recompute: bool) -> Values {
         let seconds: Vec<f64> = trace.ops.iter().map(|op| op.fastest_seconds().0).collect();
         let mut until = vec![0.0];
@@ -100,7 +100,7 @@ impl Values {
         value.slot == op + 1 || (value.readers.binary_search(&op).is_ok() && value.overwritten != Some(op))
     }
 
-    /// By op: the bytes that are in use while it runs when nothing is swapped or made again, without the resident ones.
+    /// By op: the bytes that are in use while it runs when nothing is swapped or recomputed, without the resident ones.
     pub fn in_use(&self) -> Vec<u64> {
         self.in_use_of(&|_| true)
     }
@@ -148,11 +148,11 @@ pub(super) struct Wanted {
     pub deadline: usize,
     /// Whether an op after p reads it.
     pub needed: bool,
-    /// The op that can make it again, as a position in [`Instant::makers`].
+    /// The op that can recompute it, as a position in [`Instant::makers`].
     pub maker: Option<usize>,
 }
 
-/// An op that may run again after p.
+/// An op that may be recomputed after p.
 pub(super) struct Maker {
     pub op: usize,
     pub seconds: f64,
@@ -204,7 +204,7 @@ impl Instant {
     }
 }
 
-/// Before which op each value is wanted, and each op would have to run again; none where never.
+/// Before which op each value is wanted, and each op would have to be recomputed; none where never.
 struct Deadlines {
     of_value: Vec<Option<usize>>,
     of_op: Vec<Option<usize>>,

@@ -5,7 +5,7 @@
 //! Time is counted in *slots*: slot 0 is the instant before the first step, slot `i + 1` is step `i` of the compute
 //! stream. A [`Placement`] is
 //!
-//! - the [`Step`]s of the compute stream: which op, whether it runs again, in which of its alternatives;
+//! - the [`Step`]s of the compute stream: which op, whether it is recomputed, in which of its alternatives;
 //! - the [`Residency`]s: which bytes of which tensor are on the device during which slots, and how they come there;
 //! - the [`Transfer`]s in the order of the command list: which residency is copied to the host or fetched from it, and
 //!   the slot before which the command is listed. A prefetch is listed before the first slot of its residency or later,

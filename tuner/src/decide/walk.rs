@@ -44,7 +44,7 @@ pub struct Iteration<'a> {
     pub values: &'a Values,
     /// What is decided about them.
     pub decisions: &'a Decisions,
-    /// By op: bytes that are left free while it runs, and while others run again for it.
+    /// By op: bytes that are left free while it runs, and while others are recomputed for it.
     pub margins: &'a [u64],
     /// In bytes: where it is short, an op runs in the next leaner way than decided that fits.
     pub pool: u64,
@@ -55,7 +55,7 @@ pub struct Iteration<'a> {
 pub struct Limit {
     /// After more steps than these,
     pub steps: usize,
-    /// or once those that run ops again take more seconds than these.
+    /// or once those that recompute ops take more seconds than these.
     pub again: f64,
 }
 
@@ -74,7 +74,7 @@ impl Limit {
 pub struct Run {
     /// The op.
     pub op: u32,
-    /// The op of the trace that it runs for: itself, or the one that needs what is made again.
+    /// The op of the trace that it runs for: itself, or the one that needs what is recomputed.
     pub serves: u32,
 }
 
@@ -87,7 +87,7 @@ pub struct Walk {
     pub steps: Vec<Run>,
     /// Seconds of all steps.
     pub seconds: f64,
-    /// Seconds of those that run ops again, in the ways decided.
+    /// Seconds of those that recompute ops, in the ways decided.
     pub again_seconds: f64,
     instances: Vec<Instance>,
     /// By move of the course: its instance, and the first byte of it that moves.
@@ -144,7 +144,7 @@ impl From<Choice> for Place {
         match choice {
             Choice::Keep => Place::Here,
             Choice::Swap => Place::Away,
-            Choice::Remake | Choice::RemakeEach => Place::Gone,
+            Choice::Recompute | Choice::RecomputeEach => Place::Gone,
         }
     }
 }
@@ -244,7 +244,7 @@ impl Walk {
         self.states[v as usize].gap == gap && self.is_gone(of.decisions, v, op)
     }
 
-    /// Runs again what makes the inputs of this op that are gone, and what is to be made again before it.
+    /// Recomputes what makes the inputs of this op that are gone, and what is to be recomputed before it.
     fn make_again(&mut self, of: Iteration<'_>, op: u32, early: &[(u32, u32)]) {
         let Iteration { values, decisions, .. } = of;
         let (mut batch, mut open) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.open));
@@ -340,7 +340,7 @@ impl Walk {
     fn forget(&mut self, of: Iteration<'_>, reads: &[Touch], early: &[(u32, u32)]) {
         for &v in &self.made {
             let state = &mut self.states[v as usize];
-            let each = state.gap == NONE || of.decisions.choices[state.gap as usize] == Choice::RemakeEach;
+            let each = state.gap == NONE || of.decisions.choices[state.gap as usize] == Choice::RecomputeEach;
             let held = early.iter().any(|(_, gap)| *gap == state.gap);
             if each && !held && !reads.iter().any(|z| z.value == v) {
                 state.place = Place::Gone;

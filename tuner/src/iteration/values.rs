@@ -5,7 +5,7 @@
 //! A *value* is a tensor in one version: it is made by one op (or there from the start), read by later ones, and never
 //! changes. An op that updates a tensor in place reads one value and makes another of it; the first is gone then. A value
 //! is *touched* by its maker and by its readers; between two touches, and after the last one, lies a [`Gap`], for which a
-//! [`Choice`] is made. The gap after the last touch matters where an op that runs again reads the value; a value that is
+//! [`Choice`] is made. The gap after the last touch matters where an op that is recomputed reads the value; a value that is
 //! updated in place has none.
 //!
 //! [`Decisions`] are all choices about an iteration, with the part of each value that is swapped when it is, and the way in
@@ -34,10 +34,10 @@ pub enum Choice {
     Keep,
     /// Its part leaves, and returns before whatever reads it next.
     Swap,
-    /// It is given up, made again before whatever reads it next, and stays then.
-    Remake,
-    /// It is given up, and made again each time that an op which runs again needs it.
-    RemakeEach,
+    /// It is given up, recomputed before whatever reads it next, and stays then.
+    Recompute,
+    /// It is given up, and recomputed each time that an op which is recomputed needs it.
+    RecomputeEach,
 }
 
 /// The time between two touches of a value, or after the last one.
@@ -49,10 +49,10 @@ pub struct Gap {
     pub after: u32,
     /// The op of the next touch; [`NONE`] where there is none.
     pub before: u32,
-    /// Whether it may be swapped, and whether it may be made again.
+    /// Whether it may be swapped, and whether it may be recomputed.
     pub swap: bool,
     /// See `swap`.
-    pub remake: bool,
+    pub recompute: bool,
 }
 
 /// One way to run an op.
@@ -121,7 +121,7 @@ pub struct Values {
     pub writes: Rows,
     /// By op: the ways in which it may run, the fastest first, each with less workspace than the one before.
     pub ways: Vec<Vec<OpWay>>,
-    /// The first op that may change parameters, which have no versions: nothing runs again after it.
+    /// The first op that may change parameters, which have no versions: nothing is recomputed after it.
     pub update: u32,
     /// In bytes: what is larger is large.
     large: u64,
@@ -136,7 +136,7 @@ pub struct Decisions {
     pub parts: Vec<u8>,
     /// By op: which of its ways.
     pub ways: Vec<u8>,
-    /// Gaps whose value is made again before another op than the one that next asks for it, and held from there on: op and
+    /// Gaps whose value is recomputed before another op than the one that next asks for it, and held from there on: op and
     /// gap, in order. The op lies within the gap; a gap has one entry at most.
     pub early: Vec<(u32, u32)>,
     /// Into so many chunks what is swapped of a large value is cut, so that each leaves and returns by itself; 1 where it
@@ -189,8 +189,8 @@ impl Values {
     }
 
     fn add_gaps(&mut self, trace: &Trace, readers: &[Vec<u32>], allow: Allow) {
-        let can = self.remakeable(trace, allow);
-        // Before the first op that may change some parameters ops may run again.
+        let can = self.recomputable(trace, allow);
+        // Before the first op that may change some parameters ops may be recomputed.
         let update =
             trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len()) as u32;
         self.update = update;
@@ -203,8 +203,8 @@ impl Values {
             let hosted = allow.swap && allow.hosts(least);
             for &before in &readers[v] {
                 let apart = before > after.wrapping_add(1);
-                let (swap, remake) = (apart && hosted, apart && can[v] && before <= update);
-                self.gaps.push(Gap { value: v as u32, after, before, swap, remake });
+                let (swap, recompute) = (apart && hosted, apart && can[v] && before <= update);
+                self.gaps.push(Gap { value: v as u32, after, before, swap, recompute });
                 after = before;
             }
             if self.becomes[v] == NONE {
@@ -212,8 +212,8 @@ impl Values {
                     readers[v].iter().any(|w| allow.recompute && trace.ops[*w as usize].recomputable);
                 // The host holds one version: an older one does not go there when a newer one may.
                 let last = newest[self.tensor[v].index()] == v as u32;
-                let (swap, remake) = (wanted && last && hosted, wanted && can[v]);
-                self.gaps.push(Gap { value: v as u32, after, before: NONE, swap, remake });
+                let (swap, recompute) = (wanted && last && hosted, wanted && can[v]);
+                self.gaps.push(Gap { value: v as u32, after, before: NONE, swap, recompute });
             }
         }
         self.first_gap.push(self.gaps.len() as u32);
@@ -234,9 +234,9 @@ impl Values {
         }
     }
 
-    /// By value: whether it can be made again at any time. What its maker reads is kept as long as it is needed, or is
-    /// made again itself; it must be that where it was updated in place.
-    fn remakeable(&self, trace: &Trace, allow: Allow) -> Vec<bool> {
+    /// By value: whether it can be recomputed at any time. What its maker reads is kept as long as it is needed, or is
+    /// recomputed itself; it must be that where it was updated in place.
+    fn recomputable(&self, trace: &Trace, allow: Allow) -> Vec<bool> {
         let mut can = vec![false; self.tensor.len()];
         for (i, op) in trace.ops.iter().enumerate() {
             let inputs = self.reads.row(i);
@@ -249,8 +249,9 @@ impl Values {
 
     /// Everything stays, what is not read any more goes, and every op runs in its fastest way.
     pub fn keep_all(&self) -> Decisions {
-        let choice =
-            |gap: &Gap| if gap.before == NONE && gap.remake { Choice::RemakeEach } else { Choice::Keep };
+        let choice = |gap: &Gap| {
+            if gap.before == NONE && gap.recompute { Choice::RecomputeEach } else { Choice::Keep }
+        };
         Decisions {
             choices: self.gaps.iter().map(choice).collect(),
             parts: vec![PARTS; self.tensor.len()],
@@ -282,19 +283,19 @@ impl Values {
 }
 
 impl Decisions {
-    /// The gaps whose values are made again before this op although it does not ask for them.
+    /// The gaps whose values are recomputed before this op although it does not ask for them.
     pub fn early_at(&self, op: u32) -> &[(u32, u32)] {
         let from = self.early.partition_point(|entry| entry.0 < op);
         let count = self.early[from..].iter().take_while(|entry| entry.0 == op).count();
         &self.early[from..from + count]
     }
 
-    /// Before which op the value of a gap is made again; [`NONE`] where that is the one that asks for it.
+    /// Before which op the value of a gap is recomputed; [`NONE`] where that is the one that asks for it.
     pub fn early_of(&self, gap: u32) -> u32 {
         self.early.iter().find(|entry| entry.1 == gap).map_or(NONE, |entry| entry.0)
     }
 
-    /// Has the value of a gap made again before this op, or, with [`NONE`], before the one that asks for it. Gives what was
+    /// Has the value of a gap recomputed before this op, or, with [`NONE`], before the one that asks for it. Gives what was
     /// decided before.
     pub fn set_early(&mut self, gap: u32, op: u32) -> u32 {
         let old =
@@ -313,7 +314,7 @@ impl Choice {
         match self {
             Choice::Keep => true,
             Choice::Swap => gap.swap,
-            Choice::Remake | Choice::RemakeEach => gap.remake,
+            Choice::Recompute | Choice::RecomputeEach => gap.recompute,
         }
     }
 }

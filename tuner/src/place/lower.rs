@@ -5,7 +5,7 @@
 //! - what filled the bytes that it reads (a compute, or a prefetch),
 //! - for a prefetch, the offloads that put its bytes on the host and all earlier ones of the tensor; for an offload,
 //!   earlier prefetches of the tensor and the step that last wrote it; for an in-place update, earlier offloads of it,
-//! - what fills another copy of the bytes that it touches, where ops that run again have made several,
+//! - what fills another copy of the bytes that it touches, where ops that are recomputed have made several,
 //! - every command that closes a buffer in whose bytes it opens one,
 //! - what a policy's own [`Barrier`] asks for.
 //!

@@ -355,7 +355,7 @@ impl Task<'_> {
         Ok(best.map_or(fitting, |(_, settled)| settled))
     }
 
-    /// By op: by how much what is there while it runs, or while others run again for it, lies above the pool.
+    /// By op: by how much what is there while it runs, or while others are recomputed for it, lies above the pool.
     fn excess(&self, walk: &Walk, items: &Items, addresses: &Addresses) -> Vec<u64> {
         let mut excess = vec![0; self.trace.ops.len()];
         for (item, offset) in items.items.iter().zip(&addresses.offsets) {

@@ -8,8 +8,8 @@
 //! - [`vdnn`]: the inputs of layers, layer by layer, each offload over before the next layer starts.
 //! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
 //! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
-//! - [`superneurons`], [`memonger`]: ops run again, as in a trace in which each run is an op.
-//! - [`plimsoll`]: a search among keeping, swapping and making again.
+//! - [`superneurons`], [`memonger`]: ops are recomputed, as in a trace in which each run is an op.
+//! - [`plimsoll`]: a search among keeping, swapping and recomputing.
 //! - [`optimal`]: the fastest iteration there is, for small traces.
 
 pub mod optimal;

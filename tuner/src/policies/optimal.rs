@@ -4,11 +4,11 @@
 //!
 //! Every schedule of this kind is looked at, all bytes and all times exact:
 //!
-//! - Tensors stay, are swapped whole, or are given up and made again; each version leaves for the host once at most while the
+//! - Tensors stay, are swapped whole, or are given up and recomputed; each version leaves for the host once at most while the
 //!   host's copy lives, and comes back as often as it likes.
-//! - Ops run again just before an op of the trace that asks for what they make, never earlier, each once at most in such a batch, in the trace's order, and only such as
-//!   make something, at first or second hand, that the op lacks. What was made again may stay for later. Once parameters
-//!   change, nothing runs again.
+//! - Ops are recomputed just before an op of the trace that asks for what they make, never earlier, each once at most in such a batch, in the trace's order, and only such as
+//!   make something, at first or second hand, that the op lacks. What was recomputed may stay for later. Once parameters
+//!   change, nothing is recomputed.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
 //! - What is offloaded fits the host, where that is limited.
 //! - At any time, what is on the device fits the pool: a value from the start of the command that brings it to the end of
@@ -27,10 +27,10 @@
 //! good_lp hands to a solver; it is independent of the search and gives the same least makespan on every small trace of the
 //! tests. Where it is small (some fifty choices) it is solved for every plan, too: what is called the least is then what both
 //! say. It is not what goes on to larger traces: microlp, the solver in Rust, takes a second for some hundred choices (a
-//! dozen ops that are only swapped, or half a dozen of which some run again), cannot be interrupted without a clock, and
+//! dozen ops that are only swapped, or half a dozen of which some are recomputed), cannot be interrupted without a clock, and
 //! where the search takes milliseconds. With the feature `highs` it is HiGHS that solves it.
 //!
-//! Swapping only, 30 ops take from a millisecond to some seconds; with running again, 10 ops take milliseconds and 16 from
+//! Swapping only, 30 ops take from a millisecond to some seconds; with recomputing, 10 ops take milliseconds and 16 from
 //! milliseconds to more than the states that are allowed. The search stops after a number of states, or when time is up; the
 //! planner's plan is the answer then, with what is proved as its bound.
 //!
@@ -103,7 +103,7 @@ pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Resul
 
 /// The same by a mixed-integer program, if that has no more than so many choices; not reached where it has more, or where
 /// the solver gave up. It finds the same by other means; the solver that is in Rust takes a second for some hundred choices,
-/// a dozen ops that are only swapped or half a dozen of which some run again.
+/// a dozen ops that are only swapped or half a dozen of which some are recomputed.
 ///
 /// # Errors
 ///
@@ -168,7 +168,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     let Task { trace, request, pool, bound, .. } = *task;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
-    // Nothing runs again early in the space.
+    // Nothing is recomputed early in the space.
     let without = request.without.with(Trick::Early);
     let known = super::decide(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);

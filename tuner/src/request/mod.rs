@@ -54,7 +54,7 @@ impl<'a> PlanRequest<'a> {
         !self.without.contains(trick)
     }
 
-    /// Whether the lower bound of its plans holds for every schedule, those that run ops again too.
+    /// Whether the lower bound of its plans holds for every schedule, those that recompute ops too.
     pub fn bounds_all(&self) -> bool {
         let Allow { recompute, swap, .. } = self.allow;
         recompute
@@ -72,7 +72,7 @@ pub struct Allow {
     /// Run ops again. [`Policy::Plimsoll`], [`Policy::Optimal`], [`Policy::SuperNeurons`] and [`Policy::Memonger`] do;
     /// without it the last two keep everything.
     pub recompute: bool,
-    /// Move tensors to the host and back. Without it every policy keeps everything but those that run ops again without
+    /// Move tensors to the host and back. Without it every policy keeps everything but those that recompute ops without
     /// swapping, which are the ones above but for [`Policy::SuperNeurons`].
     pub swap: bool,
     /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.

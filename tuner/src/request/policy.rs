@@ -37,9 +37,9 @@ pub enum Policy {
     Tflms,
     /// Stages by a weighted average of four scores (Euro-Par'20 §6.1, AutoSwap).
     AutoSwap,
-    /// Outputs of cheap layers are made again, the least recently used of the rest are swapped (SuperNeurons).
+    /// Outputs of cheap layers are recomputed, the least recently used of the rest are swapped (SuperNeurons).
     SuperNeurons,
-    /// The outputs of every sqrt(n)-th layer are kept, the rest is made again (Memonger).
+    /// The outputs of every sqrt(n)-th layer are kept, the rest is recomputed (Memonger).
     Memonger,
     /// The fastest iteration there is, of a trace of a few ops, without pieces: see [`crate::policies::optimal`].
     Optimal,

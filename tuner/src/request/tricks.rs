@@ -61,13 +61,13 @@ tricks! {
     Plimsoll: Seeds "seeds" "begin with the linear program of the lower bound, rounded";
     Plimsoll: Budgets "budgets" "solve that program for smaller budgets, too";
     Plimsoll: Tilts "tilts" "price equal blocks apart in that program, so that its solution is nearly whole";
-    Plimsoll: Chains "chains" "cut what is made again together in the solution where that takes much memory";
+    Plimsoll: Chains "chains" "cut what is recomputed together in the solution where that takes much memory";
     Plimsoll: Copies "copies" "plan a few of many equal blocks, and copy that plan to all of them";
     Plimsoll: Restarts "restarts" "begin from several seeds at several temperatures, and go on from the best of what comes of it";
     Plimsoll: Heat "heat" "take changes that are slightly worse, with falling probability";
-    Plimsoll: Trade "trade" "keep what is dear to make again and give up what is cheap, in one change";
+    Plimsoll: Trade "trade" "keep what is dear to recompute and give up what is cheap, in one change";
     Plimsoll: Exchange "exchange" "let two decisions change places";
-    Plimsoll: Early "early" "make again before an earlier op than the one that asks for it, where there is more room";
+    Plimsoll: Early "early" "recompute before an earlier op than the one that asks for it, where there is more room";
     Plimsoll: Blocks "blocks" "decide the like tensors of equal blocks alike, in one change";
     Plimsoll: Crowded "crowded" "change what is there where most memory is lacking";
     Plimsoll: Dust "dust" "decide nothing about tensors that are tiny beside the pool";

@@ -42,7 +42,7 @@ function layers() {
     inTime("transfer both ways", "transfer_seconds"),
     inTime("slack", "slack_seconds"),
     inBytes("offloaded", "offloaded_bytes"),
-    inTime("run again", "recomputed_seconds"),
+    inTime("recomputed", "recomputed_seconds"),
   ].filter(Boolean);
   const total = rows.reduce((sum, r) => sum + r.feature_map_bytes, 0);
   const sums = new Map();

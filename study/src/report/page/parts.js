@@ -1,7 +1,7 @@
 // The report, and what its sections have in common.
 
 const report = JSON.parse(document.getElementById("report").textContent);
-const KINDS = ["forward", "backward", "update", "run again", "offload", "prefetch"];
+const KINDS = ["forward", "backward", "update", "recomputed", "offload", "prefetch"];
 const KIND_LOOKS = [
   { colour: "blue", mark: "box" },
   { colour: "orange", mark: "box" },

@@ -13,7 +13,7 @@ function iteration() {
   const timeline = plot({
     id: "timeline",
     title: `One iteration: ${timelines.map((t) => t.name).join(" over ")}`,
-    caption: `Three lanes: what computes, what leaves for the host, what comes back. ${stalled ? "Hatched, the longest with a triangle: compute waits." : "Compute never waits."}`,
+    caption: `Three lanes: what computes, what is offloaded, what is prefetched. ${stalled ? "Hatched, the longest with a triangle: compute waits." : "Compute never waits."}`,
     about: timelines.map((t) => `${t.name}: ${seconds(t.makespan_seconds)}, compute waits ${seconds(stalledSeconds(t))}.`).join(" "),
     canvas: true,
     zoom: "time",

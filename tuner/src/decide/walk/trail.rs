@@ -5,7 +5,7 @@
 //! the walk of the decisions that stand, where it looked at each, and some of its states on the way; the walk of decisions
 //! that are tried goes on from the last of these before the first look at what changed. What nobody looks at needs no walk.
 //!
-//! What that gave, for the same plans: the search takes 0.25 to 0.42 of its seconds where ops may run again (140 to 10,000
+//! What that gave, for the same plans: the search takes 0.25 to 0.42 of its seconds where ops may be recomputed (140 to 10,000
 //! ops), 0.68 to 0.81 where they only offload. Of random changes of one gap, 15 to 44 % need no walk (none of them where
 //! ops only offload), and a walk from the start takes 2.5 to 8 times as long as what is left on average: most choices are
 //! looked at where their gap ends, late.
@@ -175,7 +175,7 @@ mod tests {
                 }
                 _ => {
                     let g = random.below(values.gaps.len());
-                    let all = [Choice::Keep, Choice::Swap, Choice::Remake, Choice::RemakeEach];
+                    let all = [Choice::Keep, Choice::Swap, Choice::Recompute, Choice::RecomputeEach];
                     let choice = all[random.below(4)];
                     if choice.is_open(&values.gaps[g]) {
                         decisions.choices[g] = choice;

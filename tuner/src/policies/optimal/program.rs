@@ -2,7 +2,7 @@
 //!
 //! # The variables
 //!
-//! The *steps* of compute stand in one order: stage after stage, the ops that may run again before the op of the stage. A
+//! The *steps* of compute stand in one order: stage after stage, the ops that may be recomputed before the op of the stage. A
 //! step runs or not, in one of its ways; its start is a time. A *stay* is a value on the device without a break: from the
 //! start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that reads
 //! it. Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
@@ -237,7 +237,7 @@ impl Program<'_> {
             let recomputes = space.jobs.iter().any(|job| job.again);
             for stage in (made..space.jobs.len()).filter(|_| space.swap) {
                 let readers = |s: &Step| s.stage == stage && space.jobs[s.op].reads >> v & 1 == 1;
-                // Without running again nothing is away but where memory is short.
+                // Without recomputing nothing is away but where memory is short.
                 let last = (made..stage)
                     .rev()
                     .find(|q| space.jobs[*q].reads >> v & 1 == 1)
@@ -301,7 +301,7 @@ impl Program<'_> {
         }
     }
 
-    /// What runs again serves its own stage; what is fetched for a stage serves that.
+    /// What is recomputed serves its own stage; what is fetched for a stage serves that.
     fn forbid_waste(&mut self) {
         let mut used: Vec<Expression> = vec![Expression::from(0.0); self.steps.len()];
         let mut rows = Vec::new();

@@ -6,7 +6,7 @@
 //! early as the streams, its data and the memory let it, no earlier than the command before it: all that comes later can
 //! only gain. So the search appends commands one by one; a [`State`] is what matters of a list: the stage, what is on the
 //! device, what the host has, what each stream is busy with and until when. What lies on the device and is not read by the
-//! command that wants room may be given up at that moment, as far as it is on the host or can be made again; its bytes
+//! command that wants room may be given up at that moment, as far as it is on the host or can be recomputed; its bytes
 //! were free since its last use, so that nothing is lost by deciding late.
 //!
 //! # What is left out, and why nothing is lost
@@ -18,7 +18,7 @@
 //!   or its value is made. (Prefetches take room, and are tried at all times.)
 //! - A state from which no end within the least known is possible ([`Trick::Bounds`]): compute that is left, prefetches
 //!   that must come, offloads that must end before an op fits, and what [`super::space::Press`] says of the time after it.
-//! - A value that was fetched is not given up before it is read, nor is an op run again of which nothing is read in its batch.
+//! - A value that was fetched is not given up before it is read, nor is an op recomputed of which nothing is read in its batch.
 //! - Of what may be given up for room, sets of which a part would do.
 
 use super::space::{Set, Space, members};
@@ -82,7 +82,7 @@ struct State {
     action: Action,
     given_up: Set,
     stage: u8,
-    /// The ops before this one are not run again in this batch any more.
+    /// The ops before this one are not recomputed in this batch any more.
     after: u8,
     dead: bool,
     /// The state before it that has the same key.
@@ -100,7 +100,7 @@ struct State {
     busy: [u8; 3],
     /// Bytes that are free again when compute has ended, and when the offload has; none wait for a prefetch.
     leaving: [u64; 3],
-    /// By op: whether it ran again in this batch and nothing has read yet what it made.
+    /// By op: whether it was recomputed in this batch and nothing has read yet what it made.
     idle: u32,
     bound: f64,
 }
@@ -383,7 +383,7 @@ impl Search<'_> {
             }
             // One option is away when it starts, and one, maybe another, when it ends.
             let need =
-                press.away.saturating_sub(space.bytes(press.across & (state.host | space.remade[q + 1])));
+                press.away.saturating_sub(space.bytes(press.across & (state.host | space.recomputed[q + 1])));
             let need = need as f64 / space.rates[OFFLOAD - 1];
             let out = |swapped: Set| {
                 members(swapped & !state.host).map(|v| space.values[v].out).sum::<f64>().max(need)
@@ -419,11 +419,11 @@ impl Search<'_> {
     /// What may be given up without loss of anything that is needed and cannot be had otherwise.
     fn evictable(&self, state: &State) -> Set {
         let stage = usize::from(state.stage);
-        let spare = state.host | !self.space.needed[stage] | self.space.remade[stage];
+        let spare = state.host | !self.space.needed[stage] | self.space.recomputed[stage];
         state.device & spare & !state.unread
     }
 
-    /// The compute command that comes next: the op of the stage, or ops that make again what it lacks.
+    /// The compute command that comes next: the op of the stage, or ops that recompute what it lacks.
     fn runs(&self, at: u32, children: &mut Vec<State>) {
         let space = self.space;
         let state = &self.states[at as usize];

@@ -2,7 +2,7 @@
 //! stage, forces out of the device.
 //!
 //! A *value* is a tensor in one version; sets of values are bits of one number. A *stage* is an op of the trace together with
-//! the batch of ops that run again just before it.
+//! the batch of ops that are recomputed just before it.
 //!
 //! This is worked out from the trace alone, and not from what the planner uses, so that a fault there shows as a difference.
 
@@ -45,7 +45,7 @@ pub(super) struct Job {
     pub fresh: u64,
     /// The fastest first, each with less workspace than the one before.
     pub ways: Vec<Way>,
-    /// Whether it may run again.
+    /// Whether it may be recomputed.
     pub again: bool,
 }
 
@@ -79,10 +79,10 @@ pub(super) struct Space {
     /// given up without a copy on the host.
     pub needed: Vec<Set>,
     pub useful: Vec<Set>,
-    pub remade: Vec<Set>,
+    pub recomputed: Vec<Set>,
     /// By stage: what may be worth an offload from then on.
     pub worthy: Vec<Set>,
-    /// The first stage before which nothing may run again.
+    /// The first stage before which nothing may be recomputed.
     pub final_stage: usize,
     /// By op.
     pub press: Vec<Press>,
@@ -140,7 +140,7 @@ impl Space {
             versions: Vec::new(),
             needed: Vec::new(),
             useful: Vec::new(),
-            remade: Vec::new(),
+            recomputed: Vec::new(),
             worthy: Vec::new(),
             final_stage: trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len())
                 + 1,
@@ -164,7 +164,7 @@ impl Space {
         space
     }
 
-    /// Where nothing runs again, memory is short only during ops that lack room with everything kept.
+    /// Where nothing is recomputed, memory is short only during ops that lack room with everything kept.
     fn add_worthy(&mut self) {
         self.worthy = self.useful.clone();
         if self.jobs.iter().any(|job| job.again) {
@@ -231,17 +231,17 @@ impl Space {
                 }
             }
             let can = |v: &usize| next_read[*v] < self.final_stage && self.maker_again(*v).is_some();
-            let remade = members(needed).filter(can).fold(0, |set, v| set | 1 << v);
-            rows.push((needed, useful, remade));
+            let recomputed = members(needed).filter(can).fold(0, |set, v| set | 1 << v);
+            rows.push((needed, useful, recomputed));
         }
-        for (needed, useful, remade) in rows.into_iter().rev() {
+        for (needed, useful, recomputed) in rows.into_iter().rev() {
             self.needed.push(needed);
             self.useful.push(useful);
-            self.remade.push(remade);
+            self.recomputed.push(recomputed);
         }
     }
 
-    /// The op that makes a value, if it may run again.
+    /// The op that makes a value, if it may be recomputed.
     pub fn maker_again(&self, value: usize) -> Option<usize> {
         self.values[value].maker.filter(|k| self.jobs[*k].again)
     }
@@ -257,7 +257,7 @@ impl Space {
         members(set).map(|v| self.values[v].bytes).sum()
     }
 
-    /// What cannot be on the device during an op must be brought back, or made again, after it.
+    /// What cannot be on the device during an op must be brought back, or recomputed, after it.
     fn press_at(&self, q: usize) -> Press {
         let job = &self.jobs[q];
         let made = |v: &usize| self.values[*v].maker.is_none_or(|maker| maker < q);
@@ -274,11 +274,11 @@ impl Space {
             press.options.push((0, self.tail(q, 0, 0)));
             return press;
         }
-        let remade = self.remade[q + 1];
+        let recomputed = self.recomputed[q + 1];
         let covers = self.covers(&members(across).collect::<Vec<usize>>(), away);
         for cover in covers.expect("few values have few sets") {
-            let can = cover & remade;
-            // All subsets of what can be made again.
+            let can = cover & recomputed;
+            // All subsets of what can be recomputed.
             let mut again = can;
             loop {
                 let swapped = cover & !again;
@@ -302,7 +302,7 @@ impl Space {
         press
     }
 
-    /// No less time passes after an op, when these values come back then and those are made again.
+    /// No less time passes after an op, when these values come back then and those are recomputed.
     fn tail(&self, q: usize, swapped: Set, again: Set) -> f64 {
         let fastest = |job: &Job| job.ways[0].seconds;
         let makers = members(again).filter_map(|v| self.values[v].maker).fold(0u128, |set, k| set | 1 << k);

@@ -1,15 +1,15 @@
 //! Memonger (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174), as the papers of this house
-//! compare with it: of n layers, what every sqrt(n)-th leaves is kept, and the rest of a segment is made again, at once,
+//! compare with it: of n layers, what every sqrt(n)-th leaves is kept, and the rest of a segment is recomputed, at once,
 //! when the backward pass comes to it. Nothing is swapped.
 //!
 //! Layers are the stages of `chain.rs`, evenly divided. A segment's boundary is what a later segment's forward ops
-//! read; where such an op updates it in place, what it makes of it. What cannot be made again, such as the mask of a
+//! read; where such an op updates it in place, what it makes of it. What cannot be recomputed, such as the mask of a
 //! dropout, stays, and so does the last segment, with which the backward pass begins. The paper's search for a division
 //! that fits a budget (its Algorithm 3) is not here: sqrt(n) is what it is known and compared for.
 
 use super::chain::chain;
 use super::keep::keep;
-use super::rerun::{Unrolled, Values};
+use super::recomputing::{Unrolled, Values};
 use crate::decide::gaps::{Gaps, Ways};
 use crate::place::realise::{GIVEN, Realised, Task};
 use crate::request::PlanError;
@@ -25,7 +25,7 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     task.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
 }
 
-/// By value: the segment with which it is made again.
+/// By value: the segment with which it is recomputed.
 fn segments(task: &Task<'_>, values: &Values) -> Vec<Option<u32>> {
     let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
     let stages = chain(task.trace, &gaps);

@@ -10,7 +10,7 @@ pub mod layrub;
 mod load;
 pub mod memonger;
 pub mod naive;
-mod rerun;
+mod recomputing;
 mod stages;
 pub mod superneurons;
 pub mod vdnn;

@@ -3,19 +3,19 @@
 //!
 //! - Where everything fits, nothing is done: its cache moves nothing without need.
 //! - Else the outputs of cheap layers (pooling, activations, normalisations, dropout) are given up when the forward pass
-//!   ends, and made again from the checkpoints, the outputs of all other layers. A segment, from one checkpoint to the
-//!   next, is made again at once for its first user; but value by value, for each user, where all of it together takes
+//!   ends, and recomputed from the checkpoints, the outputs of all other layers. A segment, from one checkpoint to the
+//!   next, is recomputed at once for its first user; but value by value, for each user, where all of it together takes
 //!   more than the largest op does ("cost-aware"). The last segment, with which the backward pass begins, stays. Sums and concatenations are checkpoints here: through them, making one
-//!   segment again would have to make again all before it.
+//!   segment again would have to recompute all before it.
 //! - What then still does not fit is swapped, what was used least recently first, as much as is needed.
 
 use super::keep::keep;
-use super::rerun::{Unrolled, Values};
+use super::recomputing::{Unrolled, Values};
 use crate::place::realise::{GIVEN, Realised, Task};
 use crate::request::PlanError;
 use plimsoll_ir::trace::Phase;
 
-/// The layer types that are made again.
+/// The layer types that are recomputed.
 const CHEAP_KINDS: [&str; 16] = [
     "pool",
     "relu",
@@ -52,7 +52,7 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
     }
 }
 
-/// By value: the segment with which it is made again; where a segment is too large and `one_by_one`, itself alone.
+/// By value: the segment with which it is recomputed; where a segment is too large and `one_by_one`, itself alone.
 fn cheap(task: &Task<'_>, values: &Values, one_by_one: bool) -> Vec<Option<u32>> {
     let mut given_up: Vec<Option<u32>> = vec![None; values.tensor.len()];
     let mut segments: Vec<Vec<usize>> = vec![Vec::new()];

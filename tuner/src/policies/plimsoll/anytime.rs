@@ -8,7 +8,7 @@
 //!
 //! What this file does not do: end the simple policies when time is up, where they are needed.
 
-use super::search::Found;
+use super::judge::Found;
 use super::{Realise, SAME, accudnn, baselines, greedy, memonger};
 use crate::iteration::values::Values;
 use crate::place::realise::{Fitting, LIGHT, Packing, Realised, Task};

@@ -1,6 +1,7 @@
 //! Blocks are found where they are, in a trace of them and in none of others; a trace with fewer of them is a network like
 //! it; copies of its plans fit and are the same each time.
 
+use super::super::problem::Problem;
 use super::super::search::Search;
 use super::*;
 use crate::iteration::values::Values;
@@ -142,8 +143,9 @@ fn a_copy_fits_and_is_the_same_each_time() {
     let task = Task { trace: &trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) };
     let values = Values::new(&trace, Bytes(pool), request.allow);
     let folded = Blocks::find(&trace).fold(0.3).expect("most blocks can be left out");
+    let problem = Problem::new(&task, &values);
     let copies = || {
-        let mut search = Search::new(&task, &values, 2000, usize::MAX);
+        let mut search = Search::new(&problem, 2000, usize::MAX);
         search.make_copies(&folded, f64::INFINITY);
         let copies = search.further.clone();
         let fits: Vec<f64> = copies

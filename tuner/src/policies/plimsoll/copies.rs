@@ -14,7 +14,7 @@
 //! better than any copy; it takes then up to a second (in eight) to know that, and plans are the same.
 //!
 //! What was tried and gave less:
-//! - Each of the few blocks copied to as many that follow each other, rather than round after round: what is made again in
+//! - Each of the few blocks copied to as many that follow each other, rather than round after round: what is recomputed in
 //!   chains over neighbours becomes as many times as long, and takes 0.2 to 1.7 pools too much.
 //! - The few planned for the same share of the way from floor to peak: blocks get too much room where the floor is at
 //!   another op than the peak.
@@ -25,6 +25,7 @@
 //! What this file does not do: change blocks together once they are copied (`moves.rs` does that), nor give them addresses.
 
 use super::blocks::{Blocks, Folded};
+use super::problem::Problem;
 use super::search::Search;
 use super::seeds::seeds;
 use crate::iteration::values::{Decisions, NONE, Touch, Values};
@@ -64,13 +65,13 @@ struct Planned {
 impl Search<'_> {
     /// Plans a few of the equal blocks, if there are many, and adds copies of that to the seeds where they are better.
     pub fn copy_blocks(&mut self) {
-        let trace = self.task.trace;
-        let Some(folded) = Blocks::find(trace).fold(OPS / trace.ops.len() as f64) else { return };
-        let others = self.least(seeds(self.task, self.values, &self.solutions, false));
+        let Problem { task, values, .. } = *self.problem;
+        let Some(folded) = Blocks::find(task.trace).fold(OPS / task.trace.ops.len() as f64) else { return };
+        let others = self.least(seeds(task, values, &self.solutions, false));
         self.make_copies(&folded, others);
         let copies = self.least(self.further.clone());
         tracing::debug!(ops = folded.trace.ops.len(), copies, others, "copied");
-        let bound = self.task.bound.0;
+        let bound = task.bound.0;
         if copies >= others {
             self.further.clear();
         } else if copies - bound < CLOSE * (others - bound) {
@@ -80,25 +81,26 @@ impl Search<'_> {
 
     /// Makes copies of plans of few blocks. `others` is the score of the best other seed.
     pub(super) fn make_copies(&mut self, folded: &Folded, others: f64) {
-        let (whole, few) = (Frame::new(self.task.trace), Frame::new(&folded.trace));
+        let Problem { task, values, .. } = *self.problem;
+        let (whole, few) = (Frame::new(task.trace), Frame::new(&folded.trace));
         let ratio = (few.peak - few.own) as f64 / (whole.peak - whole.own).max(1) as f64;
         let room = |bytes: u64| bytes.saturating_sub(whole.own).max(1) as f64;
         // Of the copies that fit and of those that do not, the plan of the closest, and what it needs.
         let mut closest: [Option<(u64, Planned)>; 2] = [None, None];
         let mut portion = 1.0;
         for _ in 0..PLANS {
-            let pool = few.own.saturating_add((room(self.task.pool) * ratio * portion) as u64);
+            let pool = few.own.saturating_add((room(task.pool) * ratio * portion) as u64);
             let plan = self.plan_few(&folded.trace, pool.min(few.peak).max(few.floor));
-            let (need, seconds) = self.add_copy(folded.copy(self.values, [&plan; 2], 0.0));
-            let fits = need <= self.task.pool;
+            let (need, seconds) = self.add_copy(folded.copy(values, [&plan; 2], 0.0));
+            let fits = need <= task.pool;
             let side = &mut closest[usize::from(!fits)];
             if side.as_ref().is_none_or(|(other, _)| (need > *other) == fits) {
                 *side = Some((need, plan));
             }
-            if self.late || seconds > others * HOPELESS {
+            if self.is_late() || seconds > others * HOPELESS {
                 break;
             }
-            portion *= if fits { 1.0 } else { BELOW } * room(self.task.pool) / room(need);
+            portion *= if fits { 1.0 } else { BELOW } * room(task.pool) / room(need);
         }
         if let [Some((_, lean)), Some((_, rich))] = &closest {
             self.mix(folded, lean, rich);
@@ -107,14 +109,15 @@ impl Search<'_> {
 
     /// Adds mixtures of a plan that fits and one that does not, with as much of the latter as fits, in either order.
     fn mix(&mut self, folded: &Folded, lean: &Planned, rich: &Planned) {
+        let Problem { task, values, .. } = *self.problem;
         for rich_first in [false, true] {
             let (mut fits, mut exceeds) = (0.0, 1.0);
             for _ in 0..HALVINGS {
                 let share = (fits + exceeds) / 2.0;
                 let (plans, part) =
                     if rich_first { ([rich, lean], share) } else { ([lean, rich], 1.0 - share) };
-                let (need, _) = self.add_copy(folded.copy(self.values, plans, part));
-                *(if need <= self.task.pool { &mut fits } else { &mut exceeds }) = share;
+                let (need, _) = self.add_copy(folded.copy(values, plans, part));
+                *(if need <= task.pool { &mut fits } else { &mut exceeds }) = share;
             }
         }
     }
@@ -128,16 +131,18 @@ impl Search<'_> {
 
     /// Plans a trace of few blocks within a pool.
     fn plan_few(&mut self, trace: &Trace, pool: u64) -> Planned {
+        let whole = self.problem.task;
         let budget = Bytes(pool) + trace.resident_bytes;
         // The host's memory is for all blocks: copies that take too much are mended.
-        let allow = Allow { host: None, ..self.task.request.allow };
-        let request = PlanRequest { budget, allow, ..*self.task.request };
+        let allow = Allow { host: None, ..whole.request.allow };
+        let request = PlanRequest { budget, allow, ..*whole.request };
         let bound = trace.ops.iter().map(|op| op.seconds).sum();
-        let task = Task { trace, request: &request, pool, bound, ..*self.task };
+        let task = Task { trace, request: &request, pool, bound, ..*whole };
         let values = Values::new(trace, Bytes(pool), request.allow);
-        let mut search = Search::new(&task, &values, self.evaluations.min(EVALUATIONS), PROGRAMS);
+        let problem = Problem::new(&task, &values);
+        let mut search = Search::new(&problem, self.evaluations.min(EVALUATIONS), PROGRAMS);
         let decisions = search.run().decisions;
-        self.late |= search.late;
+        self.annealer.late |= search.is_late();
         Planned { values, decisions }
     }
 
@@ -145,7 +150,7 @@ impl Search<'_> {
     fn least(&mut self, seeds: Vec<Decisions>) -> f64 {
         let score = |seed| {
             let judged = self.look(seed).0;
-            self.score(&judged)
+            self.annealer.judge.score(&judged)
         };
         seeds.into_iter().map(score).fold(f64::INFINITY, f64::min)
     }

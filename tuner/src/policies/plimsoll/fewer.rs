@@ -10,25 +10,14 @@
 //! as well. So there a plan may be slower than one with less memory.
 
 use super::super::optimal;
-use super::search::{Found, Search};
-use super::{Candidates, SAME, choose, search_all, suggested};
+use super::candidates::Candidates;
+use super::glances::{Glances, alone};
+use super::{SAME, choose, stages};
 use crate::bound::lower_bound_within;
-use crate::iteration::values::{Decisions, Values};
 use crate::place::realise::{Realised, Task};
 use crate::request::Trick;
 use crate::request::{Allow, PlanError, PlanRequest};
 use plimsoll_ir::{Bytes, Seconds};
-use std::cell::OnceCell;
-
-/// A glance has such a part of the evaluations, and solves so many linear programs for seeds.
-const GLANCE: u64 = 8;
-const PROGRAMS: usize = 2;
-
-/// Where it finds nothing that fits, it looks so often.
-const GLANCES: usize = 4;
-
-/// A search whose glance ends above so many times the best plan is not worth its time.
-const NEAR: f64 = 1.05;
 
 /// Traces of no more ops are searched with less memory.
 const SMALL: usize = 64;
@@ -46,13 +35,7 @@ struct Fewer {
     pool: u64,
 }
 
-/// Swapping alone and recomputing alone, where both are allowed.
-fn alone(allow: Allow) -> impl Iterator<Item = Allow> {
-    let alone = [Allow { recompute: false, ..allow }, Allow { swap: false, ..allow }];
-    alone.into_iter().filter(move |_| allow.swap && allow.recompute)
-}
-
-/// Those, and on small traces less memory, the most first.
+/// Swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
 fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
     let (allow, pool) = (task.request.allow, task.pool);
     let mut all: Vec<Fewer> = alone(allow).map(|allow| Fewer { allow, pool }).collect();
@@ -121,7 +104,7 @@ fn search_completely(task: &Task<'_>, states: u64, candidates: &mut Candidates) 
 /// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
 fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     let mut own = Candidates::new(task);
-    search_all(task, &Glances::default(), &mut own, None)?;
+    stages::search(task, &Glances::default(), &mut own, None)?;
     if let Some(best) =
         own.best().filter(|_| task.trace.ops.len() <= SMALL && task.request.uses(Trick::Settle))
     {
@@ -131,49 +114,4 @@ fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), Plan
     }
     candidates.found.append(&mut own.found);
     Ok(())
-}
-
-/// What a glance at each of fewer means finds, looked for once.
-#[derive(Default)]
-pub(super) struct Glances(OnceCell<Vec<(Allow, Found)>>);
-
-impl Glances {
-    fn found(&self, task: &Task<'_>) -> &[(Allow, Found)] {
-        self.0.get_or_init(|| {
-            let found = alone(task.request.allow).map(|allow| {
-                let request = PlanRequest { allow, ..*task.request };
-                (allow, glance(&Task { request: &request, ..*task }))
-            });
-            found.collect()
-        })
-    }
-
-    /// Seeds for a search among all means, at the first call.
-    pub fn seeds(&self, task: &Task<'_>) -> Vec<Decisions> {
-        if self.0.get().is_some() {
-            return Vec::new();
-        }
-        self.found(task).iter().map(|(_, found)| found.decisions.clone()).collect()
-    }
-
-    /// Whether the glance at these means ends near the best plan, or finds none that fits.
-    fn are_near(&self, task: &Task<'_>, allow: Allow, candidates: &Candidates) -> bool {
-        self.found(task).iter().filter(|(of, _)| *of == allow).any(|(_, found)| {
-            let cost = found.judged.cost;
-            cost.overflow > 0 || cost.seconds < candidates.fastest() * NEAR
-        })
-    }
-}
-
-fn glance(task: &Task<'_>) -> Found {
-    let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
-    let evaluations = task.request.limits.evaluations.unwrap_or_else(|| suggested(&values));
-    let mut search = Search::new(task, &values, evaluations.div_ceil(GLANCE), PROGRAMS);
-    let mut found = search.run();
-    for _ in 1..GLANCES {
-        if found.judged.cost.overflow > 0 {
-            found = search.run();
-        }
-    }
-    found
 }

@@ -6,7 +6,7 @@
 //!    rest is swapped, what is written first before what is written later: it has most time to leave and to return. How many
 //!    is best is read off the evaluator at some ten points: [`Pass::split`].
 //! 3. *Repair.* What recomputing itself needs is known once the decisions are walked through. Where it is too much, a short
-//!    search ([`Search::improve`]) mends it, or more is given up at the ops concerned: [`Pass::repair`].
+//!    search ([`Annealer::improve`]) mends it, or more is given up at the ops concerned: [`Pass::repair`].
 //! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. Where they miss the pool, more
 //!    are; last of all, everything is swapped that can be: [`plan`].
 //!
@@ -15,9 +15,10 @@
 //! What this file does not do: look at the clock. Its work is bounded by the size of the trace. It swaps whole values only,
 //! recomputes none that the trace itself does not read again, and promises no plan: where it finds none, the others may.
 
+use super::annealer::Annealer;
 use super::anytime::unhurried;
 use super::host::Host;
-use super::search::Search;
+use super::problem::Problem;
 use super::seeds::{cut_chains, swap_all};
 use crate::decide::walk::{Iteration, Limit, Walk};
 use crate::decide::windows::{Clock, Cost};
@@ -78,7 +79,8 @@ pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, 
     let request = unhurried(task);
     let task = Task { request: &request, ..*task };
     let looks = LOOKS + LOOKS_PER_OP * task.trace.ops.len() as u64;
-    let mut pass = Pass::new(&task, values);
+    let problem = Problem::new(&task, values);
+    let mut pass = Pass::new(&problem);
     let mut packing = Packing::default();
     pass.leave(task.pool / FREE[0], &[]);
     let mut decisions = pass.choose();
@@ -106,13 +108,12 @@ pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, 
 }
 
 /// What the pass decides, as a seed for a search. It need not fit.
-pub(super) fn decisions(task: &Task<'_>, values: &Values) -> Decisions {
-    Pass::new(task, values).choose()
+pub(super) fn decisions(problem: &Problem<'_>) -> Decisions {
+    Pass::new(problem).choose()
 }
 
 struct Pass<'a> {
-    task: &'a Task<'a>,
-    values: &'a Values,
+    problem: &'a Problem<'a>,
     clock: Clock,
     walk: Walk,
     /// The host, where not everything fits it.
@@ -130,7 +131,8 @@ struct Pass<'a> {
     /// The best split that fits, and its seconds.
     fits: Option<Decisions>,
     fits_in: f64,
-    search: Option<Search<'a>>,
+    /// For short searches, once there was one.
+    annealer: Option<Annealer<'a>>,
 }
 
 /// How much of the order is recomputed, and which part of the pool may be what is recomputed together.
@@ -150,16 +152,16 @@ struct Best {
 }
 
 impl<'a> Pass<'a> {
-    fn new(task: &'a Task<'a>, values: &'a Values) -> Pass<'a> {
+    fn new(problem: &'a Problem<'a>) -> Pass<'a> {
+        let Problem { task, values, .. } = *problem;
         let of = |g: &u32| &values.gaps[*g as usize];
-        let is_open = |g: &u32| of(g).before != NONE && (of(g).swap || of(g).remake);
+        let is_open = |g: &u32| of(g).before != NONE && (of(g).swap || of(g).recompute);
         let mut open: Vec<u32> = (0..values.gaps.len() as u32).filter(is_open).collect();
         open.sort_by_key(|g| (of(g).after.wrapping_add(1), Reverse(of(g).before), *g));
         let (clock, keep) = (Clock::new(&task.request.link), values.keep_all());
         let (walk, margins, order) = (Walk::default(), vec![0; values.ways.len()], Vec::new());
         Pass {
-            task,
-            values,
+            problem,
             clock,
             walk,
             host: Host::new(task, values),
@@ -170,7 +172,7 @@ impl<'a> Pass<'a> {
             enough: 0,
             fits: None,
             fits_in: f64::INFINITY,
-            search: None,
+            annealer: None,
         }
     }
 
@@ -202,7 +204,7 @@ impl<'a> Pass<'a> {
     fn try_split(&mut self, over: &RangeMax, split: Split, best: &mut Best) {
         let decisions = self.split(over.clone(), split);
         self.needs(&decisions);
-        let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.task.pool);
         let score = self.score(&cost);
         if cost.overflow == 0 && score < self.fits_in {
             (self.fits_in, self.fits) = (score, Some(decisions.clone()));
@@ -216,10 +218,10 @@ impl<'a> Pass<'a> {
     /// apart.
     fn improve(&mut self, decisions: Decisions) -> Option<Decisions> {
         let fits = !self.needs(&decisions).is_over();
-        let shorter = if fits || self.search.is_some() { SHORTER } else { 1 };
-        let evaluations = (EVALUATIONS / self.values.ways.len() as u64).clamp(FEWEST, MOST) / shorter;
-        let search = self.search.get_or_insert_with(|| Search::new(self.task, self.values, evaluations, 0));
-        let found = search.improve(decisions, evaluations, &self.margins);
+        let shorter = if fits || self.annealer.is_some() { SHORTER } else { 1 };
+        let evaluations = (EVALUATIONS / self.problem.values.ways.len() as u64).clamp(FEWEST, MOST) / shorter;
+        let annealer = self.annealer.get_or_insert_with(|| Annealer::new(self.problem));
+        let found = annealer.improve(decisions, evaluations, &self.margins);
         if found.judged.cost.overflow == 0 {
             return Some(found.decisions);
         }
@@ -232,22 +234,23 @@ impl<'a> Pass<'a> {
 
     /// How much of the order is best recomputed, as far as sums of seconds and bytes tell.
     fn balance(&self, over: &RangeMax) -> usize {
-        let link = &self.task.request.link;
+        let Problem { task, values, .. } = *self.problem;
+        let link = &task.request.link;
         let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
         let fullest = over.argmax();
-        let seconds = |op: usize| self.values.ways[op][0].seconds;
+        let seconds = |op: usize| values.ways[op][0].seconds;
         let before: f64 = (0..=fullest).map(seconds).sum();
-        let after: f64 = (fullest + 1..self.values.ways.len()).map(seconds).sum();
+        let after: f64 = (fullest + 1..values.ways.len()).map(seconds).sum();
         let estimate = |count: usize| {
             let decisions = self.split(over.clone(), Split { count, chains: None, exact: false });
             let (mut again, mut moved) = (0.0, 0.0);
-            for (gap, choice) in self.values.gaps.iter().zip(&decisions.choices) {
+            for (gap, choice) in values.gaps.iter().zip(&decisions.choices) {
                 match choice {
-                    Choice::Swap => moved += self.values.bytes[gap.value as usize] as f64,
-                    Choice::Remake => {
-                        again += self.values.ways[self.values.maker[gap.value as usize] as usize][0].seconds;
+                    Choice::Swap => moved += values.bytes[gap.value as usize] as f64,
+                    Choice::Recompute => {
+                        again += seconds(values.maker[gap.value as usize] as usize);
                     }
-                    Choice::Keep | Choice::RemakeEach => {}
+                    Choice::Keep | Choice::RecomputeEach => {}
                 }
             }
             let (out, back) = (moved / out, moved / back);
@@ -277,15 +280,15 @@ impl<'a> Pass<'a> {
 
     /// What a plan of this cost is worth: its seconds, with what does not fit as if it went over the link many times.
     fn score(&self, cost: &Cost) -> f64 {
-        let link = &self.task.request.link;
+        let link = &self.problem.task.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
         cost.seconds + STRICTNESS * cost.overflow as f64 / slow
     }
 
     /// Walks through the decisions: by op, how many bytes more than the pool it needs, what is recomputed for it included.
     fn needs(&mut self, decisions: &Decisions) -> RangeMax {
-        let Pass { values, ref margins, .. } = *self;
-        let pool = self.task.pool;
+        let (Problem { task, values, .. }, margins) = (self.problem, &self.margins);
+        let pool = task.pool;
         if !self.walk.go(Iteration { values, decisions, margins, pool }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
@@ -300,7 +303,7 @@ impl<'a> Pass<'a> {
     /// Finds what is recomputed if nothing is swapped, the cheapest for its bytes first, until all fits or nothing more helps.
     fn find_order(&mut self, mut over: RangeMax) {
         let mut decisions = self.keep.clone();
-        let mut closure = Closure::new(self.values);
+        let mut closure = Closure::new(self.problem.values);
         let mut heap: BinaryHeap<(Reverse<Dear>, Reverse<u32>)> = BinaryHeap::new();
         for &g in &self.open {
             let cost = closure.cost(&decisions, g);
@@ -308,8 +311,8 @@ impl<'a> Pass<'a> {
         }
         let mut needless = Vec::new();
         while let Some((Reverse(Dear(known)), Reverse(g))) = heap.pop() {
-            let gap = self.values.gaps[g as usize];
-            if over.is_over() && over.max(across(&gap)) <= 0 {
+            let gap = self.problem.gap(g);
+            if over.is_over() && over.max(across(gap)) <= 0 {
                 needless.push((Reverse(Dear(known)), Reverse(g)));
                 continue;
             }
@@ -319,10 +322,10 @@ impl<'a> Pass<'a> {
                 heap.push((Reverse(Dear(cost)), Reverse(g)));
                 continue;
             }
-            decisions.choices[g as usize] = Choice::Remake;
+            decisions.choices[g as usize] = Choice::Recompute;
             self.order.push(g);
             if over.is_over() {
-                over.add(across(&gap), -self.bytes(g));
+                over.add(across(gap), -self.bytes(g));
                 self.enough = self.order.len();
                 if !over.is_over() {
                     heap.extend(needless.drain(..));
@@ -332,22 +335,22 @@ impl<'a> Pass<'a> {
     }
 
     fn bytes(&self, g: u32) -> i64 {
-        self.values.bytes[self.values.gaps[g as usize].value as usize] as i64
+        self.problem.bytes(g) as i64
     }
 
     /// Recomputes the first of the order; of the rest, what begins first is swapped, until all fits.
     fn split(&self, mut over: RangeMax, split: Split) -> Decisions {
         let recomputed = &self.order[..split.count];
         let mut decisions = self.keep.clone();
-        recomputed.iter().for_each(|g| decisions.choices[*g as usize] = Choice::Remake);
+        recomputed.iter().for_each(|g| decisions.choices[*g as usize] = Choice::Recompute);
         if let Some(part) = split.chains {
-            decisions = cut_chains(self.values, decisions, self.task.pool / part);
+            decisions = cut_chains(self.problem.values, decisions, self.problem.task.pool / part);
         }
-        for g in recomputed.iter().filter(|g| decisions.choices[**g as usize] == Choice::Remake) {
-            over.add(across(&self.values.gaps[*g as usize]), -self.bytes(*g));
+        for g in recomputed.iter().filter(|g| decisions.choices[**g as usize] == Choice::Recompute) {
+            over.add(across(self.problem.gap(*g)), -self.bytes(*g));
         }
         let mut taken = self.swap_more(&mut decisions, &mut over);
-        if !self.task.request.allow.swap || self.host.is_some() {
+        if !self.problem.task.request.allow.swap || self.host.is_some() {
             taken.extend(self.recompute_more(&mut decisions, &mut over));
         }
         if !split.exact {
@@ -355,7 +358,7 @@ impl<'a> Pass<'a> {
         }
         // What was taken early may have become needless by what was taken later.
         for &g in taken.iter().chain(recomputed).rev() {
-            let across = across(&self.values.gaps[g as usize]);
+            let across = across(self.problem.gap(g));
             let choice = &mut decisions.choices[g as usize];
             if *choice != Choice::Keep && over.max(across.clone()) + self.bytes(g) <= 0 {
                 *choice = Choice::Keep;
@@ -372,7 +375,7 @@ impl<'a> Pass<'a> {
 
     /// Recomputes what is kept across ops that need too much, the cheapest first. Gives the gaps.
     fn recompute_more(&self, decisions: &mut Decisions, over: &mut RangeMax) -> Vec<u32> {
-        self.give_up(&self.order, Choice::Remake, i64::MAX, decisions, over)
+        self.give_up(&self.order, Choice::Recompute, i64::MAX, decisions, over)
     }
 
     /// Decides what is kept in these gaps otherwise where it helps, as many bytes as `most`. Gives the gaps.
@@ -392,7 +395,7 @@ impl<'a> Pass<'a> {
             if !over.is_over() {
                 break;
             }
-            let (gap, choice) = (&self.values.gaps[g as usize], &mut decisions.choices[g as usize]);
+            let (gap, choice) = (self.problem.gap(g), &mut decisions.choices[g as usize]);
             let of_use = to.is_open(gap) && *choice == Choice::Keep && self.bytes(g) <= most;
             if of_use && over.max(across(gap)) > 0 {
                 most -= self.bytes(g);
@@ -406,7 +409,7 @@ impl<'a> Pass<'a> {
 
     /// The bytes that the host has room for beside what is swapped.
     fn room_on_host(&self, decisions: &Decisions) -> i64 {
-        let room = self.host.as_ref().map(|host| host.room(self.values, decisions));
+        let room = self.host.as_ref().map(|host| host.room(self.problem.values, decisions));
         room.and_then(|room| i64::try_from(room).ok()).unwrap_or(i64::MAX)
     }
 
@@ -431,13 +434,13 @@ impl<'a> Pass<'a> {
             }
             over = self.needs(&decisions);
         }
-        let cost = self.clock.evaluate(&self.walk.course, self.task.pool);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.task.pool);
         (decisions, cost)
     }
 
     /// The bytes that the link could move each way beside the steps of the last walk, and does not.
     fn spare_link(&self) -> i64 {
-        let link = &self.task.request.link;
+        let link = &self.problem.task.request.link;
         let seconds = |stream, bytes| link.seconds(stream, Bytes(bytes)).0;
         let (mut out, mut back) = (0.0, 0.0);
         for piece in &self.walk.course.moves {
@@ -459,13 +462,13 @@ impl<'a> Pass<'a> {
         let (mut changed, mut room) = (false, self.room_on_host(decisions));
         for reach in [false, true] {
             for &g in &self.open {
-                let (gap, choice) = (&self.values.gaps[g as usize], &mut decisions.choices[g as usize]);
+                let (gap, choice) = (self.problem.gap(g), &mut decisions.choices[g as usize]);
                 let end = across(gap).end;
                 let ops = if reach { across(gap).start..end + 1 } else { end..end + 1 };
-                if *choice == Choice::Remake && over.max(ops) > 0 {
+                if *choice == Choice::Recompute && over.max(ops) > 0 {
                     let swap = gap.swap && self.bytes(g) <= room;
                     room -= if swap { self.bytes(g) } else { 0 };
-                    *choice = if swap { Choice::Swap } else { Choice::RemakeEach };
+                    *choice = if swap { Choice::Swap } else { Choice::RecomputeEach };
                     changed = true;
                 }
             }
@@ -479,7 +482,7 @@ impl<'a> Pass<'a> {
     /// Leaves so many bytes free at every op that does not need them itself, and more where addresses stood out of the pool.
     fn leave(&mut self, bytes: u64, excess: &[u64]) {
         let excess = excess.iter().copied().chain(std::iter::repeat(0));
-        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.task.spare()) {
+        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.task.spare()) {
             *margin = bytes.max(margin.saturating_add(excess)).min(spare);
         }
     }
@@ -526,7 +529,7 @@ impl<'a> Closure<'a> {
     fn cost(&mut self, decisions: &Decisions, g: u32) -> Option<f64> {
         let values = self.values;
         let gap = &values.gaps[g as usize];
-        if !gap.remake {
+        if !gap.recompute {
             return None;
         }
         self.question += 1;
@@ -562,6 +565,6 @@ fn is_gone(values: &Values, decisions: &Decisions, v: u32, op: u32) -> bool {
     let gap = &values.gaps[g];
     // Updated in place since, or read by the op.
     let updated = gap.before < op;
-    let again = matches!(decisions.choices[g], Choice::Remake | Choice::RemakeEach);
+    let again = matches!(decisions.choices[g], Choice::Recompute | Choice::RecomputeEach);
     updated || (again && gap.before != op)
 }

@@ -71,7 +71,7 @@ impl Host {
         if bytes <= self.limit {
             return None;
         }
-        let fixed = |gaps: &[usize]| gaps.iter().any(|g| !values.gaps[*g].remake);
+        let fixed = |gaps: &[usize]| gaps.iter().any(|g| !values.gaps[*g].recompute);
         let dear =
             |gaps: &[usize]| gaps.iter().map(|g| dearness[values.gaps[*g].value as usize]).sum::<f64>();
         let with_price = |(place, gaps): (u64, Vec<usize>)| (fixed(&gaps), dear(&gaps), place, gaps);
@@ -83,7 +83,7 @@ impl Host {
                 break;
             }
             bytes -= place;
-            let choice = if fixed { Choice::Keep } else { Choice::Remake };
+            let choice = if fixed { Choice::Keep } else { Choice::Recompute };
             gaps.into_iter().for_each(|g| mended.choices[g] = choice);
         }
         Some(mended)

@@ -1,7 +1,7 @@
-//! The moves of the search: what one evaluation changes of the decisions before it.
+//! The moves of the annealer: the changes of decisions that one evaluation tries.
 //!
 //! A move is drawn by weight among those that the request allows and the trace has use for. Most begin at a gap that is
-//! drawn, too: any, or one in which something lies where memory is lacking.
+//! drawn, too: any gap, or one whose value is kept across an op at which room is missing.
 //!
 //! Equal blocks of a deep network are decided once for as many of them as one likes ([`Move::Block`]): the like tensors of
 //! a run of blocks, from two to all, in one change, beginning with a linear program that gives whole blocks one fate
@@ -12,8 +12,11 @@
 //! most 1.03. A budget wants a number of blocks decided one way and the others another way, and which number is what is
 //! searched for.
 
-use super::search::{Crowded, Search};
-use crate::iteration::values::{Choice, Decisions, NONE, PARTS};
+use super::judge::Crowded;
+use super::problem::Problem;
+use crate::decide::walk::Trail;
+use crate::iteration::values::{Choice, Decisions, Gap, NONE, PARTS, Values};
+use crate::random::Random;
 use crate::request::Trick;
 
 /// One decision that changed, and what it was.
@@ -21,37 +24,47 @@ use crate::request::Trick;
 pub(super) enum Change {
     Gap(u32, Choice),
     Part(u32, u8),
-    Way(u32, u8),
+    Alternative(u32, u8),
     Early(u32, u32),
 }
 
 impl Change {
-    pub fn undo(self, state: &mut Decisions) {
+    pub fn undo(self, decisions: &mut Decisions) {
         match self {
-            Change::Gap(g, choice) => state.choices[g as usize] = choice,
-            Change::Part(v, parts) => state.parts[v as usize] = parts,
-            Change::Way(op, way) => state.ways[op as usize] = way,
-            Change::Early(g, op) => drop(state.set_early(g, op)),
+            Change::Gap(g, choice) => decisions.choices[g as usize] = choice,
+            Change::Part(v, parts) => decisions.parts[v as usize] = parts,
+            Change::Alternative(op, alternative) => decisions.ways[op as usize] = alternative,
+            Change::Early(g, op) => drop(decisions.set_early(g, op)),
+        }
+    }
+
+    /// The first op at which a walk of the changed decisions looks at this one.
+    pub fn first_look(self, trail: &Trail, values: &Values, changed: &Decisions) -> u32 {
+        match self {
+            Change::Gap(g, _) => trail.look(values, g),
+            Change::Part(v, _) => trail.look_at_part(values, changed, v),
+            Change::Alternative(op, _) => op,
+            Change::Early(g, old) => old.min(changed.early_of(g)),
         }
     }
 }
 
 /// What is changed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Move {
+enum Move {
     /// One gap.
     One,
-    /// A gap that is dear to fill again is kept, one that is cheap is given up.
+    /// A gap that is dear to recompute is kept, and one that is cheap to recompute is given up.
     Trade,
-    /// Two gaps that are decided otherwise change places.
+    /// Two gaps with different choices exchange them.
     Exchange,
     /// A run of gaps that are alike, in other blocks.
     Block,
-    /// The way of an op.
-    Way,
+    /// The alternative of an op.
+    Alternative,
     /// How much of a value is swapped.
     Part,
-    /// Before which op a value is made again.
+    /// Before which op a value is recomputed.
     Early,
 }
 
@@ -61,68 +74,86 @@ const MOVES: [(Move, f64, Option<Trick>); 7] = [
     (Move::Trade, 0.2, Some(Trick::Trade)),
     (Move::Exchange, 0.2, Some(Trick::Exchange)),
     (Move::Block, 0.1, Some(Trick::Blocks)),
-    (Move::Way, 0.04, None),
+    (Move::Alternative, 0.04, None),
     (Move::Part, 0.1, None),
     (Move::Early, 0.1, Some(Trick::Early)),
 ];
 
-impl Search<'_> {
-    /// The moves that there is a use for, each with the sum of the weights up to it.
-    pub(super) fn moves(&self) -> Vec<(f64, Move)> {
-        let request = self.task.request;
+/// The moves of a problem.
+pub(super) struct Moves<'a> {
+    problem: &'a Problem<'a>,
+    /// Those with a use, each with the sum of the weights up to it.
+    weighted: Vec<(f64, Move)>,
+}
+
+impl<'a> Moves<'a> {
+    /// `pieces`: whether parts of values may be swapped.
+    pub fn new(problem: &'a Problem<'a>, pieces: bool) -> Moves<'a> {
         let of_use = |kind: Move| match kind {
-            Move::Trade | Move::Early => request.allow.recompute,
-            Move::Way => !self.choosable.is_empty(),
-            Move::Part => self.pieces,
+            Move::Trade | Move::Early => problem.task.request.allow.recompute,
+            Move::Alternative => !problem.with_alternatives.is_empty(),
+            Move::Part => pieces,
             _ => true,
         };
         let mut sum = 0.0;
-        let mut moves = Vec::new();
+        let mut weighted = Vec::new();
         for (kind, weight, trick) in MOVES {
-            if of_use(kind) && trick.is_none_or(|trick| request.uses(trick)) {
+            if of_use(kind) && trick.is_none_or(|trick| problem.uses(trick)) {
                 sum += weight;
-                moves.push((sum, kind));
+                weighted.push((sum, kind));
             }
         }
-        moves
+        Moves { problem, weighted }
     }
 
     /// Changes some decisions, and says which.
-    pub(super) fn change(
-        &mut self,
-        state: &mut Decisions,
+    pub fn change(
+        &self,
+        decisions: &mut Decisions,
         crowded: Option<Crowded>,
+        random: &mut Random,
         changes: &mut Vec<Change>,
     ) {
         changes.clear();
-        let at = self.begin(state, crowded);
-        let g = self.worthy[at];
-        let drawn = self.random.unit() * self.moves.last().map_or(0.0, |last| last.0);
-        let Some(&(_, kind)) = self.moves.iter().find(|entry| drawn < entry.0) else { return };
+        let mut making = Making { problem: self.problem, decisions, random, changes };
+        let at = making.begin(crowded);
+        let g = self.problem.open[at];
+        let drawn = making.random.unit() * self.weighted.last().map_or(0.0, |last| last.0);
+        let Some(&(_, kind)) = self.weighted.iter().find(|entry| drawn < entry.0) else { return };
         match kind {
-            Move::One => self.change_one(state, g, changes),
-            Move::Trade => self.trade(state, at, changes),
-            Move::Exchange => self.exchange(state, at, changes),
-            Move::Block => self.change_block(state, g, changes),
-            Move::Way => self.change_way(state, changes),
-            Move::Part => self.change_part(state, g, changes),
+            Move::One => making.change_one(g),
+            Move::Trade => making.trade(at),
+            Move::Exchange => making.exchange(at),
+            Move::Block => making.change_block(g),
+            Move::Alternative => making.change_alternative(),
+            Move::Part => making.change_part(g),
             Move::Early => match crowded {
-                Some(Crowded { op, again: true }) => self.change_early(state, op, changes),
-                _ => self.change_one(state, g, changes),
+                Some(Crowded { op, recomputing: true }) => making.change_early(op),
+                _ => making.change_one(g),
             },
         }
     }
+}
 
-    /// Where a move begins: a position among the worthy gaps.
-    fn begin(&mut self, state: &Decisions, crowded: Option<Crowded>) -> usize {
-        let count = self.worthy.len();
+/// A move being made.
+struct Making<'a> {
+    problem: &'a Problem<'a>,
+    decisions: &'a mut Decisions,
+    random: &'a mut Random,
+    changes: &'a mut Vec<Change>,
+}
+
+impl<'a> Making<'a> {
+    /// Where a move begins: a position among the open gaps.
+    fn begin(&mut self, crowded: Option<Crowded>) -> usize {
+        let count = self.problem.open.len();
         let mut at = self.random.below(count);
-        let crowded = crowded.filter(|_| self.task.request.uses(Trick::Crowded) && self.random.unit() < 0.6);
+        let crowded = crowded.filter(|_| self.problem.uses(Trick::Crowded) && self.random.unit() < 0.6);
         if let Some(Crowded { op, .. }) = crowded {
-            // Something that is there where there is too much.
+            // A value that is kept where room is missing.
             for _ in 0..12 {
-                let g = self.worthy[at];
-                if self.covers(g, op) && matches!(state.choices[g as usize], Choice::Keep) {
+                let g = self.problem.open[at];
+                if self.covers(g, op) && matches!(self.decisions.choices[g as usize], Choice::Keep) {
                     break;
                 }
                 at = self.random.below(count);
@@ -131,49 +162,53 @@ impl Search<'_> {
         at
     }
 
-    fn set(&mut self, state: &mut Decisions, g: u32, choice: Choice, changes: &mut Vec<Change>) {
-        let old = std::mem::replace(&mut state.choices[g as usize], choice);
+    fn set(&mut self, g: u32, choice: Choice) {
+        let old = std::mem::replace(&mut self.decisions.choices[g as usize], choice);
         if old != choice {
-            changes.push(Change::Gap(g, old));
+            self.changes.push(Change::Gap(g, old));
         }
     }
 
     /// A choice for a gap that is not this one.
     fn other(&mut self, g: u32, than: Choice) -> Choice {
-        let gap = &self.values.gaps[g as usize];
-        let all = [Choice::Keep, Choice::Swap, Choice::Remake, Choice::RemakeEach];
+        let gap = self.gap(g);
+        let all = [Choice::Keep, Choice::Swap, Choice::Recompute, Choice::RecomputeEach];
         let open: Vec<Choice> = all.into_iter().filter(|c| *c != than && c.is_open(gap)).collect();
         open[self.random.below(open.len())]
     }
 
+    fn gap(&self, g: u32) -> &'a Gap {
+        self.problem.gap(g)
+    }
+
     fn covers(&self, g: u32, op: u32) -> bool {
-        let gap = &self.values.gaps[g as usize];
+        let gap = self.gap(g);
         (gap.after == NONE || gap.after < op) && gap.before > op
     }
 
-    fn change_one(&mut self, state: &mut Decisions, g: u32, changes: &mut Vec<Change>) {
-        let new = self.other(g, state.choices[g as usize]);
-        self.set(state, g, new, changes);
+    fn change_one(&mut self, g: u32) {
+        let new = self.other(g, self.decisions.choices[g as usize]);
+        self.set(g, new);
     }
 
-    fn trade(&mut self, state: &mut Decisions, at: usize, changes: &mut Vec<Change>) {
-        let count = self.worthy.len();
+    fn trade(&mut self, at: usize) {
+        let count = self.problem.open.len();
         let (mut dear, mut cheap) = (None::<(f64, u32)>, None::<(f64, u32)>);
         let reach = if self.random.unit() < 0.5 { count } else { 64.min(count) };
         for _ in 0..8 {
-            let g = self.worthy[(at + count + self.random.below(reach) - reach / 2) % count];
-            let gap = &self.values.gaps[g as usize];
-            if !gap.remake {
+            let g = self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];
+            let gap = self.gap(g);
+            if !gap.recompute {
                 continue;
             }
-            let dearness = self.dearness[gap.value as usize];
-            match state.choices[g as usize] {
+            let dearness = self.problem.recompute_seconds[gap.value as usize];
+            match self.decisions.choices[g as usize] {
                 Choice::Keep => {
                     if cheap.is_none_or(|c| dearness < c.0) {
                         cheap = Some((dearness, g));
                     }
                 }
-                Choice::Remake | Choice::RemakeEach => {
+                Choice::Recompute | Choice::RecomputeEach => {
                     if dear.is_none_or(|d| dearness > d.0) {
                         dear = Some((dearness, g));
                     }
@@ -182,62 +217,62 @@ impl Search<'_> {
             }
         }
         if let Some((_, g)) = cheap {
-            self.set(state, g, Choice::Remake, changes);
+            self.set(g, Choice::Recompute);
         }
         if let Some((_, g)) = dear {
-            self.set(state, g, Choice::Keep, changes);
+            self.set(g, Choice::Keep);
         }
     }
 
-    fn exchange(&mut self, state: &mut Decisions, at: usize, changes: &mut Vec<Change>) {
-        let (count, g) = (self.worthy.len(), self.worthy[at]);
-        let mine = state.choices[g as usize];
+    fn exchange(&mut self, at: usize) {
+        let (count, g) = (self.problem.open.len(), self.problem.open[at]);
+        let mine = self.decisions.choices[g as usize];
         // Nearby, or anywhere.
-        let near = !self.task.request.allow.recompute && self.random.unit() < 0.5;
+        let near = !self.problem.task.request.allow.recompute && self.random.unit() < 0.5;
         let reach = if near { 24.min(count) } else { count };
         for _ in 0..12 {
-            let other = self.worthy[(at + count + self.random.below(reach) - reach / 2) % count];
-            let theirs = state.choices[other as usize];
-            let open = theirs.is_open(&self.values.gaps[g as usize])
-                && mine.is_open(&self.values.gaps[other as usize]);
+            let other = self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];
+            let theirs = self.decisions.choices[other as usize];
+            let open = theirs.is_open(self.gap(g)) && mine.is_open(self.gap(other));
             if theirs != mine && open {
-                self.set(state, g, theirs, changes);
-                self.set(state, other, mine, changes);
+                self.set(g, theirs);
+                self.set(other, mine);
                 return;
             }
         }
     }
 
-    fn change_block(&mut self, state: &mut Decisions, g: u32, changes: &mut Vec<Change>) {
-        let new = self.other(g, state.choices[g as usize]);
-        let (k, first) = self.kind_of[g as usize];
-        let members = self.kinds[k as usize].len();
+    fn change_block(&mut self, g: u32) {
+        let new = self.other(g, self.decisions.choices[g as usize]);
+        let (k, first) = self.problem.kind_of[g as usize];
+        let members = self.problem.kinds[k as usize].len();
         // From one to all of them, as likely two as twenty.
         let length = (members as f64).powf(self.random.unit()) as usize;
         for i in first as usize..members.min(first as usize + length) {
-            let g = self.kinds[k as usize][i];
-            if new.is_open(&self.values.gaps[g as usize]) {
-                self.set(state, g, new, changes);
+            let g = self.problem.kinds[k as usize][i];
+            if new.is_open(self.gap(g)) {
+                self.set(g, new);
             }
         }
     }
 
-    fn change_way(&mut self, state: &mut Decisions, changes: &mut Vec<Change>) {
-        let op = self.choosable[self.random.below(self.choosable.len())];
-        let new = self.random.below(self.values.ways[op as usize].len()) as u8;
-        let old = std::mem::replace(&mut state.ways[op as usize], new);
+    fn change_alternative(&mut self) {
+        let Problem { values, with_alternatives, .. } = self.problem;
+        let op = with_alternatives[self.random.below(with_alternatives.len())];
+        let new = self.random.below(values.ways[op as usize].len()) as u8;
+        let old = std::mem::replace(&mut self.decisions.ways[op as usize], new);
         if old != new {
-            changes.push(Change::Way(op, old));
+            self.changes.push(Change::Alternative(op, old));
         }
     }
 
-    /// Moves what runs again for an op where there is too little room for it: earlier or later within its gap, by as likely one
-    /// op as many.
-    fn change_early(&mut self, state: &mut Decisions, op: u32, changes: &mut Vec<Change>) {
-        let Some(g) = self.made_again_for(state, op) else { return };
-        let gap = self.values.gaps[g as usize];
-        let (from, until) = (gap.after.wrapping_add(1), gap.before.min(self.values.update));
-        let now = state.early_of(g);
+    /// Recomputes a value earlier or later within its gap, by as likely one op as many, where room is missing for what is
+    /// recomputed for an op.
+    fn change_early(&mut self, op: u32) {
+        let Some(g) = self.recomputed_for(op) else { return };
+        let gap = self.gap(g);
+        let (from, until) = (gap.after.wrapping_add(1), gap.before.min(self.problem.values.update));
+        let now = self.decisions.early_of(g);
         if from >= until {
             return;
         }
@@ -249,27 +284,32 @@ impl Search<'_> {
         };
         let new = if new >= until { NONE } else { new };
         if new != now {
-            state.set_early(g, new);
-            changes.push(Change::Early(g, now));
+            self.decisions.set_early(g, new);
+            self.changes.push(Change::Early(g, now));
         }
     }
 
-    /// A gap whose value is made again before this op, or for the sake of such a one.
-    fn made_again_for(&mut self, state: &Decisions, op: u32) -> Option<u32> {
+    /// A gap whose value is recomputed before this op, or for the sake of such a value.
+    fn recomputed_for(&mut self, op: u32) -> Option<u32> {
+        let values = self.problem.values;
         let mut found = None;
         let mut reader = op;
         for _ in 0..8 {
-            let reads = self.values.reads.row(reader as usize);
+            let reads = values.reads.row(reader as usize);
             let again = |v: u32| {
-                let gaps = self.values.first_gap[v as usize]..self.values.first_gap[v as usize + 1];
+                let gaps = values.first_gap[v as usize]..values.first_gap[v as usize + 1];
                 gaps.rev().find(|g| {
-                    let gap = &self.values.gaps[*g as usize];
+                    let gap = self.gap(*g);
                     let within = (gap.after == NONE || gap.after < op) && gap.before >= op;
-                    within && matches!(state.choices[*g as usize], Choice::Remake | Choice::RemakeEach)
+                    within
+                        && matches!(
+                            self.decisions.choices[*g as usize],
+                            Choice::Recompute | Choice::RecomputeEach
+                        )
                 })
             };
             let inputs: Vec<u32> = reads.iter().filter_map(|z| again(z.value)).collect();
-            let early = state.early_at(reader).iter().map(|entry| entry.1);
+            let early = self.decisions.early_at(reader).iter().map(|entry| entry.1);
             let all: Vec<u32> = inputs.into_iter().chain(early).collect();
             if all.is_empty() {
                 break;
@@ -279,7 +319,7 @@ impl Search<'_> {
             if self.random.unit() < 0.5 {
                 break;
             }
-            reader = self.values.maker[self.values.gaps[g as usize].value as usize];
+            reader = values.maker[self.gap(g).value as usize];
             if reader == NONE {
                 break;
             }
@@ -287,12 +327,12 @@ impl Search<'_> {
         found
     }
 
-    fn change_part(&mut self, state: &mut Decisions, g: u32, changes: &mut Vec<Change>) {
-        let v = self.values.gaps[g as usize].value;
+    fn change_part(&mut self, g: u32) {
+        let v = self.gap(g).value;
         let new = 1 + self.random.below(usize::from(PARTS)) as u8;
-        let old = std::mem::replace(&mut state.parts[v as usize], new);
+        let old = std::mem::replace(&mut self.decisions.parts[v as usize], new);
         if old != new {
-            changes.push(Change::Part(v, old));
+            self.changes.push(Change::Part(v, old));
         }
     }
 }

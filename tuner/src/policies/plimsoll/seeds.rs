@@ -1,9 +1,9 @@
 //! Decisions to begin a search with: everything kept, everything swapped, and the linear program of the lower bound, rounded.
 //!
-//! [`relax`] says of every value how much of it is best kept, swapped and made again across the instant that costs most.
+//! [`relax`] says of every value how much of it is best kept, swapped and recomputed across the instant that costs most.
 //! Its fractions are rounded so that the bytes of each kind add up, value by value in the order of the trace. It knows one
-//! instant only, and nothing of the memory that making again takes; so it is asked for several smaller budgets, too, and
-//! chains of what is made again together are cut where they are long: some of it is kept.
+//! instant only, and nothing of the memory that recomputing takes; so it is asked for several smaller budgets, too, and
+//! chains of what is recomputed together are cut where they are long: some of it is kept.
 
 use crate::bound::joint::{Relaxed, relax};
 use crate::iteration::values::{Choice, Decisions, NONE, PARTS, Values};
@@ -28,7 +28,7 @@ const MANY: usize = 3000;
 /// Of one of no more than this they are not worth a second thread.
 const FEW: usize = 100;
 
-/// What is made again together may take such a part of the pool.
+/// What is recomputed together may take such a part of the pool.
 const CHAINS: [u64; 3] = [4, 16, 64];
 
 /// What the linear program says, for each share of the budget, as many of them as `most`.
@@ -57,7 +57,7 @@ pub(super) fn solutions(task: &Task<'_>, most: usize) -> Vec<Relaxed> {
 pub(super) fn seeds(task: &Task<'_>, values: &Values, solutions: &[Relaxed], parts: bool) -> Vec<Decisions> {
     let mut seeds = vec![values.keep_all(), swap_all(values)];
     for relaxed in solutions {
-        for tail in [Choice::RemakeEach, Choice::Remake] {
+        for tail in [Choice::RecomputeEach, Choice::Recompute] {
             let seed = round(values, relaxed, tail, parts);
             let chains: &[u64] = if task.request.uses(Trick::Chains) { &CHAINS } else { &[] };
             let cut: Vec<Decisions> =
@@ -93,11 +93,11 @@ pub(super) fn swap_all(values: &Values) -> Decisions {
     decisions
 }
 
-/// Rounds a solution. `tail` is for values that are made again for others' sake only.
+/// Rounds a solution. `tail` is for values that are recomputed for others' sake only.
 fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decisions {
     let mut decisions = values.keep_all();
     for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices) {
-        if gap.before == NONE && gap.remake {
+        if gap.before == NONE && gap.recompute {
             *choice = tail;
         }
     }
@@ -125,10 +125,10 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
             decisions.parts[v] = (fate.swapped * f64::from(PARTS)).ceil().clamp(1.0, f64::from(PARTS)) as u8;
             continue;
         }
-        let remade = (1.0 - fate.kept - fate.swapped).max(0.0);
+        let recomputed = (1.0 - fate.kept - fate.swapped).max(0.0);
         let bytes = values.bytes[v] as f64;
-        let again = if gap.before == NONE { tail } else { Choice::Remake };
-        let options = [(Choice::Keep, fate.kept), (Choice::Swap, fate.swapped), (again, remade)];
+        let again = if gap.before == NONE { tail } else { Choice::Recompute };
+        let options = [(Choice::Keep, fate.kept), (Choice::Swap, fate.swapped), (again, recomputed)];
         let mut chosen = None::<usize>;
         for (k, (choice, share)) in options.iter().enumerate() {
             if *share > 0.0 && choice.is_open(gap) {
@@ -146,7 +146,7 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
     decisions
 }
 
-/// Values that are made of each other, with none between them that is there, are made again all at once and then stay. Keeps
+/// Values that are made of each other, with none between them that is there, are recomputed all at once and then stay. Keeps
 /// some of them, so that such a chain takes no more than so many bytes.
 pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
     let count = values.tensor.len();
@@ -155,7 +155,7 @@ pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -
     let mut inputs: Vec<u32> = Vec::new();
     for v in (0..count).filter(|v| values.maker[*v] != NONE) {
         let gaps = values.first_gap[v] as usize..values.first_gap[v + 1] as usize;
-        let again = |g: &usize| matches!(decisions.choices[*g], Choice::Remake | Choice::RemakeEach);
+        let again = |g: &usize| matches!(decisions.choices[*g], Choice::Recompute | Choice::RecomputeEach);
         gone[v] = values.becomes[v] != NONE || gaps.clone().any(|g| again(&g));
         if !gone[v] {
             continue;

@@ -1,9 +1,9 @@
-//! Iterations in which ops run again, as a trace of their own: each run of an op is an op there, and every copy of a
+//! Iterations in which ops are recomputed, as a trace of their own: each run of an op is an op there, and every copy of a
 //! tensor that exists at a time is a tensor. What knows of gaps, windows and addresses then knows of recomputation.
 //!
 //! A *value* is a tensor in one version. Values that are given up are gone when the forward pass ends. Those of one group
-//! are made again together, in the order of the trace, just before the first op that reads one of them; whatever their
-//! makers read and is gone by then is made again before. An op that updates its input in place runs again on a fresh copy
+//! are recomputed together, in the order of the trace, just before the first op that reads one of them; whatever their
+//! makers read and is gone by then is recomputed before. An op that updates its input in place is recomputed on a fresh copy
 //! of the input.
 
 use super::naive::feature_maps;
@@ -70,8 +70,8 @@ impl Values {
         }
     }
 
-    /// Takes back the giving up of values that could not be made again, and of those that are read once parameters
-    /// change, when nothing may run again.
+    /// Takes back the giving up of values that could not be recomputed, and of those that are read once parameters
+    /// change, when nothing may be recomputed.
     pub fn restrict(&self, trace: &Trace, given_up: &mut [Option<u32>]) {
         for (_, reads) in trace.ops.iter().zip(&self.reads).filter(|(op, _)| op.phase == Phase::Update) {
             reads.iter().for_each(|v| given_up[*v] = None);
@@ -120,7 +120,7 @@ const COPIES: u64 = 1 << 62;
 impl Unrolled {
     /// `given_up` has the group of every value that is given up; [`Values::restrict`] has seen it. None where so many ops
     /// would run again, or so many bytes be made, that the iteration could not be counted with: rows of updates in place
-    /// that are made again one by one need the square of their length.
+    /// that are recomputed one by one need the square of their length.
     pub fn new(trace: &Trace, values: &Values, given_up: &[Option<u32>]) -> Option<Unrolled> {
         let mut last_read = vec![0; values.tensor.len()];
         for (i, reads) in values.reads.iter().enumerate() {
@@ -197,14 +197,14 @@ impl Unrolling<'_> {
             writes.push(copy);
             self.present[*value].get_or_insert(copy);
         }
-        // Whatever runs again does so in the backward pass.
+        // All recomputation is in the backward pass.
         let phase = if again { Phase::Backward } else { op.phase };
         self.out.trace.ops.push(Op { reads, writes, phase, ..op.clone() });
         self.out.ops.push(OpId::new(i));
         self.out.again.push(again);
     }
 
-    /// The tensor's own place, where nothing else is left then, or a fresh one for what runs again.
+    /// The tensor's own place, where nothing else is left then, or a fresh one for what is recomputed.
     fn copy_for(&mut self, tensor: TensorId, value: usize, again: bool) -> TensorId {
         if !again {
             let before = self.values.before[value].filter(|v| self.present[*v] == Some(tensor));

@@ -1,0 +1,147 @@
+"""A step at other batch sizes than the sample's: parts of a batch, and whether their losses make the loss of the whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from . import _core, recording
+from .errors import BadInput
+from .ops import tensors_in
+from .recording import Loss
+from .tape import to_document
+from .torch_private import tree_flatten, tree_unflatten
+
+Arguments = tuple[Any, ...]
+
+SMALL = (2, 4)
+"""Batches that are recorded to tell of others. One sample alone is too few for batch norm."""
+
+LARGEST = 1 << 20
+"""No larger batch is looked for."""
+
+PLAN_SECONDS = 2.0
+"""How long a plan for each batch may be looked for."""
+
+PREDICTED_WITHIN = 0.05
+"""What a prediction may be off: a batch that swaps must promise more over one that keeps everything."""
+
+TOLERANCE = 1e-3
+"""A loss is the mean or the sum of its parts' losses where it differs by no more, relative to both."""
+
+
+def size_of(sample: Arguments) -> int:
+    """Samples in the batch: the first size of the first tensor that has one."""
+    return next((t.shape[0] for t in tensors_in(sample) if t.dim() > 0 and t.shape[0] > 0), 1)
+
+
+def taken(batch: Arguments, first: int, end: int) -> Arguments:
+    """The samples from `first` to before `end`; past the last one the first ones come again."""
+    size = size_of(batch)
+    leaves, spec = tree_flatten(batch)
+
+    def part(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0 or leaf.shape[0] != size:
+            return leaf
+        if end <= size:
+            return leaf[first:end]
+        return torch.cat([leaf] * math.ceil(end / size))[first:end]
+
+    return tree_unflatten([part(leaf) for leaf in leaves], spec)
+
+
+def family(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: Arguments,
+    state_bytes: int,
+    name: str,
+    adds: bool = False,
+    is_real: bool = True,
+    sizes: tuple[int, int] = SMALL,
+) -> tuple[_core.Batches, list[object]]:
+    """The step at any batch, from recordings at two small ones or at `sizes`, and what the host reads in it.
+
+    With `adds` gradients are there to add to. Without `is_real` nothing is computed; no seconds and no scratch are known then.
+    """
+    texts = []
+    values: list[object] = []
+    for size in sizes:
+        part = taken(sample, 0, size)
+        if is_real:
+            tape = recording.record(fn, model, part, adds)
+            values = [call.value for call in tape.calls if call.reads_on_host]
+        else:
+            tape = recording.record_shapes(fn, model, part)
+        texts.append(to_document(tape, name, size, state_bytes, is_rounded=False).text)
+    return _core.Batches(*texts), values
+
+
+def fastest(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: Arguments,
+    state_bytes: int,
+    budget: int,
+    rates: tuple[float, float],
+) -> int | None:
+    """The batch that is predicted to train the most samples per second within a budget; none where none fits.
+
+    Predicted from the sample's batch and half of it. Raises `BadInput` where tensors do not grow linearly with the batch.
+    """
+    size, name = size_of(sample), type(model).__name__
+    sizes = (max(1, size // 2), max(2, size))
+    steps, values = family(fn, model, sample, state_bytes, name, sizes=sizes)
+    double = 2 * sizes[1]
+    tape = recording.record_shapes(fn, model, taken(sample, 0, double), values)
+    shapes = _core.Trace(to_document(tape, name, double, state_bytes).text)
+    if steps.bytes_at(double) != shapes.tensor_bytes():
+        raise BadInput(
+            "no batch is recommended: the step's tensors do not grow linearly with the batch. Try batches by hand"
+        )
+    found = steps.fastest(budget, LARGEST, *rates, PLAN_SECONDS, PREDICTED_WITHIN)
+    return None if found is None else found[0]
+
+
+def weights(losses: str, sizes: list[int]) -> list[float]:
+    """What the loss of each part counts."""
+    return [size / sum(sizes) if losses == "mean" else 1.0 for size in sizes]
+
+
+def part_sizes(batch: int, largest: int) -> list[int]:
+    """The fewest parts of a batch that are at most so large, as equal as they can be."""
+    parts = math.ceil(batch / largest)
+    return [batch // parts + (number < batch % parts) for number in range(parts)]
+
+
+def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
+    """Whether the loss of a batch is the `mean` or the `sum` of the losses of its parts: tried on four samples in `eval` mode.
+
+    Nothing is changed. Raises `BadInput` where it is neither.
+    """
+    half = min(2, max(1, size_of(batch) // 2))
+    modes = [(module, module.training) for module in model.modules()]
+    state = torch.get_rng_state()
+    try:
+        for module, _ in modes:
+            module.training = False
+        with torch.no_grad():
+            one, other, both = (
+                float(fn(*taken(batch, first, end)))
+                for first, end in ((0, half), (half, 2 * half), (0, 2 * half))
+            )
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        torch.set_rng_state(state)
+    margin = TOLERANCE * max(abs(one), abs(other), abs(both))
+    if abs(both - (one + other) / 2) <= margin:
+        return "mean"
+    if abs(both - (one + other)) <= margin:
+        return "sum"
+    raise BadInput(
+        f"the batch cannot be split: its loss is neither the mean nor the sum of the losses of its parts ({one:g} and "
+        f"{other:g} of {half} samples each, {both:g} together, in `eval` mode). Give batches that fit, and accumulate gradients"
+    )

@@ -1,0 +1,161 @@
+"""`fits`: whether a step fits a memory budget, asked before anything large runs.
+
+Shapes come from fake tensors, so that a step can be asked about that fits no memory at all. Scratch and seconds come from two
+recordings of small batches, where the model itself fits the budget; else the answer says that they are not in it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import _core, batches, planning, recording
+from ._core import show_bytes
+from .errors import BadInput, NoPlan, Refused
+from .planning import Link
+from .recording import Loss
+from .tape import aligned, to_document
+
+LOGITS = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", "nll_loss_forward"}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a step fits a budget. It counts as true where it does."""
+
+    batch: int
+    budget_bytes: int
+    peak_bytes: int
+    """What eager takes."""
+    floor_bytes: int
+    """What no plan fits below."""
+    floor_layer: str
+    """The layer that the floor is for."""
+    floors: list[tuple[str, int]]
+    """By layer: what no plan fits below for that layer alone, the most first."""
+    planned_bytes: int | None
+    """What a plan within the budget takes; none where there is none."""
+    largest_batch: int | None
+    """The largest batch that a plan fits; none where not even one sample has one, or where `why_no_largest` says why."""
+    why_no_largest: str
+    is_measured: bool
+    """Whether scratch of libraries is counted."""
+    hint: str
+    """What else would lower the floor."""
+
+    def __bool__(self) -> bool:
+        """Whether a plan fits."""
+        return self.planned_bytes is not None
+
+    def __str__(self) -> str:
+        """The answer in a few lines."""
+        budget = show_bytes(self.budget_bytes)
+        answer = "does not fit" if self.planned_bytes is None else "fits"
+        lines = [f"batch {self.batch} {answer} in {budget}"]
+        eager = "fits" if self.peak_bytes <= self.budget_bytes else "does not fit"
+        lines.append(f"  eager takes   {show_bytes(self.peak_bytes)}, which {eager}")
+        if self.planned_bytes is not None:
+            lines.append(f"  a plan takes  {show_bytes(self.planned_bytes)}")
+        lines.append(f"  floor         {show_bytes(self.floor_bytes)} (layer `{self.floor_layer}`)")
+        for layer, needed in self.floors[1:4]:
+            lines.append(f"                {show_bytes(needed)} (layer `{layer}`)")
+        largest = self.why_no_largest or ("none" if self.largest_batch is None else str(self.largest_batch))
+        lines.append(f"  largest batch {largest}")
+        if not self.is_measured:
+            lines.append("  without the scratch of libraries, which is not known before the step runs")
+        if self.hint:
+            lines.append(f"  {self.hint}")
+        return "\n".join(lines)
+
+
+def fits(
+    fn: Loss,
+    model: torch.nn.Module,
+    *sample: Any,
+    budget: int | str,
+    optimizer: torch.optim.Optimizer | None = None,
+    link: Link | str = "12GB/s",
+) -> Fit:
+    """Says whether the step fits a memory budget, what it takes, which layer decides, and the largest batch that fits.
+
+    The batch of the sample never runs: its shapes are worked out on fake tensors. Batches of 2 and 4 samples run, to learn what
+    scratch libraries take, where parameters, gradients and optimizer state fit the budget. The model may lie on the device
+    `meta`. Everything is left as it was.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
+    batch = planning.as_sample(sample)
+    size = batches.size_of(batch)
+    state = planning.optimizer_bytes(optimizer)
+    name = type(model).__name__
+    is_real = not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
+    if is_real and not str(budget).endswith("%"):
+        is_real = state + _weights_and_gradients(model) <= planning.budget_bytes(budget, 0)
+    family: _core.Batches | None = None
+    values: list[object] = []
+    why = ""
+    try:
+        family, values = batches.family(fn, model, batch, state, name, is_real=is_real)
+    except (Refused, BadInput):
+        raise
+    except Exception as error:  # the user's code, which may know one batch size only
+        why = f"not known: the step fails at a batch of {batches.SMALL[0]} ({type(error).__name__}: {error})"
+    trace = _trace(recording.record_shapes(fn, model, batch, values), name, size, state, family)
+    limit = planning.budget_bytes(budget, trace.peak_bytes)
+    rates = Link.parse(link)
+    planned: int | None = None
+    try:
+        plan = planning.plan(trace, limit, rates, batches.PLAN_SECONDS)
+        planned = trace.resident_bytes + plan.pool_bytes
+    except NoPlan:
+        pass  # that is an answer
+    largest: int | None = None
+    if family is not None and family.bytes_at(size) != trace.tensor_bytes():
+        why = "not known: the step's tensors do not grow linearly with the batch"
+    elif family is not None:
+        largest = family.largest(limit, batches.LARGEST, rates.offload, rates.prefetch, batches.PLAN_SECONDS)
+        if planned is not None:
+            largest = max(largest or 0, size)
+    return Fit(
+        batch=size,
+        budget_bytes=limit,
+        peak_bytes=trace.peak_bytes,
+        floor_bytes=trace.floor_bytes,
+        floor_layer=trace.floor_layer,
+        floors=trace.floors(),
+        planned_bytes=planned,
+        largest_batch=largest,
+        why_no_largest=why,
+        is_measured=is_real and family is not None,
+        hint=_hint(trace),
+    )
+
+
+def _weights_and_gradients(model: torch.nn.Module) -> int:
+    kept = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
+    return sum(aligned(t.numel() * t.element_size()) * (1 + t.requires_grad) for t in kept)
+
+
+def _trace(
+    tape: recording.Tape, name: str, batch: int, state: int, family: _core.Batches | None
+) -> _core.Trace:
+    """The trace of shapes, with the scratch and the seconds that the family knows."""
+    document = json.loads(to_document(tape, name, batch, state).text)
+    if family is not None:
+        ops = json.loads(family.at(batch).to_json())["ops"]
+        if [op["kind"] for op in ops] == [op["kind"] for op in document["ops"]]:
+            for op, known in zip(document["ops"], ops, strict=True):
+                op |= {name: known[name] for name in ("seconds", "workspace_bytes")}
+    return _core.Trace(json.dumps(document))
+
+
+def _hint(trace: _core.Trace) -> str:
+    if trace.floor_op not in LOGITS:
+        return ""
+    return (
+        "the loss over the logits decides: `F.linear_cross_entropy` (torch 2.15), Liger's or CCE's fused loss never hold all "
+        "logits at once"
+    )

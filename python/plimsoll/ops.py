@@ -1,0 +1,65 @@
+"""What the schema of an op says of a call: what it writes, what it gives to the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .torch_private import BATCH_NORMS, OpOverload, tree_flatten
+
+
+def tensors_in(tree: object) -> list[torch.Tensor]:
+    """The tensors of nested lists, tuples and dictionaries."""
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def written(func: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that the op's schema says it writes in place."""
+    if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags:
+        return []
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            found += tensors_in(given)
+    statistics = {id(t) for t in running_statistics(func, args, kwargs)}
+    return [tensor for tensor in found if id(tensor) not in statistics]
+
+
+def running_positions(func: OpOverload) -> set[int]:
+    """The positions of a batch norm's running statistics among its arguments."""
+    if func._schema.name.split("::")[1] not in BATCH_NORMS:
+        return set()
+    names = [argument.name for argument in func._schema.arguments]
+    return {names.index(name) for name in ("running_mean", "running_var") if name in names}
+
+
+def running_statistics(func: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """What a batch norm updates, whether its schema says so or not."""
+    names = [argument.name for argument in func._schema.arguments]
+    positions = running_positions(func)
+    return [t for p in positions for t in tensors_in(args[p] if p < len(args) else kwargs.get(names[p]))]
+
+
+def gives_a_value(func: OpOverload) -> bool:
+    """Whether the op gives the host a number."""
+    returned = {str(value.type) for value in func._schema.returns}
+    return bool(returned & {"Scalar", "number", "bool", "int", "float"})
+
+
+def indexes_by_position(func: OpOverload, args: Any) -> bool:
+    """Whether an op that takes masks or positions as indices was given positions, whose number is known."""
+    name = func._schema.name.split("::")[1]
+    if name not in ("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"):
+        return False
+    return not any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1]))
+
+
+def same_value(first: object, second: object) -> bool:
+    """Whether two values that the host read are the same; two that are no number are."""
+    both_nan = (
+        isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second)
+    )
+    return both_nan or (type(first) is type(second) and first == second)

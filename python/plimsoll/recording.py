@@ -1,0 +1,260 @@
+"""Records a step as a tape, and leaves everything as it was.
+
+The step runs three times, a short one up to ten. The first run warms up caches and lazy initialisation; the others must make
+the same calls. A call takes the least of its times. Recording holds every storage of a run: a step that does not fit without
+a plan cannot be recorded, but its shapes can (`record_shapes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from . import allocator
+from .errors import BadInput, Refused
+from .ops import same_value, tensors_in
+from .recorder import Recorder
+from .surroundings import Generators, Keeper, Modules, NoDetours
+from .tape import Role, Tape, Window
+from .torch_private import FakeTensorMode, has_accumulate_hooks, storage_key, tree_flatten, tree_unflatten
+
+RUNS = 3
+MOST_RUNS = 10
+ENOUGH_SECONDS = 0.1
+"""A step that is over sooner runs a few times more: short times are noisy."""
+
+Loss = Callable[..., torch.Tensor]
+
+
+def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool = False) -> Tape:
+    """The tape of `fn(*sample)` and its backward pass. Everything else is left as it was, also where this fails.
+
+    Where a parameter has a gradient, or `adds` says so, the tape adds to it.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    _check_step(model, parameters, sample)
+    saved = [(p, p.grad) for p in parameters]
+    members = _members(model)
+    tapes: list[Tape] = []
+    try:
+        start = time.perf_counter()
+        while len(tapes) < RUNS or (len(tapes) < MOST_RUNS and time.perf_counter() - start < ENOUGH_SECONDS):
+            for parameter, gradient in saved:
+                there = parameter.detach() if gradient is None and adds else gradient
+                parameter.grad = None if there is None else torch.zeros_like(there)
+            tape = _record_once(fn, model, parameters, sample)
+            if _identities(_members(model)) != _identities(members):
+                raise Refused(
+                    "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
+                )
+            if len(tapes) > 1:
+                _compare(tapes[1], tape)
+                for first, call in zip(tapes[1].calls, tape.calls, strict=True):
+                    first.seconds = min(first.seconds, call.seconds)
+            tapes.append(tape)
+    finally:
+        for parameter, gradient in saved:
+            parameter.grad = gradient
+        _put_back(model, members)
+    return tapes[1]
+
+
+def record_shapes(
+    fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], values: Iterable[object] = ()
+) -> Tape:
+    """The tape of `fn(*sample)` and its backward pass without computing anything: shapes and bytes, no seconds and no scratch.
+
+    The model may be larger than any memory, and may lie on the device `meta`. `values` is what the host reads in the step, in
+    order. Everything is left as it was, also where this fails.
+    """
+    members = _members(model)
+    saved = [(p, p.grad) for p in model.parameters()]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes: dict[int, torch.Tensor] = {}
+        try:
+            for module in model.modules():
+                for named in (module._parameters, module._buffers):
+                    for name, tensor in named.items():
+                        if tensor is not None:
+                            named[name] = fakes.setdefault(id(tensor), _fake(tensor))  # type: ignore[assignment]
+            for parameter, gradient in saved:
+                if gradient is not None:
+                    fakes[id(parameter)].grad = torch.zeros_like(fakes[id(parameter)])
+            parameters = [p for p in model.parameters() if p.requires_grad]
+            if not parameters:
+                raise BadInput(
+                    "the model has no parameter that requires a gradient: nothing would be trained"
+                )
+            leaves, spec = tree_flatten(sample)
+            leaves = [_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+            return _record_once(fn, model, parameters, tree_unflatten(leaves, spec), values)
+        finally:
+            for parameter, gradient in saved:
+                parameter.grad = gradient
+            _put_back(model, members)
+
+
+def _fake(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape without memory, on the CPU, dense also where the tensor is a slice."""
+    dense = torch.empty_like(tensor, device="meta")
+    made = torch.empty_strided(tuple(tensor.shape), dense.stride(), dtype=tensor.dtype, device="cpu")
+    return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
+
+
+def _check_step(
+    model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
+) -> None:
+    if not parameters:
+        raise BadInput("the model has no parameter that requires a gradient: nothing would be trained")
+    for name, parameter in model.named_parameters():
+        if has_accumulate_hooks(parameter):
+            raise Refused(
+                f"`{name}` has a hook that runs as soon as its gradient is there, when the step has not ended yet; remove "
+                "the hook, and do its work after the step"
+            )
+        if parameter.device.type != "cpu":
+            todo = "`plimsoll.fits` can be asked about it" if parameter.is_meta else "use `model.cpu()`"
+            raise BadInput(f"`{name}` is on {parameter.device}; Plimsoll runs steps on the CPU: {todo}")
+    for tensor in tensors_in(sample):
+        if tensor.requires_grad:
+            raise BadInput(
+                "a tensor of the sample requires a gradient, which no step would keep: use `.detach()`"
+            )
+
+
+Members = list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]]
+
+
+def _members(model: torch.nn.Module) -> Members:
+    """Which parameter and which buffer stands under which name."""
+    return [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+
+
+def _identities(members: Members) -> list[tuple[str, int]]:
+    return [(name, id(value)) for _, *named in members for names in named for name, value in names.items()]
+
+
+def _put_back(model: torch.nn.Module, members: Members) -> None:
+    for module, parameters, buffers in members:
+        for there, before in ((module._parameters, parameters), (module._buffers, buffers)):
+            there.clear()
+            there.update(before)
+
+
+def _record_once(
+    fn: Loss,
+    model: torch.nn.Module,
+    parameters: list[torch.nn.Parameter],
+    sample: tuple[Any, ...],
+    values: Iterable[object] | None = None,
+) -> Tape:
+    """One run: on fake tensors where the values that the host reads are given, else a real one."""
+    keeper, generators, modules = Keeper(), Generators(), Modules(model)
+    # What autocast remembers of an earlier run would be a constant of this one.
+    torch.clear_autocast_cache()
+    # Copies, so that a sample that is a slice of a data set is no larger than its elements.
+    leaves, spec = tree_flatten(sample)
+    copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    try:
+        with (
+            torch.autograd.set_multithreading_enabled(False),
+            torch.enable_grad(),
+            allocator.recording() if values is None else contextlib.nullcontext() as log,
+            modules.watched(),
+        ):
+            recorder = Recorder(log, modules, keeper, generators, values or ())
+            for tensor in [*model.parameters(), *model.buffers()]:
+                recorder.number(tensor, Role.KEPT)
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    recorder.number(parameter.grad, Role.GRADIENT)
+            inputs = [recorder.window(t, Role.INPUT) for t in copies if isinstance(t, torch.Tensor)]
+            with NoDetours(), recorder:
+                loss = fn(*tree_unflatten(copies, spec))
+                _check_loss(loss)
+                recorder.phase = "backward"
+                loss.backward()
+            return _tape(recorder, inputs, loss, parameters, keeper)
+    finally:
+        keeper.restore()
+        generators.restore()
+        torch.clear_autocast_cache()
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise BadInput(f"the step gives a {type(loss).__name__}; it must give the loss, one tensor")
+    if loss.numel() != 1:
+        raise BadInput(
+            f"the step gives a tensor of the shape {tuple(loss.shape)}; the loss is one number: use `.mean()`"
+        )
+    if not loss.requires_grad:
+        raise BadInput("the loss does not depend on a parameter that requires a gradient")
+
+
+def _tape(
+    recorder: Recorder,
+    inputs: list[Window],
+    loss: torch.Tensor,
+    parameters: list[torch.nn.Parameter],
+    keeper: Keeper,
+) -> Tape:
+    gradients = [(p, None if p.grad is None else recorder.window(p.grad)) for p in parameters]
+    for _, gradient in gradients:
+        if gradient is not None and recorder.storages[gradient.storage].role is not Role.GRADIENT:
+            _outlives(recorder, gradient, "a gradient")
+    window = recorder.window(loss)
+    _outlives(recorder, window, "the loss")
+    tape = Tape(recorder.storages, recorder.calls, inputs, window, gradients, keeper.kept, recorder.lifted)
+    there = sum(storage.role is Role.GRADIENT for storage in tape.storages)
+    added = [w for _, w in gradients if w and tape.storages[w.storage].role is Role.GRADIENT]
+    results = sum(w is not None for _, w in gradients) - len(added)
+    if len(added) < there or (there and len(tape.slots()) < results):
+        raise Refused("a gradient that is there before the step is replaced, not added to; use `zero_grad()`")
+    return tape
+
+
+def _outlives(recorder: Recorder, window: Window, what: str) -> None:
+    storage = recorder.storages[window.storage]
+    if storage.role is Role.MADE:
+        storage.role = Role.RESULT
+    elif storage.role is not Role.RESULT:
+        raise Refused(f"{what} is memory that no recorded op made; clone it in the step")
+
+
+def _compare(first: Tape, second: Tape) -> None:
+    """Refuses a step that is not the same in two runs."""
+    for one, other in zip(first.calls, second.calls, strict=False):
+        if one.signature() != other.signature():
+            why = "the step does something else when it runs again"
+            raise Refused(
+                f"{why}: it called `{one.func}`, then `{other.func}` here", str(other.func), other.layer
+            )
+        if one.reads_on_host and not same_value(one.value, other.value):
+            raise Refused(
+                "the host reads a value that is another when the same step runs again",
+                str(one.func),
+                one.layer,
+                one.line,
+            )
+    if len(first.calls) != len(second.calls):
+        raise Refused(f"the step made {len(first.calls)} calls, then {len(second.calls)} when it ran again")
+    for number, (one_, other_) in enumerate(zip(first.storages, second.storages, strict=True)):
+        if one_.role is not Role.KEPT or one_.tensor is None or other_.tensor is None:
+            continue
+        if storage_key(one_.tensor) == storage_key(other_.tensor):
+            continue
+        reader = next((c for c in first.calls if number in c.reads), None)
+        place = (str(reader.func), reader.layer) if reader else ("", "")
+        if number not in first.lifted:
+            raise Refused(
+                "it reads a tensor that code outside of PyTorch's dispatcher makes in the step", *place
+            )
+        if not torch.equal(one_.tensor, other_.tensor):
+            raise Refused(
+                "it reads a constant that the host makes anew, with another value, in every step", *place
+            )

@@ -1,0 +1,151 @@
+"""What surrounds the ops of a step while it is recorded: the module and the line that run, the generators, what the step
+changes that was there before it, and the ways out of PyTorch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .errors import Refused
+from .tape import Random
+from .torch_private import node_number, sequence_number, storage_key
+
+LEAVES_TORCH = {"numpy", "tolist", "__array__", "__dlpack__"}
+TORCH_FOLDER = str(Path(torch.__file__).parent)
+OWN_FOLDER = str(Path(__file__).parent)
+
+
+def user_line() -> str:
+    """The line of the user's code that is running: the innermost frame that is neither torch's nor Plimsoll's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((TORCH_FOLDER, OWN_FOLDER, "<")):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+class Modules:
+    """Which module runs: by hooks in the forward pass, by the node of autograd in the backward pass."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._names = {module: name or type(module).__name__ for name, module in model.named_modules()}
+        self._running: list[str] = []
+        self._of_node: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches the modules of the model."""
+        module = torch.nn.modules.module
+        before = module.register_module_forward_pre_hook(self._enter)
+        after = module.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            with warnings.catch_warnings():
+                # These hooks firing twice for a compiled module is no harm.
+                warnings.filterwarnings("ignore", message="Using `torch.compile")
+                yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: torch.nn.Module, _arguments: object) -> None:
+        self._running.append(self._names.get(module, self._running[-1] if self._running else ""))
+
+    def _leave(self, _module: torch.nn.Module, _arguments: object, _result: object) -> None:
+        self._running.pop()
+
+    def current(self) -> str:
+        """The name of the module whose op is dispatched now."""
+        node = node_number()
+        if node is not None and not self._running:
+            return self._of_node.get(node, "")
+        layer = self._running[-1] if self._running else ""
+        self._of_node.setdefault(sequence_number(), layer)
+        return layer
+
+
+class Keeper:
+    """Keeps a copy of what the step changes outside of the pool, just before it does, and puts it back."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[torch.Tensor, torch.UntypedStorage]] = {}
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Remembers a storage as it is now, unless it is remembered already."""
+        key = storage_key(tensor)
+        if key not in self._copies:
+            self._copies[key] = (tensor, tensor.untyped_storage().clone())
+
+    def restore(self) -> None:
+        """Puts everything back."""
+        for tensor, copy in self._copies.values():
+            tensor.untyped_storage().copy_(copy)
+
+    @property
+    def kept(self) -> list[torch.Tensor]:
+        """What changed, one tensor a storage."""
+        return [tensor for tensor, _ in self._copies.values()]
+
+
+def _state_bytes(generator: torch.Generator) -> bytes:
+    state = generator.get_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+class Generators:
+    """The states of generators: which call drew from which state."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, bytes], int] = {}
+        self._now: dict[int, bytes] = {}
+        self._first: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        self._see(torch.default_generator)
+
+    def _see(self, generator: torch.Generator) -> None:
+        if id(generator) not in self._first:
+            state = generator.get_state()
+            self._first[id(generator)] = (generator, state)
+            self._now[id(generator)] = _state_bytes(generator)
+
+    def before(self, generator: torch.Generator, number: int) -> Random | None:
+        """The source of the state that call `number` draws from; none where the step seeded the generator."""
+        self._see(generator)
+        state = _state_bytes(generator)
+        known = self._before.setdefault((id(generator), state), number)
+        if state == self._now[id(generator)]:
+            return Random(generator, number)
+        # Somebody put an earlier state back, as `torch.utils.checkpoint` does.
+        return None if known == number else Random(generator, known)
+
+    def after(self, random: Random, number: int) -> None:
+        """Call `number` has drawn. Whoever put an earlier state back puts this one back, too."""
+        if random.source == number:
+            self._now[id(random.generator)] = _state_bytes(random.generator)
+
+    def restore(self) -> None:
+        """Puts all states back to where the step found them."""
+        for generator, state in self._first.values():
+            generator.set_state(state)
+
+
+class NoDetours(TorchFunctionMode):
+    """Refuses calls that take values out of PyTorch, where no dispatcher sees what becomes of them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in LEAVES_TORCH:
+            raise Refused(
+                f"`Tensor.{name}` takes values out of PyTorch inside the step", name, "", user_line()
+            )
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,59 @@
+"""Compares what a planned step leaves with what eager leaves, and puts back what either changed."""
+
+from __future__ import annotations
+
+import torch
+
+from .tape import Tape
+
+
+def generators_of(tape: Tape) -> list[torch.Generator]:
+    """The generators that a step may draw from."""
+    drawn = [call.random.generator for call in tape.calls if call.random is not None]
+    return list({id(g): g for g in [torch.default_generator, *drawn]}.values())
+
+
+class State:
+    """What a step changes, to run the same step again."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tensors = [(tensor, tensor.clone()) for tensor in tape.updated]
+        self._generators = [(generator, generator.get_state()) for generator in generators_of(tape)]
+        self._gradients = [(parameter, parameter.grad) for parameter, _ in tape.gradients]
+        self._tensors += [(there, there.clone()) for _, there in self._gradients if there is not None]
+
+    def restore(self) -> None:
+        """Puts everything back."""
+        for parameter, there in self._gradients:
+            parameter.grad = there
+        with torch.no_grad():
+            for tensor, copy in self._tensors:
+                tensor.copy_(copy)
+        for generator, state in self._generators:
+            generator.set_state(state)
+
+
+def outcome(model: torch.nn.Module, tape: Tape, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """All that a step leaves, by name."""
+    left = {"the loss": loss.detach().clone()}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            left[f"the gradient of {name}"] = parameter.grad.detach().clone()
+    for name, buffer in model.named_buffers():
+        left[f"the buffer {name}"] = buffer.detach().clone()
+    for number, generator in enumerate(generators_of(tape)):
+        left[f"the state of generator {number}"] = generator.get_state()
+    return left
+
+
+def differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, float]:
+    """By name: how far tensors are apart whose bits differ."""
+    found = {name: float("inf") for name in one.keys() ^ other.keys()}
+    for name in one.keys() & other.keys():
+        a, b = one[name].contiguous(), other[name].contiguous()
+        if a.shape != b.shape or a.dtype != b.dtype:
+            found[name] = float("inf")
+        elif not torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)):
+            apart = (a.double() - b.double()).abs().max().item()
+            found[name] = apart if apart == apart else float("inf")
+    return found

@@ -1,0 +1,203 @@
+//! A step at batch sizes that were not recorded: what recordings at two other batch sizes say of it.
+//!
+//! Bytes and seconds are taken to grow linearly with the batch between the two and beyond them. Whether that holds of a step its
+//! caller finds out, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
+
+use crate::errors::BadInput;
+use crate::trace::{Trace, search};
+use plimsoll_ir::program::STORAGE_ALIGNMENT;
+use plimsoll_ir::schedule::Link;
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, trace};
+use plimsoll_tuner::search::{Planned, SearchError, SearchRequest, largest, search as search_batches};
+use plimsoll_tuner::{Outcome, Plan};
+use pyo3::prelude::*;
+use std::time::{Duration, Instant};
+
+/// Batches that are tried below the largest whose floor fits, where no plan is found for that one.
+const STEPS_DOWN: u64 = 8;
+
+/// Plans that a search for the fastest batch makes at most.
+const EVALUATIONS: usize = 16;
+
+/// Epochs that are longer than the shortest by no more than this count as equal to it.
+const WITHIN: f64 = 0.01;
+
+/// One step at any batch size.
+#[pyclass(frozen, module = "plimsoll")]
+pub struct Batches {
+    low: trace::Trace,
+    high: trace::Trace,
+}
+
+/// What is to be planned within.
+struct Limits {
+    budget: Bytes,
+    link: Link,
+    seconds: Duration,
+}
+
+#[pymethods]
+impl Batches {
+    /// Takes two traces of the step as JSON text, the smaller batch first, whose bytes are those that were asked for: not yet
+    /// rounded up to what storages take.
+    #[new]
+    fn new(low: &str, high: &str) -> PyResult<Batches> {
+        let read = |text| {
+            trace::Trace::from_json(text)
+                .map_err(|fault| BadInput::new_err(format!("the trace cannot be used: {fault}")))
+        };
+        let (low, high) = (read(low)?, read(high)?);
+        let ops = low.ops.iter().zip(&high.ops);
+        let other = ops.clone().find(|(a, b)| a.kind != b.kind || a.reads != b.reads || a.writes != b.writes);
+        if low.ops.len() != high.ops.len() || low.tensors.len() != high.tensors.len() || other.is_some() {
+            let place = other.map_or_else(String::new, |(op, _)| format!(", from `{}` on", op.name));
+            let (low, high) = (low.batch, high.batch);
+            return Err(BadInput::new_err(format!(
+                "the step makes other calls at batch {high} than at batch {low}{place}"
+            )));
+        }
+        if low.batch >= high.batch {
+            return Err(BadInput::new_err("the first trace must have the smaller batch"));
+        }
+        Ok(Batches { low, high })
+    }
+
+    /// The trace of a batch size.
+    fn at(&self, batch: u64) -> Trace {
+        Trace { inner: self.trace_at(batch) }
+    }
+
+    /// The bytes of each tensor at a batch size, as a trace has them.
+    fn bytes_at(&self, batch: u64) -> Vec<u64> {
+        self.trace_at(batch).tensors.iter().map(|tensor| tensor.bytes.0).collect()
+    }
+
+    /// The largest batch up to `limit` that a plan is found for within the budget; none where one sample has none. The search
+    /// for each plan takes at most `seconds`.
+    #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, seconds))]
+    fn largest(
+        &self,
+        py: Python<'_>,
+        budget: u64,
+        limit: u64,
+        offload_rate: f64,
+        prefetch_rate: f64,
+        seconds: f64,
+    ) -> PyResult<Option<u64>> {
+        let limits = limits(budget, offload_rate, prefetch_rate, seconds)?;
+        let fits = |batch| self.trace_at(batch).memory().floor().is_none_or(|(_, floor)| floor.0 <= budget);
+        let Some(most) = largest(limit, &mut |batch| Ok::<_, PyErr>(fits(batch)))? else { return Ok(None) };
+        let step = (most / 64).max(1);
+        for batch in (0..STEPS_DOWN).filter_map(|down| most.checked_sub(down * step)).filter(|b| *b > 0) {
+            if plan(py, &self.trace_at(batch), &limits)?.is_some() {
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The batch up to `limit` that trains the most samples per second within the budget, with its seconds for an iteration and its
+    /// peak; none where no plan is found. Of batches that are equally fast within 1 % the one that swaps and recomputes least, then
+    /// the smallest. A batch that swaps counts as faster than one that keeps everything only by more than `error`.
+    #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, seconds, error))]
+    #[allow(clippy::too_many_arguments)]
+    fn fastest(
+        &self,
+        py: Python<'_>,
+        budget: u64,
+        limit: u64,
+        offload_rate: f64,
+        prefetch_rate: f64,
+        seconds: f64,
+        error: f64,
+    ) -> PyResult<Option<(u64, f64, u64)>> {
+        let limits = limits(budget, offload_rate, prefetch_rate, seconds)?;
+        let at = |batch: u64| self.trace_at(batch).memory();
+        let keeps = |batch| Ok::<_, PyErr>(at(batch).peak().is_none_or(|(_, peak)| peak.0 <= budget));
+        let fits = |batch| Ok::<_, PyErr>(at(batch).floor().is_none_or(|(_, floor)| floor.0 <= budget));
+        let Some(most) = largest(limit, &mut { fits })? else { return Ok(None) };
+        let request = SearchRequest {
+            dataset: most.saturating_mul(64),
+            least: 1,
+            most,
+            keeps_all: largest(most, &mut { keeps })?,
+            between: &|_| Seconds(0.0),
+            within: WITHIN,
+            evaluations: EVALUATIONS,
+            stop: &|| false,
+        };
+        let mut plan_at = |batch| {
+            let trace = self.trace_at(batch);
+            let found = plan(py, &trace, &limits)?;
+            Ok::<_, PyErr>(found.map(|plan| {
+                let makespan = simulate(&trace, &plan.schedule).makespan();
+                Planned { trace, schedule: plan.schedule, makespan }
+            }))
+        };
+        match search_batches(&request, &mut plan_at) {
+            Ok(found) => {
+                let chosen = found.choose(&|_| error, WITHIN).candidate;
+                Ok(Some((chosen.batch, chosen.iteration.0, chosen.peak.0)))
+            }
+            Err(SearchError::Caller(error)) => Err(error),
+            Err(SearchError::NoPlan { .. }) => Ok(None),
+            Err(other) => Err(BadInput::new_err(other.to_string())),
+        }
+    }
+}
+
+fn limits(budget: u64, offload_rate: f64, prefetch_rate: f64, seconds: f64) -> PyResult<Limits> {
+    let mut link = Link::symmetric(BytesPerSecond(offload_rate));
+    link.prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
+    let seconds = Duration::try_from_secs_f64(seconds)
+        .map_err(|error| BadInput::new_err(format!("the time limit: {error}")))?;
+    Ok(Limits { budget: Bytes(budget), link, seconds })
+}
+
+/// A plan, where one is found.
+fn plan(py: Python<'_>, trace: &trace::Trace, limits: &Limits) -> PyResult<Option<Plan>> {
+    let deadline = Instant::now().checked_add(limits.seconds);
+    let (outcome, interrupted) = py.detach(|| search(trace, limits.budget, limits.link, deadline));
+    if let Some(interrupted) = interrupted {
+        return Err(interrupted);
+    }
+    match outcome.map_err(|error| BadInput::new_err(error.to_string()))? {
+        Outcome::Planned(plan) => Ok(Some(plan)),
+        Outcome::Infeasible(_) => Ok(None),
+    }
+}
+
+impl Batches {
+    fn trace_at(&self, batch: u64) -> trace::Trace {
+        let mut trace = self.low.clone();
+        trace.batch = batch;
+        trace.resident_bytes = self.bytes(self.low.resident_bytes, self.high.resident_bytes, batch);
+        for (tensor, high) in trace.tensors.iter_mut().zip(&self.high.tensors) {
+            tensor.bytes = self.bytes(tensor.bytes, high.bytes, batch);
+        }
+        for (op, high) in trace.ops.iter_mut().zip(&self.high.ops) {
+            op.workspace_bytes = self.bytes(op.workspace_bytes, high.workspace_bytes, batch);
+            let seconds = self.line(op.seconds.0, high.seconds.0, batch);
+            // Noise may make the smaller batch the slower one; no op is faster at a larger batch.
+            op.seconds = Seconds(match batch {
+                _ if batch > self.high.batch => seconds.max(high.seconds.0),
+                _ if batch < self.low.batch => seconds.clamp(op.seconds.0 / 100.0, op.seconds.0),
+                _ => seconds,
+            });
+        }
+        trace
+    }
+
+    /// The value at a batch of the line through the values of both recordings.
+    fn line(&self, low: f64, high: f64, batch: u64) -> f64 {
+        let share = (batch as f64 - self.low.batch as f64) / (self.high.batch - self.low.batch) as f64;
+        low + (high - low) * share
+    }
+
+    /// What a storage takes, by the line through what was asked for.
+    fn bytes(&self, low: Bytes, high: Bytes, batch: u64) -> Bytes {
+        let bytes = self.line(low.0 as f64, high.0 as f64, batch).round().max(0.0) as u64;
+        Bytes(bytes.next_multiple_of(STORAGE_ALIGNMENT))
+    }
+}

@@ -1,0 +1,100 @@
+//! The plans found so far, and which of them is chosen: of those that take equally long the one that moves fewest bytes.
+
+use super::{HAIR, Realise, SAME};
+use crate::bound::least_moved;
+use crate::decide::windows::Cost;
+use crate::place::realise::{Fitting, Realised, Task};
+use crate::request::{PlanError, PlanRequest, Shortage, Witness};
+use plimsoll_ir::{Bytes, Seconds};
+
+/// The plans so far; where there is none, the least witness that nothing fits.
+pub(super) struct Candidates {
+    /// No makespan is shorter, and no plan moves fewer bytes.
+    pub bound: f64,
+    least: u64,
+    pub found: Vec<Fitting>,
+    short: Option<Witness>,
+}
+
+impl Candidates {
+    pub fn new(task: &Task<'_>) -> Candidates {
+        let PlanRequest { allow, budget, .. } = *task.request;
+        let least = if allow.recompute { 0 } else { least_moved(task.trace, budget).0 };
+        Candidates { bound: task.bound.0, least, found: Vec::new(), short: None }
+    }
+
+    pub fn offer(&mut self, realised: Realised) {
+        match realised {
+            Realised::Fits(fitting) => self.found.push(fitting),
+            Realised::Slow => {}
+            Realised::Short(short) => {
+                if self.short.as_ref().is_none_or(|s| short.distance() < s.distance()) {
+                    self.short = Some(short);
+                }
+            }
+        }
+    }
+
+    /// Notes that decisions which fit the device take so much of the host.
+    pub fn short_of_host(&mut self, task: &Task<'_>, needs: u64) {
+        task.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer(short));
+    }
+
+    /// Offers what these policies do, until nothing can be better or time is up.
+    pub fn offer_all(
+        &mut self,
+        task: &Task<'_>,
+        policies: &[Realise],
+        late: &mut bool,
+    ) -> Result<(), PlanError> {
+        for policy in policies {
+            *late |= task.request.limits.is_expired();
+            if self.settled() || (*late && !self.found.is_empty()) {
+                break;
+            }
+            let within = Seconds(self.fastest() * (1.0 + SAME));
+            self.offer(policy(&Task { within, ..*task })?);
+        }
+        Ok(())
+    }
+
+    pub fn fastest(&self) -> f64 {
+        self.found.iter().map(|f| f.makespan.0).fold(f64::INFINITY, f64::min)
+    }
+
+    /// The position of the one that moves fewest bytes among the fastest.
+    pub fn best(&self) -> Option<usize> {
+        let within = self.fastest() * (1.0 + SAME);
+        let equal = (0..self.found.len()).filter(|at| self.found[*at].makespan.0 <= within);
+        let key = |at: &usize| (self.found[*at].moved, self.found[*at].makespan);
+        equal.min_by(|a, b| key(a).0.cmp(&key(b).0).then(key(a).1.0.total_cmp(&key(b).1.0)))
+    }
+
+    fn moved(&self) -> u64 {
+        self.best().map_or(u64::MAX, |at| self.found[at].moved)
+    }
+
+    /// Whether nothing can be faster, nor move fewer bytes.
+    pub fn settled(&self) -> bool {
+        self.fastest() <= self.bound * (1.0 + HAIR) && self.moved() <= self.least
+    }
+
+    /// Whether a schedule of this cost would be chosen.
+    pub fn want(&self, cost: &Cost) -> bool {
+        let fastest = self.fastest();
+        cost.seconds < fastest * (1.0 - SAME)
+            || (cost.seconds <= fastest * (1.0 + SAME) && cost.moved < self.moved())
+    }
+
+    pub fn choose(mut self) -> Realised {
+        match (self.best(), self.short) {
+            (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
+            // That some decisions need more does not mean that all do.
+            (None, Some(short)) if short.why == Shortage::Policy => {
+                Realised::Short(Witness { why: Shortage::Tried, ..short })
+            }
+            (None, Some(short)) => Realised::Short(short),
+            (None, None) => unreachable!("keep was offered, and nothing is slow before anything fits"),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The judge of a search: what decisions cost, and which of two costs is better.
+//!
+//! A judgement takes two steps. The walk ([`crate::decide::walk`]) gives the ops that run and the bytes they need; it goes
+//! on from the last walk up to the first op to which a change matters. The clock ([`crate::decide::windows`]) gives the
+//! makespan. The clock is left out where the walk alone shows that the decisions will not be taken.
+//!
+//! What this file does not do: change decisions, or draw random numbers.
+
+use super::host::Host;
+use super::problem::Problem;
+use super::{HAIR, SAME};
+use crate::decide::walk::{Iteration, Limit, Trail};
+use crate::decide::windows::{Clock, Cost};
+use crate::iteration::values::Decisions;
+use crate::request::Trick;
+use std::cmp::Ordering;
+
+/// What a byte that does not fit costs at first, beside one that goes over the link.
+pub(super) const LENIENT: f64 = 4.0;
+
+/// What does not fit counts at the slot where it is most, and at every other, too, so that one of several peaks can be lowered
+/// before the rest: at so many slots together as much as at that one.
+const PEAK: f64 = 16.0;
+
+/// What a search looks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Aim {
+    /// The shortest makespan.
+    Time,
+    /// The fewest bytes moved, within so many seconds.
+    Bytes { within: f64 },
+}
+
+/// The cost of decisions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    pub cost: Cost,
+    /// Seconds of recomputing.
+    pub recompute_seconds: f64,
+    /// Bytes swapped that the host has no memory for.
+    pub over_host: u64,
+    /// An op at which room is missing; none where all fits.
+    pub crowded: Option<Crowded>,
+}
+
+/// Where room is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crowded {
+    /// While this op runs,
+    pub op: u32,
+    /// or while ops are recomputed for it.
+    pub recomputing: bool,
+}
+
+/// Decisions and their cost.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub decisions: Decisions,
+    pub judged: Judged,
+}
+
+pub(super) struct Judge<'a> {
+    problem: &'a Problem<'a>,
+    pub trail: Trail,
+    clock: Clock,
+    /// The host, where not everything fits it.
+    pub host: Option<Host>,
+    /// By op: the bytes that are left free for addresses.
+    pub margins: Vec<u64>,
+    pub aim: Aim,
+    /// What a byte that does not fit costs, beside one that goes over the link.
+    pub strictness: f64,
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(problem: &'a Problem<'a>) -> Judge<'a> {
+        let Problem { task, values, .. } = *problem;
+        Judge {
+            problem,
+            trail: Trail::default(),
+            clock: Clock::new(&task.request.link),
+            host: Host::new(task, values),
+            margins: vec![0; values.ways.len()],
+            aim: Aim::Time,
+            strictness: LENIENT,
+        }
+    }
+
+    /// What these decisions cost; infinitely much where that is certainly more than a score of `most`. They differ from
+    /// those last accepted only in what matters from op `first` on. Of the slots where room is missing, `draw` (0 to 1)
+    /// says which is told.
+    pub fn judge(&mut self, decisions: &Decisions, first: u32, most: f64, draw: f64) -> Judged {
+        let Problem { task, values, fastest, .. } = *self.problem;
+        let steps = 3 * values.ways.len() + 64;
+        let again = match self.aim {
+            Aim::Time => most * (1.0 + HAIR) - fastest,
+            Aim::Bytes { .. } => f64::INFINITY,
+        };
+        let of = Iteration { values, decisions, margins: &self.margins, pool: task.pool };
+        let ended = self.trail.go(of, first, Limit { steps, again });
+        let walk = self.trail.walk();
+        let over = walk.course.need.iter().map(|need| need.saturating_sub(task.pool));
+        let (overflow, excess) =
+            over.fold((0, 0u64), |(most, sum), over| (over.max(most), sum.saturating_add(over)));
+        let over_host = self.host.as_mut().map_or(0, |host| host.over(values, walk));
+        let overflow = overflow.saturating_add(over_host);
+        let least = Cost { seconds: fastest.max(walk.seconds), overflow, excess, ..Cost::default() };
+        let recompute_seconds = walk.again_seconds;
+        if !ended || self.score(&Judged { cost: least, recompute_seconds, over_host, crowded: None }) > most {
+            let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
+            return Judged { cost, recompute_seconds: 0.0, over_host, crowded: None };
+        }
+        let mut cost = self.clock.evaluate(&walk.course, task.pool);
+        cost.overflow = cost.overflow.saturating_add(over_host);
+        let over = self.clock.over();
+        let crowded = (!over.is_empty()).then(|| {
+            let run = walk.run(over[(draw * over.len() as f64) as usize]);
+            Crowded { op: run.serves, recomputing: run.op != run.serves }
+        });
+        Judged { cost, recompute_seconds, over_host, crowded }
+    }
+
+    /// The pool bytes that the steps of the last walk need at most.
+    pub fn needed(&self) -> u64 {
+        self.trail.walk().course.need.iter().max().copied().unwrap_or_default()
+    }
+
+    /// What counts, in seconds: time, or bytes moved, with what does not fit counted as if it went over the link many
+    /// times, the more the longer nothing fits; and as a hint the seconds that the link and the device spend on it.
+    pub fn score(&self, judged: &Judged) -> f64 {
+        let Judged { cost, recompute_seconds, .. } = judged;
+        let task = self.problem.task;
+        let link = &task.request.link;
+        let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
+        let scale = task.bound.0.max(cost.seconds * 1e-3);
+        let penalty = if cost.overflow > 0 {
+            let bytes = cost.overflow as f64 + cost.excess as f64 / PEAK;
+            self.strictness * (bytes / slow + 1e-3 * scale)
+        } else {
+            0.0
+        };
+        let moved = cost.moved as f64 / slow;
+        match self.aim {
+            Aim::Time => cost.seconds + penalty + 1e-5 * moved + 1e-5 * recompute_seconds,
+            Aim::Bytes { within } if cost.seconds > within => {
+                moved + penalty + 20.0 * (cost.seconds - within) + 0.01 * scale
+            }
+            Aim::Bytes { .. } => moved + penalty,
+        }
+    }
+
+    /// What does not fit comes after what does, whatever it takes.
+    pub fn rank(&self, judged: &Judged) -> (bool, f64) {
+        (judged.cost.overflow > 0, self.score(judged))
+    }
+
+    /// The best first.
+    pub fn sort(&self, found: &mut [Found]) {
+        found.sort_by(|a, b| {
+            self.rank(&a.judged).partial_cmp(&self.rank(&b.judged)).unwrap_or(Ordering::Equal)
+        });
+    }
+
+    /// Whether nothing can be better.
+    pub fn is_best(&self, cost: &Cost) -> bool {
+        let fits = cost.overflow == 0;
+        match self.aim {
+            Aim::Time => fits && cost.seconds <= self.problem.task.bound.0 * (1.0 + HAIR),
+            Aim::Bytes { within } => fits && cost.seconds <= within && cost.moved == 0,
+        }
+    }
+
+    /// The aim to move fewer bytes in the same time, where decisions of this cost fit and cannot be faster.
+    pub fn lighter_aim(&self, cost: &Cost) -> Option<Aim> {
+        let bound = self.problem.task.bound.0;
+        let within = cost.seconds.max(bound) * (1.0 + SAME / 2.0);
+        (cost.overflow == 0 && cost.seconds <= bound * (1.0 + SAME)).then_some(Aim::Bytes { within })
+    }
+
+    /// Leaves more bytes free: this share of the excess of each op.
+    pub fn widen(&mut self, excess: &[u64], share: f64) {
+        let everywhere = excess.iter().max().copied().unwrap_or_default();
+        let narrow = self.problem.uses(Trick::Margins);
+        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.task.spare()) {
+            let excess = if narrow { *excess } else { everywhere };
+            *margin = margin.saturating_add((excess as f64 * share) as u64).min(spare);
+        }
+    }
+
+    /// Leaves so many bytes free at every op that does not need them itself.
+    pub fn leave(&mut self, bytes: u64) {
+        self.margins.fill(0);
+        self.widen(&vec![bytes; self.problem.task.trace.ops.len()], 1.0);
+    }
+
+    /// Leaves fewer bytes free; tells whether any were.
+    pub fn narrow(&mut self) -> bool {
+        let some = self.margins.iter().any(|margin| *margin > 0);
+        self.margins.iter_mut().for_each(|margin| *margin = *margin / 5 * 4);
+        some
+    }
+}
