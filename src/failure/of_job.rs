@@ -1,7 +1,7 @@
 //! What the errors of a job mean for the user: the exit code, and what to do, in words of the command line.
 
 use super::{Exit, Failure};
-use plimsoll_ir::Bytes;
+use plimsoll_ir::{Bytes, Fault};
 use plimsoll_networks::NetworkError;
 use plimsoll_networks::onnx::OnnxError;
 use plimsoll_profiler::ProfileError;
@@ -42,7 +42,7 @@ impl From<Error> for Failure {
             Error::UnknownOp(error) => Failure::usage(error),
             Error::Rate(error) => Failure::usage(error),
             Error::Tune(error) => of_tuning(&error),
-            Error::Train(error) => of_training(error),
+            Error::Train(error) => of_training(*error),
             Error::Export(error) => of_export(&error),
             Error::Runtime(error) => of_runtime(&error),
             Error::NoRoomForState { source, state } => of_runtime(&source).help(format_args!(
@@ -152,9 +152,9 @@ fn of_study(error: &StudyError) -> Failure {
             failure.help(tune_again(retune))
         }
         StudyError::Document { source, retune } => of_document(source, retune),
-        StudyError::OfAnother { retune, .. } => {
+        StudyError::OfAnother(other_task) => {
             let other = "choose another folder with --study DIR, or leave --study out, which takes the one of just these options";
-            failure.help(if retune.holds_training {
+            failure.help(if other_task.retune.holds_training {
                 format!("{other}; --fresh would forget the training there, too")
             } else {
                 format!("{other}; or start anew with --fresh")
@@ -171,7 +171,7 @@ fn of_study(error: &StudyError) -> Failure {
 fn of_document(source: &FileError, retune: &Retune) -> Failure {
     let (failure, again) = (of_file(source), tune_again(retune));
     match source {
-        FileError::Document { fault: plimsoll_ir::Fault::OtherKind { .. }, .. } => failure.help(
+        FileError::Document { fault, .. } if matches!(**fault, Fault::OtherKind { .. }) => failure.help(
             format_args!("it was written by another version of Plimsoll; read it with that, or {again}"),
         ),
         FileError::Damaged { .. } => {
@@ -436,7 +436,7 @@ fn of_training(error: TrainError) -> Failure {
 /// What a training failed with, of a command that chose the learning rate, too, and can choose another, or of one that did not.
 pub fn of_trained(error: Error, tunes: bool) -> Failure {
     match error {
-        Error::Train(error @ TrainError::Diverged { .. }) => of_diverged(error, tunes),
+        Error::Train(error) if matches!(*error, TrainError::Diverged { .. }) => of_diverged(*error, tunes),
         other => other.into(),
     }
 }

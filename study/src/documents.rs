@@ -25,7 +25,7 @@ pub fn read<D: Document>(path: &Path) -> Result<D, FileError> {
 pub fn document<D: Document>(path: &Path, bytes: Vec<u8>) -> Result<D, FileError> {
     let text =
         String::from_utf8(bytes).map_err(|_| FileError::NotText { path: path.to_owned(), kind: D::KIND })?;
-    D::from_json(&text).map_err(|fault| FileError::Document { path: path.to_owned(), fault })
+    D::from_json(&text).map_err(|fault| FileError::Document { path: path.to_owned(), fault: Box::new(fault) })
 }
 
 /// Writes a document, replacing the one that was there.

@@ -4,7 +4,7 @@
 
 use crate::checksums;
 use crate::documents;
-use crate::error::{Doing, Error, FileError, Retune, StudyError};
+use crate::error::{Doing, Error, FileError, OfAnother, Retune, StudyError};
 use crate::files;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
@@ -224,13 +224,14 @@ impl Study {
         let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) else {
             return Ok(());
         };
-        Err(StudyError::OfAnother {
+        let other = OfAnother {
             holds: holds.to_owned(),
             what: (*what).to_owned(),
             kept: kept.clone(),
             asked: asked.clone(),
             retune: self.retune(),
-        })
+        };
+        Err(StudyError::OfAnother(Box::new(other)))
     }
 
     /// How it comes to a whole choice.

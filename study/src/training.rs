@@ -114,13 +114,13 @@ fn within_budget(
     config: &Config,
     schedule: &Schedule,
     study: &Study,
-) -> Result<(), TrainError> {
+) -> Result<(), Error> {
     let takes = Bytes(program.trace.resident_bytes.0.saturating_add(schedule.pool_bytes.0));
     if takes <= config.budget_bytes {
         return Ok(());
     }
     let (schedule, budget) = (config.schedule.clone(), config.budget_bytes);
-    Err(TrainError::OverBudget { schedule, takes, budget, retune: study.retune() })
+    Err(TrainError::OverBudget { schedule, takes, budget, retune: study.retune() }.into())
 }
 
 /// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out where the

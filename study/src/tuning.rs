@@ -372,7 +372,7 @@ impl Tuner<'_> {
             return Ok(Choice { answer: ours, other: theirs.cloned(), why });
         }
         let (least, most) = (self.request.min_batch, self.largest);
-        let answer = theirs.cloned().ok_or_else(|| TuneError::NoAlgorithm2 { least, most })?;
+        let answer = theirs.cloned().ok_or(TuneError::NoAlgorithm2 { least, most })?;
         let why =
             "AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall".to_owned();
         Ok(Choice { answer, other: Some(ours), why })

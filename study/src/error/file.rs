@@ -60,7 +60,7 @@ pub enum FileError {
         /// Which file.
         path: PathBuf,
         /// What is wrong with it.
-        fault: Fault,
+        fault: Box<Fault>,
     },
     /// It is no text.
     #[error("{}: not a text file; expected a {kind} document", path.display())]

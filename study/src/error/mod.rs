@@ -17,7 +17,7 @@ pub use export::ExportError;
 pub use file::{Doing, FileError};
 pub use onnx::OnnxFileError;
 pub use setup::SetupError;
-pub use study::{Retune, StudyError};
+pub use study::{OfAnother, Retune, StudyError};
 pub use task::{Iteration, TaskError};
 pub use train::{Saved, TrainError};
 pub(crate) use tune::NO_ALGORITHM_2;
@@ -80,7 +80,7 @@ pub enum Error {
     Tune(#[from] TuneError),
     /// Nothing can be trained.
     #[error(transparent)]
-    Train(#[from] TrainError),
+    Train(Box<TrainError>),
     /// Nothing can be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
@@ -137,6 +137,12 @@ pub enum Stopped {
         /// What is kept.
         saved: Saved,
     },
+}
+
+impl From<TrainError> for Error {
+    fn from(error: TrainError) -> Error {
+        Error::Train(Box::new(error))
+    }
 }
 
 impl From<ProfileError> for Error {

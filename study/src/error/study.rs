@@ -13,6 +13,22 @@ pub struct Retune {
     pub holds_training: bool,
 }
 
+/// What a study holds is of something else than what is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{} holds {holds} another {what}: {kept} there, {asked} now", retune.folder.display())]
+pub struct OfAnother {
+    /// What it holds, such as `the choice for`.
+    pub holds: String,
+    /// The first thing in which the two differ.
+    pub what: String,
+    /// What it is there.
+    pub kept: String,
+    /// What is asked for.
+    pub asked: String,
+    /// Its folder, and whether it holds a training.
+    pub retune: Retune,
+}
+
 /// What is wrong with a study's folder.
 #[derive(Debug, Error)]
 pub enum StudyError {
@@ -60,19 +76,8 @@ pub enum StudyError {
         retune: Retune,
     },
     /// What it holds is of something else than what is asked for.
-    #[error("{} holds {holds} another {what}: {kept} there, {asked} now", retune.folder.display())]
-    OfAnother {
-        /// What it holds, such as `the choice for`.
-        holds: String,
-        /// The first thing in which the two differ.
-        what: String,
-        /// What it is there.
-        kept: String,
-        /// What is asked for.
-        asked: String,
-        /// Its folder, and whether it holds a training.
-        retune: Retune,
-    },
+    #[error(transparent)]
+    OfAnother(Box<OfAnother>),
     /// It holds a training, made with the choice that is about to be replaced.
     #[error("{} holds a training made with the choice there", .0.display())]
     HoldsTraining(PathBuf),

@@ -320,8 +320,9 @@ mod tests {
 
     /// What is kept where the device failed, and why the newest state was lost, where it was.
     fn saved(error: Error) -> (Saved, Option<RuntimeError>) {
-        match error {
-            Error::Train(TrainError::Device { saved, lost, .. }) => (saved, lost),
+        let Error::Train(error) = error else { panic!("{error}") };
+        match *error {
+            TrainError::Device { saved, lost, .. } => (saved, lost),
             other => panic!("{other}"),
         }
     }
