@@ -118,7 +118,9 @@ pub(super) fn search(
         if let Some(chunks) = stage.chunks {
             search.allow_pieces(chunks);
         }
-        Rounds::new(&problem, glances, &mut search, candidates).go(stage.rounds)?;
+        let (packing, effort, lowest) = (Packing::default(), 1, f64::INFINITY);
+        let (problem, search) = (&problem, &mut search);
+        Rounds { problem, glances, search, candidates, packing, effort, lowest }.go(stage.rounds)?;
         if search.is_late() || candidates.settled() {
             break;
         }
@@ -147,17 +149,7 @@ struct Missed {
     excess: Vec<u64>,
 }
 
-impl<'a, 'p> Rounds<'a, 'p> {
-    fn new(
-        problem: &'p Problem<'p>,
-        glances: &'a Glances,
-        search: &'a mut Search<'p>,
-        candidates: &'a mut Candidates,
-    ) -> Rounds<'a, 'p> {
-        let (packing, effort, lowest) = (Packing::default(), 1, f64::INFINITY);
-        Rounds { problem, glances, search, candidates, packing, effort, lowest }
-    }
-
+impl Rounds<'_, '_> {
     /// So many rounds at most, until what was found fits.
     fn go(mut self, rounds: u64) -> Result<(), PlanError> {
         let Problem { task, .. } = *self.problem;
