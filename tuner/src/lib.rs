@@ -1,11 +1,10 @@
 //! Decides: what stays on the device, what is swapped and what is recomputed, at which addresses, at which batch size and
 //! learning rate.
 //!
-//! The way of a plan: a [`Trace`](plimsoll_ir::trace::Trace) becomes [`values`] and the gaps between their touches (for
-//! policies that only offload whole tensors, [`gaps`]), a policy of [`policies`] chooses among them with the evaluator,
-//! [`walk`](mod@walk) and [`windows`], [`placement`] states the decision as data,
-//! [`address`] gives everything its place in the pool, [`lower`](mod@lower) makes the `schedule/1` with just the waits that
-//! validity needs, and [`plimsoll_ir::check`] judges it before anybody sees it. [`plan`](fn@plan) is the whole way.
+//! The way of a plan, floor by floor: a [`request`] is checked by [`plan`](fn@plan); [`iteration`] cuts the trace's tensors into
+//! values and the gaps between their uses; a policy of [`policies`] decides about them, with what [`decide`] says of the
+//! consequences, as a placement; [`place`] gives everything its address in the pool and makes the `schedule/1` with just the
+//! waits that validity needs; [`plimsoll_ir::check`] judges it before anybody sees it, and [`bound`] says how good it is.
 //!
 //! Nothing here touches a device, reads a clock or an environment variable: what stops a search is handed in.
 #![forbid(unsafe_code)]

@@ -11,7 +11,7 @@ pub(crate) struct Resident {
     pub bytes: Bytes,
     /// For each layer.
     pub layers: Vec<LayerRegions>,
-    /// Where [`Hyper`] lies.
+    /// Where [`Hyper`](plimsoll_ir::program::Hyper) lies.
     pub hyper: Bytes,
     /// Where the metrics lie.
     pub metrics: Bytes,

@@ -77,7 +77,7 @@ pub struct Allow {
     pub swap: bool,
     /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
     pub pieces: bool,
-    /// What is swapped may take so much of the host's memory ([`Schedule::host_bytes`]); none for any number of bytes. A policy
+    /// What is swapped may take so much of the host's memory ([`Schedule::host_bytes`](plimsoll_ir::schedule::Schedule::host_bytes)); none for any number of bytes. A policy
     /// that decides without looking at this has no plan where what it decides takes more.
     pub host: Option<Bytes>,
 }
