@@ -258,7 +258,8 @@ fn the_link_errors_are_those_of_its_points(fit: &Value) {
         off.sort_by(f64::total_cmp);
         let middle = (off[(off.len() - 1) / 2] + off[off.len() / 2]) / 2.0;
         let same = |key: &str, expected: f64| {
-            assert!((number(key) - expected).abs() < 1e-3, "{key}: {expected}, {way}");
+            // The report's seconds have a few digits only: a point that is far off is known as well as its ratio.
+            assert!((number(key) - expected).abs() < 1e-3 * (1.0 + expected), "{key}: {expected}, {way}");
         };
         same("median_error", middle);
         same("worst_error", off[off.len() - 1]);
