@@ -55,11 +55,10 @@ pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Fa
 
 /// Writes a document, `-` to standard output, else replacing the one that was there.
 pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
-    let text = document.to_json();
     if is_standard(path) {
-        return write_stdout(visible_json(&text).as_bytes());
+        return write_stdout(visible_json(&document.to_json()).as_bytes());
     }
-    Ok(write_text(path, &text)?)
+    Ok(documents::write(path, document)?)
 }
 
 /// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is none

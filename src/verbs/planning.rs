@@ -5,14 +5,12 @@ use crate::args::PlanningArgs;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Cell;
-use plimsoll_ir::config::LearningRate;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
-use plimsoll_tuner::rate;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan};
 use std::time::{Duration, Instant};
 
@@ -156,9 +154,4 @@ pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<Tried>) -> Resul
     let points = frontier::carry(trace, &request, tried.iter().map(point).collect())?;
     tried.iter_mut().zip(points).for_each(|(one, point)| one.outcome = point.outcome);
     Ok(tried)
-}
-
-/// What to know of a learning rate that is far from its base point, with the option that keeps it near.
-pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
-    rate::caution(rate, batch).map(|words| format!("{words}, or set --max-batch"))
 }

@@ -5,10 +5,11 @@ use crate::args::{TuneArgs, defaults, study_of, tune_request};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::progress::watched;
-use crate::verbs::planning::caution;
 use crate::verbs::profile::how_known;
+use plimsoll_ir::config::LearningRate;
 use plimsoll_study::report::{placement_in_words, rule_in_words};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
+use plimsoll_tuner::rate;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -54,6 +55,11 @@ pub fn choice(tuned: &Tuned) -> Table {
             ("refits", "refits of the model", tuned.refits().into()),
         ],
     )
+}
+
+/// What to know of a learning rate that is far from its base point, with the option that keeps it near.
+pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
+    rate::caution(rate, batch).map(|words| format!("{words}, or set --max-batch"))
 }
 
 /// How the base batch, with everything kept, compares.

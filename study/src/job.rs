@@ -1,7 +1,7 @@
 //! The jobs that a study's folder is for, each one call: measure, tune, choose, train.
 //!
-//! Each locks the folder, makes sure that nothing of somebody else's is lost, works, and keeps what it did. What an
-//! interrupted job did is there for the next.
+//! Each job locks the folder, refuses to overwrite a file that Plimsoll did not write, works, and keeps its results there. The next
+//! job goes on from the results of an interrupted one.
 
 use crate::error::Error;
 use crate::folder::{Held, Study};
@@ -16,6 +16,7 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
+use std::path::PathBuf;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct MeasureRequest {
     pub budget: Bytes,
     /// No batch larger than this.
     pub max_batch: u64,
-    /// What the study measured earlier is thrown away.
+    /// Whether to throw away what the study measured earlier.
     pub fresh: bool,
 }
 
@@ -118,8 +119,8 @@ impl Study {
         self.tune_anew(workload, request, largest, (&held, request.fresh.then_some(made)), watch)
     }
 
-    /// The choice for a workload: the one that the study holds, where it was made for the same workload and need not be `fresh`; else a new
-    /// one, which is kept. No other run works in the study until what is given beside it is dropped.
+    /// The choice for a workload: the one that the study holds, if it was made for the same workload and the request is not `fresh`;
+    /// else a new one, which the study keeps. No other run works in the study until the returned [`Held`] is dropped.
     ///
     /// # Errors
     ///
@@ -151,11 +152,11 @@ impl Study {
         workload: &dyn Workload,
         request: &TuneRequest,
         largest: u64,
-        (held, forgotten): (&Held, Option<Vec<std::path::PathBuf>>),
+        (held, forgotten): (&Held, Option<Vec<PathBuf>>),
         watch: &Watch<'_>,
     ) -> Result<Tuned, Error> {
         let mut profile = measure(workload, request.budget, largest, self, forgotten.as_deref(), watch)?;
-        let tuned = tune(workload, &mut profile, request, self, watch)?;
+        let tuned = tune(workload, &mut profile, request, largest, self, watch)?;
         keep(self, held, &tuned, &profile)?;
         Ok(tuned)
     }

@@ -22,6 +22,8 @@ pub mod profile_cache;
 pub mod report;
 pub mod request;
 pub mod task;
+#[cfg(test)]
+mod testing;
 pub mod trace_events;
 pub mod training;
 pub mod tuning;

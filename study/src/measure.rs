@@ -14,9 +14,12 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// The largest batch that can be trained, of these `batches`. Fails with what to do where none of them can be: that is known from
-/// the line, before anything is looked for in a study.
-pub fn largest(
+/// The largest batch that can be trained, of these `batches`. Needs no study.
+///
+/// # Errors
+///
+/// None of them can be trained: which op needs how much, or the largest smaller batch that can.
+pub(crate) fn largest(
     workload: &dyn Workload,
     budget: Bytes,
     batches: &RangeInclusive<u64>,
@@ -31,23 +34,16 @@ pub fn largest(
         workload.plan(&trace, Policy::Naive, budget, Link::symmetric(UNMEASURED), watch)?;
         return Err(TaskError::NoBatch.into());
     };
-    reaches(workload, largest, *batches.start(), budget)?;
+    let (least, host) = (*batches.start(), workload.host_memory());
+    if largest < least {
+        return Err(TuneError::Unreachable { budget, host, largest, least }.into());
+    }
     Ok(largest)
 }
 
-/// Makes sure that the least batch that is asked for can be trained.
-pub fn reaches(workload: &dyn Workload, largest: u64, least: u64, budget: Bytes) -> Result<(), TuneError> {
-    if largest >= least {
-        return Ok(());
-    }
-    let host = workload.host_memory();
-    Err(TuneError::Unreachable { budget, host, largest, least })
-}
-
-/// Measures at fractions of the largest trainable batch, or goes on measuring, and keeps the profile in the study. What any study
-/// measured of the same is taken as it is, unless all is measured anew; then what stands in the study is `forgotten`, as soon as
-/// it is sure that there is something to measure.
-pub fn measure(
+/// Measures at fractions of the largest trainable batch, or goes on measuring, and keeps the profile in the study. With `forgotten`
+/// files everything is measured anew: these files are removed first.
+pub(crate) fn measure(
     workload: &dyn Workload,
     budget: Bytes,
     largest: u64,

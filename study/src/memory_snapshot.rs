@@ -152,23 +152,14 @@ fn frames(trace: &Trace, schedule: &Schedule, buffer: BufferId) -> Vec<Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_ir::schedule::Link;
-    use plimsoll_ir::simulate::simulate;
-    use plimsoll_ir::testing::chain_trace;
-    use plimsoll_ir::{Bytes, BytesPerSecond};
-    use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
+    use crate::testing::planned_chain;
+    use plimsoll_ir::Bytes;
     use serde_json::Value;
     use std::collections::BTreeMap;
 
     fn snapshot() -> (MemorySnapshot, Trace, Schedule, Timeline) {
-        let trace = chain_trace(30);
-        let memory = trace.memory();
-        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-        let budget = floor + Bytes((peak - floor).0 / 8);
-        let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(5e9)), Policy::Plimsoll);
-        let Ok(Outcome::Planned(plan)) = plan(&trace, &request) else { panic!("a chain has a plan") };
-        let timeline = simulate(&trace, &plan.schedule);
-        (MemorySnapshot::new(&trace, &plan.schedule, &timeline), trace, plan.schedule, timeline)
+        let (trace, schedule, timeline) = planned_chain();
+        (MemorySnapshot::new(&trace, &schedule, &timeline), trace, schedule, timeline)
     }
 
     /// What the visualiser does: allocations that overlap, or a free without one, are what it cannot show.

@@ -269,26 +269,10 @@ fn facts(trace: &Trace, command: &Command) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_ir::schedule::Link;
-    use plimsoll_ir::simulate::simulate;
-    use plimsoll_ir::testing::chain_trace;
-    use plimsoll_ir::{Bytes, BytesPerSecond};
-    use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
-
-    /// A chain that swaps, stalls and recomputes ops.
-    fn planned() -> (Trace, Schedule, Timeline) {
-        let trace = chain_trace(30);
-        let memory = trace.memory();
-        let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
-        let budget = floor + Bytes((peak - floor).0 / 8);
-        let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(5e9)), Policy::Plimsoll);
-        let Ok(Outcome::Planned(plan)) = plan(&trace, &request) else { panic!("a chain has a plan") };
-        let timeline = simulate(&trace, &plan.schedule);
-        (trace, plan.schedule, timeline)
-    }
+    use crate::testing::planned_chain;
 
     fn events() -> (Value, Trace, Schedule, Timeline) {
-        let (trace, schedule, timeline) = planned();
+        let (trace, schedule, timeline) = planned_chain();
         let mut events = TraceEvents::default();
         events.add("predicted", &trace, &schedule, &timeline);
         events.add("measured", &trace, &schedule, &timeline);

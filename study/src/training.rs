@@ -10,7 +10,7 @@ use crate::error::{Error, Stopped, TrainError};
 use crate::folder::{Held, Study};
 use crate::request::{DecayShape, TrainRequest};
 use crate::task::{Task, median};
-use crate::watch::{Event, Notice, Watch, other_length};
+use crate::watch::{Event, Notice, Watch};
 use crate::workload::Workload;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
@@ -273,6 +273,16 @@ fn in_epochs(iterations: u64, per_epoch: u64) -> String {
             format!("{} and {left} of {per_epoch} iterations", in_epochs(epochs * per_epoch, per_epoch))
         }
     }
+}
+
+/// Tells of a training that goes on for other than the epochs over which the decay of its rate was spread until now.
+fn other_length(
+    (trained, asked): (String, String),
+    before: LearningRateSchedule,
+    now: LearningRateSchedule,
+    step: u64,
+) -> Notice {
+    Notice::OtherLength { trained, asked, last: before.at(step.saturating_sub(1)), next: now.at(step) }
 }
 
 /// Tests a network that is trained; then, where that was asked for, runs two more iterations and gives the second's timeline.

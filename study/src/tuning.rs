@@ -20,7 +20,7 @@ pub use record::other_name;
 
 use crate::error::{Error, Stopped, TuneError};
 use crate::folder::Study;
-use crate::measure::{largest, reaches};
+use crate::measure::largest;
 use crate::request::{Objective, RateRequest, Searcher};
 use crate::watch::{Notice, Step, Watch};
 use crate::workload::{Confirmed, Workload};
@@ -173,19 +173,17 @@ pub(crate) struct Cost {
     pub compute: Seconds,
 }
 
-/// Tunes. The profile grows where the model had to be refitted; plans are noted in the study while the search lasts, so
-/// that one that is interrupted goes on.
-pub fn tune(
+/// Tunes, over batches up to the largest that can be trained. The profile grows where the model had to be refitted. The study
+/// notes each plan while the search lasts, so that an interrupted search goes on.
+pub(crate) fn tune(
     workload: &dyn Workload,
     profile: &mut Profile,
     request: &TuneRequest,
+    largest: u64,
     study: &Study,
     watch: &Watch<'_>,
 ) -> Result<Tuned, Error> {
-    let limit = request.limit(workload)?;
-    let largest = workload.largest_trainable(request.budget, limit, watch)?.unwrap_or(0);
-    reaches(workload, largest, request.min_batch, request.budget)?;
-    let keeps_all = workload.largest_batch(Policy::Keep, request.budget, limit, watch)?;
+    let keeps_all = workload.largest_batch(Policy::Keep, request.budget, largest, watch)?;
     let planned = |profile: &Profile| {
         PlanJournal::open(&study.plans(), profile, (request.budget, workload.host_limit()))
     };

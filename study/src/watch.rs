@@ -1,10 +1,9 @@
 //! What a job tells while it works, and how it is told to stop.
 //!
-//! A job prints nothing. Whoever calls it hands in a [`Watch`]: two functions, one that is asked whether to stop and one that
-//! is told what happens. [`Watch::silent`] serves callers who want neither.
+//! A job prints nothing. Its caller passes a [`Watch`] of two functions: the job asks the first whether to stop, and tells the
+//! second what happens. [`Watch::silent`] serves callers who want neither.
 
 use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_runtime::LearningRateSchedule;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,7 +53,7 @@ pub enum Event<'a> {
     Notice(Notice),
 }
 
-/// What a user should know, and may want to act on: [`Notice::is_warning`].
+/// Something that the user should know. [`Notice::is_warning`] tells warnings from information.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     /// Makes results doubtful, or training slower than it could be.
@@ -203,14 +202,4 @@ impl Drop for Step<'_> {
     fn drop(&mut self) {
         (self.tell)(Event::End);
     }
-}
-
-/// The rate before and behind an iteration, for [`Notice::OtherLength`].
-pub(crate) fn other_length(
-    (trained, asked): (String, String),
-    before: LearningRateSchedule,
-    now: LearningRateSchedule,
-    step: u64,
-) -> Notice {
-    Notice::OtherLength { trained, asked, last: before.at(step.saturating_sub(1)), next: now.at(step) }
 }

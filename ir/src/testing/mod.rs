@@ -1,4 +1,4 @@
-//! Random traces, and random schedules for any trace that are valid by construction (feature `testing`).
+//! Random traces, random schedules for any trace that are valid by construction, and a call of each kind (feature `testing`).
 //!
 //! They are what property tests of several crates stand on: `check` must accept every one of them, and a device that
 //! runs one must end with the same bytes as keeping everything gives. Nothing here asks `check` anything; the order of
@@ -7,11 +7,13 @@
 //! What they deliberately do not do: make good schedules. Tensors go out and come back for no reason but the seed's,
 //! and the pool is as large as it turns out.
 
+mod calls;
 mod hostile;
 mod place;
 mod schedules;
 mod traces;
 
+pub use calls::every_call;
 pub use hostile::{Choices, Hostile, hostile};
 pub use schedules::random_schedule;
 pub use traces::{chain_trace, random_trace, random_trace_of};

@@ -11,10 +11,9 @@
 pub mod kernels;
 
 use kernels::{Argument, Grid};
-use plimsoll_ir::network::{Function, Window};
-use plimsoll_ir::program::{
-    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
-};
+use plimsoll_ir::network::Window;
+use plimsoll_ir::program::{AttentionShape, Call, ConvShape, RotaryShape, RowShape, ScaleShape};
+use plimsoll_ir::testing::every_call;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::fmt::Write;
@@ -159,81 +158,34 @@ impl Text {
     }
 }
 
-/// A call of each kind, small; convolutions for tiles of each kind.
+/// A call of each kind, small; and those that run by other kernels: convolutions for tiles of each kind, sums of many rows, an update
+/// that leaves its parameter as it is.
 fn calls() -> Vec<Call> {
-    let window = Window::square(3, 1, 1);
     let conv = |input: [u32; 2], channels: u32| ConvShape {
         batch: 2,
         input,
         in_channels: channels,
         output: input,
         out_channels: channels,
-        window,
+        window: Window::square(3, 1, 1),
         groups: 1,
         bias: true,
     };
-    let pool = PoolShape { batch: 2, input: [4, 4], output: [4, 4], channels: 3, window };
-    let (rows, long) = (RowShape { rows: 9, channels: 5 }, RowShape { rows: 9000, channels: 5 });
-    let table = EmbeddingShape { batch: 2, length: 3, first: 0, count: 3, vocabulary: 7, width: 4 };
-    let heads = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 4, causal: true };
-    let turned = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
-    let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
-    let scaled = ScaleShape { groups: 2, rows: 90, channels: 5 };
-    let (accumulate, ceiling) = (false, 6.0);
-    let mut all: Vec<Call> = [conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)]
-        .into_iter()
-        .flat_map(|shape| {
-            [
-                Call::ConvForward { shape },
-                Call::ConvBackwardFilter { shape, accumulate },
-                Call::ConvBackwardData { shape, accumulate },
-            ]
-        })
-        .collect();
+    let long = RowShape { rows: 9000, channels: 5 };
+    let accumulate = false;
+    let mut all = every_call();
+    all.extend([conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)].into_iter().flat_map(|shape| {
+        [
+            Call::ConvForward { shape },
+            Call::ConvBackwardFilter { shape, accumulate },
+            Call::ConvBackwardData { shape, accumulate },
+        ]
+    }));
     all.extend([
-        Call::BatchNormForward { shape: long, epsilon },
-        Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1 },
-        Call::BatchNormInference { shape: rows, epsilon },
-        Call::BatchNormBackward { shape: rows, accumulate },
-        Call::LayerNormForward { shape: rows, epsilon },
-        Call::LayerNormBackward { shape: rows, accumulate },
-        Call::RmsNormForward { shape: rows, epsilon },
-        Call::RmsNormBackward { shape: rows, accumulate },
-        Call::ActivationForward { elements, function: Function::Gelu },
-        Call::ActivationBackward { elements, function: Function::Gelu, accumulate },
-        Call::Multiply { shape: scaled, accumulate },
-        Call::MultiplySums { shape: scaled, accumulate },
-        Call::ReluForward { elements, ceiling },
-        Call::ReluBackward { elements, ceiling, accumulate },
-        Call::ReluMaskForward { elements, ceiling },
-        Call::ReluMaskBackward { elements, accumulate },
-        Call::MaxPoolForward { shape: pool },
-        Call::MaxPoolBackward { shape: pool, accumulate },
-        Call::AvgPoolForward { shape: pool },
-        Call::AvgPoolBackward { shape: pool, accumulate },
-        Call::DropoutForward { elements, probability: 0.5, stream: 1, run: 1 },
-        Call::DropoutBackward { elements, probability: 0.5, stream: 1, run: 1, accumulate },
-        Call::Add { elements },
-        Call::BiasForward { shape: rows },
+        Call::BatchNormForward { shape: long, epsilon: 1e-5 },
         Call::BiasBackward { shape: long, accumulate },
-        Call::EmbeddingForward { shape: table },
-        Call::EmbeddingBackward { shape: table, accumulate },
-        Call::AttentionForward { shape: heads },
-        Call::AttentionBackward { shape: heads, accumulate },
-        Call::RotaryForward { shape: turned, base: 1e4 },
-        Call::RotaryBackward { shape: turned, base: 1e4, accumulate },
-        Call::LstmForward { shape: rows, first: false },
-        Call::LstmBackward { shape: rows, first: false, last: false },
-        Call::ConcatPart { rows: 4, channels: 3, first: 1, total: 5 },
-        Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
-        Call::PadPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
-        Call::Repeat { shape: rows },
-        Call::LrnForward { shape: rows, size, alpha, beta, bias },
-        Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
-        Call::SoftmaxCrossEntropyForward { shape: rows },
-        Call::SoftmaxCrossEntropyBackward { shape: rows },
-        Call::Sgd { elements, decay: true, idle: false },
-        Call::Sgd { elements, decay: true, idle: true },
+        Call::MultiplySums { shape: ScaleShape { groups: 2, rows: 90, channels: 5 }, accumulate },
+        Call::Sgd { elements: 100, decay: true, idle: true },
     ]);
     all
 }
