@@ -505,6 +505,9 @@ pub struct ExplainArgs {
     /// Say all there is to say of this layer
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
+    /// Show how the study's plan was searched for: each step, and what came of it
+    #[arg(long, conflicts_with_all = ["layer", "trace"])]
+    pub search_log: bool,
 }
 
 /// The images that a network is built for.

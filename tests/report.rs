@@ -326,6 +326,33 @@ fn a_study_is_explained_and_each_of_its_layers() {
 }
 
 #[test]
+fn how_a_plan_was_searched_for_is_told_step_by_step() {
+    let explained = json(study(), "explain . --search-log");
+    let steps = explained["search"].as_array().expect("steps");
+    let tried = |step: &serde_json::Value| step["tried"].as_str().expect("words").to_owned();
+    assert_eq!(tried(&steps[0]), "keeping everything", "{explained}");
+    let best =
+        steps.iter().filter_map(|step| step["makespan_seconds"].as_f64()).fold(f64::INFINITY, f64::min);
+    let predicted = json(study(), "explain .")["explanation"]["predicted_seconds"].as_f64().expect("seconds");
+    assert!((best / predicted - 1.0).abs() < 1e-6, "the fastest step is the plan: {best}, {predicted}");
+    refused(study(), "explain . --search-log --layer fc2", 2, &["--search-log", "--layer"]);
+
+    // A planner tells its steps to programs as events, on standard error.
+    let folder = planned();
+    let told = plimsoll(folder.path(), "plan t.json --budget 60% --link 10GB/s --message-format json");
+    let events: Vec<serde_json::Value> = String::from_utf8_lossy(&told.stderr)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an event a line"))
+        .filter(|event: &serde_json::Value| event["event"] == "search")
+        .collect();
+    let made = events.iter().filter(|event| event["result"]["kind"] == "planned").count();
+    assert!(
+        made > 0 && events.iter().any(|event| tried(event).starts_with("whole tensors, round")),
+        "{events:?}"
+    );
+}
+
+#[test]
 fn the_commands_that_move_a_layer_are_told_with_their_times() {
     let folder = planned();
     let folder = folder.path();

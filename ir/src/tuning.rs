@@ -7,6 +7,7 @@
 use crate::config::Figures;
 use crate::document::{Document, Fault, define_kind};
 use crate::profile::Machine;
+use crate::search_log::SearchLog;
 use crate::simulate::Timeline;
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,9 @@ pub struct Tuning {
     /// A typical iteration of the choice: when each command of its schedule ran. None where the machine is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
+    /// How the plan of the choice was searched for.
+    #[serde(default)]
+    pub search: SearchLog,
     /// All policies at the chosen batch.
     pub policies: Comparison,
     /// The training that followed; none before the first.

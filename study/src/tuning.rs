@@ -29,6 +29,7 @@ use measured::{Ran, Timed, wants_refit};
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate};
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
@@ -317,7 +318,7 @@ impl Tuner<'_> {
                 return Ok::<_, Error>(None);
             }
             let outcome = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
-            Ok(self.fitting(trace, outcome))
+            Ok(self.fitting(trace, outcome, SearchLog::default()))
         })?;
         if self.watch.stops() {
             return Err(Stopped::Searching.into());
@@ -377,10 +378,10 @@ impl Tuner<'_> {
     }
 
     /// A plan that the host has memory for.
-    fn fitting(&self, trace: Trace, outcome: PlanOutcome) -> Option<Planned> {
+    fn fitting(&self, trace: Trace, outcome: PlanOutcome, log: SearchLog) -> Option<Planned> {
         match outcome {
             PlanOutcome::Planned(plan) if self.workload.fits_host(&trace, &plan.schedule) => {
-                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
+                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace, log })
             }
             PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
         }
@@ -392,24 +393,25 @@ impl Tuner<'_> {
         model.fill(&mut trace)?;
         let compute = trace.fastest_seconds();
         let mut journal = self.journal.borrow_mut();
-        if let Some((schedule, planning)) = journal.known(&trace) {
+        if let Some((plan, planning)) = journal.known(&trace) {
             self.costs.borrow_mut().insert(batch, Cost { planning, compute });
-            let fits = schedule.filter(|schedule| self.workload.fits_host(&trace, schedule));
-            return Ok(fits.map(|schedule| {
+            let fits = plan.filter(|(schedule, _)| self.workload.fits_host(&trace, schedule));
+            return Ok(fits.map(|(schedule, log)| {
                 let makespan = simulate(&trace, &schedule).makespan();
-                Planned { trace, schedule, makespan }
+                Planned { trace, schedule, makespan, log }
             }));
         }
         let start = Instant::now();
-        let outcome =
-            self.workload.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link(), self.watch)?;
+        let (budget, link) = (self.request.budget, model.link());
+        let (outcome, log) =
+            self.workload.outcome_with_log(&trace, Policy::Plimsoll, budget, link, self.watch)?;
         let planning = Seconds(start.elapsed().as_secs_f64());
         self.costs.borrow_mut().insert(batch, Cost { planning, compute });
         // A search that was cut short found less than there is.
         if !self.watch.stops() {
-            journal.note(batch, planning, outcome.plan().map(|plan| &plan.schedule))?;
+            journal.note(batch, planning, outcome.plan().map(|plan| (&plan.schedule, &log)))?;
         }
-        Ok(self.fitting(trace, outcome))
+        Ok(self.fitting(trace, outcome, log))
     }
 
     /// Runs a choice for some iterations. On a device that is modelled nothing runs, and nothing is known but the prediction.
@@ -479,7 +481,7 @@ impl Tuner<'_> {
         model.fill(&mut trace)?;
         let outcome =
             self.workload.outcome(&trace, Policy::Keep, self.request.budget, model.link(), self.watch)?;
-        let plan = self.fitting(trace, outcome);
+        let plan = self.fitting(trace, outcome, SearchLog::default());
         let plan =
             plan.ok_or_else(|| TuneError::Unexpected("what keeps everything has no plan".to_owned()))?;
         Ok((request.candidate(batch, &plan), plan))

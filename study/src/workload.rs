@@ -10,11 +10,12 @@ use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
 
 /// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
 /// swapping's commands is the same for every rate.
@@ -125,12 +126,24 @@ pub trait Workload {
         link: Link,
         watch: &Watch<'_>,
     ) -> Result<Outcome, Error> {
+        Ok(self.outcome_with_log(trace, policy, budget, link, watch)?.0)
+    }
+
+    /// What a policy makes of a trace, and how it searched.
+    fn outcome_with_log(
+        &self,
+        trace: &Trace,
+        policy: Policy,
+        budget: Bytes,
+        link: Link,
+        watch: &Watch<'_>,
+    ) -> Result<(Outcome, SearchLog), Error> {
         // The others take no time worth stopping, and what is stopped early may miss what fits.
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
         let allow = Allow { host: self.host_limit(), ..Allow::ALL };
         let request = PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) };
-        Ok(plan(trace, &request)?)
+        Ok(plan_with_log(trace, &request)?)
     }
 
     /// The plan of a policy.

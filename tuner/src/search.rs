@@ -19,6 +19,7 @@
 //! What it deliberately does not do: build traces, plan, or run anything. The caller hands in closures; this is logic.
 
 use plimsoll_ir::schedule::{Schedule, Stream};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
@@ -55,6 +56,8 @@ pub struct Planned {
     pub schedule: Schedule,
     /// Its makespan by `simulate`.
     pub makespan: Seconds,
+    /// How it was searched for.
+    pub log: SearchLog,
 }
 
 /// One point of the curve.

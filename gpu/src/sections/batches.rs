@@ -11,6 +11,7 @@ use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
 use plimsoll::study::{Task, Workload};
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
@@ -202,7 +203,12 @@ fn planned(
     let mut trace = task.trace(batch)?;
     model.fill(&mut trace).map_err(Failure::usage)?;
     let plan = plan(&trace, Policy::Plimsoll, within, model.link(), seconds)?;
-    Ok(plan.map(|plan| Planned { makespan: plan.makespan, schedule: plan.schedule, trace }))
+    Ok(plan.map(|plan| Planned {
+        makespan: plan.makespan,
+        schedule: plan.schedule,
+        trace,
+        log: SearchLog::default(),
+    }))
 }
 
 /// The largest batch whose swapped tensors the host holds, with its schedule: what is swapped is linear in the batch.

@@ -84,6 +84,7 @@ pub(crate) fn tuning(
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
         runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?, other_search(tuner, other)],
         timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
+        search: best.plan.log.clone(),
         policies,
         training: None,
     })
