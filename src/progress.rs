@@ -11,9 +11,9 @@
 //! ```
 //!
 //! `what` names the step, or the command where it has none under way; `of` and `left_seconds` are null where they are not
-//! known, `message` and `help` where there is none. Of progress there are at most five a second, and one a second where nothing can be
-//! counted. `search` is one step of the search for a plan, told once the plan is made. Results never come this way: they go to
-//! stdout.
+//! known, `message` and `help` where there is none. Of progress there are at most five a second, and one a second where
+//! nothing can be counted. `search` is one step of the search for a plan, told once the plan is made. Results never come this
+//! way: they go to stdout.
 
 use crate::failure::{Failure, lines};
 use crate::interrupt;

@@ -92,14 +92,15 @@ pub struct Round {
     pub no_plan: Vec<u64>,
     /// The one that was run.
     pub chosen: u64,
-    /// The share by which an epoch may be longer than the shortest and count as equal to it; 0 where the shortest was asked for.
+    /// The share by which an epoch may be longer than the shortest and count as equal to it; 0 where the shortest was asked
+    /// for.
     pub within: f64,
     /// Its iteration, as predicted.
     pub predicted_seconds: Seconds,
     /// And as measured; none where the machine is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_seconds: Option<Seconds>,
-    /// Whether the model was refitted with what was measured, and the search made again.
+    /// Whether the model was refitted with what was measured, and the search begun anew.
     pub refit: bool,
 }
 

@@ -1,5 +1,5 @@
-//! `explain`: why a tuning chose what it chose, or what a schedule does, in words for a terminal; of one layer everything (its ops,
-//! its tensors, what becomes of them, the commands that move them); or how a plan was searched for, step by step.
+//! `explain`: why a tuning chose what it chose, or what a schedule does, in words for a terminal; of one layer everything
+//! (its ops, its tensors, what becomes of them, the commands that move them); or how a plan was searched for, step by step.
 
 use crate::args::{ExplainArgs, ReportedArgs};
 use crate::failure::Failure;

@@ -1,7 +1,7 @@
 //! One word an idea: what `docs/glossary.md` says never to say is said in no comment, message or document.
 //!
-//! The words stand in that document, in the column `never` of its second table, separated by commas. A phrase that runs over the
-//! end of a line is not found. Words that have another sense, too, stand in the column beside it, and are for people.
+//! The words stand in that document, in the column `never` of its second table, separated by commas. A phrase that runs over
+//! the end of a line is not found. Words that have another sense, too, stand in the column beside it, and are for people.
 
 use crate::rust::Source;
 use crate::tree::{Finding, Tree};
@@ -48,11 +48,12 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 fn rules(glossary: &str) -> Vec<Rule<'_>> {
     let rows = glossary.lines().map(cells).skip_while(|cells| *cells != HEADS).skip(2);
     let rows = rows.take_while(|cells| cells.len() == HEADS.len());
-    let phrases = |cells: Vec<&'_ str>| {
-        let (say, never) = (cells[0], cells[1]);
-        never.split(", ").map(move |never| Rule { say, never })
-    };
-    rows.flat_map(phrases).filter(|rule| !rule.never.is_empty()).collect()
+    let mut rules = Vec::new();
+    for row in rows {
+        let (say, phrases) = (row[0], row[1].split(", ").filter(|never| !never.is_empty()));
+        rules.extend(phrases.map(|never| Rule { say, never }));
+    }
+    rules
 }
 
 /// The cells of a table's row.
@@ -74,9 +75,8 @@ fn look(path: &str, text: &str, rules: &[Rule<'_>], found: &mut Vec<Finding>) {
 /// Whether a line has a phrase as words of its own.
 fn has_phrase(line: &str, phrase: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
-    line.match_indices(phrase).any(|(at, _)| {
-        !line[..at].ends_with(in_word) && !line[at + phrase.len()..].starts_with(in_word)
-    })
+    line.match_indices(phrase)
+        .any(|(at, _)| !line[..at].ends_with(in_word) && !line[at + phrase.len()..].starts_with(in_word))
 }
 
 #[cfg(test)]
@@ -85,23 +85,23 @@ mod tests {
     use crate::tree::said;
 
     const TABLE: &str = "| say | never | nor, in this sense |\n| --- | --- | --- |\n\
-                         | recompute | made again, rerun | repeat |\n| keep | | pin |\n\nEnd.\n";
+                         | recompute | made anew, redone | repeat |\n| keep | | pin |\n\nEnd.\n";
 
     #[test]
     fn phrases_of_the_glossary_are_found_in_comments_messages_and_documents() {
         let files = [
             (GLOSSARY, TABLE),
-            ("a.rs", "// Made again.\nfn rerun() { print(\"rerun it\") }\n"),
-            ("b.md", "It was\nmade again.\n"),
-            ("c.py", "# a rerun-if line, and unmade again\n"),
-            ("CHANGELOG.md", "It was made again.\n"),
+            ("a.rs", "// Made anew.\nfn redone() { print(\"redone\") }\n"),
+            ("b.md", "It was\nmade anew.\n"),
+            ("c.py", "# a rerun-if line, and unmade anew\n"),
+            ("CHANGELOG.md", "It was made anew.\n"),
         ];
         assert_eq!(
             said(check, &files),
             [
-                "a.rs:1: `made again`: say recompute, as docs/glossary.md does",
-                "a.rs:2: `rerun`: say recompute, as docs/glossary.md does",
-                "b.md:2: `made again`: say recompute, as docs/glossary.md does",
+                "a.rs:1: `made anew`: say recompute, as docs/glossary.md does",
+                "a.rs:2: `redone`: say recompute, as docs/glossary.md does",
+                "b.md:2: `made anew`: say recompute, as docs/glossary.md does",
             ]
         );
     }

@@ -1,8 +1,8 @@
 //! The plans of a search for the batch size, noted as they are made: a search that is interrupted goes on from them.
 //!
-//! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budgets, the version
-//! of the planner. A line that was written for anything else, that was cut off or damaged, or whose schedule does not pass the check
-//! counts for nothing. When the search is over, its results are in the study and the file goes.
+//! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budgets, the
+//! version of the planner. A line that was written for anything else, that was cut off or damaged, or whose schedule does not
+//! pass the check counts for nothing. When the search is over, its results are in the study and the file goes.
 
 use crate::error::{Doing, FileError};
 use plimsoll_ir::check::check;
@@ -40,7 +40,8 @@ struct Line {
 }
 
 impl PlanJournal {
-    /// Takes up what an earlier search left for the same measurements and budgets: the device's, and the host's where it has one.
+    /// Takes up what an earlier search left for the same measurements and budgets: the device's, and the host's where it has
+    /// one.
     pub fn open(
         path: &Path,
         profile: &Profile,

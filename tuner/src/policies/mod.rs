@@ -1,6 +1,6 @@
 //! The policies: who decides. Each gives a set of gaps that are swapped, or, where its paper fixes them ([`vdnn`],
-//! [`layrub`], `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses, waits, check and clock are the same for all,
-//! so that they can be compared.
+//! [`layrub`], `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses,
+//! waits, check and clock are the same for all, so that they can be compared.
 //!
 //! - `keep`: no gap.
 //! - [`naive`]: every feature map, from the forward pass to the backward pass.

@@ -5,10 +5,10 @@
 //! Every schedule of this kind is looked at, all bytes and all times exact:
 //!
 //! - Tensors stay, are swapped whole, or are given up and recomputed; each version leaves for the host once at most while the
-//!   host's copy lives, and comes back as often as it likes.
-//! - Ops are recomputed just before an op of the trace that asks for what they make, never earlier, each once at most in such a batch, in the trace's order, and only such as
-//!   make something, at first or second hand, that the op lacks. What was recomputed may stay for later. Once parameters
-//!   change, nothing is recomputed.
+//!   host's copy lives, and is prefetched as often as it likes.
+//! - Ops are recomputed just before an op of the trace that asks for what they make, never earlier, each once at most in such
+//!   a batch, in the trace's order, and only such as make something, at first or second hand, that the op lacks. What was
+//!   recomputed may stay for later. Once parameters change, nothing is recomputed.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
 //! - What is offloaded fits the host, where that is limited.
 //! - At any time, what is on the device fits the pool: a value from the start of the command that brings it to the end of
@@ -151,8 +151,8 @@ fn end(commands: &[Timed]) -> f64 {
     commands.iter().map(|command| command.end).fold(0.0, f64::max)
 }
 
-/// The fastest plan of the space, for the planner, if it is faster than the task's `within` and has addresses. None at all where
-/// so many states do not tell, or the trace is too large.
+/// The fastest plan of the space, for the planner, if it is faster than the task's `within` and has addresses. None at all
+/// where so many states do not tell, or the trace is too large.
 pub(crate) fn faster(task: &Task<'_>, states: usize) -> Result<Option<Option<Fitting>>, PlanError> {
     if !takes(task.trace) {
         return Ok(None);

@@ -44,7 +44,7 @@ pub use problem::suggested;
 use super::papers;
 use super::papers::keep::keep;
 use crate::bound::{lower_bound_within, quick_offload_bound};
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::iteration::values::Values;
 use crate::place::realise::{Fitting, GIVEN, Realised, Task};
 use crate::request::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick};
@@ -83,8 +83,8 @@ const LAST: Policy = Policy::SuperNeurons;
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
 
-/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at any
-/// moment, only that.
+/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at
+/// any moment, only that.
 pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     let PlanRequest { allow, anytime, .. } = *task.request;
     let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(task) };
@@ -237,7 +237,7 @@ fn offer_last_resorts(task: &Task<'_>, late: bool, candidates: &mut Candidates) 
         candidates.add_all("first plan", first::plan(task, &values)?);
     }
     if candidates.found.is_empty() && task.request.allow.swap {
-        let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+        let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
         let swapped = task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?;
         candidates.offer("swapping everything", swapped);
     }

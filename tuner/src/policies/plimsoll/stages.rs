@@ -161,7 +161,7 @@ impl Rounds<'_, '_> {
     fn go(mut self) -> Result<(), PlanError> {
         let Problem { task, .. } = *self.problem;
         let Stage { name, rounds, .. } = self.stage;
-        // What did not fit last, and how often the search came back with it.
+        // What did not fit last, and how often the search found it anew.
         let mut last: Option<Decisions> = None;
         let (mut repeats, mut anew, mut misses) = (0u32, 0, 0);
         // The least bytes that were too many, and how many rounds found no fewer.

@@ -1,5 +1,5 @@
-//! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies make
-//! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
+//! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies
+//! make of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran};
 use super::{Found, Tuner};
