@@ -25,7 +25,7 @@ pub mod search;
 pub mod state_copy;
 mod threads;
 
-pub use plan::{plan, plan_with_log};
+pub use plan::{plan, plan_by_control, plan_with_log};
 pub use request::{
     Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Trick, Tricks,
     UnknownPolicy, Witness,

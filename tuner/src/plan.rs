@@ -4,6 +4,7 @@
 
 use crate::bound::least_hosted;
 use crate::policies;
+use crate::policies::papers::dqn::Control;
 use crate::request::{LATENCY_MAX, Outcome, PlanError, PlanRequest, RATE_MIN, Shortage, Witness};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
@@ -86,11 +87,33 @@ pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanErr
 ///
 /// Those of [`plan`].
 pub fn plan_with_log(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+    plan_by(trace, request, policies::decide)
+}
+
+/// Plans with the actions of [`Policy::Dqn`](crate::Policy::Dqn), which the request must name, and as many evaluations, but
+/// by a search that learns nothing: to tell what learning is worth.
+///
+/// # Errors
+///
+/// Those of [`plan`].
+pub fn plan_by_control(
+    trace: &Trace,
+    request: &PlanRequest<'_>,
+    control: Control,
+) -> Result<(Outcome, SearchLog), PlanError> {
+    plan_by(trace, request, |trace, request| policies::control(trace, request, control))
+}
+
+fn plan_by(
+    trace: &Trace,
+    request: &PlanRequest<'_>,
+    decide: impl Fn(&Trace, &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError>,
+) -> Result<(Outcome, SearchLog), PlanError> {
     check_request(trace, request)?;
     if let Some(witness) = hopeless(trace, request) {
         return Ok((Outcome::Infeasible(witness), SearchLog::default()));
     }
-    let (mut outcome, log) = policies::decide(trace, request)?;
+    let (mut outcome, log) = decide(trace, request)?;
     if let Outcome::Planned(plan) = &mut outcome {
         plan.status = plan.status.of(trace);
     }

@@ -114,6 +114,7 @@ pub fn paper(policy: Policy) -> &'static str {
         Policy::AutoSwap => "Euro-Par'20, after AutoSwap",
         Policy::SuperNeurons => "SuperNeurons",
         Policy::Memonger => "Memonger",
+        Policy::Dqn => "DQN",
         Policy::Optimal | Policy::Plimsoll => "Plimsoll",
     }
 }

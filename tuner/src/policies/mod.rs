@@ -9,6 +9,7 @@
 //! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
 //! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
 //! - [`superneurons`], [`memonger`]: ops are recomputed, as in a trace in which each run is an op.
+//! - [`dqn`](papers::dqn): a deep Q-network, trained on the trace, offloads and recomputes.
 //! - [`plimsoll`]: a search among keeping, swapping and recomputing.
 //! - [`optimal`]: the fastest iteration there is, for small traces.
 
@@ -18,6 +19,7 @@ pub mod plimsoll;
 
 use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
 use crate::place::realise::{Fitting, Realised, Task};
+use crate::policies::papers::dqn::Control;
 use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
@@ -26,6 +28,7 @@ use plimsoll_ir::{Bytes, Seconds};
 /// All that take this trace; the planner of this house is the last.
 pub fn taking(trace: &Trace) -> Vec<Policy> {
     let mut all = Policy::ALL.to_vec();
+    all.insert(all.len() - 1, Policy::Dqn);
     if optimal::takes(trace) {
         all.insert(all.len() - 1, Policy::Optimal);
     }
@@ -51,7 +54,7 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
         Policy::Plimsoll if recompute || !swap => trace.fastest_seconds(),
-        Policy::Memonger | Policy::SuperNeurons | Policy::Optimal => {
+        Policy::Memonger | Policy::SuperNeurons | Policy::Dqn | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),
@@ -60,11 +63,24 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
     match policy {
         Policy::Optimal => optimal::decide(&task),
         Policy::Plimsoll => plimsoll::decide(&task),
+        Policy::Dqn => papers::dqn::decide(&task),
         of_a_paper => {
             let realised = papers::realise(of_a_paper, &task)?;
             Ok((task.outcome(realised, Status::Feasible), SearchLog::default()))
         }
     }
+}
+
+/// What a search that learns nothing finds with the actions of [`Policy::Dqn`]. The request was checked, and its budget is
+/// not below the floor.
+pub(crate) fn control(
+    trace: &Trace,
+    request: &PlanRequest<'_>,
+    control: Control,
+) -> Result<(Outcome, SearchLog), PlanError> {
+    let pool = request.budget.0 - trace.resident_bytes.0;
+    let (bound, within) = (trace.fastest_seconds(), Seconds(f64::INFINITY));
+    papers::dqn::decide_by_control(&Task { trace, request, pool, bound, within }, control)
 }
 
 impl Task<'_> {

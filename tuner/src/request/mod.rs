@@ -60,7 +60,7 @@ impl<'a> PlanRequest<'a> {
         recompute
             && match self.policy {
                 Policy::Plimsoll | Policy::Optimal | Policy::Memonger => true,
-                Policy::SuperNeurons => swap,
+                Policy::SuperNeurons | Policy::Dqn => swap,
                 _ => false,
             }
     }
@@ -69,8 +69,8 @@ impl<'a> PlanRequest<'a> {
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. [`Policy::Plimsoll`], [`Policy::Optimal`], [`Policy::SuperNeurons`] and [`Policy::Memonger`] do;
-    /// without it the last two keep everything.
+    /// Run ops again. [`Policy::Plimsoll`], [`Policy::Optimal`], [`Policy::Dqn`], [`Policy::SuperNeurons`] and
+    /// [`Policy::Memonger`] do; without it the last two keep everything.
     pub recompute: bool,
     /// Move tensors to the host and back. Without it every policy keeps everything but those that recompute ops without
     /// swapping, which are the ones above but for [`Policy::SuperNeurons`].

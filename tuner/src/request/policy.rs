@@ -41,6 +41,9 @@ pub enum Policy {
     SuperNeurons,
     /// The outputs of every sqrt(n)-th layer are kept, the rest is recomputed (Memonger).
     Memonger,
+    /// What a deep Q-network chooses that is trained on the iteration itself, offloading and recomputing (DQN): see
+    /// [`crate::policies::papers::dqn`].
+    Dqn,
     /// The fastest iteration there is, of a trace of a few ops, without pieces: see [`crate::policies::optimal`].
     Optimal,
     /// The planner of this house: the shortest makespan that it finds, and of equal ones (to a millionth) the one that
@@ -49,7 +52,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// All that take traces of any size: all but [`Policy::Optimal`].
+    /// All that take traces of any size and plan them in a moment: all but [`Policy::Dqn`], which trains for seconds, and
+    /// [`Policy::Optimal`]. None of their plans is better than that of [`Policy::Plimsoll`], whose candidates they are.
     pub const ALL: [Policy; 18] = [
         Policy::Keep,
         Policy::Naive,
@@ -72,7 +76,7 @@ impl Policy {
     ];
 
     fn every() -> impl Iterator<Item = Policy> {
-        Policy::ALL.into_iter().chain([Policy::Optimal])
+        Policy::ALL.into_iter().chain([Policy::Dqn, Policy::Optimal])
     }
 
     /// The names of all of them, as a sentence lists them.
@@ -106,6 +110,7 @@ impl Policy {
             Policy::AutoSwap => "autoswap",
             Policy::SuperNeurons => "superneurons",
             Policy::Memonger => "memonger",
+            Policy::Dqn => "dqn",
             Policy::Optimal => "optimal",
             Policy::Plimsoll => "plimsoll",
         }

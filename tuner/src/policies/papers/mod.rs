@@ -6,6 +6,7 @@ use crate::request::{PlanError, Policy};
 pub mod accudnn;
 pub mod baselines;
 mod chain;
+pub mod dqn;
 pub mod dynprog;
 pub mod greedy;
 pub(crate) mod keep;
@@ -36,6 +37,8 @@ pub(crate) fn realise(policy: Policy, task: &Task<'_>) -> Result<Realised, PlanE
         Policy::AutoSwap => baselines::autoswap(task),
         Policy::SuperNeurons => superneurons::realise(task),
         Policy::Memonger => memonger::realise(task),
-        Policy::Optimal | Policy::Plimsoll => unreachable!("{policy} is no paper's"),
+        Policy::Dqn | Policy::Optimal | Policy::Plimsoll => {
+            unreachable!("{policy} gives more than a schedule, and was asked before")
+        }
     }
 }

@@ -1,0 +1,84 @@
+//! Searches over the actions of the deep Q-network that learn nothing: they tell what learning is worth.
+//!
+//! What they share with it: the gaps, what is offered about them, the evaluations, addresses, check and clock.
+
+use super::game::{ACTIONS, Game, Position};
+use super::{Report, evaluations, search};
+use crate::iteration::values::Choice;
+use crate::place::realise::Task;
+use crate::random::Random;
+use crate::request::{Outcome, PlanError};
+use plimsoll_ir::search_log::SearchLog;
+
+/// The temperature at the start of annealing, in mean seconds of an op.
+const HEAT: f64 = 1.0;
+
+/// A search that learns nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Episode after episode of actions by chance.
+    Random,
+    /// Annealing from everything offloaded: one gap is decided anew at a time, a slower plan is taken with falling
+    /// probability, one that does not fit never.
+    Annealing,
+}
+
+/// The best plan of a control, in as many evaluations as the policy has.
+pub(crate) fn decide(task: &Task<'_>, control: Control) -> Result<(Outcome, SearchLog), PlanError> {
+    let mut random = Random::new(task.request.seed);
+    search(task, |game, start, report| {
+        let evaluations = evaluations(task, &game.graph());
+        match control {
+            Control::Random => {
+                while game.evaluations < evaluations || report.episodes == 0 {
+                    let mut at = start.clone();
+                    by_chance(game, &mut at, &mut random);
+                    report.episode(game, &at, false, evaluations)?;
+                }
+                Ok(())
+            }
+            Control::Annealing => anneal(game, start, report, evaluations, &mut random),
+        }
+    })
+}
+
+fn by_chance(game: &mut Game<'_>, at: &mut Position, random: &mut Random) {
+    while !game.is_over(at) {
+        let offers = game.offers(at);
+        let offered: Vec<usize> = (0..ACTIONS.len()).filter(|action| offers[*action]).collect();
+        game.take(at, ACTIONS[offered[random.below(offered.len())]]);
+    }
+}
+
+fn anneal(
+    game: &mut Game<'_>,
+    start: &Position,
+    report: &mut Report<'_>,
+    evaluations: u64,
+    random: &mut Random,
+) -> Result<(), PlanError> {
+    let mut at = start.clone();
+    game.finish(&mut at);
+    let mut best = at.clone();
+    let heat = HEAT * start.seconds / game.values.alternatives.len() as f64;
+    for evaluation in 0..evaluations {
+        let gap = game.gaps[random.below(game.gaps.len())] as usize;
+        let old = at.decisions.choices[gap];
+        let other = |choice: &Choice| *choice != old && choice.is_open(&game.values.gaps[gap]);
+        let others: Vec<_> = ACTIONS.into_iter().filter(other).collect();
+        at.decisions.choices[gap] = others[random.below(others.len())];
+        let (seconds, excess) = game.time(&at.decisions);
+        let cold = 1.0 - evaluation as f64 / evaluations as f64;
+        let most = at.seconds - heat * cold * cold * random.unit().max(f64::MIN_POSITIVE).ln();
+        if excess == 0.0 && seconds <= most {
+            at.seconds = seconds;
+            if seconds < best.seconds {
+                best = at.clone();
+            }
+        } else {
+            at.decisions.choices[gap] = old;
+        }
+    }
+    game.evaluations += evaluations;
+    report.episode(game, &best, false, evaluations)
+}

@@ -1,0 +1,175 @@
+//! The environment: an agent goes through the gaps in order of time, and offloads the value of each, gives it up, or does
+//! nothing; the house's own walk and clock say what comes of it.
+//!
+//! An episode ends as soon as everything fits. Doing nothing, or giving a value up, is offered only where what follows could
+//! still be offloaded so that everything fits: an episode cannot fail. When what is offloaded returns, and when what is given
+//! up is recomputed, are no actions but the clock's rules, as in the paper.
+//!
+//! What this file does not do: choose.
+
+use super::graph::Graph;
+use crate::decide::walk::{Iteration, Limit, Walk};
+use crate::decide::windows::Clock;
+use crate::iteration::values::{Choice, Decisions, NONE, Values};
+use crate::place::realise::Task;
+
+/// Tensors no larger than this part of the pool stay: they are many and make no room.
+const DUST: u64 = 20_000;
+
+/// What an agent can do about a gap.
+pub(super) const ACTIONS: [Choice; 3] = [Choice::Keep, Choice::Swap, Choice::Recompute];
+
+/// Which of [`ACTIONS`] can be done.
+pub(super) type Offers = [bool; 3];
+
+/// Where an episode stands.
+#[derive(Clone)]
+pub(super) struct Position {
+    /// What was decided; all that follows is kept.
+    pub decisions: Decisions,
+    /// The same, with all that follows offloaded: it fits.
+    rest: Decisions,
+    /// The next gap, by position.
+    pub next: usize,
+    /// The makespan within the pool, or within as much more as is needed so far.
+    pub seconds: f64,
+    /// Bytes over the pool, summed over the steps.
+    pub excess: f64,
+}
+
+/// What an action changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effect {
+    /// The makespan grew by so much.
+    pub seconds: f64,
+    /// So many bytes fewer are over the pool, summed over the steps.
+    pub freed: f64,
+}
+
+pub(super) struct Game<'a> {
+    pub task: &'a Task<'a>,
+    pub values: &'a Values,
+    /// What is decided about, in order of time.
+    pub gaps: Vec<u32>,
+    walk: Walk,
+    clock: Clock,
+    /// Actions so far.
+    pub evaluations: u64,
+}
+
+impl<'a> Game<'a> {
+    pub fn new(task: &'a Task<'a>, values: &'a Values) -> Game<'a> {
+        let gap = |g: u32| &values.gaps[g as usize];
+        let least = task.pool / DUST + 1;
+        let open = |g: &u32| {
+            let gap = gap(*g);
+            let large = values.bytes[gap.value as usize] >= least;
+            gap.before != NONE && gap.swap && large
+        };
+        let mut gaps: Vec<u32> = (0..values.gaps.len() as u32).filter(open).collect();
+        gaps.sort_by_key(|g| (gap(*g).after.wrapping_add(1), *g));
+        let clock = Clock::new(&task.request.link);
+        Game { task, values, gaps, walk: Walk::default(), clock, evaluations: 0 }
+    }
+
+    /// The graph of its nodes.
+    pub fn graph(&self) -> Graph {
+        Graph::new(self.values, &self.gaps, &self.task.request.link, self.task.pool / DUST + 1)
+    }
+
+    /// The start of every episode; none where not even offloading everything fits.
+    pub fn start(&mut self) -> Option<Position> {
+        let decisions = self.values.keep_all();
+        let mut rest = decisions.clone();
+        self.gaps.iter().for_each(|g| rest.choices[*g as usize] = Choice::Swap);
+        if !self.fits(&rest) {
+            return None;
+        }
+        let (seconds, excess) = self.time(&decisions);
+        Some(Position { decisions, rest, next: 0, seconds, excess })
+    }
+
+    /// Whether there is nothing left to do.
+    pub fn is_over(&self, at: &Position) -> bool {
+        at.excess == 0.0 || at.next == self.gaps.len()
+    }
+
+    /// What can be done about the next gap, if there is one.
+    pub fn offers(&mut self, at: &mut Position) -> Offers {
+        let gap = self.gaps[at.next] as usize;
+        let mut offers = [false, true, self.values.gaps[gap].recompute];
+        for (offer, choice) in offers.iter_mut().zip(ACTIONS) {
+            at.rest.choices[gap] = choice;
+            *offer = choice == Choice::Swap || (choice == Choice::Keep || *offer) && self.fits(&at.rest);
+        }
+        at.rest.choices[gap] = Choice::Swap;
+        offers
+    }
+
+    /// Does what was offered about the next gap.
+    pub fn take(&mut self, at: &mut Position, choice: Choice) -> Effect {
+        let gap = self.gaps[at.next] as usize;
+        at.rest.choices[gap] = choice;
+        at.decisions.choices[gap] = choice;
+        at.next += 1;
+        self.evaluations += 1;
+        if choice == Choice::Keep {
+            return Effect { seconds: 0.0, freed: 0.0 };
+        }
+        let (seconds, excess) = self.time(&at.decisions);
+        let effect = Effect { seconds: seconds - at.seconds, freed: at.excess - excess };
+        (at.seconds, at.excess) = (seconds, excess);
+        effect
+    }
+
+    /// Ends an episode at once: all that follows is offloaded.
+    pub fn finish(&mut self, at: &mut Position) {
+        at.decisions.clone_from(&at.rest);
+        at.next = self.gaps.len();
+        (at.seconds, at.excess) = self.time(&at.decisions);
+    }
+
+    /// Whether decisions fit the pool, without taking very many steps.
+    pub fn fits(&mut self, decisions: &Decisions) -> bool {
+        let steps = 3 * self.values.alternatives.len() + 64;
+        let (pool, limit) = (self.task.pool, Limit { steps, again: f64::INFINITY });
+        let of = Iteration { values: self.values, decisions, margins: &[], pool };
+        self.walk.go(of, limit) && self.walk.course.need.iter().all(|need| *need <= pool)
+    }
+
+    /// The makespan of decisions, and the bytes over the pool, summed over the steps. What does not fit yet is timed in as
+    /// much memory as it needs: in less, every transfer would wait for room that later actions make.
+    pub fn time(&mut self, decisions: &Decisions) -> (f64, f64) {
+        let pool = self.task.pool;
+        let of = Iteration { values: self.values, decisions, margins: &[], pool };
+        self.walk.go(of, Limit::NONE);
+        let needs = &self.walk.course.need;
+        let most = needs.iter().copied().max().unwrap_or_default();
+        let excess = needs.iter().map(|need| need.saturating_sub(pool) as f64).sum();
+        (self.clock.evaluate(&self.walk.course, pool.max(most)).seconds, excess)
+    }
+
+    /// Decisions that leave so much free at each op, as far as offloading more leads there: at each step that has too little
+    /// room the first value that can leave does.
+    pub fn leave(&mut self, mut decisions: Decisions, margins: &[u64]) -> Decisions {
+        loop {
+            let pool = self.task.pool;
+            let of = Iteration { values: self.values, decisions: &decisions, margins, pool };
+            self.walk.go(of, Limit::NONE);
+            let needs = self.walk.course.need.iter().enumerate();
+            let crowded: Vec<u32> = needs
+                .filter(|(_, need)| **need > pool)
+                .map(|(slot, _)| self.walk.serves(slot as u32))
+                .collect();
+            let can_leave = |g: &&u32| {
+                let gap = &self.values.gaps[**g as usize];
+                let within = |op: &u32| gap.after.wrapping_add(1) <= *op && *op < gap.before;
+                decisions.choices[**g as usize] == Choice::Keep && crowded.iter().any(within)
+            };
+            match self.gaps.iter().find(can_leave) {
+                Some(g) => decisions.choices[*g as usize] = Choice::Swap,
+                None => return decisions,
+            }
+        }
+    }
+}

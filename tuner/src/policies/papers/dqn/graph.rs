@@ -1,0 +1,210 @@
+//! The graph of memory ops (DQN §4.2): a node for each malloc, write, read and free of a value, in order of time.
+//!
+//! Edges join nodes that follow each other, and nodes of one tensor that follow each other; both ways, weighted by the time
+//! between them. The paper's words would join every two nodes of a tensor: those that follow each other reach the rest.
+//!
+//! A node stands for at most one action. Offloading the value of a gap is the node of the touch that begins the gap, which
+//! is also the node under execution when the gap is decided. Giving the value up is the node of the touch that ends the gap,
+//! where it is recomputed; where that is taken, the value's malloc or free. Doing nothing is the first node.
+//!
+//! What this file does not do: change while an agent acts. What is valid is handed to the network beside the graph.
+
+use crate::iteration::values::{NONE, Values};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::{Link, Stream};
+use std::collections::BTreeMap;
+
+/// Features of a node: size, transfer time, recompute time, time to the next use, type of action. Validity is the sixth.
+pub(super) const FIXED: usize = 5;
+
+/// The node of doing nothing.
+pub(super) const NOTHING: u32 = 0;
+
+/// The nodes of a gap's actions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nodes {
+    /// Under execution when the gap is decided, and the action that offloads its value.
+    pub offload: u32,
+    /// The action that gives its value up; none where all nodes of the value stand for others.
+    pub remove: Option<u32>,
+}
+
+pub(super) struct Graph {
+    /// By node: its features without validity, each about 1 in the mean.
+    pub features: Vec<[f32; FIXED]>,
+    /// By node: its neighbours, itself apart.
+    neighbours: Vec<u32>,
+    starts: Vec<u32>,
+    /// By node: the weights of its edges, summed. A weight is at least 0, so that the last sum of equation (1) is this sum
+    /// times ReLU(W4).
+    pub lags: Vec<f32>,
+    /// By position among the gaps that are decided.
+    pub gaps: Vec<Nodes>,
+}
+
+/// A node while the graph is put together.
+struct Node {
+    value: u32,
+    /// In seconds from the start of the iteration.
+    time: f64,
+}
+
+impl Graph {
+    /// The graph of these gaps, and of all values of at least so many bytes.
+    pub fn new(values: &Values, gaps: &[u32], link: &Link, least: u64) -> Graph {
+        let mut drawn = Drawing::new(values, least);
+        drawn.draw();
+        let Drawing { nodes, of_touch, ends, .. } = drawn;
+        let mut neighbours: Vec<Vec<(u32, f64)>> = vec![Vec::new(); nodes.len()];
+        let total: f64 = values.alternatives.iter().map(|a| a[0].seconds).sum();
+        let mean = (total / values.alternatives.len() as f64).max(f64::MIN_POSITIVE);
+        // Lags are of an op or of the whole iteration: what counts is their order of magnitude.
+        let scale = (1.0 + total / mean).ln();
+        let scaled = |lag: f64| (1.0 + lag / mean).ln() / scale;
+        let mut last: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut reuse = vec![0.0; nodes.len()];
+        for (at, node) in nodes.iter().enumerate() {
+            let before = last.insert(values.tensor[node.value as usize].0, at);
+            let previous = at.checked_sub(1).filter(|previous| Some(*previous) != before);
+            for other in before.into_iter().chain(previous) {
+                let lag = scaled(node.time - nodes[other].time);
+                neighbours[at].push((other as u32, lag));
+                neighbours[other].push((at as u32, lag));
+            }
+            before.into_iter().for_each(|before| reuse[before] = scaled(node.time - nodes[before].time));
+        }
+        let gaps = assign(values, gaps, &of_touch, &ends, nodes.len());
+        let mut kinds = vec![0.0; nodes.len()];
+        for of in &gaps {
+            kinds[of.offload as usize] = 1.0;
+            of.remove.into_iter().for_each(|node| kinds[node as usize] = -1.0);
+        }
+        let features = |(at, node): (usize, &Node)| {
+            let bytes = values.bytes[node.value as usize];
+            let seconds = |stream| link.seconds(stream, Bytes(bytes)).0;
+            let maker = values.maker[node.value as usize];
+            let again = if maker == NONE { 0.0 } else { values.alternatives[maker as usize][0].seconds };
+            [bytes as f64, seconds(Stream::Offload) + seconds(Stream::Prefetch), again, reuse[at], kinds[at]]
+        };
+        let features = level(nodes.iter().enumerate().map(features).collect());
+        let lags = neighbours.iter().map(|row| row.iter().map(|edge| edge.1).sum::<f64>() as f32).collect();
+        let mut starts = vec![0];
+        starts.extend(neighbours.iter().scan(0, |sum, row| {
+            *sum += row.len() as u32;
+            Some(*sum)
+        }));
+        let neighbours = neighbours.into_iter().flatten().map(|edge| edge.0).collect();
+        Graph { features, neighbours, starts, lags, gaps }
+    }
+
+    /// How many nodes there are; at least one.
+    pub fn len(&self) -> usize {
+        self.features.len()
+    }
+
+    /// The neighbours of a node, itself apart.
+    pub fn neighbours(&self, node: usize) -> &[u32] {
+        &self.neighbours[self.starts[node] as usize..self.starts[node + 1] as usize]
+    }
+}
+
+/// Divides each feature but the last by its mean.
+fn level(features: Vec<[f64; FIXED]>) -> Vec<[f32; FIXED]> {
+    let mut means = [0.0; FIXED];
+    features.iter().for_each(|row| means.iter_mut().zip(row).for_each(|(mean, x)| *mean += x));
+    means.iter_mut().for_each(|mean| *mean /= features.len() as f64);
+    means[FIXED - 1] = 1.0;
+    let divided = |row: &[f64; FIXED]| {
+        let mut out = [0.0; FIXED];
+        for ((out, x), mean) in out.iter_mut().zip(row).zip(means) {
+            *out = if mean > 0.0 { (x / mean) as f32 } else { 0.0 };
+        }
+        out
+    };
+    features.iter().map(divided).collect()
+}
+
+/// The nodes of each gap's actions.
+fn assign(
+    values: &Values,
+    gaps: &[u32],
+    of_touch: &BTreeMap<(u32, u32), u32>,
+    ends: &[[u32; 2]],
+    count: usize,
+) -> Vec<Nodes> {
+    let mut taken = vec![false; count];
+    taken[NOTHING as usize] = true;
+    let begin = |g: &u32| {
+        let gap = &values.gaps[*g as usize];
+        of_touch[&(gap.value, gap.after)]
+    };
+    gaps.iter().for_each(|g| taken[begin(g) as usize] = true);
+    let nodes = |g: &u32| {
+        let gap = &values.gaps[*g as usize];
+        let [malloc, free] = ends[gap.value as usize];
+        let mut own = [of_touch[&(gap.value, gap.before)], malloc, free].into_iter();
+        let remove = own.find(|node| *node != NONE && !taken[*node as usize]);
+        remove.into_iter().for_each(|node| taken[node as usize] = true);
+        Nodes { offload: begin(g), remove }
+    };
+    gaps.iter().map(nodes).collect()
+}
+
+/// The nodes so far.
+struct Drawing<'a> {
+    values: &'a Values,
+    least: u64,
+    nodes: Vec<Node>,
+    /// By value and op: the node of the write or read; the start of the iteration writes what is there from then on.
+    of_touch: BTreeMap<(u32, u32), u32>,
+    /// By value: its malloc and its free; [`NONE`] where it is updated in place.
+    ends: Vec<[u32; 2]>,
+}
+
+impl<'a> Drawing<'a> {
+    fn new(values: &'a Values, least: u64) -> Drawing<'a> {
+        let ends = vec![[NONE; 2]; values.tensor.len()];
+        Drawing { values, least, nodes: Vec::new(), of_touch: BTreeMap::new(), ends }
+    }
+
+    fn add(&mut self, value: u32, time: f64) -> u32 {
+        self.nodes.push(Node { value, time });
+        self.nodes.len() as u32 - 1
+    }
+
+    fn draw(&mut self) {
+        let values = self.values;
+        let count = values.tensor.len() as u32;
+        let least = self.least;
+        let drawn = |v: &u32| values.bytes[*v as usize] >= least;
+        let mut last: Vec<u32> = values.maker.clone();
+        for op in 0..values.alternatives.len() {
+            values.reads.row(op).iter().for_each(|z| last[z.value as usize] = op as u32);
+        }
+        for v in (0..count).filter(|v| values.maker[*v as usize] == NONE).filter(drawn) {
+            self.ends[v as usize][0] = self.add(v, 0.0);
+            let node = self.add(v, 0.0);
+            self.of_touch.insert((v, NONE), node);
+        }
+        let mut time = 0.0;
+        for op in 0..values.alternatives.len() {
+            let (reads, writes) = (values.reads.row(op), values.writes.row(op));
+            for y in writes.iter().map(|y| y.value).filter(drawn) {
+                if values.from[y as usize] == NONE {
+                    self.ends[y as usize][0] = self.add(y, time);
+                }
+            }
+            for v in reads.iter().chain(writes).map(|touch| touch.value).filter(drawn) {
+                let node = self.add(v, time);
+                self.of_touch.insert((v, op as u32), node);
+            }
+            time += values.alternatives[op][0].seconds;
+            for v in reads.iter().chain(writes).map(|touch| touch.value).filter(drawn) {
+                let ends = values.becomes[v as usize] == NONE && last[v as usize] == op as u32;
+                if ends && self.ends[v as usize][1] == NONE {
+                    self.ends[v as usize][1] = self.add(v, time);
+                }
+            }
+        }
+    }
+}

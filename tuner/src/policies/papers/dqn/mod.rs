@@ -1,0 +1,232 @@
+//! DQN (Chen, "GPU memory management for neural networks using deep Q-network", 2019): a deep Q-network, trained on the very
+//! iteration that is planned, chooses what is offloaded and what is recomputed.
+//!
+//! - `graph.rs`: the nodes and edges of memory ops, and the features of nodes (§4.2, §4.4).
+//! - `network.rs`: equations (1) to (3) and their gradients.
+//! - `game.rs`: actions and transitions (§4.5 to §4.8); the simulator is the house's own walk and clock.
+//! - `learner.rs`: replay, falling epsilon, equations (4) and (5).
+//! - `controls.rs`: other searches over the same actions, to tell what learning is worth.
+//!
+//! Algorithm 1 gives the actions of the last episode, figure 3 says the best found. Here the schedule is that of the best
+//! plan, and the log tells the makespan of the last policy's, which acts without chance.
+//!
+//! In equation (3) ReLU is taken of the graph's state and the action's side by side, and then their weighted sum: the graph's
+//! state adds the same to the value of every action, and so never changes which is best. Only the states of the action's
+//! node and of its neighbours tell actions apart.
+//!
+//! What it deliberately does not do: take part in [`Policy::Plimsoll`](crate::Policy::Plimsoll)'s search. It is a paper's
+//! policy, and takes longer for worse plans.
+
+mod controls;
+mod game;
+mod graph;
+mod learner;
+mod network;
+#[cfg(test)]
+mod tests;
+
+pub use controls::Control;
+pub(crate) use controls::decide as decide_by_control;
+
+use super::keep::keep;
+use crate::decide::gaps::{Alternatives, Gaps};
+use crate::iteration::values::{Decisions, Values};
+use crate::place::realise::{FULL, Fitting, GIVEN, LIGHT, Packing, Realised, Task};
+use crate::request::{Outcome, PlanError, Status};
+use game::{Game, Position};
+use graph::Graph;
+use learner::Learner;
+use plimsoll_ir::search_log::{SearchLog, StepResult};
+use plimsoll_ir::{Bytes, Seconds};
+
+/// Actions times nodes: some two seconds.
+const WORK: u64 = 5_000_000;
+const FEWEST: u64 = 500;
+const MOST: u64 = 20_000;
+
+/// The log has no more steps for episodes than these.
+const LOGGED: u64 = 38;
+
+/// How often bytes are left free for decisions without addresses, before all is offloaded.
+const ROUNDS: u32 = 6;
+
+/// Trains on this iteration, and gives the best plan found.
+pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+    search(task, |game, start, report| {
+        let graph = game.graph();
+        let evaluations = evaluations(task, &graph);
+        let mut learner = Learner::new(graph, task.request.seed);
+        let (fastest, excess) = (start.seconds, start.excess);
+        let mut best = f64::INFINITY;
+        loop {
+            let last = best.is_finite() && (game.evaluations >= evaluations || report.is_done());
+            let epsilon = if last { 0.0 } else { 1.0 - game.evaluations as f64 / evaluations as f64 };
+            learner.begin();
+            let mut at = start.clone();
+            while !game.is_over(&at) {
+                if task.request.limits.is_expired() {
+                    game.finish(&mut at);
+                    return report.episode(game, &at, last, evaluations);
+                }
+                let gap = at.next;
+                let offers = game.offers(&mut at);
+                let choice = learner.choose(gap, offers, epsilon);
+                let effect = game.take(&mut at, choice);
+                learner.keep(gap, offers, choice, effect);
+            }
+            best = best.min(at.seconds - fastest);
+            learner.end(best, excess);
+            report.episode(game, &at, last, evaluations)?;
+            if last {
+                return Ok(());
+            }
+        }
+    })
+}
+
+/// Actions of a search: as many as the request allows, else as many as its size suggests.
+fn evaluations(task: &Task<'_>, graph: &Graph) -> u64 {
+    let suggested = (WORK / graph.len() as u64).clamp(FEWEST, MOST);
+    task.request.limits.evaluations.unwrap_or(suggested)
+}
+
+/// Keeps everything where that fits; else has episodes played, and gives the best plan that came of them.
+fn search(
+    task: &Task<'_>,
+    play: impl FnOnce(&mut Game<'_>, &Position, &mut Report<'_>) -> Result<(), PlanError>,
+) -> Result<(Outcome, SearchLog), PlanError> {
+    let kept = keep(task, task.thorough())?;
+    if matches!(kept, Realised::Fits(_)) {
+        return Ok((task.outcome(kept, Status::Feasible), SearchLog::default()));
+    }
+    let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
+    let mut game = Game::new(task, &values);
+    let mut report = Report::new(task);
+    if let Some(start) = game.start() {
+        play(&mut game, &start, &mut report)?;
+    }
+    let realised = report.choose(&mut game)?;
+    let status = if task.request.limits.is_expired() { Status::OutOfTime } else { Status::Feasible };
+    Ok((task.outcome(realised, status), report.log))
+}
+
+/// What came of the episodes.
+struct Report<'a> {
+    task: &'a Task<'a>,
+    log: SearchLog,
+    /// Episodes so far, and how many of them are in the log.
+    episodes: u64,
+    logged: u64,
+    /// The best decisions so far with their seconds; and those of the episodes that are not in the log yet.
+    best: Option<(f64, Decisions)>,
+    recent: Option<(f64, Decisions)>,
+    /// The best with addresses.
+    fitting: Option<Fitting>,
+    packing: Packing,
+}
+
+impl<'a> Report<'a> {
+    fn new(task: &'a Task<'a>) -> Report<'a> {
+        Report {
+            task,
+            log: SearchLog::default(),
+            episodes: 0,
+            logged: 0,
+            best: None,
+            recent: None,
+            fitting: None,
+            packing: Packing::default(),
+        }
+    }
+
+    /// Whether nothing can be faster.
+    fn is_done(&self) -> bool {
+        self.best.as_ref().is_some_and(|best| best.0 <= self.task.bound.0 * (1.0 + 1e-9))
+    }
+
+    /// Notes the end of an episode. What is the best of several gets addresses, and a step in the log.
+    fn episode(
+        &mut self,
+        game: &mut Game<'_>,
+        at: &Position,
+        last: bool,
+        evaluations: u64,
+    ) -> Result<(), PlanError> {
+        self.episodes += 1;
+        let found = || Some((at.seconds, at.decisions.clone()));
+        let better = |than: &Option<(f64, Decisions)>| than.as_ref().is_none_or(|than| at.seconds < than.0);
+        if better(&self.best) {
+            self.best = found();
+        }
+        if better(&self.recent) {
+            self.recent = found();
+        }
+        let share = game.evaluations.min(evaluations) * LOGGED / evaluations.max(1);
+        if last {
+            let realised = self.realise(game, &at.decisions)?;
+            let tried = format!("last policy, after {} episodes", self.episodes - 1);
+            self.offer(tried, at.seconds, realised);
+        } else if share >= self.logged {
+            self.logged = share + 1;
+            let (seconds, decisions) = self.recent.take().expect("this episode is one");
+            let fastest = self.fitting.as_ref().map_or(f64::INFINITY, |fitting| fitting.makespan.0);
+            let realised = if seconds < fastest {
+                let margins = vec![0; self.task.trace.ops.len()];
+                self.task.realise_decisions(game.values, &decisions, &margins, LIGHT, &mut self.packing)?.0
+            } else {
+                Realised::Slow
+            };
+            self.offer(format!("best up to episode {}", self.episodes), seconds, realised);
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, tried: String, seconds: f64, realised: Realised) {
+        let result = match realised {
+            Realised::Fits(fitting) => {
+                let (makespan_seconds, moved_bytes) = (fitting.makespan, Bytes(fitting.moved));
+                if self.fitting.as_ref().is_none_or(|best| fitting.makespan < best.makespan) {
+                    self.fitting = Some(fitting);
+                }
+                StepResult::Planned { makespan_seconds, moved_bytes }
+            }
+            Realised::Slow => StepResult::NoFaster,
+            Realised::Short(witness) => StepResult::Short { needs_bytes: witness.needs },
+        };
+        self.log.add(tried, Some(Seconds(seconds)), result);
+    }
+
+    /// The schedule of decisions. Where they have no addresses, more is offloaded at the ops that are too high.
+    fn realise(&mut self, game: &mut Game<'_>, decisions: &Decisions) -> Result<Realised, PlanError> {
+        let task = self.task;
+        let mut margins = vec![0u64; task.trace.ops.len()];
+        for round in 0.. {
+            let leaving = game.leave(decisions.clone(), &margins);
+            let (realised, excess) =
+                task.realise_decisions(game.values, &leaving, &margins, FULL, &mut self.packing)?;
+            if matches!(realised, Realised::Fits(_)) || round == ROUNDS || task.request.limits.is_expired() {
+                return Ok(realised);
+            }
+            for ((margin, excess), spare) in margins.iter_mut().zip(excess).zip(task.spare()) {
+                *margin = margin.saturating_add(excess.saturating_mul(1 << round)).min(spare);
+            }
+        }
+        unreachable!("it returns in the last round")
+    }
+
+    /// The best plan; where none has addresses, everything is offloaded that can be.
+    fn choose(&mut self, game: &mut Game<'_>) -> Result<Realised, PlanError> {
+        let fastest = self.fitting.as_ref().map_or(f64::INFINITY, |fitting| fitting.makespan.0);
+        if let Some((seconds, decisions)) = self.best.take().filter(|best| best.0 < fastest) {
+            let realised = self.realise(game, &decisions)?;
+            self.offer("best of all episodes".to_owned(), seconds, realised);
+        }
+        match self.fitting.take() {
+            Some(fitting) => Ok(Realised::Fits(self.task.settle(fitting)?)),
+            None => {
+                let gaps = Gaps::new(self.task.trace, Bytes(self.task.pool), Alternatives::BesideOwn, &|_| 1);
+                self.task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)
+            }
+        }
+    }
+}
