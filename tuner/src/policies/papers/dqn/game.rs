@@ -31,7 +31,7 @@ pub(super) struct Position {
     rest: Decisions,
     /// The next gap, by position.
     pub next: usize,
-    /// The makespan within the pool, or within as much more as is needed so far.
+    /// The makespan.
     pub seconds: f64,
     /// Bytes over the pool, summed over the steps.
     pub excess: f64,
@@ -137,16 +137,14 @@ impl<'a> Game<'a> {
         self.walk.go(of, limit) && self.walk.course.need.iter().all(|need| *need <= pool)
     }
 
-    /// The makespan of decisions, and the bytes over the pool, summed over the steps. What does not fit yet is timed in as
-    /// much memory as it needs: in less, every transfer would wait for room that later actions make.
+    /// The makespan of decisions, and the bytes over the pool, summed over the steps. Where there are some, transfers wait
+    /// for room as if nothing more were to leave.
     pub fn time(&mut self, decisions: &Decisions) -> (f64, f64) {
         let pool = self.task.pool;
         let of = Iteration { values: self.values, decisions, margins: &[], pool };
         self.walk.go(of, Limit::NONE);
-        let needs = &self.walk.course.need;
-        let most = needs.iter().copied().max().unwrap_or_default();
-        let excess = needs.iter().map(|need| need.saturating_sub(pool) as f64).sum();
-        (self.clock.evaluate(&self.walk.course, pool.max(most)).seconds, excess)
+        let cost = self.clock.evaluate(&self.walk.course, pool);
+        (cost.seconds, cost.excess as f64)
     }
 
     /// Decisions that leave so much free at each op, as far as offloading more leads there: at each step that has too little

@@ -60,7 +60,8 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError>
         let mut best = f64::INFINITY;
         loop {
             let last = best.is_finite() && (game.evaluations >= evaluations || report.is_done());
-            let epsilon = if last { 0.0 } else { 1.0 - game.evaluations as f64 / evaluations as f64 };
+            let left = (1.0 - game.evaluations as f64 / evaluations.max(1) as f64).max(0.0);
+            let epsilon = if last { 0.0 } else { left * left };
             learner.begin();
             let mut at = start.clone();
             while !game.is_over(&at) {

@@ -1,0 +1,96 @@
+//! The policy `dqn`: its plans are valid, the same for a seed, near the optimum of small traces; its log has the last policy.
+
+mod common;
+
+use common::{planned, request};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Duplex;
+use plimsoll_ir::search_log::SearchStep;
+use plimsoll_ir::testing::{chain_trace, random_trace_of};
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::policies::papers::dqn::Control;
+use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Status, plan_by_control, plan_with_log};
+
+/// So many hundredths of the way from floor to peak.
+fn budget(trace: &Trace, share: u64) -> Bytes {
+    let memory = trace.memory();
+    let floor = memory.floor().expect("a trace has an op").1;
+    let peak = memory.peak().expect("a trace has an op").1;
+    floor + Bytes((peak.0 - floor.0) * share / 100)
+}
+
+#[test]
+fn the_same_request_gives_the_same_valid_plan() {
+    let mut plans = 0;
+    for seed in 0..8 {
+        let trace = random_trace_of(20 + 5 * (seed as usize % 8), seed);
+        let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
+        for share in [0, 20, 50, 80, 120] {
+            for recompute in [true, false] {
+                let mut request = request(budget(&trace, share), 1e3, duplex, Policy::Dqn);
+                request.allow = Allow { recompute, ..request.allow };
+                let plan = planned(&trace, &request);
+                assert_eq!(plan, planned(&trace, &request), "{} at {share}", trace.name);
+                plans += usize::from(plan.is_ok());
+            }
+        }
+    }
+    assert!(plans > 60, "{plans} plans");
+}
+
+#[test]
+fn it_comes_near_the_optimum_of_a_chain() {
+    for share in [20, 40, 60, 80] {
+        let trace = chain_trace(12);
+        let of = |policy, evaluations| {
+            let limits = Limits { evaluations: Some(evaluations), expired: None };
+            let allow = Allow { pieces: false, ..Allow::ALL };
+            let request = request(budget(&trace, share), 5e9, Duplex::Full, policy);
+            planned(&trace, &PlanRequest { limits, allow, ..request }).expect("a chain has a plan").makespan
+        };
+        let (best, found) = (of(Policy::Optimal, 100_000), of(Policy::Dqn, 3000));
+        println!("{share} %: {:.4} of the optimum", found / best);
+        assert!(found.0 <= best.0 * 1.02, "{share} %: {found}, at best {best}");
+    }
+}
+
+#[test]
+fn the_log_has_the_last_policy_and_no_more_than_forty_steps() {
+    let trace = chain_trace(40);
+    let limits = Limits { evaluations: Some(2000), expired: None };
+    let request = request(budget(&trace, 30), 5e9, Duplex::Full, Policy::Dqn);
+    let request = PlanRequest { limits, ..request };
+    let (outcome, log) = plan_with_log(&trace, &request).expect("a sound request");
+    let plan = outcome.plan().expect("a chain has a plan");
+    let is_last = |step: &&SearchStep| step.tried.starts_with("last policy, after");
+    let last = log.steps.iter().find(is_last).expect("the last policy");
+    let decided = last.decided_seconds.expect("it decided something");
+    assert!(decided.0 >= trace.fastest_seconds().0, "{decided}");
+    assert!(log.steps.len() > 5 && log.steps.len() <= 40, "{} steps", log.steps.len());
+    assert!(plan.makespan.0 >= trace.fastest_seconds().0);
+}
+
+#[test]
+fn where_time_is_up_it_gives_what_it_has() {
+    let trace = chain_trace(40);
+    let expired = || true;
+    let limits = Limits { evaluations: None, expired: Some(&expired) };
+    let request = PlanRequest { limits, ..request(budget(&trace, 30), 5e9, Duplex::Full, Policy::Dqn) };
+    let plan = planned(&trace, &request).expect("offloading everything fits");
+    assert_eq!(plan.status, Status::OutOfTime);
+}
+
+#[test]
+fn controls_give_valid_plans() {
+    for seed in 0..8 {
+        let trace = random_trace_of(40, seed);
+        let request = request(budget(&trace, 50), 1e3, Duplex::Full, Policy::Dqn);
+        for control in [Control::Random, Control::Annealing] {
+            let (outcome, _) = plan_by_control(&trace, &request, control).expect("a sound request");
+            let Some(plan) = outcome.plan() else { continue };
+            plimsoll_ir::check::check(&trace, &plan.schedule).expect("a valid schedule");
+            let makespan = plimsoll_ir::simulate::simulate(&trace, &plan.schedule).makespan();
+            assert_eq!(makespan, plan.makespan, "{control:?}, seed {seed}");
+        }
+    }
+}
