@@ -3,11 +3,11 @@
 mod common;
 
 use common::{planned, request};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::search_log::SearchStep;
 use plimsoll_ir::testing::{chain_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::policies::papers::dqn::Control;
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Status, plan_by_control, plan_with_log};
 
@@ -78,6 +78,30 @@ fn where_time_is_up_it_gives_what_it_has() {
     let request = PlanRequest { limits, ..request(budget(&trace, 30), 5e9, Duplex::Full, Policy::Dqn) };
     let plan = planned(&trace, &request).expect("offloading everything fits");
     assert_eq!(plan.status, Status::OutOfTime);
+}
+
+#[test]
+fn odd_traces_have_valid_plans_or_true_witnesses() {
+    let mut timeless = chain_trace(20);
+    timeless.ops.iter_mut().for_each(|op| op.seconds = Seconds::ZERO);
+    let mut weightless = chain_trace(20);
+    weightless.tensors.iter_mut().for_each(|tensor| tensor.bytes = Bytes::ZERO);
+    let mut enormous = chain_trace(4);
+    enormous.tensors.iter_mut().for_each(|tensor| tensor.bytes = Bytes(1 << 58));
+    for trace in [timeless, weightless, enormous] {
+        for share in [0, 50, 99, 100] {
+            for rate in [1e-9, 1.0, 1e300] {
+                let request = request(budget(&trace, share), rate, Duplex::Half, Policy::Dqn);
+                let plan = planned(&trace, &request);
+                assert!(plan.is_ok(), "{} at {share}: {plan:?}", trace.name);
+            }
+        }
+    }
+    // Everything fits where addresses do not, in some of these.
+    for seed in 0..60 {
+        let trace = random_trace_of(40, seed);
+        let _ = planned(&trace, &request(budget(&trace, 100), 1e3, Duplex::Full, Policy::Dqn));
+    }
 }
 
 #[test]

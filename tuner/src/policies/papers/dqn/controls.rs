@@ -30,6 +30,8 @@ pub(crate) fn decide(task: &Task<'_>, control: Control) -> Result<(Outcome, Sear
         let evaluations = evaluations(task, &game.graph());
         match control {
             Control::Random => {
+                // Where everything fits but has no addresses, there is nothing to choose.
+                let evaluations = if start.excess > 0.0 { evaluations } else { 0 };
                 while game.evaluations < evaluations || report.episodes == 0 {
                     let mut at = start.clone();
                     by_chance(game, &mut at, &mut random);
@@ -61,14 +63,16 @@ fn anneal(
     game.finish(&mut at);
     let mut best = at.clone();
     let heat = HEAT * start.seconds / game.values.alternatives.len() as f64;
-    for evaluation in 0..evaluations {
+    // Where everything fits but has no addresses, there is nothing to choose.
+    let count = if start.excess > 0.0 { evaluations } else { 0 };
+    for evaluation in 0..count {
         let gap = game.gaps[random.below(game.gaps.len())] as usize;
         let old = at.decisions.choices[gap];
         let other = |choice: &Choice| *choice != old && choice.is_open(&game.values.gaps[gap]);
         let others: Vec<_> = ACTIONS.into_iter().filter(other).collect();
         at.decisions.choices[gap] = others[random.below(others.len())];
         let (seconds, excess) = game.time(&at.decisions);
-        let cold = 1.0 - evaluation as f64 / evaluations as f64;
+        let cold = 1.0 - evaluation as f64 / count as f64;
         let most = at.seconds - heat * cold * cold * random.unit().max(f64::MIN_POSITIVE).ln();
         if excess == 0.0 && seconds <= most {
             at.seconds = seconds;
@@ -79,6 +83,6 @@ fn anneal(
             at.decisions.choices[gap] = old;
         }
     }
-    game.evaluations += evaluations;
+    game.evaluations += count;
     report.episode(game, &best, false, evaluations)
 }

@@ -59,7 +59,7 @@ impl Graph {
         let total: f64 = values.alternatives.iter().map(|a| a[0].seconds).sum();
         let mean = (total / values.alternatives.len() as f64).max(f64::MIN_POSITIVE);
         // Lags are of an op or of the whole iteration: what counts is their order of magnitude.
-        let scale = (1.0 + total / mean).ln();
+        let scale = (1.0 + total / mean).ln().max(f64::MIN_POSITIVE);
         let scaled = |lag: f64| (1.0 + lag / mean).ln() / scale;
         let mut last: BTreeMap<u32, usize> = BTreeMap::new();
         let mut reuse = vec![0.0; nodes.len()];
@@ -97,7 +97,7 @@ impl Graph {
         Graph { features, neighbours, starts, lags, gaps }
     }
 
-    /// How many nodes there are; at least one.
+    /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.features.len()
     }

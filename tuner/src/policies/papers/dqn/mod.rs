@@ -59,7 +59,9 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError>
         let (fastest, excess) = (start.seconds, start.excess);
         let mut best = f64::INFINITY;
         loop {
-            let last = best.is_finite() && (game.evaluations >= evaluations || report.is_done());
+            // Where everything fits but has no addresses, there is nothing to choose.
+            let enough = game.evaluations >= evaluations || excess == 0.0 || report.is_done();
+            let last = best.is_finite() && enough;
             let left = (1.0 - game.evaluations as f64 / evaluations.max(1) as f64).max(0.0);
             let epsilon = if last { 0.0 } else { left * left };
             learner.begin();
@@ -87,7 +89,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError>
 
 /// Actions of a search: as many as the request allows, else as many as its size suggests.
 fn evaluations(task: &Task<'_>, graph: &Graph) -> u64 {
-    let suggested = (WORK / graph.len() as u64).clamp(FEWEST, MOST);
+    let suggested = (WORK / graph.len().max(1) as u64).clamp(FEWEST, MOST);
     task.request.limits.evaluations.unwrap_or(suggested)
 }
 
