@@ -176,9 +176,33 @@ pub fn overheads(scale: &Scale) -> Table {
          `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and all three have {EVALUATIONS} \
          evaluations."
     ));
+    if !scale.small {
+        read(&mut table);
+    }
     table.note("Not here: K-means, networks with stochastic depth, SuperNeurons' three modes apart, memonger with other layers.");
     table.note("`-`: the policy has no plan in that memory.");
     table
+}
+
+/// What the table of 2026-11-23 shows, in words.
+fn read(table: &mut Table) {
+    table.note(
+        "What is reproduced: dqn is ahead of tflms wherever both have a plan, and of memonger and superneurons, \
+         where these have one, on VGG-116 and U-Net, and on ResNets up to 30 %. U-Net is no weak spot here; LSTM \
+         is, from 40 % on.",
+    );
+    table.note(
+        "What is not: on ResNets and LSTM, from 40 % on, superneurons is ahead of dqn, on ResNet-110 at 70 % by \
+         125 points. What is cheap to recompute is a rule of superneurons' from the start; dqn must learn in some \
+         ten episodes that swapping no longer pays once the link is full. Equation (3) cannot say that: the \
+         graph's state adds the same to the value of every action.",
+    );
+    table.note(
+        "Learning is worth something: dqn's median is below that of random in every row. Annealing over the same \
+         actions is ahead where much must go (ResNet-56 from 40 % on, ResNet-110 from 50 % on) and behind on long \
+         traces (LSTM), where these evaluations are few for it. The last policy is often far behind the best plan \
+         found, so figure 3's reading of the paper (the best found) is the one to take.",
+    );
 }
 
 /// In how many rows dqn's median is the shorter one, and in how many both have a plan.
