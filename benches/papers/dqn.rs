@@ -172,14 +172,17 @@ pub fn overheads(scale: &Scale) -> Table {
          more memory than the other three (§5.1), and is weakest on U-Net and LSTM (§5.2).",
     );
     table.note(format!(
-        "`dqn, last policy` is what its last episode, without chance, decided, before addresses. The controls (`random`, \
-         `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and all three have {EVALUATIONS} \
-         evaluations."
+        "`dqn, last policy` is what its last episode, without chance, decided, before addresses. The controls \
+         (`random`, `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and \
+         all three have {EVALUATIONS} evaluations."
     ));
     if !scale.small {
         read(&mut table);
     }
-    table.note("Not here: K-means, networks with stochastic depth, SuperNeurons' three modes apart, memonger with other layers.");
+    table.note(
+        "Not here: K-means, networks with stochastic depth, SuperNeurons' three modes apart, memonger with other \
+         layers.",
+    );
     table.note("`-`: the policy has no plan in that memory.");
     table
 }
@@ -187,7 +190,7 @@ pub fn overheads(scale: &Scale) -> Table {
 /// What the table of 2026-11-23 shows, in words.
 fn read(table: &mut Table) {
     table.note(
-        "What is reproduced: dqn is ahead of tflms wherever both have a plan, and of memonger and superneurons, \
+        "What is reproduced: dqn is no slower than tflms wherever both have a plan, and ahead of memonger and superneurons, \
          where these have one, on VGG-116 and U-Net, and on ResNets up to 30 %. U-Net is no weak spot here; LSTM \
          is, from 40 % on.",
     );
