@@ -86,7 +86,7 @@ impl Graph {
             let again = if maker == NONE { 0.0 } else { values.alternatives[maker as usize][0].seconds };
             [bytes as f64, seconds(Stream::Offload) + seconds(Stream::Prefetch), again, reuse[at], kinds[at]]
         };
-        let features = level(nodes.iter().enumerate().map(features).collect());
+        let features = level(&nodes.iter().enumerate().map(features).collect::<Vec<_>>());
         let lags = neighbours.iter().map(|row| row.iter().map(|edge| edge.1).sum::<f64>() as f32).collect();
         let mut starts = vec![0];
         starts.extend(neighbours.iter().scan(0, |sum, row| {
@@ -109,7 +109,7 @@ impl Graph {
 }
 
 /// Divides each feature but the last by its mean.
-fn level(features: Vec<[f64; FIXED]>) -> Vec<[f32; FIXED]> {
+fn level(features: &[[f64; FIXED]]) -> Vec<[f32; FIXED]> {
     let mut means = [0.0; FIXED];
     features.iter().for_each(|row| means.iter_mut().zip(row).for_each(|(mean, x)| *mean += x));
     means.iter_mut().for_each(|mean| *mean /= features.len() as f64);
