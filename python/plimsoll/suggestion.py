@@ -49,9 +49,9 @@ class Tried:
     """Calls of the step for one of the optimizer."""
     predicted_seconds: float
     seconds: float | None
-    """The median as measured; none where it was not run."""
+    """The least as measured, as other programs only add to it; none where it was not run."""
     scatter: float
-    """How far the runs lie apart, relative to their median."""
+    """How far the median of the runs lies above the least."""
     peak_bytes: int
     swapped_bytes: int
     """What leaves the device in one call."""
@@ -106,10 +106,10 @@ class Suggestion:
     def certainty(self) -> str:
         """How sure it is, in words."""
         chosen, *others = self.tried
-        runs = f"{RUNS} runs, {chosen.scatter:.1%} apart"
+        runs = f"{RUNS} runs that scatter by {chosen.scatter:.1%}"
         if chosen.seconds is not None:
             took, predicted = show_seconds(chosen.seconds), show_seconds(chosen.predicted_seconds)
-            runs += f", took {took} where {predicted} was predicted"
+            runs += f", {took} where {predicted} was predicted"
         ran = [other for other in others if other.seconds is not None]
         if not ran:
             return f"{runs}; nothing else that fits was run"
@@ -363,12 +363,12 @@ def _run(step: Step, model: torch.nn.Module, sample: tuple[Any, ...], predicted:
         for parameter, gradient in gradients:
             parameter.grad = gradient
     warm = seconds[1:]
-    median = statistics.median(warm)
+    least = min(warm)
     trace, schedule = step.trace, step.program.schedule
     return replace(
         predicted,
-        seconds=median,
-        scatter=(max(warm) - min(warm)) / median,
+        seconds=least,
+        scatter=statistics.median(warm) / least - 1,
         peak_bytes=trace.resident_bytes + schedule.pool_bytes,
         swapped_bytes=schedule.offloaded_bytes,
         recomputed_ops=schedule.recomputed_ops,
