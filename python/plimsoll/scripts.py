@@ -38,7 +38,7 @@ INTERRUPTED = 130
 
 @dataclass
 class Session:
-    """A script that runs, and the steps that it planned."""
+    """A script that runs, and the steps that it planned, which are held until they are reported."""
 
     budget: int | str | None
     link: float | None
@@ -80,7 +80,7 @@ def run(script: Script) -> int:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("plimsoll: %(message)s"))
         logger.addHandler(handler)
-    path = os.fspath(script.path)
+    path, folder = os.fspath(script.path), Path(script.folder).absolute()
     sys.argv = [path, *map(os.fsdecode, script.arguments)]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     try:
@@ -90,7 +90,7 @@ def run(script: Script) -> int:
     if session.steps:
         # Whoever stops a script waits for no comparison.
         seconds = 0.0 if code == INTERRUPTED else COMPARING_SECONDS
-        return _report(session.steps, Path(script.folder), seconds) or code
+        return _report(session.steps, folder, seconds) or code
     if code == 0:
         _say(
             f"{path} ended without a call of `plimsoll.tune`: nothing was planned, and nothing can be reported"

@@ -168,8 +168,10 @@ def test_options_stand_for_the_arguments_of_tune(tmp_path):
     [
         (SCRIPT, "", [], 2, "no budget is given"),
         (SCRIPT, "", ["--budget", "1KiB"], 3, "no plan for"),
-        (SCRIPT + "\nsys.exit(7)", ', budget="100%"', [], 7, ""),
-        (SCRIPT + "\nsys.exit('enough')", ', budget="100%"', [], 1, "enough"),
+        pytest.param(SCRIPT + "\nsys.exit(7)", ', budget="100%"', [], 7, "", marks=pytest.mark.slow),
+        pytest.param(
+            SCRIPT + "\nsys.exit('enough')", ', budget="100%"', [], 1, "enough", marks=pytest.mark.slow
+        ),
         (SCRIPT + "\n1 / 0", ', budget="100%"', [], 1, "ZeroDivisionError"),
         (SCRIPT + "\nraise KeyboardInterrupt", ', budget="100%"', [], 130, "stopped"),
         ("print(1)", "", [], 2, "without a call of `plimsoll.tune`"),
