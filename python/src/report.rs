@@ -3,6 +3,7 @@
 use crate::errors::BadInput;
 use crate::schedule::Schedule;
 use crate::signals::Signals;
+use crate::transfers::Spans;
 use plimsoll_study::report::scheduled::{Known, of_schedule};
 use pyo3::prelude::*;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 pub fn report_page(
     py: Python<'_>,
     schedule: &Schedule,
-    spans: [Vec<(f64, f64)>; 3],
+    spans: [Spans; 3],
     known: &str,
     seconds: f64,
 ) -> PyResult<String> {

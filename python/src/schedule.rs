@@ -8,7 +8,7 @@ mod methods;
 pub use methods::Compute;
 
 use crate::errors::BadInput;
-use crate::transfers::Progress;
+use crate::transfers::{Progress, Spans};
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::schedule::{self, Stream, moved};
 use plimsoll_ir::simulate::{Span, Timeline};
@@ -63,7 +63,7 @@ impl Schedule {
     }
 
     /// When every command ran, from the spans of each stream's commands in their order; none where there are no spans.
-    pub fn timeline(&self, spans: [Vec<(f64, f64)>; 3]) -> PyResult<Option<Timeline>> {
+    pub fn timeline(&self, spans: [Spans; 3]) -> PyResult<Option<Timeline>> {
         if spans.iter().all(Vec::is_empty) {
             return Ok(None);
         }

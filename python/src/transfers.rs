@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How many commands of each stream must have ended, by [`Stream::index`](plimsoll_ir::schedule::Stream::index).
 pub type Progress = [usize; 3];
 
+/// Start and end of each command of a stream, in seconds from the start of the iteration.
+pub type Spans = Vec<(f64, f64)>;
+
 /// One copy.
 #[derive(Clone, Debug)]
 pub struct Copy {
@@ -34,7 +37,7 @@ struct State {
     ended: Progress,
     aborted: bool,
     /// By stream: when each copy began and ended, in seconds from the start of the iteration.
-    spans: [Vec<(f64, f64)>; 2],
+    spans: [Spans; 2],
 }
 
 #[derive(Default)]
@@ -157,7 +160,7 @@ impl Transfers {
 
     /// When each copy of the last iteration began and ended, in seconds from its start: those of the swap-out stream, and those
     /// of the swap-in stream.
-    fn spans(&self) -> (Vec<(f64, f64)>, Vec<(f64, f64)>) {
+    fn spans(&self) -> (Spans, Spans) {
         let [out, back] = self.shared.lock().spans.clone();
         (out, back)
     }
