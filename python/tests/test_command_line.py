@@ -70,6 +70,10 @@ def trace(tmp_path_factory):
 def test_verbs_take_the_trace_of_a_step(trace, tmp_path):
     planned = program(tmp_path, "plan", trace, "--budget", "80%", "--link", "1GB/s", "-o", "s.json")
     assert planned.returncode == 0, planned.stderr
+    schedule = plimsoll.Schedule.from_json(
+        (tmp_path / "s.json").read_text(), plimsoll.Trace(trace.read_text())
+    )
+    assert schedule.recomputed_ops > 0 or schedule.offloaded_bytes > 0
     checked = program(tmp_path, "check", trace, "s.json", "--format", "json")
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)
