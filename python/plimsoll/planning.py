@@ -65,6 +65,16 @@ def budget_bytes(budget: int | str, peak: int) -> int:
     return _core.parse_size(budget, peak)
 
 
+def check(model: object, optimizer: object) -> None:
+    """Refuses what is no model, and what is no optimizer."""
+    if not isinstance(model, torch.nn.Module):
+        raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise BadInput(
+            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
+        )
+
+
 def as_sample(sample: Any) -> tuple[Any, ...]:
     """The arguments that a step is called with."""
     arguments = tuple(sample) if isinstance(sample, tuple | list) else (sample,)
@@ -118,6 +128,17 @@ def rate_rule(optimizer: torch.optim.Optimizer) -> str:
     raise BadInput(
         f"how the learning rate of {type(optimizer).__name__} follows the batch is not known; set it by hand"
     )
+
+
+def rate_of(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate of the first group of parameters, before a scheduler changed it."""
+    group = optimizer.param_groups[0]
+    return float(group.get("initial_lr", group["lr"]))
+
+
+def rate_at(optimizer: torch.optim.Optimizer, size: int, batch: int) -> float:
+    """The learning rate that follows for a batch from the optimizer's, which is for a batch of `size`."""
+    return _core.learning_rate(rate_rule(optimizer), size, rate_of(optimizer), batch)
 
 
 @dataclass(frozen=True)

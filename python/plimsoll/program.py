@@ -8,6 +8,7 @@ Nothing is decided here: the order, the addresses and the waits are the schedule
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -115,6 +116,9 @@ def _slot_bytes(parameter: torch.nn.Parameter) -> int:
 
 Special = Callable[[int], None]
 
+Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
+"""Of the compute, the swap-out and the swap-in stream: start and end of each command, in seconds from the start of the step."""
+
 
 @dataclass(slots=True)
 class Step:
@@ -156,6 +160,9 @@ class Program:
         self._needed_states = self._sources()
         self.counts: allocator.Counts | None = None
         """What the last run allocated."""
+        self._runs = 0
+        self.spans: Spans | None = None
+        """When each command ran in the last timed run. Runs 1, 2, 4, 8, ... are timed, so that a recent one is there."""
 
     def _sources(self) -> set[int]:
         calls = self.tape.calls
@@ -359,23 +366,34 @@ class Program:
                 window.copy_(tensor)
         transfers, call = self._transfers, self._plan.call
         swaps = len(transfers) > 0
+        clock = time.perf_counter
+        self._runs += 1
+        is_timed = self._runs & (self._runs - 1) == 0
+        times: list[tuple[float, float]] | None = [] if is_timed else None
         self._plan.begin()
         try:
+            start = clock()
             transfers.start()
             with below_autograd():
                 for number, step in enumerate(self._steps):
                     if step.wait is not None:
                         transfers.wait(*step.wait)
+                    if times is not None:
+                        began = clock() - start
                     if step.special is not None:
                         step.special(number)
                     else:
                         call(number)
                         step.func(*step.arguments, **step.keywords)
+                    if times is not None:
+                        times.append((began, clock() - start))
                     if swaps:
                         transfers.computed()
         finally:
             self.counts = self._plan.end()
         transfers.finish()
+        if times is not None:
+            self.spans = (times, *transfers.spans())
         if self.counts.faulty_call is not None:
             op, _ = self._calls[self.counts.faulty_call]
             culprit = self.tape.calls[op]

@@ -20,7 +20,14 @@ from .ops import same_value, tensors_in
 from .recorder import Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
-from .torch_private import FakeTensorMode, has_accumulate_hooks, storage_key, tree_flatten, tree_unflatten
+from .torch_private import (
+    FakeTensorMode,
+    has_accumulate_hooks,
+    storage_key,
+    tree_flatten,
+    tree_unflatten,
+    uncompiled,
+)
 
 RUNS = 3
 MOST_RUNS = 10
@@ -163,6 +170,7 @@ def _record_once(
         with (
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
+            uncompiled(),
             allocator.recording() if values is None else contextlib.nullcontext() as log,
             modules.watched(),
         ):

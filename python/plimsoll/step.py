@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from . import _core, allocator, batches, planning, viz
+from . import _core, allocator, batches, planning, reporting, scripts, viz
 from ._core import show_bytes, show_seconds
 from .errors import BadInput, NoPlan, Refused, VerificationError
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
 from .tape import Role
-from .torch_private import has_hooks, modules_of, tree_flatten
+from .torch_private import has_hooks, modules_of, tree_flatten, uncompiled
 from .verification import State, differences, outcome
 
 logger = logging.getLogger("plimsoll")
@@ -116,12 +116,12 @@ class Step:
         planned = self._planned(batch)
         if isinstance(planned, Parts):
             self._parts = planned
-            return self._in_parts(planned, batch)
+            return self.in_parts(planned, batch)
         self._parts = None
         return self._run(planned, batch)
 
-    def _in_parts(self, parts: Parts, batch: tuple[Any, ...]) -> torch.Tensor:
-        """Trains a batch part by part. Whatever ends it early leaves everything as it was before."""
+    def in_parts(self, parts: Parts, batch: tuple[Any, ...], is_trial: bool = False) -> torch.Tensor:
+        """Trains a batch part by part. A trial, and whatever ends it early, leaves everything as it was before."""
         before: State | None = None
         total: torch.Tensor | None = None
         first = 0
@@ -141,6 +141,8 @@ class Step:
             if before is not None:
                 before.restore()
             raise
+        if is_trial and before is not None:
+            before.restore()
         self.fallback = fallback
         assert total is not None
         return total
@@ -239,6 +241,26 @@ class Step:
             )
         return "\n".join(lines)
 
+    def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
+        """Writes Plimsoll's report of the last kind of batch: one HTML file that a browser opens offline.
+
+        Memory over time, what is swapped and recomputed layer by layer and why, the timeline as predicted and as measured in
+        the last run that was timed, eager beside it, and what other policies make of the same step: no further one is planned
+        after `seconds`.
+        """
+        planned = self._current()
+        if not Path(path).parent.is_dir():
+            raise BadInput(f"the report cannot be written to {path}: there is no folder {Path(path).parent}")
+        page = reporting.page(
+            planned.trace,
+            planned.program,
+            parts=None if self._parts is None else str(self._parts),
+            eager_seconds=planned.eager_seconds,
+            fallback=planned.broken or self.fallback,
+            seconds=seconds,
+        )
+        Path(path).write_text(page, encoding="utf-8")
+
     def memory_viz(self, path: str | Path) -> None:
         """Writes a memory snapshot with tensors by name: the last kind of batch's plan is device 0, its last run device 1.
 
@@ -253,8 +275,17 @@ class Step:
 
     @property
     def batch(self) -> int:
-        """The batch that is predicted to train the most samples per second within the budget. Nothing is changed by it."""
-        return self._recommended()
+        """The batch that trains the most samples per second within the budget, of those that were run. Nothing is changed.
+
+        `plimsoll.suggest` says more of it, and of the best way to keep the batch of the sample.
+        """
+        if self._choice is None:
+            from .suggestion import find  # which runs steps of its own
+
+            assert isinstance(self._budget, int)
+            step = (self._fn, self._model, self._optimizer, self._sample)
+            self._choice = find(*step, self._budget, self._link, keep_batch=False).batch
+        return self._choice
 
     @property
     def learning_rate(self) -> float:
@@ -262,21 +293,14 @@ class Step:
 
         It is that of the first group of parameters; the others are multiplied by as much.
         """
-        optimizer = self._optimizer
-        if optimizer is None:
+        if self._optimizer is None:
             raise BadInput("without an optimizer no learning rate is known: give it to `plimsoll.tune`")
-        size, group = batches.size_of(self._sample), optimizer.param_groups[0]
-        rate = float(group.get("initial_lr", group["lr"]))
-        return _core.learning_rate(planning.rate_rule(optimizer), size, rate, self.batch)
+        return planning.rate_at(self._optimizer, batches.size_of(self._sample), self.batch)
 
-    def _recommended(self) -> int:
-        if self._choice is None:
-            assert isinstance(self._budget, int)
-            state = planning.optimizer_bytes(self._optimizer)
-            rates = (self._link.offload, self._link.prefetch)
-            found = batches.fastest(self._fn, self._model, self._sample, state, self._budget, rates)
-            self._choice = found or batches.size_of(self._sample)
-        return self._choice
+    @property
+    def trace(self) -> _core.Trace:
+        """The trace of the last kind of batch."""
+        return self._current().trace
 
     @property
     def program(self) -> Program:
@@ -296,7 +320,7 @@ class Step:
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
         """Records and plans this kind of batch, which is the sample."""
-        self._sample = batch
+        self.begin(batch)
         hooked = [name or "the model" for name, module in self._model.named_modules() if has_hooks(module)]
         if hooked:
             logger.warning(
@@ -304,8 +328,12 @@ class Step:
                 "plan, anything else that they do is not repeated",
                 ", ".join(hooked[:3]) + (", ..." if len(hooked) > 3 else ""),
             )
-        self._pointers = _addresses(modules_of(self._model))
         self._planned(batch, is_first=True)
+
+    def begin(self, batch: tuple[Any, ...]) -> None:
+        """Takes a batch for the sample."""
+        self._sample = batch
+        self._pointers = _addresses(modules_of(self._model))
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
@@ -424,9 +452,11 @@ class Step:
         tape, before = planned.tape, State(planned.tape)
         start = time.perf_counter()
         try:
-            eager = outcome(self._model, tape, self._eager(batch, planned.weight))
-        finally:
+            with uncompiled():
+                loss = self._eager(batch, planned.weight)
             planned.eager_seconds = min(planned.eager_seconds, time.perf_counter() - start)
+            eager = outcome(self._model, tape, loss)
+        finally:
             before.restore()
         start = time.perf_counter()
         loss = planned.program.run(tensors)
@@ -435,7 +465,8 @@ class Step:
         if not different:
             return loss
         before.restore()
-        again = outcome(self._model, tape, self._eager(batch, planned.weight))
+        with uncompiled():
+            again = outcome(self._model, tape, self._eager(batch, planned.weight))
         before.restore()
         spread = differences(eager, again)
         if all(name in spread and by <= spread[name] for name, by in different.items()):
@@ -494,7 +525,7 @@ def tune(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     sample: Any,
-    budget: int | str,
+    budget: int | str | None = None,
     link: Link | str | None = None,
     verify: int = 2,
     seconds: float | None = None,
@@ -502,22 +533,20 @@ def tune(
     """Plans a training step for a memory budget.
 
     `fn(*sample)` gives the loss. `budget` is all that parameters, gradients, optimizer state and the step may take:
-    `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
-    takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
+    `"22GiB"`, bytes, or `"60%"` of what eager takes; in a script that `plimsoll auto` runs, its `--budget` and `--link` stand
+    for what is given here. The first `verify` steps are compared with eager, bit for bit, which takes eager's memory and time
+    once more; with 0 none is. Nothing of model, optimizer and generators changes here.
 
     A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
     Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise BadInput(
-            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
-        )
+    planning.check(model, optimizer)
     if verify < 0:
         raise BadInput(f"{verify} steps cannot be verified; give 0 or more")
     batch = planning.as_sample(sample)
-    step = Step(fn, model, optimizer, budget, Link.parse(link), verify, seconds)
+    limit, rates = scripts.arguments(budget, link)
+    step = Step(fn, model, optimizer, limit, Link.parse(rates), verify, seconds)
     step.prepare(batch)
+    scripts.keep(step)
     return step

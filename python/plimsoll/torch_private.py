@@ -30,6 +30,7 @@ __all__ = [
     "storage_key",
     "tree_flatten",
     "tree_unflatten",
+    "uncompiled",
 ]
 
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
@@ -44,6 +45,12 @@ def storage_key(tensor: torch.Tensor) -> int:
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Calls within it skip autograd, and the bookkeeping of versions and views with it."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+def uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """What `torch.compile` compiled runs as it was written within it. A tape has no other ops: PyTorch does so wherever calls
+    are recorded."""
+    return torch.compiler.set_stance("force_eager")
 
 
 def sequence_number() -> int:
