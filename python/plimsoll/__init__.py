@@ -10,6 +10,7 @@ for x, y in loader:
 from ._core import Schedule, Trace
 from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
 from .fitting import Fit, fits
+from .outputs import Outputs
 from .planning import Link, plan, trace
 from .step import Step, tune
 
@@ -20,6 +21,7 @@ __all__ = [
     "Link",
     "NoCompiler",
     "NoPlan",
+    "Outputs",
     "Refused",
     "Schedule",
     "Step",

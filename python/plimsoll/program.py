@@ -17,6 +17,7 @@ import torch
 from . import allocator
 from ._core import ALIGNMENT, Compute, Schedule
 from .ops import running_positions, same_value
+from .outputs import Given, Outputs
 from .tape import Call, Document, Role, Tape, Window, aligned
 from .torch_private import below_autograd, tree_unflatten
 
@@ -326,8 +327,11 @@ class Program:
 
         return run
 
-    def run(self, inputs: list[torch.Tensor]) -> torch.Tensor:
-        """Runs the step: sets gradients or adds to them, gives the loss. Where it ends early, all is as it was."""
+    def run(self, inputs: list[torch.Tensor]) -> Given:
+        """Runs the step: sets gradients or adds to them, gives what the step's function gives.
+
+        Where it ends early, all is as it was.
+        """
         self.bind()
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
@@ -346,7 +350,17 @@ class Program:
                 raise
             for parameter, gradient in self._gradients:
                 parameter.grad = gradient
+            return self._given()
+
+    def _given(self) -> Given:
+        if self.tape.others is None:
             return self._loss.clone()
+        leaves, spec = self.tape.others
+        others = [
+            self._windows.at(self._resident[leaf.storage], leaf).clone() if isinstance(leaf, Window) else leaf
+            for leaf in leaves
+        ]
+        return Outputs(self._loss.clone(), tree_unflatten(others, spec))
 
     def _gradient_copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Where the gradients that the step adds to are kept meanwhile, and they themselves."""

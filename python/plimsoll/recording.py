@@ -14,20 +14,28 @@ from typing import Any
 
 import torch
 
-from . import allocator
+from . import allocator, outputs
 from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
+from .outputs import Given, Outputs
 from .recorder import Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
-from .torch_private import FakeTensorMode, has_accumulate_hooks, storage_key, tree_flatten, tree_unflatten
+from .torch_private import (
+    FakeTensorMode,
+    TreeSpec,
+    has_accumulate_hooks,
+    storage_key,
+    tree_flatten,
+    tree_unflatten,
+)
 
 RUNS = 3
 MOST_RUNS = 10
 ENOUGH_SECONDS = 0.1
 """A step that is over sooner runs a few times more: short times are noisy."""
 
-Loss = Callable[..., torch.Tensor]
+Loss = Callable[..., Given]
 
 
 def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool = False) -> Tape:
@@ -174,11 +182,16 @@ def _record_once(
                     recorder.number(parameter.grad, Role.GRADIENT)
             inputs = [recorder.window(t, Role.INPUT) for t in copies if isinstance(t, torch.Tensor)]
             with NoDetours(), recorder:
-                loss = fn(*tree_unflatten(copies, spec))
-                _check_loss(loss)
+                given = fn(*tree_unflatten(copies, spec))
+                has_others = isinstance(given, Outputs)
+                made = outputs.of(given)
+                _check_loss(made.loss)
                 recorder.phase = "backward"
-                loss.backward()
-            return _tape(recorder, inputs, loss, parameters, keeper)
+                made.loss.backward()
+            tape = _tape(recorder, inputs, made.loss, parameters, keeper)
+            if has_others:
+                tape.others = _others(recorder, made.others)
+            return tape
     finally:
         keeper.restore()
         generators.restore()
@@ -216,6 +229,15 @@ def _tape(
     if len(added) < there or (there and len(tape.slots()) < results):
         raise Refused("a gradient that is there before the step is replaced, not added to; use `zero_grad()`")
     return tape
+
+
+def _others(recorder: Recorder, others: Any) -> tuple[list[object], TreeSpec]:
+    leaves, spec = tree_flatten(others)
+    windows = [recorder.window(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    for window in windows:
+        if isinstance(window, Window):
+            _outlives(recorder, window, "an output")
+    return windows, spec
 
 
 def _outlives(recorder: Recorder, window: Window, what: str) -> None:

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from . import _core, allocator, batches, planning, viz
+from . import _core, allocator, batches, outputs, planning, viz
 from ._core import show_bytes, show_seconds
 from .errors import BadInput, NoPlan, Refused, VerificationError
+from .outputs import Given
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
@@ -110,8 +111,8 @@ class Step:
         self._parts: Parts | None = None
         self._choice: int | None = None
 
-    def __call__(self, *batch: Any) -> torch.Tensor:
-        """Trains one batch: sets the gradients or adds to them, gives the loss."""
+    def __call__(self, *batch: Any) -> Any:
+        """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
         planned = self._planned(batch)
         if isinstance(planned, Parts):
@@ -134,6 +135,7 @@ class Step:
                     before = State(planned.tape)
                 assert not isinstance(planned, Parts)
                 loss = self._run(planned, part, weight)
+                assert isinstance(loss, torch.Tensor)
                 total = loss if total is None else total + loss
                 fallback = self.fallback or fallback
                 first += size
@@ -145,9 +147,7 @@ class Step:
         assert total is not None
         return total
 
-    def _run(
-        self, planned: Planned | str, batch: tuple[Any, ...], weight: float | None = None
-    ) -> torch.Tensor:
+    def _run(self, planned: Planned | str, batch: tuple[Any, ...], weight: float | None = None) -> Given:
         """Trains a batch, or a part of one, as a whole."""
         if isinstance(planned, str):
             return self._in_eager(planned, batch, weight)
@@ -157,18 +157,18 @@ class Step:
         tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
         try:
             if planned.verify > 0:
-                loss = self._verified(planned, batch, tensors)
+                given = self._verified(planned, batch, tensors)
                 planned.verify -= 1
                 self._decline(planned)
             else:
-                loss = planned.program.run(tensors)
+                given = planned.program.run(tensors)
         except Diverged as diverged:
             return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
             return self._in_eager(planned.broken, batch, weight, planned)
         self.fallback = None
-        return loss
+        return given
 
     def _decline(self, planned: Planned) -> None:
         """Leaves the next batches to eager where eager fits the budget and was faster."""
@@ -322,7 +322,12 @@ class Step:
                     "was not meant, call `optimizer.zero_grad()` before the step",
                 )
             if weight is None and batches.size_of(batch) > 1:
-                return self._split(batch, no_plan)
+                if recorded.tape.others is None:
+                    return self._split(batch, no_plan)
+                no_plan.args = (
+                    f"{no_plan}. A step that gives more than its loss is not split: give batches that fit, and accumulate "
+                    "gradients",
+                )
             raise
         program = Program(recorded.tape, recorded.document, schedule, self._memory)
         program.bind()
@@ -395,7 +400,7 @@ class Step:
 
     def _in_eager(
         self, why: str, batch: tuple[Any, ...], weight: float | None, planned: Planned | None = None
-    ) -> torch.Tensor:
+    ) -> Given:
         """Runs a batch without a plan, and says why."""
         if planned is not None and isinstance(self._budget, int) and planned.trace.peak_bytes > self._budget:
             need, budget = show_bytes(planned.trace.peak_bytes), show_bytes(self._budget)
@@ -405,21 +410,17 @@ class Step:
         self.fallback = why
         return self._eager(batch, weight)
 
-    def _eager(self, batch: tuple[Any, ...], weight: float | None) -> torch.Tensor:
+    def _eager(self, batch: tuple[Any, ...], weight: float | None) -> Given:
         with torch.enable_grad():
-            loss = self._weighted(weight)(*batch)
-            loss.backward()
-        return loss.detach()
+            return outputs.backward(self._weighted(weight)(*batch))
 
     def _weighted(self, weight: float | None) -> Loss:
         """What a part of a batch trains on: its share of the loss."""
         if weight is None or weight == 1:
             return self._fn
-        return lambda *batch: self._fn(*batch) * weight
+        return lambda *batch: outputs.of(self._fn(*batch)).loss * weight
 
-    def _verified(
-        self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]
-    ) -> torch.Tensor:
+    def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
         tape, before = planned.tape, State(planned.tape)
         start = time.perf_counter()
@@ -429,11 +430,11 @@ class Step:
             planned.eager_seconds = min(planned.eager_seconds, time.perf_counter() - start)
             before.restore()
         start = time.perf_counter()
-        loss = planned.program.run(tensors)
+        given = planned.program.run(tensors)
         planned.plan_seconds = min(planned.plan_seconds, time.perf_counter() - start)
-        different = differences(eager, outcome(self._model, tape, loss))
+        different = differences(eager, outcome(self._model, tape, given))
         if not different:
-            return loss
+            return given
         before.restore()
         again = outcome(self._model, tape, self._eager(batch, planned.weight))
         before.restore()

@@ -79,7 +79,7 @@ def _residents(program: Program, names: dict[int, str], end: int) -> list[Span]:
             parameter = next(p for p, w in tape.gradients if w is not None and w.storage == number)
             name = f"{names.get(parameter.data_ptr(), 'a parameter')} (gradient)"
         else:
-            name = "the loss"
+            name = "the loss" if number == tape.loss.storage else "an output"
         spans.append(Span(name, place.address, aligned(storage.size), 0, end))
     return spans
 
