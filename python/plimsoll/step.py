@@ -510,6 +510,21 @@ def tune(
     Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
+    return make(Step, fn, model, optimizer, sample, budget, link, verify, seconds)
+
+
+def make(
+    kind: type[Step],
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: Any,
+    budget: int | str,
+    link: Link | str | None = None,
+    verify: int = 2,
+    seconds: float | None = None,
+) -> Step:
+    """What `tune` does, for a kind of step."""
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -519,6 +534,6 @@ def tune(
     if verify < 0:
         raise BadInput(f"{verify} steps cannot be verified; give 0 or more")
     batch = planning.as_sample(sample)
-    step = Step(fn, model, optimizer, budget, Link.parse(link), verify, seconds)
+    step = kind(fn, model, optimizer, budget, Link.parse(link), verify, seconds)
     step.prepare(batch)
     return step

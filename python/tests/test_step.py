@@ -329,7 +329,9 @@ def test_explain_names_the_floor():
     _, step = tuned("convolutions")
     text = step.explain()
     assert "floor" in text
-    assert f"(layer `{step._current().trace.floor_layer}`)" in text  # which one depends on the machine's scratch
+    assert (
+        f"(layer `{step._current().trace.floor_layer}`)" in text
+    )  # which one depends on the machine's scratch
     assert step.why.startswith("batch 4, lr unchanged, peak ")
 
 
