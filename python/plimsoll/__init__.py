@@ -8,6 +8,7 @@ for x, y in loader:
 """
 
 from ._core import Schedule, Trace
+from .buckets import Buckets
 from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
 from .fitting import Fit, fits
 from .outputs import Outputs
@@ -16,6 +17,7 @@ from .step import Step, tune
 
 __all__ = [
     "BadInput",
+    "Buckets",
     "Error",
     "Fit",
     "Link",

@@ -65,6 +65,17 @@ def budget_bytes(budget: int | str, peak: int) -> int:
     return _core.parse_size(budget, peak)
 
 
+def host_bytes(budget: int | str | None) -> int | None:
+    """A budget of the host's memory such as `4GiB`, in bytes; 0 is for no swapping, and none for any number."""
+    if budget is None:
+        return None
+    if isinstance(budget, str) and "%" not in budget:
+        return _core.parse_size(budget, 0)
+    if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0:
+        return budget
+    raise BadInput(f"a host budget is a size such as '4GiB' or a number of bytes from 0 on, not {budget!r}")
+
+
 def as_sample(sample: Any) -> tuple[Any, ...]:
     """The arguments that a step is called with."""
     arguments = tuple(sample) if isinstance(sample, tuple | list) else (sample,)
@@ -160,12 +171,18 @@ def trace(
 
 
 def plan(
-    trace: _core.Trace, budget: int | str, link: Link | str | None = None, seconds: float | None = None
+    trace: _core.Trace,
+    budget: int | str,
+    link: Link | str | None = None,
+    seconds: float | None = None,
+    host_budget: int | str | None = None,
 ) -> _core.Schedule:
     """The best schedule for a trace that the planner finds within a budget, proved valid.
 
     `budget` is a size such as `"22GiB"`, a share of the trace's peak such as `"60%"`, or bytes. `link` is a rate such as
-    `"12GB/s"`; without it the machine's is measured. `seconds` bounds the search. Raises `NoPlan` where nothing fits.
+    `"12GB/s"`; without it the machine's is measured. `seconds` bounds the search. What is swapped takes at most `host_budget`
+    of the host's memory, a size or bytes; where that is short, the plan recomputes. Raises `NoPlan` where nothing fits.
     """
     rates = Link.parse(link)
-    return trace.plan(budget_bytes(budget, trace.peak_bytes), rates.offload, rates.prefetch, seconds)
+    limit, host = budget_bytes(budget, trace.peak_bytes), host_bytes(host_budget)
+    return trace.plan(limit, rates.offload, rates.prefetch, seconds, host)

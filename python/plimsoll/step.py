@@ -13,15 +13,18 @@ import logging
 import math
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import _core, allocator, batches, outputs, planning, viz
+from . import _core, allocator, batches, outputs, planning, shortage, viz
 from ._core import show_bytes, show_seconds
+from .buckets import Buckets
 from .errors import BadInput, NoPlan, Refused, VerificationError
+from .options import Options
 from .outputs import Given
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
@@ -33,7 +36,7 @@ from .verification import State, differences, outcome
 logger = logging.getLogger("plimsoll")
 
 KINDS_KEPT = 16
-"""Plans of so many kinds of batches are kept; the one that was used longest ago goes first."""
+"""Plans of so many kinds of batches are kept, in each bucket; the one that was used longest ago goes first."""
 
 DECLINED_AFTER = 6
 """A plan is declined after so many comparisons at least."""
@@ -48,6 +51,7 @@ class Planned:
     """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
 
     def __init__(self, recorded: Recorded, program: Program, verify: int, weight: float | None) -> None:
+        self.recorded = recorded
         self.trace = recorded.trace
         self.tape = recorded.tape
         self.program = program
@@ -91,19 +95,18 @@ class Step:
         fn: Loss,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
-        budget: int | str,
-        link: Link,
-        verify: int,
-        seconds: float | None,
+        options: Options,
     ) -> None:
         self.fallback = None
         self._fn = fn
         self._model = model
         self._optimizer = optimizer
-        self._budget: int | str = budget
-        self._link = link
-        self._verify = verify
-        self._seconds = seconds
+        self._budget = options.budget
+        self._link = Link.parse(options.link)
+        self._verify = options.verify
+        self._seconds = options.seconds
+        self._host_budget = planning.host_bytes(options.host_budget)
+        self._buckets = Buckets.parse(options.buckets)
         self._memory = Memory()
         self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
         self._pointers: list[int] = []
@@ -114,6 +117,8 @@ class Step:
     def __call__(self, *batch: Any) -> Any:
         """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
+        if self._buckets is not None:
+            batch = self._buckets.fitted(batch)
         planned = self._planned(batch)
         if isinstance(planned, Parts):
             self._parts = planned
@@ -156,12 +161,9 @@ class Step:
         self._last = planned
         tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
         try:
-            if planned.verify > 0:
-                given = self._verified(planned, batch, tensors)
-                planned.verify -= 1
-                self._decline(planned)
-            else:
-                given = planned.program.run(tensors)
+            given = shortage.retried(
+                lambda: self._by_plan(planned, batch, tensors), lambda: self._with_less(planned)
+            )
         except Diverged as diverged:
             return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
         except Unplanned as unplanned:
@@ -169,6 +171,45 @@ class Step:
             return self._in_eager(planned.broken, batch, weight, planned)
         self.fallback = None
         return given
+
+    def _by_plan(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
+        """Runs a batch by its plan, beside eager where that is due; by a plan with less where memory has become short since."""
+        self._bind(planned)
+        if planned.verify > 0:
+            try:
+                given = self._verified(planned, batch, tensors)
+                planned.verify -= 1
+                self._decline(planned)
+                return given
+            except Exception as error:
+                if not shortage.is_one(error):
+                    raise
+                logger.warning(
+                    "this kind of batch is no longer compared with eager: memory is too short for both"
+                )
+                planned.verify = 0
+        return planned.program.run(tensors)
+
+    def _bind(self, planned: Planned) -> None:
+        assert isinstance(self._budget, int)
+        if planned.program.schedule.budget_bytes > self._budget:
+            planned.program = self._program(planned.recorded)
+        planned.program.bind()
+
+    def _with_less(self, planned: Planned) -> str | None:
+        """Gives the pool back and lowers the budget; says to what, or gives None where no plan takes less."""
+        self._memory.give_back()
+        resident, pool = planned.trace.resident_bytes, planned.program.schedule.pool_bytes
+        less = max(planned.trace.floor_bytes, resident + int(shortage.SHARE * pool))
+        if less >= resident + pool:
+            return None
+        before, self._budget = self._budget, less
+        try:
+            planned.program = self._program(planned.recorded)
+        except NoPlan:
+            self._budget = before
+            return None
+        return f"planning with {show_bytes(less)} in place of {show_bytes(resident + pool)}"
 
     def _decline(self, planned: Planned) -> None:
         """Leaves the next batches to eager where eager fits the budget and was faster."""
@@ -295,7 +336,9 @@ class Step:
         )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Records and plans this kind of batch, which is the sample."""
+        """Records and plans this kind of batch, which is the sample; the largest bucket first, whose plan takes most."""
+        if self._buckets is not None:
+            batch = self._buckets.fitted(batch)
         self._sample = batch
         hooked = [name or "the model" for name, module in self._model.named_modules() if has_hooks(module)]
         if hooked:
@@ -305,16 +348,20 @@ class Step:
                 ", ".join(hooked[:3]) + (", ..." if len(hooked) > 3 else ""),
             )
         self._pointers = _addresses(modules_of(self._model))
+        if self._buckets is not None:
+            self._planned(self._buckets.longest(batch), is_first=True)
         self._planned(batch, is_first=True)
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
-        recorded = planning.record(fn, self._model, batch, self._optimizer)
+        recorded = shortage.retried(
+            lambda: planning.record(fn, self._model, batch, self._optimizer), self._without_pool
+        )
         budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
         # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
         self._budget = budget
         try:
-            schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
+            program = self._program(recorded)
         except NoPlan as no_plan:
             if recorded.tape.adds_to_gradients() and weight is None:
                 no_plan.args = (
@@ -329,14 +376,27 @@ class Step:
                     "gradients",
                 )
             raise
-        program = Program(recorded.tape, recorded.document, schedule, self._memory)
-        program.bind()
         planned = Planned(recorded, program, self._verify, weight)
+        shortage.retried(lambda: self._bind(planned), lambda: self._with_less(planned))
         self._last = planned
         if weight is None:
             self._parts = None
             logger.info("%s", self.why)
         return planned
+
+    def _schedule(self, recorded: Recorded) -> _core.Schedule:
+        return planning.plan(recorded.trace, self._budget, self._link, self._seconds, self._host_budget)
+
+    def _program(self, recorded: Recorded) -> Program:
+        return Program(recorded.tape, recorded.document, self._schedule(recorded), self._memory)
+
+    def _without_pool(self) -> str | None:
+        """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""
+        if self._memory.pool.size == 0:
+            return None
+        said = f"giving the pool of {show_bytes(self._memory.pool.size)} back meanwhile"
+        self._memory.give_back()
+        return said
 
     def _split(self, batch: tuple[Any, ...], no_plan: NoPlan) -> Parts:
         """The fewest parts of a batch that a plan fits, where its loss is the mean or the sum of theirs."""
@@ -354,7 +414,7 @@ class Step:
                 self._fn, self._model, batches.taken(batch, 0, sizes[0]), self._optimizer, adds=True
             )
             try:
-                planning.plan(part.trace, self._budget, self._link, self._seconds)
+                self._schedule(part)
                 break
             except NoPlan:
                 largest -= max(1, largest // 16)  # the estimate was too high
@@ -393,7 +453,7 @@ class Step:
                     raise
                 found = f"it cannot be recorded: {refused}"
             self._kinds[kind] = found
-            if len(self._kinds) > KINDS_KEPT:
+            if len(self._kinds) > KINDS_KEPT * (len(self._buckets.lengths) if self._buckets else 1):
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
         return found
@@ -499,6 +559,8 @@ def tune(
     link: Link | str | None = None,
     verify: int = 2,
     seconds: float | None = None,
+    host_budget: int | str | None = None,
+    buckets: Buckets | Sequence[int] | None = None,
 ) -> Step:
     """Plans a training step for a memory budget.
 
@@ -506,11 +568,17 @@ def tune(
     `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
     takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
 
+    `link` is a rate such as `"12GB/s"`, measured where none is given, and `seconds` bounds the search for each plan. What is
+    swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); where that is short, plans recompute.
+    `buckets` are the lengths of sequences that have a plan, such as `[128, 256]` or `plimsoll.Buckets`: the largest is planned
+    here, the others when they first come, and a batch of another length is padded or refused. Without, each shape has a plan.
+
     A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
     Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
-    return make(Step, fn, model, optimizer, sample, budget, link, verify, seconds)
+    options = Options(budget, link, verify, seconds, host_budget, buckets)
+    return make(Step, fn, model, optimizer, sample, options)
 
 
 def make(
@@ -519,10 +587,7 @@ def make(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     sample: Any,
-    budget: int | str,
-    link: Link | str | None = None,
-    verify: int = 2,
-    seconds: float | None = None,
+    options: Options,
 ) -> Step:
     """What `tune` does, for a kind of step."""
     if not isinstance(model, torch.nn.Module):
@@ -531,9 +596,7 @@ def make(
         raise BadInput(
             f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
         )
-    if verify < 0:
-        raise BadInput(f"{verify} steps cannot be verified; give 0 or more")
     batch = planning.as_sample(sample)
-    step = kind(fn, model, optimizer, budget, Link.parse(link), verify, seconds)
+    step = kind(fn, model, optimizer, options)
     step.prepare(batch)
     return step

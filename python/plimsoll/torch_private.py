@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
 __all__ = [
     "BATCH_NORMS",
@@ -30,6 +30,7 @@ __all__ = [
     "storage_key",
     "tree_flatten",
     "tree_map_only",
+    "tree_map_with_path",
     "tree_unflatten",
 ]
 

@@ -34,6 +34,7 @@ class Span:
 
 def write(program: Program, trace: dict[str, Any], names: dict[int, str], path: str | Path) -> None:
     """Writes the snapshot. `names` has the name of each parameter and buffer by its address."""
+    program.bind()
     schedule = json.loads(program.schedule.to_json())
     end = len(schedule["commands"])
     planned = [*_planned(program, schedule, trace, end), *_residents(program, names, end)]

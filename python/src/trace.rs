@@ -120,8 +120,9 @@ impl Trace {
     }
 
     /// A schedule within `budget` bytes for a link of these rates (bytes per second), or `NoPlan`. `seconds` bounds the search,
-    /// which then gives its best plan so far; without it the same trace gives the same plan.
-    #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None))]
+    /// which then gives its best plan so far; without it the same trace gives the same plan. What is swapped takes at most `host`
+    /// bytes of the host's memory, and any number without it.
+    #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None, host=None))]
     fn plan(
         &self,
         py: Python<'_>,
@@ -129,6 +130,7 @@ impl Trace {
         offload_rate: f64,
         prefetch_rate: f64,
         seconds: Option<f64>,
+        host: Option<u64>,
     ) -> PyResult<Schedule> {
         let mut link = Link::symmetric(BytesPerSecond(offload_rate));
         link.prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
@@ -137,7 +139,8 @@ impl Trace {
             Some(Ok(limit)) => Instant::now().checked_add(limit),
             Some(Err(error)) => return Err(BadInput::new_err(format!("the time limit: {error}"))),
         };
-        let (outcome, interrupted) = py.detach(|| search(&self.inner, Bytes(budget), link, deadline));
+        let (outcome, interrupted) =
+            py.detach(|| search(&self.inner, Bytes(budget), link, host.map(Bytes), deadline));
         if let Some(interrupted) = interrupted {
             return Err(interrupted);
         }
@@ -155,6 +158,7 @@ pub fn search(
     trace: &trace::Trace,
     budget: Bytes,
     link: Link,
+    host: Option<Bytes>,
     deadline: Option<Instant>,
 ) -> (Result<Outcome, plimsoll_tuner::PlanError>, Option<PyErr>) {
     let interrupted = RefCell::new(None);
@@ -170,6 +174,7 @@ pub fn search(
         interrupted.borrow().is_some() || deadline.is_some_and(|deadline| now >= deadline)
     };
     let mut request = PlanRequest::new(budget, link, Policy::Plimsoll);
+    request.allow.host = host;
     request.limits.expired = Some(&expired);
     request.anytime = deadline.is_some();
     let outcome = plimsoll_tuner::plan(trace, &request);
@@ -188,9 +193,10 @@ impl Trace {
         let verb = if witness.why.is_proved() { "fits" } else { "was found within" };
         let place = if layer.is_empty() { String::new() } else { format!(" (layer `{layer}`)") };
         let name = &self.inner.name;
+        let advice = if witness.why.is_of_host() { "the host budget" } else { "the budget above it" };
         let message = format!(
-            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise the \
-             budget above it, or lower the batch",
+            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise {advice}, or \
+             lower the batch",
             self.inner.batch
         );
         let error = NoPlan::new_err(message);

@@ -19,6 +19,7 @@ from accelerate.utils import DistributedType
 
 from .. import step as steps
 from ..errors import Refused
+from ..options import Options
 from ..outputs import Given, Outputs, of
 from ..recording import Loss
 from ..step import Step
@@ -69,4 +70,6 @@ def tune(
         return Outputs(divided, ((made.loss,), (made.others,)) if is_divided else made.others)
 
     its = getattr(optimizer, "optimizer", optimizer)
-    return steps.make(_UndividedStep if is_divided else Step, loss, model, its, sample, budget, **tune_kwargs)
+    return steps.make(
+        _UndividedStep if is_divided else Step, loss, model, its, sample, Options(budget, **tune_kwargs)
+    )
