@@ -144,14 +144,13 @@ def record(
     fn: Loss,
     model: torch.nn.Module,
     sample: tuple[Any, ...],
-    optimizer: torch.optim.Optimizer | None = None,
+    other_resident_bytes: int,
     name: str | None = None,
     adds: bool = False,
 ) -> Recorded:
     """Records a step; with `adds` as it is when every parameter has a gradient that it adds to."""
-    state = optimizer_bytes(optimizer)
     tape = recording.record(fn, model, sample, adds)
-    document = to_document(tape, name or type(model).__name__, size_of(sample), state)
+    document = to_document(tape, name or type(model).__name__, size_of(sample), other_resident_bytes)
     return Recorded(tape, document, _core.Trace(document.text))
 
 
@@ -167,7 +166,7 @@ def trace(
     The model, its gradients and the generators are left as they were. With an optimizer its state counts as resident.
     `trace.save("step.trace.json")` writes what every verb of the command line takes.
     """
-    return record(fn, model, as_sample(sample), optimizer, name).trace
+    return record(fn, model, as_sample(sample), optimizer_bytes(optimizer), name).trace
 
 
 def plan(

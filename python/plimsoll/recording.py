@@ -167,6 +167,11 @@ def _record_once(
     # Copies, so that a sample that is a slice of a data set is no larger than its elements.
     leaves, spec = tree_flatten(sample)
     copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    arrivals: list[int] = []
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
+        for number, parameter in enumerate(parameters)
+    ]
     try:
         with (
             torch.autograd.set_multithreading_enabled(False),
@@ -189,10 +194,13 @@ def _record_once(
                 recorder.phase = "backward"
                 made.loss.backward()
             tape = _tape(recorder, inputs, made.loss, parameters, keeper)
+            tape.arrivals = arrivals
             if has_others:
                 tape.others = _others(recorder, made.others)
             return tape
     finally:
+        for hook in hooks:
+            hook.remove()
         keeper.restore()
         generators.restore()
         torch.clear_autocast_cache()

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from . import _core, allocator, batches, outputs, planning, shortage, viz
+from . import _core, allocator, batches, distributed, outputs, planning, shortage, viz
 from ._core import show_bytes, show_seconds
 from .buckets import Buckets
 from .errors import BadInput, NoPlan, Refused, VerificationError
@@ -98,8 +98,9 @@ class Step:
         options: Options,
     ) -> None:
         self.fallback = None
-        self._fn = fn
-        self._model = model
+        self._replica = distributed.replica_of(model)
+        self._fn = fn if self._replica is None else distributed.inside(self._replica, fn)
+        self._model = model if self._replica is None else self._replica.module
         self._optimizer = optimizer
         self._budget = options.budget
         self._link = Link.parse(options.link)
@@ -119,6 +120,11 @@ class Step:
         allocator.turn.check()
         if self._buckets is not None:
             batch = self._buckets.fitted(batch)
+        if self._replica is None:
+            return self._train(batch)
+        return distributed.reduced(self._replica, lambda: self._train(batch), lambda: self._current().tape)
+
+    def _train(self, batch: tuple[Any, ...]) -> Given:
         planned = self._planned(batch)
         if isinstance(planned, Parts):
             self._parts = planned
@@ -313,7 +319,7 @@ class Step:
     def _recommended(self) -> int:
         if self._choice is None:
             assert isinstance(self._budget, int)
-            state = planning.optimizer_bytes(self._optimizer)
+            state = self._resident_beside()
             rates = (self._link.offload, self._link.prefetch)
             found = batches.fastest(self._fn, self._model, self._sample, state, self._budget, rates)
             self._choice = found or batches.size_of(self._sample)
@@ -355,7 +361,7 @@ class Step:
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
         recorded = shortage.retried(
-            lambda: planning.record(fn, self._model, batch, self._optimizer), self._without_pool
+            lambda: planning.record(fn, self._model, batch, self._resident_beside()), self._without_pool
         )
         budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
         # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
@@ -390,6 +396,11 @@ class Step:
     def _program(self, recorded: Recorded) -> Program:
         return Program(recorded.tape, recorded.document, self._schedule(recorded), self._memory)
 
+    def _resident_beside(self) -> int:
+        """What is resident beside the step itself: the optimizer's state, and what reducing gradients takes."""
+        reducing = 0 if self._replica is None else distributed.own_bytes(self._replica)
+        return planning.optimizer_bytes(self._optimizer) + reducing
+
     def _without_pool(self) -> str | None:
         """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""
         if self._memory.pool.size == 0:
@@ -402,7 +413,7 @@ class Step:
         """The fewest parts of a batch that a plan fits, where its loss is the mean or the sum of theirs."""
         assert isinstance(self._budget, int)
         size = batches.size_of(batch)
-        state = planning.optimizer_bytes(self._optimizer)
+        state = self._resident_beside()
         name = type(self._model).__name__
         # All parts but the first add to the gradients of those before, which takes more.
         family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True)
@@ -411,7 +422,7 @@ class Step:
         while largest is not None and largest > 0:
             sizes = batches.part_sizes(size, largest)
             part = planning.record(
-                self._fn, self._model, batches.taken(batch, 0, sizes[0]), self._optimizer, adds=True
+                self._fn, self._model, batches.taken(batch, 0, sizes[0]), self._resident_beside(), adds=True
             )
             try:
                 self._schedule(part)

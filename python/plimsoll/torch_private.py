@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_
 
 __all__ = [
     "BATCH_NORMS",
+    "DDP_FORWARD",
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
@@ -36,6 +37,10 @@ __all__ = [
 
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
+
+
+DDP_FORWARD = "_run_ddp_forward"
+"""The method by which `DistributedDataParallel` calls the module inside, after buffers and before the reducer."""
 
 
 def storage_key(tensor: torch.Tensor) -> int:

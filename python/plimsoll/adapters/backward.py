@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ..errors import Refused
-
-
-@contextlib.contextmanager
-def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Gives an object or a class another attribute for a while."""
-    own = vars(owner)
-    had, before = name in own, own.get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if had:
-            setattr(owner, name, before)
-        else:
-            delattr(owner, name)
+from ..surroundings import replaced
 
 
 def what_backward_gets(run: Callable[[], object]) -> torch.Tensor:

@@ -17,7 +17,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from ..errors import Refused
 from ..outputs import Outputs
 from ..step import Step, tune
-from .backward import after_backward, replaced
+from ..surroundings import replaced
+from .backward import after_backward
 
 
 class _BatchNumber:

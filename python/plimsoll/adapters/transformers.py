@@ -15,7 +15,8 @@ from accelerate.utils import DistributedType
 
 from ..errors import Refused
 from ..step import Step, tune
-from .backward import replaced, what_backward_gets
+from ..surroundings import replaced
+from .backward import what_backward_gets
 
 logger = logging.getLogger("plimsoll")
 
@@ -23,7 +24,7 @@ HONOURED = {DistributedType.NO, DistributedType.MULTI_CPU}
 
 
 class PlannedSteps:
-    """Gives a trainer that derives from `transformers.Trainer` a budget: `class Mine(PlannedSteps, SFTTrainer): ...`.
+    """Gives a trainer that derives from `transformers.Trainer` a budget: `class Mine(PlannedSteps, Other): ...`.
 
     What `compute_loss` does beside computing the loss happens only while a step is recorded and verified.
     """
