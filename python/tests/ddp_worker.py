@@ -126,6 +126,20 @@ def refused():
             raise AssertionError(words)
 
 
+def trainer():
+    """Hugging Face's `Trainer`, which wraps the model itself."""
+    import tempfile
+    from pathlib import Path
+
+    import test_adapter_transformers as of_transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        how = {"gradient_accumulation_steps": 2, "ddp_backend": "gloo", "dataloader_drop_last": True}
+        done = of_transformers.both(Path(folder), data=of_transformers.texts(32), **how)
+        assert isinstance(done.model_wrapped, DistributedDataParallel)
+        dist.barrier()
+
+
 CASES = {
     "buffers": lambda: compare("convolutions"),
     "accumulated": lambda: compare("gpt", accumulated=2),
@@ -133,6 +147,7 @@ CASES = {
     "unused": lambda: compare("gpt", unused=True, find_unused_parameters=True),
     "hook": lambda: compare("convolutions", hook=halved),
     "refused": refused,
+    "trainer": trainer,
 }
 
 if __name__ == "__main__":

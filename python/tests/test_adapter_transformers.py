@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 utils = pytest.importorskip("accelerate.utils", reason="accelerate is not installed")
@@ -129,9 +130,7 @@ def test_label_smoothing_and_a_loss_of_the_user_s_own(tmp_path):
     both(tmp_path, classifier, sentences(), label_smoothing_factor=0.1, max_steps=3)
 
     def loss(outputs, labels, num_items_in_batch=None):
-        return (
-            torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
-        )
+        return F.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
 
     both(tmp_path, classifier, sentences(), own={"compute_loss_func": loss}, gradient_accumulation_steps=2)
 
@@ -238,6 +237,35 @@ def test_a_batch_that_does_not_fit_is_split(tmp_path):
     trainer._budget = failed.value.floor_bytes - 1024
     trainer.train()
     assert len(trainer.step._parts.sizes) > 1
+
+
+def test_sequences_of_varying_length_in_buckets(tmp_path):
+    lengths = [5, 9, 30, 14, 33, 40, 12, 16, 64, 3]
+    data = [{name: t[name][:n] for name in t} for t, n in zip(texts(10), lengths, strict=True)]
+
+    def collated(samples, to=None):
+        longest = max(len(sample["labels"]) for sample in samples)
+        length = next((n for n in to or () if n >= longest), longest)
+        pad = {"input_ids": 0, "labels": -100}
+        return {
+            name: torch.stack([F.pad(s[name], (0, length - len(s[name])), value=pad[name]) for s in samples])
+            for name in pad
+        }
+
+    def with_collator(collate, own, trainer_class):
+        arguments = {"per_device_train_batch_size": 2, "num_train_epochs": 2}
+        return train(
+            trainer_class, tmp_path, language_model(), data, {"data_collator": collate, **own}, **arguments
+        )
+
+    wanted, history = with_collator(lambda samples: collated(samples, (16, 32, 64)), {}, transformers.Trainer)
+    buckets = plimsoll.Buckets([16, 32, 64], {"input_ids": 0, "labels": -100})
+    own = {"budget": "60%", "tune_kwargs": {**FAST, "buckets": buckets, "host_budget": "1MiB"}}
+    trainer, planned_history = with_collator(collated, own, Trainer)
+    assert planned_history == history
+    assert trainer.step.fallback is None
+    assert len(trainer.step._kinds) <= len(buckets.lengths)
+    assert all(map(torch.equal, trainer.model.parameters(), wanted.model.parameters()))
 
 
 def test_train_again_after_training(tmp_path):

@@ -35,5 +35,11 @@ def test_views_unused_parameters_and_communication_hooks():
 
 
 @pytest.mark.slow
+def test_the_trainer_of_transformers():
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    run(2, "trainer")
+
+
+@pytest.mark.slow
 def test_of_three_processes_the_order_of_sums_is_eager_s():
     run(3, "buffers", "accumulated")
