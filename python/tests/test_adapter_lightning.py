@@ -209,6 +209,12 @@ def test_modules_that_a_plan_would_change_are_refused_before_they_run(tmp_path):
             fit(tmp_path, type("Other", (Module,), members)(), PlannedStrategy("90%", **FAST))
 
 
+def test_one_process_of_several_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(plimsoll.Refused, match="this process is one of 2"):
+        fit(tmp_path, Module(), PlannedStrategy("90%", **FAST))
+
+
 def test_a_second_training_has_a_step_of_its_own(tmp_path):
     strategy = PlannedStrategy("90%", **FAST)
     fit(tmp_path, Module(), strategy, epochs=1)

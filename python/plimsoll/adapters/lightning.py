@@ -6,6 +6,7 @@ Trainer(strategy=PlannedStrategy(budget="22GiB")).fit(module, loader)
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,12 @@ class PlannedStrategy(SingleDeviceStrategy):
         self.step = None
         if not trainer.training:
             return
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        if processes > 1:
+            raise Refused(
+                f"this process is one of {processes}, which would each train a model of their own: `PlannedStrategy` is for "
+                "one device. Train with one process, or with Hugging Face's trainer or Accelerate"
+            )
         module = self._module
         if not module.automatic_optimization:
             raise Refused(
