@@ -575,7 +575,7 @@ def tune(
 ) -> Step:
     """Plans a training step for a memory budget.
 
-    `fn(*sample)` gives the loss. `budget` is all that parameters, gradients, optimizer state and the step may take:
+    `fn(*sample)` gives the loss, or `plimsoll.Outputs`. `budget` is all that parameters, gradients, optimizer state and the step may take:
     `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
     takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
 
