@@ -575,9 +575,9 @@ def tune(
 ) -> Step:
     """Plans a training step for a memory budget.
 
-    `fn(*sample)` gives the loss, or `plimsoll.Outputs`. `budget` is all that parameters, gradients, optimizer state and the step may take:
-    `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
-    takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
+    `fn(*sample)` gives the loss, or `plimsoll.Outputs`. `budget` is all that parameters, gradients, optimizer state and the
+    step may take: `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for
+    bit, which takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
 
     `link` is a rate such as `"12GB/s"`, measured where none is given, and `seconds` bounds the search for each plan. What is
     swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); where that is short, plans recompute.
