@@ -10,7 +10,7 @@
 //! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that
 //! lie strictly between its two uses. With all gaps swapped, every slot holds just what its op touches.
 
-use crate::decide::placement::{Opens, Placement, Residency, Step, Transfer, Way, Window};
+use crate::decide::placement::{Direction, Opens, Placement, Residency, Step, Transfer, Window};
 use crate::decide::windows::{Clock, Course, Move};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId};
@@ -26,7 +26,7 @@ pub struct Gaps {
     /// The workspace of each slot, in bytes.
     pub workspace: Vec<u64>,
     /// In which way each op runs.
-    pub ways: Vec<Option<u32>>,
+    pub alternatives: Vec<Option<u32>>,
     /// The stretches during which tensors hold something that is still needed; none for tensors of no bytes.
     pub lives: Vec<Live>,
     /// The gaps: those of one piece of one stretch side by side, in order of time.
@@ -71,7 +71,7 @@ pub struct Gap {
 
 /// Which way each op should run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ways {
+pub enum Alternatives {
     /// The fastest whose workspace fits beside everything that is alive with nothing swapped.
     BesideAll,
     /// The fastest whose workspace fits beside what the op itself touches.
@@ -82,14 +82,15 @@ pub enum Ways {
     Leanest,
 }
 
-/// The fastest way to run an op with at most so much workspace; the leanest where none fits.
+/// The fastest alternative of an op with at most so much workspace; the leanest where none fits.
 fn fastest(op: &Op, room: u64) -> (Option<u32>, f64, u64) {
-    let mut ways = vec![(None, op.seconds.0, op.workspace_bytes.0)];
+    let mut alternatives = vec![(None, op.seconds.0, op.workspace_bytes.0)];
     let others = op.alternatives.iter().enumerate();
-    ways.extend(others.map(|(k, a)| (Some(k as u32), a.seconds.0, a.workspace_bytes.0)));
-    let leanest = ways.iter().map(|w| w.2).min().unwrap_or_default();
-    ways.retain(|w| w.2 <= room.max(leanest));
-    ways.into_iter()
+    alternatives.extend(others.map(|(k, a)| (Some(k as u32), a.seconds.0, a.workspace_bytes.0)));
+    let leanest = alternatives.iter().map(|w| w.2).min().unwrap_or_default();
+    alternatives.retain(|w| w.2 <= room.max(leanest));
+    alternatives
+        .into_iter()
         .min_by(|a, b| a.1.total_cmp(&b.1).then(a.2.cmp(&b.2)))
         .expect("an op has at least its own way")
 }
@@ -116,13 +117,18 @@ fn uses_of(trace: &Trace) -> Vec<Uses> {
 
 impl Gaps {
     /// The gaps of a valid trace, for a pool of so many bytes. `split` says into how many pieces a tensor is cut.
-    pub fn new(trace: &Trace, pool: Bytes, ways: Ways, split: &dyn Fn(TensorId) -> u32) -> Gaps {
+    pub fn new(
+        trace: &Trace,
+        pool: Bytes,
+        alternatives: Alternatives,
+        split: &dyn Fn(TensorId) -> u32,
+    ) -> Gaps {
         let slots = trace.ops.len() + 1;
         let mut gaps = Gaps {
             seconds: vec![0.0; slots],
             base: vec![0; slots],
             workspace: vec![0; slots],
-            ways: Vec::with_capacity(slots - 1),
+            alternatives: Vec::with_capacity(slots - 1),
             lives: Vec::new(),
             gaps: Vec::new(),
             versions: 0,
@@ -134,23 +140,24 @@ impl Gaps {
         }
         gaps.add_memory();
         for (i, op) in trace.ops.iter().enumerate() {
-            let room = match ways {
-                Ways::BesideAll => pool.0.saturating_sub(gaps.base[i + 1]),
-                Ways::BesideOwn => pool.saturating_sub(trace.touched_bytes(op)).0,
-                Ways::Fastest => u64::MAX,
-                Ways::Leanest => 0,
+            let room = match alternatives {
+                Alternatives::BesideAll => pool.0.saturating_sub(gaps.base[i + 1]),
+                Alternatives::BesideOwn => pool.saturating_sub(trace.touched_bytes(op)).0,
+                Alternatives::Fastest => u64::MAX,
+                Alternatives::Leanest => 0,
             };
-            gaps.ways.push(None);
-            gaps.set_way(op, i + 1, room);
+            gaps.alternatives.push(None);
+            gaps.set_alternative(op, i + 1, room);
         }
         gaps
     }
 
-    /// Chooses the fastest way to run the op of a slot with at most so much workspace.
-    pub fn set_way(&mut self, op: &Op, slot: usize, room: u64) {
-        let (way, seconds, workspace) = fastest(op, room);
+    /// Chooses the fastest alternative for the op of a slot with at most so much workspace.
+    pub fn set_alternative(&mut self, op: &Op, slot: usize, room: u64) {
+        let (alternative, seconds, workspace) = fastest(op, room);
         self.base[slot] = self.base[slot] - self.workspace[slot] + workspace;
-        (self.ways[slot - 1], self.seconds[slot], self.workspace[slot]) = (way, seconds, workspace);
+        (self.alternatives[slot - 1], self.seconds[slot], self.workspace[slot]) =
+            (alternative, seconds, workspace);
     }
 
     /// Cuts one tensor's uses into stretches and gaps.
@@ -266,10 +273,10 @@ impl Gaps {
     /// prefetches by the slot of their next use.
     pub fn placement(&self, windows: &[Option<Window>]) -> Placement {
         let mut placement = Placement::default();
-        placement.steps.extend(self.ways.iter().enumerate().map(|(i, way)| Step {
+        placement.steps.extend(self.alternatives.iter().enumerate().map(|(i, alternative)| Step {
             op: OpId::new(i),
             again: false,
-            alternative: *way,
+            alternative: *alternative,
         }));
         // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last
         // use and writer, then by next use and gap.
@@ -294,11 +301,13 @@ impl Gaps {
                         let slots = begins..window.leaves;
                         placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
                         if let Some(before) = window.offload {
-                            let transfer = Transfer { residency: here, way: Way::Offload, before };
+                            let transfer =
+                                Transfer { residency: here, direction: Direction::Offload, before };
                             keyed.push(((before, 0, (gap.after, gap.writer), order), transfer));
                         }
                         let before = window.returns;
-                        let transfer = Transfer { residency: here + 1, way: Way::Prefetch, before };
+                        let transfer =
+                            Transfer { residency: here + 1, direction: Direction::Prefetch, before };
                         keyed.push(((before, 1, (0, 0), order), transfer));
                         (begins, opens) = (window.returns, Opens::Prefetched);
                     }

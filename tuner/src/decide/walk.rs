@@ -17,9 +17,9 @@ mod trail;
 
 pub use trail::Trail;
 
-use crate::decide::placement::{Opens, Placement, Residency, Step, Transfer, Way, Window};
+use crate::decide::placement::{Direction, Opens, Placement, Residency, Step, Transfer, Window};
 use crate::decide::windows::{Course, Move};
-use crate::iteration::values::{Choice, Decisions, NONE, OpWay, Touch, Values};
+use crate::iteration::values::{Choice, Decisions, NONE, OpAlternative, Touch, Values};
 use plimsoll_ir::OpId;
 use std::ops::Range;
 
@@ -95,7 +95,7 @@ pub struct Walk {
     /// By step: its workspace and its margin.
     beside: Vec<u64>,
     /// The steps of ops that have more than one way, and the way in which each runs.
-    ways: Vec<(u32, u8)>,
+    alternatives: Vec<(u32, u8)>,
     /// By value.
     states: Vec<State>,
     /// The gaps whose choice was looked at before their end, each with the op at which that was first.
@@ -156,7 +156,7 @@ impl Walk {
     /// Works out what follows from the decisions. Tells whether the walk came to the end.
     pub fn go(&mut self, of: Iteration<'_>, limit: Limit) -> bool {
         self.begin(of.values);
-        self.advance(of, 0..of.values.ways.len() as u32, limit) && self.finish(of)
+        self.advance(of, 0..of.values.alternatives.len() as u32, limit) && self.finish(of)
     }
 
     /// Puts values that are there from the start on the device, and nothing else.
@@ -166,14 +166,14 @@ impl Walk {
         self.instances.clear();
         self.of_move.clear();
         self.beside.clear();
-        self.ways.clear();
+        self.alternatives.clear();
         self.looks.clear();
         self.course.moves.clear();
         self.course.seconds.clear();
         self.course.seconds.push(0.0);
         self.states.clear();
         self.states.resize(values.tensor.len(), UNBORN);
-        self.marked.resize(values.ways.len(), false);
+        self.marked.resize(values.alternatives.len(), false);
         for v in (0..values.tensor.len()).filter(|v| values.maker[*v] == NONE) {
             self.states[v].instance = self.instances.len() as u32;
             self.states[v].place = Place::Here;
@@ -199,7 +199,7 @@ impl Walk {
             }
             if gone {
                 self.make_again(of, op, early);
-                if limit.is_passed(self, values.ways.len() as u32 - op) {
+                if limit.is_passed(self, values.alternatives.len() as u32 - op) {
                     self.ended = op;
                     return false;
                 }
@@ -276,20 +276,22 @@ impl Walk {
     /// Runs an op that has what it reads; gives its slot.
     fn step(&mut self, of: Iteration<'_>, run: Run) -> u32 {
         let Iteration { values, decisions, margins, .. } = of;
-        let (ways, decided) = (&values.ways[run.op as usize], decisions.ways[run.op as usize]);
-        let way = &ways[usize::from(decided)];
-        if ways.len() > 1 {
-            self.ways.push((self.steps.len() as u32, decided));
+        let (alternatives, decided) =
+            (&values.alternatives[run.op as usize], decisions.alternatives[run.op as usize]);
+        let alternative = &alternatives[usize::from(decided)];
+        if alternatives.len() > 1 {
+            self.alternatives.push((self.steps.len() as u32, decided));
         }
         self.steps.push(run);
-        self.seconds += way.seconds;
-        self.course.seconds.push(way.seconds);
-        self.beside.push(way.workspace + margins.get(run.serves as usize).copied().unwrap_or_default());
+        self.seconds += alternative.seconds;
+        self.course.seconds.push(alternative.seconds);
+        self.beside
+            .push(alternative.workspace + margins.get(run.serves as usize).copied().unwrap_or_default());
         let slot = self.steps.len() as u32;
         for z in values.reads.row(run.op as usize) {
             let state = &mut self.states[z.value as usize];
             self.instances[state.instance as usize].last = slot;
-            // What was away comes back. Between two steps that follow each other nothing can leave.
+            // What was away is prefetched. Between two steps that follow each other nothing can leave.
             if std::mem::replace(&mut state.place, Place::Here) == Place::Away && slot > state.since + 1 {
                 let offload = !std::mem::replace(&mut state.hosted, true);
                 let (after, writer) = (state.since, state.written);
@@ -386,15 +388,17 @@ impl Walk {
             bytes += change;
             beside + bytes as u64
         }));
-        for (step, way) in &mut self.ways {
+        for (step, alternative) in &mut self.alternatives {
             let (op, slot) = (self.steps[*step as usize].op as usize, *step as usize + 1);
-            let decided = usize::from(decisions.ways[op]);
-            let (first, need) = (values.ways[op][decided], &mut course.need[slot]);
+            let decided = usize::from(decisions.alternatives[op]);
+            let (first, need) = (values.alternatives[op][decided], &mut course.need[slot]);
             let room = pool.saturating_sub(*need - first.workspace);
-            let leaner = values.ways[op][decided..].iter().position(|way| way.workspace <= room);
-            let chosen = leaner.map_or(values.ways[op].len() - 1, |leaner| decided + leaner);
-            let OpWay { seconds, workspace, .. } = values.ways[op][chosen];
-            *way = chosen as u8;
+            let leaner = values.alternatives[op][decided..]
+                .iter()
+                .position(|alternative| alternative.workspace <= room);
+            let chosen = leaner.map_or(values.alternatives[op].len() - 1, |leaner| decided + leaner);
+            let OpAlternative { seconds, workspace, .. } = values.alternatives[op][chosen];
+            *alternative = chosen as u8;
             *need = *need - first.workspace + workspace;
             course.seconds[slot] = seconds;
             self.seconds += seconds - first.seconds;
@@ -417,7 +421,7 @@ impl Walk {
 impl Walk {
     /// The workspace of each step of the last walk, in bytes.
     pub fn workspaces(&self, values: &Values) -> Vec<u64> {
-        self.ways(values).map(|way| way.workspace).collect()
+        self.alternatives(values).map(|alternative| alternative.workspace).collect()
     }
 
     /// By home of the placement: the value that lies there, the how-manieth instance of it, and the how-manieth home of that.
@@ -438,22 +442,24 @@ impl Walk {
     }
 
     /// By step: the way in which its op runs.
-    fn ways<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = &'a OpWay> {
-        let mut ways = self.ways.iter().peekable();
+    fn alternatives<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = &'a OpAlternative> {
+        let mut alternatives = self.alternatives.iter().peekable();
         self.steps.iter().enumerate().map(move |(step, run)| {
-            let way = ways.next_if(|(of, _)| *of as usize == step).map_or(0, |(_, way)| *way);
-            &values.ways[run.op as usize][usize::from(way)]
+            let alternative = alternatives
+                .next_if(|(of, _)| *of as usize == step)
+                .map_or(0, |(_, alternative)| *alternative);
+            &values.alternatives[run.op as usize][usize::from(alternative)]
         })
     }
 
     /// The last walk, with the windows of its moves.
     pub fn placement(&self, values: &Values, windows: &[Window]) -> Placement {
         let mut placement = Placement::default();
-        let steps = self.steps.iter().zip(self.ways(values));
-        placement.steps.extend(steps.map(|(run, way)| Step {
+        let steps = self.steps.iter().zip(self.alternatives(values));
+        placement.steps.extend(steps.map(|(run, alternative)| Step {
             op: OpId(run.op),
             again: run.op != run.serves,
-            alternative: way.alternative,
+            alternative: alternative.alternative,
         }));
         let mut moves: Vec<Vec<u32>> = vec![Vec::new(); self.instances.len()];
         for (m, (instance, _)) in self.of_move.iter().enumerate() {
@@ -468,7 +474,8 @@ impl Walk {
     }
 }
 
-/// The order of transfers is that of [`crate::decide::windows`]: by slot, offloads first and those by last use and writer, then by move.
+/// The order of transfers is that of [`crate::decide::windows`]: by slot, offloads first and those by last use and writer,
+/// then by move.
 type Key = (u32, u8, (u32, u32), u32);
 
 /// Turns instances into residencies.
@@ -530,14 +537,15 @@ impl Placing<'_> {
                     opens,
                 });
                 if let Some(before) = window.offload {
-                    let transfer = Transfer { residency: here, way: Way::Offload, before };
+                    let transfer = Transfer { residency: here, direction: Direction::Offload, before };
                     self.keyed.push(((before, 0, (piece.after, piece.writer), m), transfer));
                 }
-                let transfer = Transfer { residency: here + 1, way: Way::Prefetch, before: window.returns };
+                let transfer =
+                    Transfer { residency: here + 1, direction: Direction::Prefetch, before: window.returns };
                 self.keyed.push(((window.returns, 1, (0, 0), m), transfer));
                 (begins, opens) = (window.returns, Opens::Prefetched);
             }
-            // Where all of it leaves, it may come back elsewhere.
+            // Where all of it leaves, it may return elsewhere.
             let gone: u64 = gap.iter().map(|m| self.walk.course.moves[*m as usize].bytes).sum();
             home += u32::from(gone == whole);
         }

@@ -353,9 +353,9 @@ impl Clock {
             gates[slot] = gates[slot + 1].min(self.start[slot]);
             while sequence > 0 && self.sequence[sequence - 1].2 as usize == slot {
                 sequence -= 1;
-                let (m, way, _) = self.sequence[sequence];
-                let (m, link) = (m as usize, if self.half { 0 } else { way as usize });
-                if way == PREFETCH {
+                let (m, direction, _) = self.sequence[sequence];
+                let (m, link) = (m as usize, if self.half { 0 } else { direction as usize });
+                if direction == PREFETCH {
                     let earliest = self.prefetch_start[m];
                     let end = next[link].min(self.start[moves[m].before as usize]);
                     let latest = (end - self.prefetch_seconds[m]).max(earliest);
@@ -372,9 +372,9 @@ impl Clock {
             }
         }
         let mut link = 0.0f64;
-        for &(m, way, _) in &self.sequence {
+        for &(m, direction, _) in &self.sequence {
             let m = m as usize;
-            if way == OFFLOAD {
+            if direction == OFFLOAD {
                 link = link.max(self.done[moves[m].writer as usize]) + self.offload_seconds[m];
                 self.offload_end[m] = link;
             } else if self.half {

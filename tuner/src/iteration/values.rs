@@ -55,9 +55,9 @@ pub struct Gap {
     pub recompute: bool,
 }
 
-/// One way to run an op.
+/// One alternative of an op, its usual kernel included.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OpWay {
+pub struct OpAlternative {
     /// In seconds.
     pub seconds: f64,
     /// In bytes.
@@ -120,7 +120,7 @@ pub struct Values {
     /// See `reads`.
     pub writes: Rows,
     /// By op: the ways in which it may run, the fastest first, each with less workspace than the one before.
-    pub ways: Vec<Vec<OpWay>>,
+    pub alternatives: Vec<Vec<OpAlternative>>,
     /// The first op that may change parameters, which have no versions: nothing is recomputed after it.
     pub update: u32,
     /// In bytes: what is larger is large.
@@ -135,7 +135,7 @@ pub struct Decisions {
     /// By value: how many of its [`PARTS`] are swapped where it is; at least 1.
     pub parts: Vec<u8>,
     /// By op: which of its ways.
-    pub ways: Vec<u8>,
+    pub alternatives: Vec<u8>,
     /// Gaps whose value is recomputed before another op than the one that next asks for it, and held from there on: op and
     /// gap, in order. The op lies within the gap; a gap has one entry at most.
     pub early: Vec<(u32, u32)>,
@@ -172,7 +172,7 @@ impl Values {
                 row.push(value);
             }
             values.writes.push(row);
-            values.ways.push(ways(trace, op, pool));
+            values.alternatives.push(alternatives(trace, op, pool));
         }
         values.add_gaps(trace, &readers, allow);
         values
@@ -219,7 +219,7 @@ impl Values {
         self.first_gap.push(self.gaps.len() as u32);
         let mut next = self.first_gap.clone();
         next.iter_mut().zip(&self.maker).for_each(|(gap, maker)| *gap += u32::from(*maker == NONE));
-        for op in 0..self.ways.len() {
+        for op in 0..self.alternatives.len() {
             // What is made comes into being after what is read.
             for rows in [&mut self.reads, &mut self.writes] {
                 let (from, until) = (rows.starts[op] as usize, rows.starts[op + 1] as usize);
@@ -247,7 +247,7 @@ impl Values {
         can
     }
 
-    /// Everything stays, what is not read any more goes, and every op runs in its fastest way.
+    /// Everything stays, what is not read any more goes, and every op runs in its fastest alternative.
     pub fn keep_all(&self) -> Decisions {
         let choice = |gap: &Gap| {
             if gap.before == NONE && gap.recompute { Choice::RecomputeEach } else { Choice::Keep }
@@ -255,7 +255,7 @@ impl Values {
         Decisions {
             choices: self.gaps.iter().map(choice).collect(),
             parts: vec![PARTS; self.tensor.len()],
-            ways: vec![0; self.ways.len()],
+            alternatives: vec![0; self.alternatives.len()],
             early: Vec::new(),
             chunks: 1,
         }
@@ -320,21 +320,22 @@ impl Choice {
 }
 
 /// The ways of an op that fit beside what it touches; the leanest where none does.
-fn ways(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpWay> {
+fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
     let room = pool.saturating_sub(trace.touched_bytes(op)).0;
-    let mut all = vec![OpWay { seconds: op.seconds.0, workspace: op.workspace_bytes.0, alternative: None }];
-    all.extend(op.alternatives.iter().enumerate().map(|(k, a)| OpWay {
+    let mut all =
+        vec![OpAlternative { seconds: op.seconds.0, workspace: op.workspace_bytes.0, alternative: None }];
+    all.extend(op.alternatives.iter().enumerate().map(|(k, a)| OpAlternative {
         seconds: a.seconds.0,
         workspace: a.workspace_bytes.0,
         alternative: Some(k as u32),
     }));
-    let leanest = all.iter().map(|way| way.workspace).min().unwrap_or_default();
-    all.retain(|way| way.workspace <= room.max(leanest));
+    let leanest = all.iter().map(|alternative| alternative.workspace).min().unwrap_or_default();
+    all.retain(|alternative| alternative.workspace <= room.max(leanest));
     all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.workspace.cmp(&b.workspace)));
     let mut least = u64::MAX;
-    all.retain(|way| {
-        let leaner = way.workspace < least;
-        least = least.min(way.workspace);
+    all.retain(|alternative| {
+        let leaner = alternative.workspace < least;
+        least = least.min(alternative.workspace);
         leaner
     });
     all.truncate(usize::from(u8::MAX));

@@ -14,7 +14,7 @@
 //!
 //! What this file does not do: decide, or trust itself. [`plimsoll_ir::check`] judges what it makes.
 
-use crate::decide::placement::{Barrier, Opens, Placement, Residency, Transfer, Way};
+use crate::decide::placement::{Barrier, Direction, Opens, Placement, Residency, Transfer};
 use crate::place::address::{Addresses, Items};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
@@ -284,8 +284,8 @@ impl<'a> Lowering<'a> {
         let barrier = self.barriers[at];
         after.extend(barrier.and_then(|barrier| self.stepped[barrier.from.saturating_sub(1) as usize]));
         let command;
-        match transfer.way {
-            Way::Offload => {
+        match transfer.direction {
+            Direction::Offload => {
                 let version = state.version.ok_or(nothing)?;
                 after.extend(state.filled.iter().chain(&state.written).chain(&self.fetched[tensor.index()]));
                 after.extend(self.updated[tensor.index()]);
@@ -302,7 +302,7 @@ impl<'a> Lowering<'a> {
                 let copies = &mut self.host[tensor.index()];
                 copies.push(HostCopy { first: bytes.start, end: bytes.end, version, command });
             }
-            Way::Prefetch => {
+            Direction::Prefetch => {
                 let copies = self.host[tensor.index()].iter().rev();
                 let mut copies = copies.filter(|c| c.first < bytes.end && bytes.start < c.end).peekable();
                 let version = copies.peek().map(|c| c.version).ok_or(nothing)?;

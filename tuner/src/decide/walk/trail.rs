@@ -40,7 +40,7 @@ struct Mark {
     steps: usize,
     moves: usize,
     looks: usize,
-    ways: usize,
+    alternatives: usize,
     seconds: f64,
     again_seconds: f64,
     states: Vec<State>,
@@ -70,7 +70,7 @@ impl Trail {
     /// came to the end.
     pub fn go(&mut self, of: Iteration<'_>, first: u32, limit: Limit) -> bool {
         let Trail { stands, tried, marks, .. } = self;
-        let ops = of.values.ways.len() as u32;
+        let ops = of.values.alternatives.len() as u32;
         let stride = ops.div_ceil(MARKS);
         // Where the walk that stands ended early, nothing is known of what comes after.
         let all = (first.min(stands.ended).min(ops) / stride) as usize;
@@ -111,7 +111,7 @@ impl Trail {
 impl Walk {
     fn mark(&self, mark: &mut Mark) {
         (mark.steps, mark.moves) = (self.steps.len(), self.of_move.len());
-        (mark.looks, mark.ways) = (self.looks.len(), self.ways.len());
+        (mark.looks, mark.alternatives) = (self.looks.len(), self.alternatives.len());
         (mark.seconds, mark.again_seconds) = (self.seconds, self.again_seconds);
         mark.states.clone_from(&self.states);
         mark.instances.clone_from(&self.instances);
@@ -125,7 +125,7 @@ impl Walk {
         take(&mut self.course.moves, &of.course.moves, mark.moves);
         take(&mut self.of_move, &of.of_move, mark.moves);
         take(&mut self.looks, &of.looks, mark.looks);
-        take(&mut self.ways, &of.ways, mark.ways);
+        take(&mut self.alternatives, &of.alternatives, mark.alternatives);
         (self.seconds, self.again_seconds) = (mark.seconds, mark.again_seconds);
         self.states.clone_from(&mark.states);
         self.instances.clone_from(&mark.instances);
@@ -169,8 +169,8 @@ mod tests {
                     first = first.min(trail.look_at_part(values, decisions, v as u32));
                 }
                 1 => {
-                    let op = random.below(values.ways.len());
-                    decisions.ways[op] = random.below(values.ways[op].len()) as u8;
+                    let op = random.below(values.alternatives.len());
+                    decisions.alternatives[op] = random.below(values.alternatives[op].len()) as u8;
                     first = first.min(op as u32);
                 }
                 _ => {
@@ -195,7 +195,10 @@ mod tests {
     fn assert_same(walk: &Walk, full: &Walk) {
         assert_eq!(walk.course, full.course);
         assert_eq!((&walk.steps, &walk.instances), (&full.steps, &full.instances));
-        assert_eq!((&walk.of_move, &walk.looks, &walk.ways), (&full.of_move, &full.looks, &full.ways));
+        assert_eq!(
+            (&walk.of_move, &walk.looks, &walk.alternatives),
+            (&full.of_move, &full.looks, &full.alternatives)
+        );
         let seconds = |walk: &Walk| (walk.seconds.to_bits(), walk.again_seconds.to_bits());
         assert_eq!(seconds(walk), seconds(full));
     }

@@ -26,7 +26,7 @@ use super::sections::{Part, Problem, largest_problem, problems};
 use super::{Addresses, Effort, Item, most_alive, padded};
 use crate::random::Random;
 
-/// Problems with more items are not searched: their trees are too deep to come back from an early mistake.
+/// Problems with more items are not searched: their trees are too deep to recover from an early mistake.
 const MOST_ITEMS: usize = 600;
 
 /// The work of the shortest try.

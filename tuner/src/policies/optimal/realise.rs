@@ -10,7 +10,7 @@
 
 use super::search::{Action, Timed};
 use super::space::{Set, Space, members};
-use crate::decide::placement::{Opens, Placement, Residency, Step, Transfer, Way};
+use crate::decide::placement::{Direction, Opens, Placement, Residency, Step, Transfer};
 use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
 use crate::place::realise::{Realised, Task};
 use crate::request::{PlanError, Shortage};
@@ -178,8 +178,9 @@ impl<'a> Lay<'a> {
         let mut slots = vec![0; self.commands.len()];
         for &c in &self.order {
             slots[c] = placement.steps.len() as u32 + 1;
-            if let Action::Run { op, again, way } = self.commands[c].action {
-                let alternative = self.space.jobs[usize::from(op)].ways[usize::from(way)].alternative;
+            if let Action::Run { op, again, alternative } = self.commands[c].action {
+                let alternative =
+                    self.space.jobs[usize::from(op)].alternatives[usize::from(alternative)].alternative;
                 placement.steps.push(Step { op: OpId(u32::from(op)), again, alternative });
             }
         }
@@ -198,12 +199,12 @@ impl<'a> Lay<'a> {
             let (tensor, bytes, slots_of) = (value.tensor, 0..value.bytes, begins..last.max(begins) + 1);
             placement.residencies.push(Residency { tensor, bytes, home, slots: slots_of, opens });
             for &c in &stay.uses {
-                let way = match self.commands[c].action {
-                    Action::Offload { .. } => Way::Offload,
-                    Action::Prefetch { .. } => Way::Prefetch,
+                let direction = match self.commands[c].action {
+                    Action::Offload { .. } => Direction::Offload,
+                    Action::Prefetch { .. } => Direction::Prefetch,
                     _ => continue,
                 };
-                transfers.push((self.position[c], Transfer { residency: home, way, before: slots[c] }));
+                transfers.push((self.position[c], Transfer { residency: home, direction, before: slots[c] }));
             }
         }
         transfers.sort_by_key(|(position, _)| *position);
@@ -233,8 +234,8 @@ impl<'a> Lay<'a> {
             items.of_residency.push(k as u32);
         }
         for &c in &self.order {
-            let Action::Run { op, way, .. } = self.commands[c].action else { continue };
-            let bytes = self.space.jobs[usize::from(op)].ways[usize::from(way)].workspace;
+            let Action::Run { op, alternative, .. } = self.commands[c].action else { continue };
+            let bytes = self.space.jobs[usize::from(op)].alternatives[usize::from(alternative)].workspace;
             let here = (bytes > 0).then_some((items.items.len() as u32, bytes));
             if bytes > 0 {
                 items.items.push(item(self.positions(Some(c), &[c]), bytes));

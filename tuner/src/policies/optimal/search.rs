@@ -12,7 +12,8 @@
 //! # What is left out, and why nothing is lost
 //!
 //! - A state for which another stands ([`Trick::Dominance`]): with the same values on the device, no less on the host, and,
-//!   where the host is short, nothing offloaded that the other did not, all streams are free no later. Whatever follows the one can follow the other.
+//!   where the host is short, nothing offloaded that the other did not, all streams are free no later. Whatever follows the
+//!   one can follow the other.
 //! - An offload that could have started before the command before it ([`Trick::Prompt`]): it needs no room, so that the
 //!   list in which it does start earlier is as good and is looked at as well. So it starts just when its stream becomes free
 //!   or its value is made. (Prefetches take room, and are tried at all times.)
@@ -46,7 +47,7 @@ pub(super) enum Action {
     Run {
         op: u8,
         again: bool,
-        way: u8,
+        alternative: u8,
     },
     Offload {
         value: u8,
@@ -364,7 +365,7 @@ impl Search<'_> {
                     (None, false) => return f64::INFINITY,
                     (Some(maker), false) if made >> maker & 1 == 0 => {
                         made |= 1 << maker;
-                        ended += space.jobs[maker].ways[0].seconds;
+                        ended += space.jobs[maker].alternatives[0].seconds;
                         gone |= space.jobs[maker].reads & !seen;
                     }
                     _ => {}
@@ -374,7 +375,7 @@ impl Search<'_> {
             let before = clear(PREFETCH) + fetches;
             let start = if fetches > 0.0 { ended.max(before) } else { ended };
             let from = if space.half && fetches > 0.0 { left.max(before) } else { left };
-            let seconds = job.ways[0].seconds;
+            let seconds = job.alternatives[0].seconds;
             let press = &space.press[q];
             ended = start + seconds;
             if press.away == 0 {
@@ -429,8 +430,8 @@ impl Search<'_> {
         let state = &self.states[at as usize];
         let stage = usize::from(state.stage);
         if space.jobs[stage].reads & !state.device == 0 {
-            for way in 0..space.jobs[stage].ways.len() {
-                self.run(at, stage, false, way, children);
+            for alternative in 0..space.jobs[stage].alternatives.len() {
+                self.run(at, stage, false, alternative, children);
             }
             return;
         }
@@ -445,21 +446,21 @@ impl Search<'_> {
             }
             wanted |= job.reads & !state.device;
             if job.reads & !state.device == 0 {
-                for way in 0..job.ways.len() {
-                    self.run(at, k, true, way, children);
+                for alternative in 0..job.alternatives.len() {
+                    self.run(at, k, true, alternative, children);
                 }
             }
         }
     }
 
-    fn run(&self, at: u32, op: usize, again: bool, way: usize, children: &mut Vec<State>) {
+    fn run(&self, at: u32, op: usize, again: bool, alternative: usize, children: &mut Vec<State>) {
         let space = self.space;
         let state = &self.states[at as usize];
         let job = &space.jobs[op];
-        let action = Action::Run { op: op as u8, again, way: way as u8 };
+        let action = Action::Run { op: op as u8, again, alternative: alternative as u8 };
         // What it makes anew takes the place of what was there.
         let replaced = job.writes & state.device;
-        let need = job.fresh + job.ways[way].workspace;
+        let need = job.fresh + job.alternatives[alternative].workspace;
         let candidates = self.evictable(state) & !job.reads & !replaced;
         let from = self.earliest_by_streams(state, action);
         self.with_room(state, from, need, replaced, candidates, &mut |start, given_up| {
@@ -471,9 +472,9 @@ impl Search<'_> {
             if !again && next.idle != 0 {
                 return;
             }
-            next.free[COMPUTE] = start + job.ways[way].seconds;
+            next.free[COMPUTE] = start + job.alternatives[alternative].seconds;
             next.busy[COMPUTE] = op as u8;
-            next.leaving[COMPUTE] = job.ways[way].workspace;
+            next.leaving[COMPUTE] = job.alternatives[alternative].workspace;
             (next.stage, next.after) = if again { (state.stage, op as u8 + 1) } else { (state.stage + 1, 0) };
             let useless = next.device & !space.useful[usize::from(next.stage)];
             if useless & next.unread != 0 {

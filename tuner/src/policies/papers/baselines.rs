@@ -18,7 +18,7 @@
 use super::chain::{Stage, chain};
 use super::load::Load;
 use super::stages::{Fixed, needs};
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::decide::placement::Window;
 use crate::place::realise::{Realised, Task};
 use crate::random::Random;
@@ -27,7 +27,7 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
 
 fn prepare(task: &Task<'_>) -> (Gaps, Vec<Stage>) {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     let stages = chain(task.trace, &gaps);
     (gaps, stages)
 }

@@ -10,7 +10,7 @@
 //! reason to move anything.
 
 use crate::decide::gaps::{Gap, Gaps};
-use crate::decide::placement::{Barrier, Placement, Way, Window};
+use crate::decide::placement::{Barrier, Direction, Placement, Window};
 use crate::place::address::{ALIGNMENT, Items, assign};
 use crate::place::realise::{LIGHT, Realised, Task};
 use crate::request::{PlanError, Shortage};
@@ -161,9 +161,9 @@ fn barriers(gaps: &Gaps, fixed: &[Option<Fixed>], placement: &Placement) -> Vec<
     }
     let barrier = |(at, transfer): (usize, &crate::decide::placement::Transfer)| {
         let (ends, earlier) = (transfer.residency as usize, (transfer.residency as usize).checked_sub(1));
-        let until = match transfer.way {
-            Way::Offload => ended_by[ends].and_then(|f| f.offloaded_by),
-            Way::Prefetch => earlier.and_then(|r| ended_by[r]).and_then(|f| f.prefetched_by),
+        let until = match transfer.direction {
+            Direction::Offload => ended_by[ends].and_then(|f| f.offloaded_by),
+            Direction::Prefetch => earlier.and_then(|r| ended_by[r]).and_then(|f| f.prefetched_by),
         };
         Barrier { transfer: at as u32, from: transfer.before, until }
     };

@@ -19,7 +19,7 @@
 
 use super::naive::feature_maps;
 use super::stages::{Fixed, Stages, leaves_during, needs};
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::decide::placement::Opens;
 use crate::place::realise::{Realised, Task};
 use crate::request::PlanError;
@@ -35,11 +35,11 @@ pub(crate) enum Layers {
 
 /// `vdnn-all` and `vdnn-conv`.
 pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanError> {
-    let fast = attempt(task, which, Ways::Fastest)?;
+    let fast = attempt(task, which, Alternatives::Fastest)?;
     if matches!(fast, Realised::Fits { .. }) || task.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
         return Ok(fast);
     }
-    attempt(task, which, Ways::Leanest)
+    attempt(task, which, Alternatives::Leanest)
 }
 
 /// `vdnn-dyn`: the first of the paper's profiling passes that fits.
@@ -49,11 +49,11 @@ pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanEr
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
 pub(crate) fn dynamic(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let leanest = attempt(task, Layers::All, Ways::Leanest)?;
+    let leanest = attempt(task, Layers::All, Alternatives::Leanest)?;
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);
     }
-    let fastest = || Gaps::new(task.trace, Bytes(task.pool), Ways::Fastest, &|_| 1);
+    let fastest = || Gaps::new(task.trace, Bytes(task.pool), Alternatives::Fastest, &|_| 1);
     let gaps = fastest();
     let keep = task.realise_fixed(&gaps, &vec![None; gaps.gaps.len()])?;
     if matches!(keep, Realised::Fits { .. }) {
@@ -81,12 +81,12 @@ fn downgrade(task: &Task<'_>, gaps: &mut Gaps, fixed: &[Option<Fixed>]) {
     let needs = needs(gaps, &windows);
     for (slot, needs) in needs.into_iter().enumerate().skip(1).filter(|(_, needs)| *needs > task.pool) {
         let room = task.pool.saturating_sub(needs - gaps.workspace[slot]);
-        gaps.set_way(&task.trace.ops[slot - 1], slot, room);
+        gaps.set_alternative(&task.trace.ops[slot - 1], slot, room);
     }
 }
 
-fn attempt(task: &Task<'_>, which: Layers, ways: Ways) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), ways, &|_| 1);
+fn attempt(task: &Task<'_>, which: Layers, alternatives: Alternatives) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), alternatives, &|_| 1);
     task.realise_fixed(&gaps, &fixed(task.trace, &gaps, which))
 }
 

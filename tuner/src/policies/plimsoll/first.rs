@@ -7,8 +7,8 @@
 //!    is best is read off the evaluator at some ten points: [`Pass::split`].
 //! 3. *Repair.* What recomputing itself needs is known once the decisions are walked through. Where it is too much, a short
 //!    search ([`Annealer::improve`]) mends it, or more is given up at the ops concerned: [`Pass::repair`].
-//! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. Where they miss the pool, more
-//!    are; last of all, everything is swapped that can be: [`plan`].
+//! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. Where they miss the pool,
+//!    more are; last of all, everything is swapped that can be: [`plan`].
 //!
 //! This is the plan of a request whose time is up at once, and its decisions are one seed of the search of all others.
 //!
@@ -159,7 +159,7 @@ impl<'a> Pass<'a> {
         let mut open: Vec<u32> = (0..values.gaps.len() as u32).filter(is_open).collect();
         open.sort_by_key(|g| (of(g).after.wrapping_add(1), Reverse(of(g).before), *g));
         let (clock, keep) = (Clock::new(&task.request.link), values.keep_all());
-        let (walk, margins, order) = (Walk::default(), vec![0; values.ways.len()], Vec::new());
+        let (walk, margins, order) = (Walk::default(), vec![0; values.alternatives.len()], Vec::new());
         Pass {
             problem,
             clock,
@@ -219,7 +219,8 @@ impl<'a> Pass<'a> {
     fn improve(&mut self, decisions: Decisions) -> Option<Decisions> {
         let fits = !self.needs(&decisions).is_over();
         let shorter = if fits || self.annealer.is_some() { SHORTER } else { 1 };
-        let evaluations = (EVALUATIONS / self.problem.values.ways.len() as u64).clamp(FEWEST, MOST) / shorter;
+        let evaluations =
+            (EVALUATIONS / self.problem.values.alternatives.len() as u64).clamp(FEWEST, MOST) / shorter;
         let annealer = self.annealer.get_or_insert_with(|| Annealer::new(self.problem));
         let found = annealer.improve(decisions, evaluations, &self.margins);
         if found.judged.cost.overflow == 0 {
@@ -238,9 +239,9 @@ impl<'a> Pass<'a> {
         let link = &task.request.link;
         let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
         let fullest = over.argmax();
-        let seconds = |op: usize| values.ways[op][0].seconds;
+        let seconds = |op: usize| values.alternatives[op][0].seconds;
         let before: f64 = (0..=fullest).map(seconds).sum();
-        let after: f64 = (fullest + 1..values.ways.len()).map(seconds).sum();
+        let after: f64 = (fullest + 1..values.alternatives.len()).map(seconds).sum();
         let estimate = |count: usize| {
             let decisions = self.split(over.clone(), Split { count, chains: None, exact: false });
             let (mut again, mut moved) = (0.0, 0.0);
@@ -292,7 +293,7 @@ impl<'a> Pass<'a> {
         if !self.walk.go(Iteration { values, decisions, margins, pool }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
-        let mut needs = vec![0; values.ways.len()];
+        let mut needs = vec![0; values.alternatives.len()];
         for (slot, need) in self.walk.course.need.iter().enumerate().skip(1) {
             let of = &mut needs[self.walk.serves(slot as u32) as usize];
             *of = (*need).max(*of);
@@ -522,7 +523,7 @@ struct Closure<'a> {
 
 impl<'a> Closure<'a> {
     fn new(values: &'a Values) -> Closure<'a> {
-        Closure { values, part_of: vec![0; values.ways.len()], question: 0, open: Vec::new() }
+        Closure { values, part_of: vec![0; values.alternatives.len()], question: 0, open: Vec::new() }
     }
 
     /// The seconds a byte of recomputing the value of a gap at its end; none where that may not be, or takes very much.
@@ -541,7 +542,7 @@ impl<'a> Closure<'a> {
             if std::mem::replace(&mut self.part_of[maker], self.question) == self.question {
                 continue;
             }
-            seconds += values.ways[maker][0].seconds;
+            seconds += values.alternatives[maker][0].seconds;
             ops += 1;
             if ops > CLOSURE {
                 return None;

@@ -80,7 +80,7 @@ impl<'a> Judge<'a> {
             trail: Trail::default(),
             clock: Clock::new(&task.request.link),
             host: Host::new(task, values),
-            margins: vec![0; values.ways.len()],
+            margins: vec![0; values.alternatives.len()],
             aim: Aim::Time,
             strictness: LENIENT,
         }
@@ -91,7 +91,7 @@ impl<'a> Judge<'a> {
     /// says which is told.
     pub fn judge(&mut self, decisions: &Decisions, first: u32, most: f64, draw: f64) -> Judged {
         let Problem { task, values, fastest, .. } = *self.problem;
-        let steps = 3 * values.ways.len() + 64;
+        let steps = 3 * values.alternatives.len() + 64;
         let again = match self.aim {
             Aim::Time => most * (1.0 + HAIR) - fastest,
             Aim::Bytes { .. } => f64::INFINITY,

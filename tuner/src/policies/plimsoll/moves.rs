@@ -33,7 +33,7 @@ impl Change {
         match self {
             Change::Gap(g, choice) => decisions.choices[g as usize] = choice,
             Change::Part(v, parts) => decisions.parts[v as usize] = parts,
-            Change::Alternative(op, alternative) => decisions.ways[op as usize] = alternative,
+            Change::Alternative(op, alternative) => decisions.alternatives[op as usize] = alternative,
             Change::Early(g, op) => drop(decisions.set_early(g, op)),
         }
     }
@@ -259,8 +259,8 @@ impl<'a> Making<'a> {
     fn change_alternative(&mut self) {
         let Problem { values, with_alternatives, .. } = self.problem;
         let op = with_alternatives[self.random.below(with_alternatives.len())];
-        let new = self.random.below(values.ways[op as usize].len()) as u8;
-        let old = std::mem::replace(&mut self.decisions.ways[op as usize], new);
+        let new = self.random.below(values.alternatives[op as usize].len()) as u8;
+        let old = std::mem::replace(&mut self.decisions.alternatives[op as usize], new);
         if old != new {
             self.changes.push(Change::Alternative(op, old));
         }

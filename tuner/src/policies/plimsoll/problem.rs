@@ -40,18 +40,18 @@ impl<'a> Problem<'a> {
         }
         let recompute_seconds = |v: usize| match values.maker[v] {
             NONE => 0.0,
-            maker => values.ways[maker as usize][0].seconds / values.bytes[v] as f64,
+            maker => values.alternatives[maker as usize][0].seconds / values.bytes[v] as f64,
         };
-        let ops = 0..values.ways.len() as u32;
+        let ops = 0..values.alternatives.len() as u32;
         Problem {
             task,
             values,
             open,
             kinds,
             kind_of,
-            with_alternatives: ops.filter(|op| values.ways[*op as usize].len() > 1).collect(),
+            with_alternatives: ops.filter(|op| values.alternatives[*op as usize].len() > 1).collect(),
             recompute_seconds: (0..values.tensor.len()).map(recompute_seconds).collect(),
-            fastest: values.ways.iter().map(|ways| ways[0].seconds).sum(),
+            fastest: values.alternatives.iter().map(|alternatives| alternatives[0].seconds).sum(),
         }
     }
 
@@ -102,7 +102,7 @@ fn alike(task: &Task<'_>, values: &Values, gaps: &[u32]) -> Vec<Vec<u32>> {
 /// Evaluations that keep planning within a second for some 500 ops, within two for 1,500 and within twenty for 10,000;
 /// fewer where there is little to decide.
 pub fn suggested(values: &Values) -> u64 {
-    let ops = values.ways.len() as u64;
+    let ops = values.alternatives.len() as u64;
     let open = values.gaps.iter().filter(|gap| gap.swap || gap.recompute).count() as u64;
     (22_000_000 / ops).max(12_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
 }
