@@ -31,7 +31,12 @@ class Trace:
     def tensor_bytes(self) -> list[int]: ...
     def __len__(self) -> int: ...
     def plan(
-        self, budget: int, offload_rate: float, prefetch_rate: float, seconds: float | None = None
+        self,
+        budget: int,
+        offload_rate: float,
+        prefetch_rate: float,
+        seconds: float | None = None,
+        host: int | None = None,
     ) -> Schedule: ...
 
 class Batches:

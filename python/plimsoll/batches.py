@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _core, recording
+from . import _core, outputs, recording
 from .errors import BadInput
 from .ops import tensors_in
 from .recording import Loss
@@ -126,7 +126,7 @@ def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
             module.training = False
         with torch.no_grad():
             one, other, both = (
-                float(fn(*taken(batch, first, end)))
+                float(outputs.of(fn(*taken(batch, first, end))).loss)
                 for first, end in ((0, half), (half, 2 * half), (0, 2 * half))
             )
     finally:

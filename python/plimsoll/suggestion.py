@@ -21,6 +21,7 @@ from . import _core, batches, planning
 from ._core import show_bytes, show_seconds
 from .batches import PLAN_SECONDS, PREDICTED_WITHIN, size_of, taken
 from .errors import BadInput, NoPlan
+from .options import Options
 from .planning import Link
 from .recording import Loss
 from .step import Parts, Step
@@ -194,7 +195,11 @@ def suggest(
     planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     is_share = str(budget).endswith("%")
-    peak = planning.record(fn, model, batch, optimizer).trace.peak_bytes if is_share else 0
+    peak = (
+        planning.record(fn, model, batch, planning.optimizer_bytes(optimizer)).trace.peak_bytes
+        if is_share
+        else 0
+    )
     limit = planning.budget_bytes(budget, peak)
     return find(fn, model, optimizer, batch, limit, Link.parse(link), keep_batch)
 
@@ -232,7 +237,7 @@ def find(
         why_not = SLOWER if ran == MOST_RUN else _too_large(candidate)
         one = _predicted(candidate, why_not)
         if not why_not:
-            step = Step(fn, model, optimizer, budget, link, verify=0, seconds=PLAN_SECONDS)
+            step = Step(fn, model, optimizer, Options(budget, link, verify=0, seconds=PLAN_SECONDS))
             one = _run(step, model, sample, one, losses)
         tried.append((candidate.plan, one))
     measured = [(plan, one) for plan, one in tried if one.seconds is not None]

@@ -12,10 +12,11 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
 __all__ = [
     "BATCH_NORMS",
+    "DDP_FORWARD",
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
@@ -29,12 +30,18 @@ __all__ = [
     "sequence_number",
     "storage_key",
     "tree_flatten",
+    "tree_map_only",
+    "tree_map_with_path",
     "tree_unflatten",
     "uncompiled",
 ]
 
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
+
+
+DDP_FORWARD = "_run_ddp_forward"
+"""The method by which `DistributedDataParallel` calls the module inside, after buffers and before the reducer."""
 
 
 def storage_key(tensor: torch.Tensor) -> int:

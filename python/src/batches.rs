@@ -224,7 +224,7 @@ fn limits(budget: u64, offload_rate: f64, prefetch_rate: f64, seconds: f64) -> P
 /// A plan, where one is found.
 fn plan(py: Python<'_>, trace: &trace::Trace, limits: &Limits) -> PyResult<Option<Plan>> {
     let deadline = Instant::now().checked_add(limits.seconds);
-    let (outcome, interrupted) = py.detach(|| plan_within(trace, limits.budget, limits.link, deadline));
+    let (outcome, interrupted) = py.detach(|| plan_within(trace, limits.budget, limits.link, None, deadline));
     if let Some(interrupted) = interrupted {
         return Err(interrupted);
     }
