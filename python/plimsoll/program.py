@@ -195,7 +195,8 @@ class Program:
         self._needed_states = self._sources()
         self.counts: allocator.Counts | None = None
         """What the last run allocated."""
-        self._runs = 0
+        self.runs = 0
+        """How often it began to run."""
         self.spans: Spans | None = None
         """When each command ran in the last timed run. Runs 1, 2, 4, 8, ... are timed, so that a recent one is there."""
 
@@ -421,8 +422,8 @@ class Program:
         transfers, call = self._transfers, self._plan.call
         swaps = len(transfers) > 0
         clock = time.perf_counter
-        self._runs += 1
-        is_timed = self._runs & (self._runs - 1) == 0
+        self.runs += 1
+        is_timed = self.runs & (self.runs - 1) == 0
         times: list[tuple[float, float]] | None = [] if is_timed else None
         self._plan.begin()
         try:

@@ -105,7 +105,7 @@ def _report(steps: list[Step], folder: Path, seconds: float) -> int:
         for number, step in enumerate(steps, 1):
             place = folder / ("report.html" if number == 1 else f"report-{number}.html")
             step.report(place, seconds)
-            print(f"{step.explain()}\n  report        {place}")
+            print(f"report  {place}")
     except OSError as error:
         _say(f"the report cannot be written: {error}; name another folder with --study")
         return 2

@@ -300,19 +300,19 @@ class Step:
         return "\n".join(lines)
 
     def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
-        """Writes Plimsoll's report of the last kind of batch: one HTML file that a browser opens offline.
+        """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file that a browser opens offline.
 
         Memory over time, what is swapped and recomputed layer by layer and why, the timeline as predicted and as measured in
         the last run that was timed, eager beside it, and what other policies make of the same step: no further one is planned
         after `seconds`.
         """
-        planned = self._current()
+        planned, whole = self._usual()
         if not Path(path).parent.is_dir():
             raise BadInput(f"the report cannot be written to {path}: there is no folder {Path(path).parent}")
         page = reporting.page(
             planned.trace,
             planned.program,
-            parts=None if self._parts is None else str(self._parts),
+            parts=None if whole is None else str(whole),
             eager_seconds=planned.eager_seconds,
             fallback=planned.broken or self.fallback,
             seconds=seconds,
@@ -369,6 +369,16 @@ class Step:
         if self._last is None:
             raise BadInput("no batch has been planned: call the step first")
         return self._last
+
+    def _usual(self) -> tuple[Planned, Parts | None]:
+        """The kind of batch that ran most often, and the batch that it is a part of, if it is one."""
+        kinds = [kind for kind in self._kinds.values() if isinstance(kind, Planned)]
+        planned = max(kinds, key=lambda kind: kind.program.runs, default=self._current())
+        if planned.weight is None:
+            return planned, None
+        wholes = (kind for kind in self._kinds.values() if isinstance(kind, Parts))
+        part = (planned.trace.batch, planned.weight)
+        return planned, next((w for w in wholes if part in zip(w.sizes, w.weights, strict=True)), None)
 
     def __reduce__(self) -> str:
         """A step is memory and threads of this process."""

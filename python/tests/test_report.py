@@ -84,6 +84,15 @@ def test_the_measured_run_is_a_recent_one():
     assert seen[4] is seen[3]
 
 
+def test_the_report_is_of_the_batch_that_ran_most_often(tmp_path):
+    task, step = tuned(verify=0)
+    for batch in [*[task.batches[0]] * 3, batches.taken(task.batches[0], 0, 3)]:
+        step._optimizer.zero_grad()
+        step(*batch)
+    assert step.trace.batch == 3
+    assert report_of(step, tmp_path, seconds=0)["about"]["batch"] == 4
+
+
 def test_the_parts_of_a_batch_are_named(tmp_path):
     task = build("convolutions")
     budget = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, 2)).floor_bytes
