@@ -328,9 +328,8 @@ def test_explain_names_the_floor():
     _, step = tuned("convolutions")
     text = step.explain()
     assert "floor" in text
-    assert (
-        f"(layer `{step._current().trace.floor_layer}`)" in text
-    )  # which one depends on the machine's scratch
+    # Which layer that is depends on the scratch that the processor's kernels take.
+    assert f"(layer `{step._current().trace.floor_layer}`)" in text
     assert step.why.startswith("batch 4, lr unchanged, peak ")
 
 
