@@ -7,6 +7,7 @@ use crate::errors::BadInput;
 use crate::trace::{Trace, plan_within};
 use plimsoll_ir::program::STORAGE_ALIGNMENT;
 use plimsoll_ir::schedule::Link;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, trace};
 use plimsoll_study::tuning::counts_as_equal;
@@ -134,7 +135,7 @@ impl Batches {
             let found = plan(py, &trace, &limits)?;
             Ok::<_, PyErr>(found.map(|plan| {
                 let makespan = simulate(&trace, &plan.schedule).makespan();
-                Planned { trace, schedule: plan.schedule, makespan }
+                Planned { trace, schedule: plan.schedule, makespan, log: SearchLog::default() }
             }))
         };
         let found = if among.is_empty() {

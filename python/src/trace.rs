@@ -117,8 +117,8 @@ impl Trace {
     }
 
     /// A schedule within `budget` bytes for a link of these rates (bytes per second), or `NoPlan`. `seconds` bounds the search,
-    /// which then gives its best plan so far; without it the same trace gives the same plan. What is swapped takes at most `host`
-    /// bytes of the host's memory, and any number without it.
+    /// which then gives its best plan so far; without it the same trace gives the same plan. What is swapped takes at most
+    /// `host` bytes of the host's memory, and any number without it.
     #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None, host=None))]
     fn plan(
         &self,
@@ -180,8 +180,8 @@ impl Trace {
         let name = &self.inner.name;
         let advice = if witness.why.is_of_host() { "the host budget" } else { "the budget above it" };
         let message = format!(
-            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise {advice}, or \
-             lower the batch",
+            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise \
+             {advice}, or lower the batch",
             self.inner.batch
         );
         let error = NoPlan::new_err(message);
