@@ -8,8 +8,9 @@
 //! What this file does not do: it knows no budget and no link. Tensors of 0 bytes take no room and no time, and are left
 //! out.
 
-use plimsoll_ir::TensorId;
+use crate::levels::Levels;
 use plimsoll_ir::trace::{Op, Trace};
+use plimsoll_ir::{Bytes, TensorId};
 
 /// A tensor in one version.
 pub(super) struct Value {
@@ -112,27 +113,18 @@ impl Values {
 
     /// The same; of what an op does not touch only these values count.
     pub fn in_use_of(&self, counts: &dyn Fn(&Value) -> bool) -> Vec<u64> {
-        let count = self.touched.len();
-        let mut change = vec![0i128; count + 1];
+        let mut beside: Levels<usize> = Levels::new(self.touched.len());
         for value in self.values.iter().filter(|value| counts(value)) {
             let Some(&last) = value.readers.last() else { continue };
-            let bytes = i128::from(value.bytes);
             // It is beside what the ops strictly between its writer and its last reader touch, but for its readers.
             if value.slot < last {
-                change[value.slot] += bytes;
-                change[last] -= bytes;
+                beside.hold(value.slot..last, value.bytes);
             }
             for &reader in value.readers.iter().filter(|r| **r < last) {
-                change[reader] -= bytes;
-                change[reader + 1] += bytes;
+                beside.free(reader..reader + 1, value.bytes);
             }
         }
-        let mut beside = 0;
-        let mut add = |(change, touched): (&i128, &u64)| {
-            beside += change;
-            *touched + beside as u64
-        };
-        change.iter().zip(&self.touched).map(&mut add).collect()
+        beside.sums().zip(&self.touched).map(|(beside, touched)| touched + beside).collect()
     }
 }
 
@@ -181,7 +173,7 @@ impl Instant {
             if let Some(deadline) = deadlines.of_value[v] {
                 wanted_of[v] = Some(instant.wanted.len());
                 let needed = value.readers.last().is_some_and(|r| *r > p);
-                let (bytes, slot) = (value.bytes as f64, value.slot);
+                let (bytes, slot) = (Bytes(value.bytes).to_f64(), value.slot);
                 instant.wanted.push(Wanted {
                     value: v,
                     tensor: value.tensor,

@@ -10,7 +10,7 @@
 
 use super::search::{Action, Timed};
 use super::space::{Set, Space, members};
-use crate::decide::placement::{Opens, Placement, Residency, Step, Transfer, Way};
+use crate::decide::placement::{HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Way};
 use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
 use crate::place::realise::{Realised, Task};
 use crate::request::{PlanError, Shortage};
@@ -175,35 +175,35 @@ impl<'a> Lay<'a> {
     fn placement(&self) -> Placement {
         let mut placement = Placement::default();
         // By command: the slot of its step, or before which it is listed.
-        let mut slots = vec![0; self.commands.len()];
+        let mut slots = vec![Slot::START; self.commands.len()];
         for &c in &self.order {
-            slots[c] = placement.steps.len() as u32 + 1;
+            slots[c] = Slot::new(placement.steps.len() + 1);
             if let Action::Run { op, again, way } = self.commands[c].action {
                 let alternative = self.space.jobs[usize::from(op)].ways[usize::from(way)].alternative;
                 placement.steps.push(Step { op: OpId(u32::from(op)), again, alternative });
             }
         }
         let mut transfers: Vec<(usize, Transfer)> = Vec::new();
-        for (home, stay) in self.stays.iter().enumerate() {
+        for (home, stay) in (0..).map(HomeId).zip(self.stays) {
             let value = self.space.values[stay.value];
             let is_step = |c: &&usize| matches!(self.commands[**c].action, Action::Run { .. });
-            let begins = stay.opens.map_or(0, |c| slots[c]);
+            let begins = stay.opens.map_or(Slot::START, |c| slots[c]);
             let last = stay.uses.iter().filter(is_step).map(|c| slots[*c]).max().unwrap_or(begins);
             let opens = match stay.opens.map(|c| self.commands[c].action) {
                 None => Opens::Start,
                 Some(Action::Prefetch { .. }) => Opens::Prefetched,
                 Some(_) => Opens::Written,
             };
-            let home = home as u32;
-            let (tensor, bytes, slots_of) = (value.tensor, 0..value.bytes, begins..last.max(begins) + 1);
-            placement.residencies.push(Residency { tensor, bytes, home, slots: slots_of, opens });
+            let (tensor, bytes, slots_of) = (value.tensor, 0..value.bytes, begins..last.max(begins).next());
+            let residency = Residency { tensor, bytes, home, slots: slots_of, opens };
+            let residency = placement.residencies.push_and_get_key(residency);
             for &c in &stay.uses {
                 let way = match self.commands[c].action {
                     Action::Offload { .. } => Way::Offload,
                     Action::Prefetch { .. } => Way::Prefetch,
                     _ => continue,
                 };
-                transfers.push((self.position[c], Transfer { residency: home, way, before: slots[c] }));
+                transfers.push((self.position[c], Transfer { residency, way, before: slots[c] }));
             }
         }
         transfers.sort_by_key(|(position, _)| *position);
@@ -212,33 +212,30 @@ impl<'a> Lay<'a> {
     }
 
     /// The positions in the list during which something is there that these commands open and use.
-    fn positions(&self, opens: Option<usize>, uses: &[usize]) -> Range<u32> {
+    fn positions(&self, opens: Option<usize>, uses: &[usize]) -> Range<Slot> {
         let first = uses.iter().map(|c| self.position[*c] + 1).max().unwrap_or(0);
         let ended = uses.iter().map(|c| self.commands[*c].end).fold(0.0, f64::max);
         let until = (first..self.order.len()).find(|at| self.commands[self.order[*at]].start >= ended);
-        let from = opens.map_or(0, |c| self.position[c] as u32 + 1);
-        from..until.unwrap_or(self.order.len()) as u32 + 1
+        let from = opens.map_or(Slot::START, |c| Slot::new(self.position[c] + 1));
+        from..Slot::new(until.unwrap_or(self.order.len()) + 1)
     }
 
     fn items(&self) -> Items {
-        let item = |slots: Range<u32>, bytes: u64| Item {
+        let item = |slots: Range<Slot>, bytes: u64| Item {
             hull: Block { slots, bytes: 0..bytes },
             blocks: Vec::new(),
         };
         let mut items = Items::default();
-        for (k, stay) in self.stays.iter().enumerate() {
-            items
-                .items
-                .push(item(self.positions(stay.opens, &stay.uses), self.space.values[stay.value].bytes));
-            items.of_residency.push(k as u32);
+        for stay in self.stays {
+            let slots = self.positions(stay.opens, &stay.uses);
+            let item = items.items.push_and_get_key(item(slots, self.space.values[stay.value].bytes));
+            items.of_residency.push(item);
         }
         for &c in &self.order {
             let Action::Run { op, way, .. } = self.commands[c].action else { continue };
             let bytes = self.space.jobs[usize::from(op)].ways[usize::from(way)].workspace;
-            let here = (bytes > 0).then_some((items.items.len() as u32, bytes));
-            if bytes > 0 {
-                items.items.push(item(self.positions(Some(c), &[c]), bytes));
-            }
+            let slots = self.positions(Some(c), &[c]);
+            let here = (bytes > 0).then(|| (items.items.push_and_get_key(item(slots, bytes)), bytes));
             items.of_step.push(here);
         }
         items

@@ -219,7 +219,7 @@ fn offer_last_resorts(task: &Task<'_>, late: bool, candidates: &mut Candidates) 
     }
     if candidates.found.is_empty() && task.request.allow.swap {
         let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
-        candidates.offer(task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?);
+        candidates.offer(task.realise(&gaps, &gaps.all(), &GIVEN)?);
     }
     Ok(())
 }
