@@ -32,6 +32,11 @@ macro_rules! define_id {
             pub const fn next(self) -> Self {
                 Self(self.0 + 1)
             }
+            /// The ids of a range, in order.
+            #[inline]
+            pub fn each(range: std::ops::Range<Self>) -> impl DoubleEndedIterator<Item = Self> + Clone {
+                (range.start.0..range.end.0).map(Self)
+            }
             /// The position before this one; none before the first.
             #[inline]
             pub fn previous(self) -> Option<Self> {

@@ -135,12 +135,6 @@ impl Slot {
     /// The start of the iteration.
     pub const START: Slot = Slot(0);
 
-    /// The slots of a range, in order.
-    #[inline]
-    pub fn each(range: Range<Slot>) -> impl DoubleEndedIterator<Item = Slot> {
-        (range.start.0..range.end.0).map(Slot)
-    }
-
     /// The slot of the step that runs an op, where every op runs once and in the order of the trace.
     #[inline]
     pub fn of(op: OpId) -> Slot {

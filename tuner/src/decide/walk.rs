@@ -238,7 +238,7 @@ impl Walk {
     /// Goes on through some ops.
     fn advance(&mut self, of: Iteration<'_>, ops: Range<OpId>, limit: Limit) -> bool {
         let Iteration { values, decisions, .. } = of;
-        for op in (ops.start.0..ops.end.0).map(OpId) {
+        for op in OpId::each(ops) {
             let (reads, writes) = (values.reads.row(op), values.writes.row(op));
             let early = decisions.early_at(op);
             let mut gone = false;

@@ -13,15 +13,15 @@
 //!
 //! Tensors of 0 bytes need no decision and are left out.
 
+use crate::iteration::uses::Uses;
 use crate::request::Allow;
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
 use std::ops::Range;
-use typed_index_collections::TiVec;
+use typed_index_collections::{TiSlice, TiVec};
 
-define_id!(
-    /// A value of an iteration.
-    ValueId, "value");
+pub use crate::iteration::uses::ValueId;
+
 define_id!(
     /// A gap between two touches of a value.
     GapId, "gap");
@@ -89,12 +89,13 @@ pub struct Rows {
 }
 
 impl Rows {
-    fn push(&mut self, row: impl IntoIterator<Item = ValueId>) {
-        if self.starts.is_empty() {
-            self.starts.push(0);
+    fn of(values: &TiSlice<OpId, Vec<ValueId>>) -> Rows {
+        let mut rows = Rows { starts: vec![0].into(), entries: Vec::new() };
+        for row in values {
+            rows.entries.extend(row.iter().map(|value| Touch { value: *value, gap: None }));
+            rows.starts.push(rows.entries.len());
         }
-        self.entries.extend(row.into_iter().map(|value| Touch { value, gap: None }));
-        self.starts.push(self.entries.len());
+        rows
     }
 
     /// The row of an op.
@@ -158,65 +159,37 @@ pub struct Decisions {
 impl Values {
     /// The values of a valid trace, and what may be decided about them within a pool of so many bytes.
     pub fn new(trace: &Trace, pool: Bytes, allow: Allow) -> Values {
+        let Uses { tensor, maker, readers, previous, reads, writes } = Uses::of(trace);
+        let mut from: TiVec<ValueId, Option<ValueId>> = vec![None; tensor.len()].into();
+        let mut becomes = from.clone();
+        for (read, written) in reads.iter().zip(&writes) {
+            for (old, new) in written.iter().filter_map(|new| previous[*new].map(|old| (old, *new))) {
+                if read.contains(&old) {
+                    from[new] = Some(old);
+                    becomes[old] = Some(new);
+                }
+            }
+        }
         let update = trace.ops.iter().position(|op| op.phase == Phase::Update);
         let mut values = Values {
-            tensor: TiVec::new(),
-            bytes: TiVec::new(),
-            maker: TiVec::new(),
-            from: TiVec::new(),
-            becomes: TiVec::new(),
+            bytes: tensor.iter().map(|t| trace.tensors[t.index()].bytes.0).collect(),
+            tensor,
+            maker,
+            from,
+            becomes,
             first_gap: TiVec::new(),
             gaps: TiVec::new(),
-            reads: Rows::default(),
-            writes: Rows::default(),
-            ways: TiVec::new(),
+            reads: Rows::of(&reads),
+            writes: Rows::of(&writes),
+            ways: trace.ops.iter().map(|op| ways(trace, op, pool)).collect(),
             update: OpId::new(update.unwrap_or(trace.ops.len())),
             large: pool.0 / LARGE,
         };
-        let mut readers: TiVec<ValueId, Vec<OpId>> = TiVec::new();
-        let mut current: TiVec<TensorId, Option<ValueId>> = vec![None; trace.tensors.len()].into();
-        for (here, op) in (0..).map(OpId).zip(&trace.ops) {
-            let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
-            let mut row = Vec::with_capacity(op.reads.len());
-            for &t in op.reads.iter().filter(sized) {
-                let value = *current[t].get_or_insert_with(|| values.add(trace, t, None, &mut readers));
-                readers[value].push(here);
-                row.push(value);
-            }
-            values.reads.push(row);
-            let mut row = Vec::with_capacity(op.writes.len());
-            for &t in op.writes.iter().filter(sized) {
-                let value = values.add(trace, t, Some(here), &mut readers);
-                let old = current[t].replace(value);
-                if let Some(old) = old.filter(|_| op.reads.contains(&t)) {
-                    values.from[value] = Some(old);
-                    values.becomes[old] = Some(value);
-                }
-                row.push(value);
-            }
-            values.writes.push(row);
-            values.ways.push(ways(trace, op, pool));
-        }
         values.add_gaps(trace, &readers, allow);
         values
     }
 
-    fn add(
-        &mut self,
-        trace: &Trace,
-        tensor: TensorId,
-        maker: Option<OpId>,
-        readers: &mut TiVec<ValueId, Vec<OpId>>,
-    ) -> ValueId {
-        self.bytes.push(trace.tensors[tensor.index()].bytes.0);
-        self.maker.push(maker);
-        self.from.push(None);
-        self.becomes.push(None);
-        readers.push(Vec::new());
-        self.tensor.push_and_get_key(tensor)
-    }
-
-    fn add_gaps(&mut self, trace: &Trace, readers: &TiVec<ValueId, Vec<OpId>>, allow: Allow) {
+    fn add_gaps(&mut self, trace: &Trace, readers: &TiSlice<ValueId, Vec<OpId>>, allow: Allow) {
         let can = self.recomputable(trace, allow);
         let mut newest: TiVec<TensorId, Option<ValueId>> = vec![None; trace.tensors.len()].into();
         self.tensor.iter_enumerated().for_each(|(v, tensor)| newest[*tensor] = Some(v));
@@ -272,7 +245,7 @@ impl Values {
     /// The gaps of a value, in order of time.
     #[inline]
     pub fn gaps_of(&self, value: ValueId) -> impl DoubleEndedIterator<Item = GapId> + Clone + use<> {
-        (self.first_gap[value].0..self.first_gap[value.next()].0).map(GapId)
+        GapId::each(self.first_gap[value]..self.first_gap[value.next()])
     }
 
     /// The last gap of a value that begins before an op.

@@ -27,7 +27,6 @@ use super::{Addresses, Effort, Item, ItemId, most_alive, padded};
 use crate::numbers::{counted, real};
 use crate::random::Random;
 use plimsoll_ir::Bytes;
-use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 /// Problems with more items are not searched: their trees are too deep to come back from an early mistake.
@@ -307,7 +306,7 @@ impl<'a, 'e> Tree<'a, 'e> {
     fn solve_rest(&mut self, component: &[ShapeId], shape: ShapeId, last: (u64, u32)) -> End {
         let problem = self.problem;
         let rest = component.iter().copied().filter(|i| *i != shape);
-        let crossed = each(problem.shapes[shape].crosses());
+        let crossed = SectionId::each(problem.shapes[shape].crosses());
         let cuts: Vec<SectionId> = crossed.filter(|s| self.sections.crossing[*s] == 0).collect();
         let mut groups: Vec<Vec<ShapeId>> = vec![Vec::new(); cuts.len() + 1];
         if cuts.is_empty() {
@@ -435,10 +434,6 @@ impl Changes {
     fn now(&self) -> (usize, usize) {
         (self.bounds.len(), self.floors.len())
     }
-}
-
-fn each(sections: Range<SectionId>) -> impl Iterator<Item = SectionId> {
-    (sections.start.0..sections.end.0).map(SectionId)
 }
 
 fn meetings(problem: &Problem) -> TiVec<ShapeId, Vec<Meeting>> {

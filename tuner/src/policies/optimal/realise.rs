@@ -9,13 +9,14 @@
 //! its readers and its stream let it.
 
 use super::search::{Action, Timed};
-use super::space::{Set, Space, members};
+use super::space::{Set, Space, ValueId, holds, members, only};
 use crate::decide::placement::{HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Way};
 use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
 use crate::place::realise::{Realised, Task};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::{Bytes, OpId};
 use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Conflicts that the search for addresses looks at.
 const WORK: u64 = 1_000_000;
@@ -23,7 +24,7 @@ const WORK: u64 = 1_000_000;
 /// A value in the pool without a break, or what an op makes of it in place.
 #[derive(Clone, Debug)]
 struct Stay {
-    value: usize,
+    value: ValueId,
     /// The command that brings it; none from the start.
     opens: Option<usize>,
     /// The commands that use it there.
@@ -64,19 +65,19 @@ fn worthwhile(space: &Space, commands: &[Timed]) -> Vec<Timed> {
         let keep = match command.action {
             Action::Begin => false,
             Action::Run { op, .. } => {
-                let job = &space.jobs[usize::from(op)];
+                let job = &space.jobs[op];
                 read = read & !job.writes | job.reads;
                 true
             }
             Action::Prefetch { value } => {
-                let wanted = read >> value & 1 == 1;
-                read &= !(1 << value);
-                fetched |= Set::from(wanted) << value;
+                let wanted = holds(read, value);
+                read &= !only(value);
+                fetched |= if wanted { only(value) } else { 0 };
                 wanted
             }
             Action::Offload { value } => {
-                let wanted = fetched >> value & 1 == 1;
-                fetched &= !(1 << value);
+                let wanted = holds(fetched, value);
+                fetched &= !only(value);
                 wanted
             }
         };
@@ -95,9 +96,9 @@ fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
     let start = members(space.start).map(|value| Stay { value, opens: None, uses: Vec::new() });
     let mut stays: Vec<Stay> = start.collect();
     // By value: where it lies.
-    let mut at: Vec<Option<usize>> = vec![None; space.values.len()];
+    let mut at: TiVec<ValueId, Option<usize>> = vec![None; space.values.len()].into();
     stays.iter().enumerate().for_each(|(k, stay)| at[stay.value] = Some(k));
-    let open = |value: usize, c: usize, stays: &mut Vec<Stay>, at: &mut Vec<Option<usize>>| {
+    let open = |value: ValueId, c: usize, stays: &mut Vec<Stay>, at: &mut TiSlice<ValueId, Option<usize>>| {
         at[value] = Some(stays.len());
         stays.push(Stay { value, opens: Some(c), uses: vec![c] });
     };
@@ -106,12 +107,12 @@ fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
         match *action {
             Action::Begin => {}
             Action::Offload { value } => {
-                at[usize::from(value)].into_iter().for_each(|k| stays[k].uses.push(c));
+                at[value].into_iter().for_each(|k| stays[k].uses.push(c));
             }
-            Action::Prefetch { value } => open(usize::from(value), c, &mut stays, &mut at),
+            Action::Prefetch { value } => open(value, c, &mut stays, &mut at),
             Action::Run { op, .. } => {
-                let job = &space.jobs[usize::from(op)];
-                let of = |w: usize| space.values[w].tensor;
+                let job = &space.jobs[op];
+                let of = |w: ValueId| space.values[w].tensor;
                 for v in members(job.reads) {
                     at[v].into_iter().for_each(|k| stays[k].uses.push(c));
                 }
@@ -135,11 +136,11 @@ fn delay(space: &Space, commands: &mut [Timed]) {
         let Timed { action, start, end, .. } = commands[c];
         match action {
             Action::Prefetch { value } => {
-                let versions = space.versions[usize::from(value)];
+                let versions = space.versions[value];
                 let touches = |later: &&Timed| match later.action {
-                    Action::Run { op, .. } => space.jobs[usize::from(op)].reads >> value & 1 == 1,
+                    Action::Run { op, .. } => holds(space.jobs[op].reads, value),
                     // The host's copy must not change while it is read.
-                    Action::Offload { value } => versions >> value & 1 == 1,
+                    Action::Offload { value } => holds(versions, value),
                     _ => false,
                 };
                 let reader = commands[c + 1..].iter().find(touches).map_or(end, |later| later.start);
@@ -147,7 +148,7 @@ fn delay(space: &Space, commands: &mut [Timed]) {
                 (commands[c].start, commands[c].end) = (latest, latest + (end - start));
                 next_on_link = latest;
             }
-            Action::Offload { .. } if space.half => next_on_link = start,
+            Action::Offload { .. } if space.machine.half => next_on_link = start,
             _ => {}
         }
     }
@@ -179,8 +180,8 @@ impl<'a> Lay<'a> {
         for &c in &self.order {
             slots[c] = Slot::new(placement.steps.len() + 1);
             if let Action::Run { op, again, way } = self.commands[c].action {
-                let alternative = self.space.jobs[usize::from(op)].ways[usize::from(way)].alternative;
-                placement.steps.push(Step { op: OpId(u32::from(op)), again, alternative });
+                let alternative = self.space.jobs[op].ways[way].alternative;
+                placement.steps.push(Step { op, again, alternative });
             }
         }
         let mut transfers: Vec<(usize, Transfer)> = Vec::new();
@@ -233,7 +234,7 @@ impl<'a> Lay<'a> {
         }
         for &c in &self.order {
             let Action::Run { op, way, .. } = self.commands[c].action else { continue };
-            let bytes = self.space.jobs[usize::from(op)].ways[usize::from(way)].workspace;
+            let bytes = self.space.jobs[op].ways[way].workspace;
             let slots = self.positions(Some(c), &[c]);
             let here = (bytes > 0).then(|| (items.items.push_and_get_key(item(slots, bytes)), bytes));
             items.of_step.push(here);
