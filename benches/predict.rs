@@ -1,11 +1,11 @@
-//! How good is the prediction? Iteration time at batch sizes that were not profiled: predicted beside the confirming run of `tune`,
-//! and that beside training; how many runs are within the stated error; and pool bytes predicted beside allocated.
+//! How good is the prediction? Iteration time at batch sizes that were not profiled: predicted beside the confirming run of
+//! `tune`, and that beside training; how many runs are within the stated error; and pool bytes predicted beside allocated.
 //!
-//! A network is profiled as `tune` does, within a budget that keeping everything does not fit at the largest batch. At two batch
-//! sizes the planner's plan is run, and at one everything is kept. Beside each, the largest batch that keeps everything, which was
-//! profiled, is run once more: `drift` is how many times as long as when it was profiled the machine now takes for it, and no
-//! model can know that. In the end one schedule of each network is run by one fresh trainer after the other: how far these are
-//! apart is the machine's part. `cargo bench --bench predict [-- NETWORK...]`.
+//! A network is profiled as `tune` does, within a budget that keeping everything does not fit at the largest batch. At two
+//! batch sizes the planner's plan is run, and at one everything is kept. Beside each, the largest batch that keeps
+//! everything, which was profiled, is run once more: `drift` is how many times as long as when it was profiled the machine
+//! now takes for it, and no model can know that. In the end one schedule of each network is run by one fresh trainer after
+//! the other: how far these are apart is the machine's part. `cargo bench --bench predict [-- NETWORK...]`.
 
 mod support;
 
@@ -15,9 +15,9 @@ use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
+use plimsoll::study::network_workload::confirm;
 use plimsoll::study::request::NetworkRequest;
-use plimsoll::study::task::confirm;
-use plimsoll::study::{MeasureRequest, Setup, Study, Task, Watch, Workload};
+use plimsoll::study::{MeasureRequest, NetworkWorkload, Setup, Study, Watch, Workload};
 use plimsoll::tuner::model::Model;
 use plimsoll::tuner::{Plan, Policy};
 use support::{budget, in_full, in_turn, machine, middle, task, trainer, wanted};
@@ -72,7 +72,8 @@ fn main() {
         if number == 0 {
             println!("{}\n", machine(&task));
             println!(
-                "| network | batch | what | predicted | stated | confirmed | off | drift | training | confirmed / training | pool |"
+                "| network | batch | what | predicted | stated | confirmed | off | drift | training | confirmed / \
+                 training | pool |"
             );
             println!("|---|---|---|---|---|---|---|---|---|---|---|");
         }
@@ -111,7 +112,7 @@ fn main() {
 
 /// One network, and what was found of it.
 struct Case<'a> {
-    task: &'a Task,
+    task: &'a NetworkWorkload,
     model: &'a Model,
     budget: Bytes,
     largest: u64,
@@ -209,7 +210,7 @@ impl Case<'_> {
 }
 
 /// A network for texts, on the text that comes with Plimsoll.
-fn text_task(network: &str, setup: Setup) -> Task {
-    Task::new(&NetworkRequest::zoo(network), &DataSource::Text(None), setup)
+fn text_task(network: &str, setup: Setup) -> NetworkWorkload {
+    NetworkWorkload::new(&NetworkRequest::zoo(network), &DataSource::Text(None), setup)
         .expect("a network of the zoo for texts")
 }

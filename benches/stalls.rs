@@ -1,8 +1,9 @@
 //! What does swapping cost? A schedule that predicts no stall beside keeping everything, and schedules that predict stalls
 //! beside what `simulate` says.
 //!
-//! Op times are measured at the very batch size, so that only the schedule is on trial and not the model. The link is
-//! paced: as fast as PCIe for the schedule without stalls, slow for those with. All run in turn. `cargo bench --bench stalls [-- NETWORK]`.
+//! Op times are measured at the very batch size, so that only the schedule is on trial and not the model. The link is paced:
+//! as fast as PCIe for the schedule without stalls, slow for those with. All run in turn. `cargo bench --bench stalls [--
+//! NETWORK]`.
 
 mod support;
 
@@ -11,7 +12,7 @@ use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll::profiler::batch_samples;
 use plimsoll::study::device::cpu_options;
-use plimsoll::study::{Setup, Task, Watch, Workload};
+use plimsoll::study::{NetworkWorkload, Setup, Watch, Workload};
 use plimsoll::tuner::Policy;
 use support::{in_full, in_turn, machine, middle, peak, task, trainer, wanted};
 
@@ -32,7 +33,8 @@ fn main() {
         if number == 0 {
             println!("{}\n", machine(&unpaced));
             println!(
-                "| network | batch | policy | link | swapped | predicted stall | predicted | measured | spread | measured / predicted | / keeping |"
+                "| network | batch | policy | link | swapped | predicted stall | predicted | measured | spread | \
+                 measured / predicted | / keeping |"
             );
             println!("|---|---|---|---|---|---|---|---|---|---|---|");
         }
@@ -52,7 +54,7 @@ fn main() {
 }
 
 /// The trace at a batch size with the median of every op's measured seconds, as run keeping everything.
-fn timed_trace(task: &Task, batch: u64) -> Trace {
+fn timed_trace(task: &NetworkWorkload, batch: u64) -> Trace {
     let mut trace = task.trace(batch).expect("the network lowers");
     let (keep, _) = keeping(task, &trace, Link::symmetric(BytesPerSecond(1e10)));
     let mut trainer = trainer(task, batch, &keep);
@@ -69,7 +71,7 @@ fn timed_trace(task: &Task, batch: u64) -> Trace {
 
 /// A policy's schedule and its predicted makespan; none where it does not fit.
 fn plan(
-    task: &Task,
+    task: &NetworkWorkload,
     trace: &Trace,
     policy: Policy,
     budget: Bytes,
@@ -80,12 +82,12 @@ fn plan(
 }
 
 /// Keeping everything, which fits any budget that is large enough.
-fn keeping(task: &Task, trace: &Trace, link: Link) -> (Schedule, Seconds) {
+fn keeping(task: &NetworkWorkload, trace: &Trace, link: Link) -> (Schedule, Seconds) {
     plan(task, trace, Policy::Keep, Bytes(1 << 60), link).expect("everything fits 2^60 bytes")
 }
 
 /// Runs a plan and keeping everything in turn, and prints a row.
-fn compare(task: &Task, trace: &Trace, policy: Policy, budget: Bytes, link: Link, rounds: u64) {
+fn compare(task: &NetworkWorkload, trace: &Trace, policy: Policy, budget: Bytes, link: Link, rounds: u64) {
     let batch = trace.batch;
     let Some((schedule, predicted)) = plan(task, trace, policy, budget, link) else {
         println!(

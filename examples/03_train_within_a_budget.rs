@@ -1,6 +1,6 @@
 //! A network trained on the embedded CPU device within half the memory that keeping everything takes, to the same bits.
 
-use plimsoll::ir::program::Way;
+use plimsoll::ir::program::KernelAlternative;
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::{Bytes, BytesPerSecond, network::NetworkSpec};
 use plimsoll::networks::{LowerOptions, build, lower};
@@ -19,8 +19,10 @@ type Error = Box<dyn std::error::Error>;
 /// Runs the example.
 pub fn main() -> Result<(), Error> {
     let spec = NetworkSpec { name: "resnet20".into(), image: [8, 8], channels: 1, classes: 10 };
-    let options =
-        LowerOptions { ways: &|call| Way::sole(workspace_bytes(call, 1)), ..LowerOptions::default() };
+    let options = LowerOptions {
+        alternatives: &|call| KernelAlternative::sole(workspace_bytes(call, 1)),
+        ..LowerOptions::default()
+    };
     let program = lower(&build(&spec)?, BATCH, &options)?;
     let (_, peak) = program.trace.memory().peak().ok_or("a trace has ops")?;
 

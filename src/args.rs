@@ -189,8 +189,8 @@ pub struct DataArgs {
 /// The device and how it is set up.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
-    /// What trains: cpu; or cuda or cuda:N, an NVIDIA GPU (new: so far tested without one). Or a GPU that is not here, modelled from
-    /// its data sheet, on which nothing runs: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200
+    /// What trains: cpu; or cuda or cuda:N, an NVIDIA GPU (new: so far tested without one). Or a GPU that is not here,
+    /// modelled from its data sheet, on which nothing runs: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100, h200
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceChoice,
     /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
@@ -219,11 +219,11 @@ pub struct KernelArgs {
     /// With cuda: whose kernels run convolutions and fully connected layers
     #[arg(long, value_enum, value_name = "WHOSE")]
     pub kernels: Option<KernelsArg>,
-    /// With cuda, and modelled devices that can: multiply in TF32, by tensor cores, with 10 bits after the point; everything else
-    /// stays f32
+    /// With cuda, and modelled devices that can: multiply in TF32, by tensor cores, with 10 bits after the point; everything
+    /// else stays f32
     #[arg(long)]
     pub tf32: bool,
-    /// With cuda: run every call in one way, which gives the same bits each time
+    /// With cuda: run every call by one kernel, which gives the same bits each time
     #[arg(long)]
     pub deterministic: bool,
 }
@@ -262,8 +262,8 @@ pub struct SearchArgs {
     /// modelled device, its memory less as much
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<Size>,
-    /// What swapped tensors may take of the host's memory, such as 64GiB; by default 70 % of the machine's (with a modelled device,
-    /// of one in which it is common), and with --host file:PATH any number of bytes
+    /// What swapped tensors may take of the host's memory, such as 64GiB; by default 70 % of the machine's (with a modelled
+    /// device, of one in which it is common), and with --host file:PATH any number of bytes
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it
@@ -505,6 +505,9 @@ pub struct ExplainArgs {
     /// Say all there is to say of this layer
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
+    /// Show how the study's plan was searched for: each step, and what came of it
+    #[arg(long, conflicts_with_all = ["layer", "trace"])]
+    pub search_log: bool,
 }
 
 /// The images that a network is built for.
@@ -565,12 +568,12 @@ pub struct TraceArgs {
         hide_long_help = true
     )]
     pub seed: u64,
-    /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU, whose
-    /// libraries know their scratch, unless its kernels are our own
+    /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU,
+    /// whose libraries know their scratch, unless its kernels are our own
     #[arg(long, value_name = "PROFILE", conflicts_with = "device")]
     pub profile: Option<PathBuf>,
-    /// Take the ops' seconds from the model of a device that is not here: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100 or
-    /// h200
+    /// Take the ops' seconds from the model of a device that is not here: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100
+    /// or h200
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     #[command(flatten)]
@@ -618,8 +621,8 @@ pub struct ExportArgs {
     /// Weight decay; by default 5e-4 with SGD, and what the tool has with others
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
-    /// The batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything and shares the
-    /// update out
+    /// The batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything and
+    /// shares the update out
     #[arg(long)]
     pub as_planned: bool,
 }

@@ -61,8 +61,8 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
     Ok(documents::write(path, document)?)
 }
 
-/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is none
-/// of a study's own. Nothing changes.
+/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
+/// none of a study's own. Nothing changes.
 pub fn can_be_made(path: &Path) -> Result<(), Failure> {
     if is_standard(path) {
         let failure = Failure::usage("`-` is standard output, which the results go to");

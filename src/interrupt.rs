@@ -1,7 +1,7 @@
 //! Ctrl-C: the first press asks the work to save and stop, the second ends the process at once.
 //!
-//! Work looks at it between iterations, and paced links are told to wait no longer, so that an iteration ends soon however slow its
-//! link is. What was timed meanwhile counts for nothing: who measures looks at it once more before a time is used.
+//! Work looks at it between iterations, and paced links are told to wait no longer, so that an iteration ends soon however
+//! slow its link is. What was timed meanwhile counts for nothing: who measures looks at it once more before a time is used.
 
 use crate::failure::Exit;
 use plimsoll_runtime::Hurry;

@@ -83,8 +83,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     print(cli.format, &tables)
 }
 
-/// Whether a command looks at Ctrl-C itself. The others are over at once, or wait for input; they end as any program does, and what
-/// they write is written in one step.
+/// Whether a command looks at Ctrl-C itself. The others are over at once, or wait for input; they end as any program does,
+/// and what they write is written in one step.
 fn can_be_stopped(verb: &Verb) -> bool {
     matches!(
         verb,

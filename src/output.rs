@@ -164,8 +164,8 @@ impl Cell {
     }
 }
 
-/// A text as a cell of CSV, where quotes hold its lines together: no spreadsheet takes it for a formula, which they do of what begins
-/// like one.
+/// A text as a cell of CSV, where quotes hold its lines together: no spreadsheet takes it for a formula, which they do of
+/// what begins like one.
 fn in_csv(text: &str) -> String {
     let text = text.split('\n').map(visible).collect::<Vec<_>>().join("\n");
     if text.starts_with(['=', '+', '-', '@', '\n']) { format!("'{text}") } else { text }
@@ -236,8 +236,8 @@ impl Table {
         if self.facts { object } else { json!({"type": "array", "items": object}) }
     }
 
-    /// For a terminal of so many columns: lines end between words, and each row is shown as lines of heading and value where the table
-    /// is too wide all the same, or longer so. Without a width lines are as long as they are.
+    /// For a terminal of so many columns: lines end between words, and each row is shown as lines of heading and value where
+    /// the table is too wide all the same, or longer so. Without a width lines are as long as they are.
     fn shown(&self, width: Option<u16>) -> String {
         let table = self.text(false, width);
         let Some(width) = width.filter(|_| !self.facts) else { return table };
@@ -300,8 +300,8 @@ impl Table {
     }
 }
 
-/// Tables as one of comma-separated values. Several have their keys in a first column `table`, and all of their columns behind it: of
-/// those that a table lacks its rows have nothing.
+/// Tables as one of comma-separated values. Several have their keys in a first column `table`, and all of their columns
+/// behind it: of those that a table lacks its rows have nothing.
 fn csv(tables: &[Table]) -> Vec<u8> {
     let mut columns: Vec<&str> = Vec::new();
     for (key, _) in tables.iter().flat_map(|table| &table.columns) {

@@ -6,18 +6,21 @@
 //! ```text
 //! {"event":"progress","what":"train","done":12,"of":100,"seconds":3.1,"left_seconds":22.7,"message":"loss 1.2"}
 //! {"event":"log","level":"info","message":"..."}
+//! {"event":"search","tried":"whole tensors, round 1","decided_seconds":0.4,"result":{"kind":"no-faster"}}
 //! {"event":"error","exit":3,"message":"...","help":"..."}
 //! ```
 //!
 //! `what` names the step, or the command where it has none under way; `of` and `left_seconds` are null where they are not
-//! known, `message` and `help` where there is none. Of progress there are at most five a second, and one a second where nothing can be
-//! counted. Results never come this way: they go to stdout.
+//! known, `message` and `help` where there is none. Of progress there are at most five a second, and one a second where
+//! nothing can be counted. `search` is one step of the search for a plan, told once the plan is made. Results never come this
+//! way: they go to stdout.
 
 use crate::failure::{Failure, lines};
 use crate::interrupt;
 use crate::terminal;
 use clap::ValueEnum;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_study::Watch;
 use plimsoll_study::watch::{Event as JobEvent, Notice};
 use plimsoll_study::words::visible_json;
@@ -106,6 +109,20 @@ pub fn failure(format: MessageFormat, failure: &Failure) {
         }
         MessageFormat::Json => {
             tell(&json!({"event": "error", "exit": *exit as u8, "message": message, "help": help}));
+        }
+    }
+}
+
+/// Tells how a plan was searched for: an event a step for programs, a line of the debug log a step for people.
+pub fn searched(log: &SearchLog) {
+    let json = SHOWN.get().is_some_and(|shown| shown.format == MessageFormat::Json);
+    for step in &log.steps {
+        if json {
+            let mut event = json!(step);
+            event["event"] = "search".into();
+            tell(&event);
+        } else {
+            tracing::debug!("{step}");
         }
     }
 }

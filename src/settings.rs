@@ -474,8 +474,8 @@ fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(),
     Ok(())
 }
 
-/// Variables of ours that name no option: where CUDA's libraries are, and the commit that a build is of, which cargo hands on to what
-/// it runs.
+/// Variables of ours that name no option: where CUDA's libraries are, and the commit that a build is of, which cargo hands on
+/// to what it runs.
 const OTHER_VARIABLES: [&str; 2] = [plimsoll_runtime::cuda::LIBRARIES_VARIABLE, "PLIMSOLL_COMMIT"];
 
 /// What variables begin with that are read by the stand-in for CUDA's libraries, and not here.

@@ -1,6 +1,7 @@
 //! Stderr as a terminal to draw bars on, which may go away while the work goes on.
 //!
-//! What cannot be drawn is left undrawn: a window that is closed, or a pipe whose reader ended, is no reason to lose a training.
+//! What cannot be drawn is left undrawn: a window that is closed, or a pipe whose reader ended, is no reason to lose a
+//! training.
 
 use console::Term;
 use indicatif::{ProgressDrawTarget, TermLike};

@@ -9,7 +9,8 @@ use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 /// At a budget so far from the floor to the peak, both policies have a plan that moves something.
 #[track_caller]
 fn check_offered(network: &str, batch: u64, far: f64) {
-    let device = Modelled { fast_ways: false, ..Modelled::new(sheet("v100").expect("a modelled device")) };
+    let device =
+        Modelled { fast_alternatives: false, ..Modelled::new(sheet("v100").expect("a modelled device")) };
     let built = build(&usual(network).expect("in the zoo")).expect("a network");
     let mut program = lower(&built, batch, &LowerOptions::default()).expect("a sound batch");
     device.fill(&mut program);

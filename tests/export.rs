@@ -10,8 +10,8 @@ use plimsoll::study::request::DecayShape;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// A config of batch 96 on 9600 samples, from 0.05 at batch 32 by the linear rule, with 30 iterations of warm-up; its plan swaps, and
-/// up to 73 samples everything is kept.
+/// A config of batch 96 on 9600 samples, from 0.05 at batch 32 by the linear rule, with 30 iterations of warm-up; its plan
+/// swaps, and up to 73 samples everything is kept.
 fn config() -> Config {
     Config::from_json(include_str!("data/chosen.config.json")).expect("a config")
 }

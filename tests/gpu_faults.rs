@@ -145,7 +145,7 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
         "\"generation\":5",
         "\"clock_mhz\"",
         "\"pageable\"",
-        "\"ways\"",
+        "\"alternatives\"",
         "\"best\":700.0",
     ] {
         assert!(kept.contains(words), "`{words}` in the profile");
@@ -209,9 +209,9 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
         &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
     );
     assert!(!kept.exists());
-    // Without a word of how often, every iteration's state is copied beside the next. So wherever in an iteration the device is lost, what is
-    // kept is the state before it, or the one before that where the copy was still on its way. Each iteration waits for the device five times:
-    // for three inputs, for its end, for its metrics.
+    // Without a word of how often, every iteration's state is copied beside the next. So wherever in an iteration the device
+    // is lost, what is kept is the state before it, or the one before that where the copy was still on its way. Each
+    // iteration waits for the device five times: for three inputs, for its end, for its metrics.
     let lost_at = |calls: u64| {
         let output = run(&format!("cuStreamSynchronize:{calls}:719:lost"), "");
         check(&output, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);

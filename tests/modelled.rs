@@ -1,5 +1,5 @@
-//! Devices that are not here: what their model says beside what was published of them, and that every verb says that it is a model,
-//! and how far that may be off.
+//! Devices that are not here: what their model says beside what was published of them, and that every verb says that it is a
+//! model, and how far that may be off.
 
 #[path = "../benches/devices/fit.rs"]
 mod fit;
@@ -95,8 +95,8 @@ fn every_row_names_its_source() {
 /// One iteration as a device would run it.
 fn timed(network: &str, batch: u64, device: &Modelled) -> Program {
     let network = build(&usual(network).expect("in the zoo")).expect("a network");
-    let ways = |call: &Call| device.ways(call);
-    let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+    let alternatives = |call: &Call| device.alternatives(call);
+    let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
     let mut program = lower(&network, batch, &options).expect("a sound batch");
     device.fill(&mut program);
     program

@@ -9,14 +9,14 @@ use plimsoll::ir::network::NetworkSpec;
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
 use plimsoll::study::request::{NetworkRequest, NetworkSource};
-use plimsoll::study::{Setup, Study, Task, Workload, onnx};
+use plimsoll::study::{NetworkWorkload, Setup, Study, Workload, onnx};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use writer::{file, input, int, ints, node, output, tensor, weight};
 
-/// A network for the shipped digits: a convolution with `filters` filters, ReLU, a mean, a product; the shape between is read from
-/// another file.
+/// A network for the shipped digits: a convolution with `filters` filters, ReLU, a mean, a product; the shape between is read
+/// from another file.
 fn parts(filters: i64) -> Vec<Vec<u8>> {
     let entries = [("location", "shape.bin"), ("offset", "8"), ("length", "16")];
     let entries = entries
@@ -114,10 +114,10 @@ fn a_study_keeps_the_architecture_and_knows_when_it_is_another() {
         let source = NetworkSource::Onnx(digits(folder.path(), filters));
         let network = NetworkRequest { source, image: None, channels: None, classes: None };
         let setup = Setup::Cpu(cpu_options(Some(1), None));
-        Task::new(&network, &DataSource::Digits, setup).expect("it can be read")
+        NetworkWorkload::new(&network, &DataSource::Digits, setup).expect("it can be read")
     };
     let place = folder.path().join("study");
-    let study = |task: &Task, fresh: bool| {
+    let study = |task: &NetworkWorkload, fresh: bool| {
         let study = Study::at(&place);
         study.make()?;
         Ok(task.keep(&study, fresh)?)

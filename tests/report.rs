@@ -245,11 +245,16 @@ fn a_study_is_reported_with_its_answer_and_everything_that_was_measured() {
 /// What stands beside the chart of the link is what its points are off its curves.
 #[track_caller]
 fn the_link_errors_are_those_of_its_points(fit: &Value) {
-    for way in fit["link"].as_array().expect("ways") {
+    for direction in fit["link"].as_array().expect("ways") {
         let numbers = |key: &str| -> Vec<f64> {
-            way[key].as_array().expect("a column").iter().map(|n| n.as_f64().expect("a number")).collect()
+            direction[key]
+                .as_array()
+                .expect("a column")
+                .iter()
+                .map(|n| n.as_f64().expect("a number"))
+                .collect()
         };
-        let number = |key: &str| way[key].as_f64().expect("a number");
+        let number = |key: &str| direction[key].as_f64().expect("a number");
         let fitted = |bytes: &f64| number("latency_seconds") + bytes / number("bytes_per_second");
         let seconds = numbers("seconds");
         let bytes = numbers("bytes");
@@ -259,7 +264,10 @@ fn the_link_errors_are_those_of_its_points(fit: &Value) {
         let middle = (off[(off.len() - 1) / 2] + off[off.len() / 2]) / 2.0;
         let same = |key: &str, expected: f64| {
             // The report's seconds have a few digits only: a point that is far off is known as well as its ratio.
-            assert!((number(key) - expected).abs() < 1e-3 * (1.0 + expected), "{key}: {expected}, {way}");
+            assert!(
+                (number(key) - expected).abs() < 1e-3 * (1.0 + expected),
+                "{key}: {expected}, {direction}"
+            );
         };
         same("median_error", middle);
         same("worst_error", off[off.len() - 1]);
@@ -280,7 +288,8 @@ fn a_training_that_took_another_time_than_stated_is_warned_of() {
     fs::remove_file(study.join("checksums.txt")).expect("it is there");
     let mut warned = |off: f64| {
         tuning["training"] = serde_json::json!({"iterations": 10, "iteration_seconds": seconds * (1.0 + off),
-            "between_seconds": 0.001, "loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "test_samples": 10, "peak_bytes": 10});
+            "between_seconds": 0.001, "loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "test_samples": 10,
+            "peak_bytes": 10});
         fs::write(study.join("tuning.json"), tuning.to_string()).expect("a file");
         let report = json(study, "report .");
         let warnings = report["about"]["warnings"].as_array().expect("warnings").clone();
@@ -323,6 +332,33 @@ fn a_study_is_explained_and_each_of_its_layers() {
     assert_eq!(of_one["layer"]["layer"], "fc2");
     assert!(of_one["ops"].as_array().expect("ops").iter().any(|op| op["phase"] == "backward"));
     refused(study(), "explain . --layer fc22", 2, &["has no layer `fc22`", "did you mean fc2?"]);
+}
+
+#[test]
+fn how_a_plan_was_searched_for_is_told_step_by_step() {
+    let explained = json(study(), "explain . --search-log");
+    let steps = explained["search"].as_array().expect("steps");
+    let tried = |step: &Value| step["tried"].as_str().expect("words").to_owned();
+    assert_eq!(tried(&steps[0]), "keeping everything", "{explained}");
+    let best =
+        steps.iter().filter_map(|step| step["makespan_seconds"].as_f64()).fold(f64::INFINITY, f64::min);
+    let predicted = json(study(), "explain .")["explanation"]["predicted_seconds"].as_f64().expect("seconds");
+    assert!((best / predicted - 1.0).abs() < 1e-6, "the fastest step is the plan: {best}, {predicted}");
+    refused(study(), "explain . --search-log --layer fc2", 2, &["--search-log", "--layer"]);
+
+    // A planner tells its steps to programs as events, on standard error.
+    let folder = planned();
+    let told = plimsoll(folder.path(), "plan t.json --budget 60% --link 10GB/s --message-format json");
+    let events: Vec<Value> = String::from_utf8_lossy(&told.stderr)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an event a line"))
+        .filter(|event: &Value| event["event"] == "search")
+        .collect();
+    let made = events.iter().filter(|event| event["result"]["kind"] == "planned").count();
+    assert!(
+        made > 0 && events.iter().any(|event| tried(event).starts_with("whole tensors, round")),
+        "{events:?}"
+    );
 }
 
 #[test]

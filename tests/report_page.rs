@@ -1,6 +1,6 @@
-//! The report's page in a headless Chromium: it opens from a disk, asks for nothing, complains of nothing, and everything on it
-//! can be clicked. Pictures of it, light and dark, wide and narrow, and a print go to `report_page/` in Cargo's folder for tests.
-//! Without Chromium the tests that need it say that they were skipped.
+//! The report's page in a headless Chromium: it opens from a disk, asks for nothing, complains of nothing, and everything on
+//! it can be clicked. Pictures of it, light and dark, wide and narrow, and a print go to `report_page/` in Cargo's folder for
+//! tests. Without Chromium the tests that need it say that they were skipped.
 
 #[path = "support/browser.rs"]
 mod browser;
@@ -211,7 +211,8 @@ fn sections(browser: &mut Browser, sample: &Sample) {
     assert_eq!(browser.eval("document.querySelectorAll('h1').length"), json!(1));
     let figures = if sample.tuned { 9 } else { 4 };
     assert_eq!(browser.eval("document.querySelectorAll('figure').length"), json!(figures));
-    let undrawn = "[...document.querySelectorAll('figure')].filter(f => !f.querySelector('.plot canvas, .plot svg path')).length";
+    let undrawn = "[...document.querySelectorAll('figure')].filter(f => !f.querySelector('.plot canvas, .plot svg \
+                   path')).length";
     assert_eq!(browser.eval(undrawn), json!(0), "every plot is drawn");
     let nameless =
         "[...document.querySelectorAll('figure .plot')].filter(p => !p.getAttribute('aria-label')).length";
@@ -227,7 +228,8 @@ fn figures(browser: &mut Browser) -> Vec<String> {
 fn drawing(browser: &mut Browser, figure: &str) -> String {
     browser.frame();
     let look = format!(
-        "(c => c ? c.toDataURL() : document.querySelector('{figure} .plot svg').innerHTML)(document.querySelector('{figure} canvas'))"
+        "(c => c ? c.toDataURL() : document.querySelector('{figure} .plot \
+         svg').innerHTML)(document.querySelector('{figure} canvas'))"
     );
     browser.eval(&look).as_str().expect("a drawing").to_owned()
 }
@@ -260,7 +262,8 @@ fn zoom(browser: &mut Browser, figure: &str) {
         browser.click(&format!("{figure} .zoom button:nth-child({at})"));
         assert!(drawing(browser, figure) != before, "{figure}: zoom button {at} changes nothing");
     }
-    // The middle may lie between two frames, where nothing is to zoom. What is zoomed along is looked at in a plot without a mouse.
+    // The middle may lie between two frames, where nothing is to zoom. What is zoomed along is looked at in a plot without a
+    // mouse.
     let (x, y) = browser.middle(&format!("{figure} .plot"));
     let other = if figure == "#bytes" { "#addresses" } else { "#bytes" };
     let whole = drawing(browser, other);
@@ -303,7 +306,8 @@ fn tooltip(browser: &mut Browser, figure: &str) {
 
 fn open_all(browser: &mut Browser) {
     let many = browser
-        .eval("(() => { const all = document.querySelectorAll('main details'); all.forEach((d, at) => d.dataset.at = at); return all.length; })()")
+        .eval("(() => { const all = document.querySelectorAll('main details'); all.forEach((d, at) => d.dataset.at = \
+               at); return all.length; })()")
         .as_u64()
         .expect("a count");
     for at in 0..many {
@@ -327,7 +331,10 @@ fn wait_is_shown(browser: &mut Browser) {
 /// Every head of every table sorts, both ways.
 fn sort_all(browser: &mut Browser) {
     let many = browser
-        .eval("(() => { const all = document.querySelectorAll('main thead th button'); all.forEach((b, at) => b.dataset.at = at); return all.length; })()")
+        .eval(
+            "(() => { const all = document.querySelectorAll('main thead th button'); all.forEach((b, at) => \
+             b.dataset.at = at); return all.length; })()",
+        )
         .as_u64()
         .expect("a count");
     assert!(many > 20, "{many} columns");
@@ -351,7 +358,8 @@ fn copy(browser: &mut Browser) {
 
 /// The table of layers: sorted by a number, filtered by text and by decision.
 fn layers(browser: &mut Browser, many: usize) {
-    let column = "[...document.querySelectorAll('#layers tbody tr')].map(r => Number(r.children[4].textContent.replaceAll(',', '').replace('< ', '')))";
+    let column = "[...document.querySelectorAll('#layers tbody tr')].map(r => \
+                  Number(r.children[4].textContent.replaceAll(',', '').replace('< ', '')))";
     browser.click("#layers thead th:nth-child(5) button");
     if browser.eval("document.querySelector('#layers thead th:nth-child(5)').getAttribute('aria-sort')")
         == "ascending"

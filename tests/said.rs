@@ -1,5 +1,5 @@
-//! What commands say and where: an answer on standard output, a document where one is asked for, help for everybody and for research,
-//! and numbers that do not contradict each other.
+//! What commands say and where: an answer on standard output, a document where one is asked for, help for everybody and for
+//! research, and numbers that do not contradict each other.
 
 use serde_json::{Value, json};
 use std::fs;

@@ -4,7 +4,7 @@
 
 use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};
-use plimsoll::ir::program::{Program, Way};
+use plimsoll::ir::program::{KernelAlternative, Program};
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::testing::random_schedule;
 use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
@@ -37,8 +37,8 @@ fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Ca
 }
 
 fn program(case: &Case, threads: u32) -> Program {
-    let ways = |call: &_| Way::sole(workspace_bytes(call, threads));
-    let options = LowerOptions { relu: case.relu, ways: &ways, ..LowerOptions::default() };
+    let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, threads));
+    let options = LowerOptions { relu: case.relu, alternatives: &alternatives, ..LowerOptions::default() };
     let mut program = lower(&build(&case.spec).expect("a network"), case.batch, &options).expect("it lowers");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);

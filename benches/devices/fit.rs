@@ -1,9 +1,9 @@
 //! Finds what each generation's kernels reach: the shares with which the model is nearest to the fitted rows.
 //!
-//! A share is fitted only where rows tell it. Kepler has one fitted row, so it takes what Maxwell reaches of memory; Ampere and
-//! Hopper have no rows in f32, so their f32 kernels are Volta's; Ada's f32 peak is also its TF32 peak on GeForce cards, where both were
-//! reported to run at one rate (github.com/NVIDIA/cutlass/discussions/390), so one share serves both. The search goes down coordinate by
-//! coordinate, and along pairs of them, in ever smaller steps, the same way every time.
+//! A share is fitted only where rows tell it. Kepler has one fitted row, so it takes what Maxwell reaches of memory; Ampere
+//! and Hopper have no rows in f32, so their f32 kernels are Volta's; Ada's f32 peak is also its TF32 peak on GeForce cards,
+//! where both were reported to run at one rate (github.com/NVIDIA/cutlass/discussions/390), so one share serves both. The
+//! search goes down coordinate by coordinate, and along pairs of them, in ever smaller steps, the same way every time.
 
 use crate::published::{Row, rows};
 use plimsoll::ir::program::Program;
@@ -50,8 +50,8 @@ fn shares(generation: &str) -> &'static [Share] {
     }
 }
 
-/// What a generation reaches, from its fitted rows, starting from what it is said to reach; and the sum of the squares of their logarithms'
-/// misses, with that and with what it is said to reach.
+/// What a generation reaches, from its fitted rows, starting from what it is said to reach; and the sum of the squares of
+/// their logarithms' misses, with that and with what it is said to reach.
 pub fn fit(generation: &Generation) -> (Reach, [f64; 2]) {
     let of = |row: &Row| row.sheet.generation.name == generation.name && row.is_fitted();
     let mut subjects: Vec<(Row, Program)> =

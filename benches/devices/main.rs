@@ -1,8 +1,8 @@
-//! Is the model of a device that is not here near the real one? Every published throughput beside the model's, and how far those are
-//! off that it was not fitted to.
+//! Is the model of a device that is not here near the real one? Every published throughput beside the model's, and how far
+//! those are off that it was not fitted to.
 //!
-//! Nothing is timed. `cargo bench --bench devices` prints the table; `-- fit` finds what each generation's kernels reach anew, and
-//! prints it beside what the model has.
+//! Nothing is timed. `cargo bench --bench devices` prints the table; `-- fit` finds what each generation's kernels reach
+//! anew, and prints it beside what the model has.
 
 mod fit;
 mod published;

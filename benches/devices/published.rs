@@ -35,7 +35,7 @@ pub struct Row {
     /// Whether products were in TF32.
     pub tf32: bool,
     /// Whether the library could run convolutions by transforms.
-    pub fast_ways: bool,
+    pub fast_alternatives: bool,
     /// Seconds that an iteration took.
     pub seconds: f64,
     /// Whether the update is part of them.
@@ -71,11 +71,11 @@ fn row(line: &str) -> Option<Row> {
         _ => return None,
     };
     let tf32 = ["f32", "tf32"].iter().position(|known| *known == arithmetic)? == 1;
-    let fast_ways = ["direct", "all"].iter().position(|known| *known == kernels)? == 1;
+    let fast_alternatives = ["direct", "all"].iter().position(|known| *known == kernels)? == 1;
     let updates = ["no update", "all"].iter().position(|known| *known == passes)? == 1;
     let (network, source) = (network.to_owned(), source.to_owned());
     let (length, classes) = (other(image)?, other(classes)?);
-    Some(Row { sheet, network, length, classes, batch, tf32, fast_ways, seconds, updates, source })
+    Some(Row { sheet, network, length, classes, batch, tf32, fast_alternatives, seconds, updates, source })
 }
 
 impl Row {
@@ -86,14 +86,14 @@ impl Row {
 
     /// The device's model.
     pub fn device(&self) -> Modelled {
-        Modelled { tf32: self.tf32, fast_ways: self.fast_ways, ..Modelled::new(self.sheet) }
+        Modelled { tf32: self.tf32, fast_alternatives: self.fast_alternatives, ..Modelled::new(self.sheet) }
     }
 
     /// One iteration of it, without seconds.
     pub fn program(&self) -> Program {
         let device = self.device();
-        let ways = |call: &Call| device.ways(call);
-        let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+        let alternatives = |call: &Call| device.alternatives(call);
+        let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
         lower(&self.network(), self.batch, &options).expect("a sound batch")
     }
 
@@ -107,13 +107,17 @@ impl Row {
         build(&spec).expect("a sound network")
     }
 
-    /// Seconds that a model of the device says, each op in its fastest way.
+    /// Seconds that a model of the device says, each op in its fastest alternative.
     pub fn modelled(&self, program: &mut Program, device: &Modelled) -> f64 {
         device.fill(program);
         let counts = |phase: Phase| self.updates || phase != Phase::Update;
         let ops = program.trace.ops.iter().filter(|op| counts(op.phase));
-        let fastest = |seconds: f64, ways: &mut dyn Iterator<Item = f64>| ways.fold(seconds, f64::min);
-        ops.map(|op| fastest(op.seconds.0, &mut op.alternatives.iter().map(|way| way.seconds.0))).sum()
+        let fastest =
+            |seconds: f64, alternatives: &mut dyn Iterator<Item = f64>| alternatives.fold(seconds, f64::min);
+        ops.map(|op| {
+            fastest(op.seconds.0, &mut op.alternatives.iter().map(|alternative| alternative.seconds.0))
+        })
+        .sum()
     }
 
     /// How many times as fast the model says the device is as was published.
@@ -197,8 +201,9 @@ pub fn held_out<'a>(all: &'a [Judged], of: &'a Generation, tf32: bool) -> impl I
     })
 }
 
-/// The error that a generation is to state, in f32 and in TF32: that of its held-out rows, where there are [`ENOUGH`]; where there are
-/// fewer, at least that of all generations' held-out rows; where there are none, at least the largest of any generation.
+/// The error that a generation is to state, in f32 and in TF32: that of its held-out rows, where there are [`ENOUGH`]; where
+/// there are fewer, at least that of all generations' held-out rows; where there are none, at least the largest of any
+/// generation.
 pub fn to_state(all: &[Judged], of: &Generation) -> [f64; 2] {
     let held = || all.iter().filter(|one| !one.row.is_fitted());
     let together = spread(held()).map_or(1.0, |spread| spread.error);

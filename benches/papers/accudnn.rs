@@ -1,8 +1,8 @@
 //! AccUDNN (arXiv 1901.06773) on an M40: efficiency-optimal batches within 12 GB, beside SuperNeurons, memory of swapping, and
 //! eight workers.
 
-use crate::bed::{Bed, Made, Subject, TWELVE_GB, device, floor, peak};
 use crate::plot::Plot;
+use crate::subjects::{Made, Scale, Subject, TWELVE_GB, device, floor, peak};
 use crate::table::{Table, gb, in_gb, or_dash, percent};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
@@ -42,12 +42,12 @@ const ROWS: [Row; 7] = [
 const MOST: u64 = 8192;
 
 /// The budget of a subject: 12 GB, or of a small one what makes it tight.
-fn budget(bed: &Bed, subject: &Subject) -> Bytes {
-    if bed.small { peak(&subject.trace(24)) } else { TWELVE_GB }
+fn budget(scale: &Scale, subject: &Subject) -> Bytes {
+    if scale.small { peak(&subject.trace(24)) } else { TWELVE_GB }
 }
 
-/// What AccUDNN's Algorithm 2 chooses, and its schedule: from the largest batch whose layer-wise memory fits, down until eq. (6)
-/// holds.
+/// What AccUDNN's Algorithm 2 chooses, and its schedule: from the largest batch whose layer-wise memory fits, down until eq.
+/// (6) holds.
 fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
     let most = subject.largest(MOST, &mut |trace| floor(trace) <= budget);
     let link = subject.link();
@@ -93,23 +93,24 @@ fn no_slower(subject: &Subject, budget: Bytes, from: u64, rate: f64) -> (u64, f6
 
 /// What is said below the table of batches.
 const BATCHES_NOTES: [&str; 3] = [
-    "Our lowering needs less memory than Caffe for the same batch (gradients share memory, ReLU and addition work in place, masks \
-     take a bit), so that all batches are larger than the published ones; the ratios are what compares.",
-    "accudnn is the paper's text and not its listings, which stall where nothing needs to move (`tuner/src/policies/accudnn.rs`).",
-    "Rates of residual networks are up to twice Caffe's: its batch normalisation is two layers of several passes each, the model's \
-     is bound by memory once.",
+    "Our lowering needs less memory than Caffe for the same batch (gradients share memory, ReLU and addition work in place, \
+     masks take a bit), so that all batches are larger than the published ones; the ratios are what compares.",
+    "accudnn is the paper's text and not its listings, which stall where nothing needs to move \
+     (`tuner/src/policies/accudnn.rs`).",
+    "Rates of residual networks are up to twice Caffe's: its batch normalisation is two layers of several passes each, the \
+     model's is bound by memory once.",
 ];
 
-pub fn batches(bed: &Bed) -> Table {
+pub fn batches(scale: &Scale) -> Table {
     let mut plot =
         Plot::new("Efficiency-optimal batch in 12 GB, M40", "network", "images in an iteration").log_y();
     let mut rows = Vec::new();
-    for row in bed.pick(&ROWS, 1) {
-        let Some(subject) = bed.subject(row.network, None, device("m40", true)) else {
+    for row in scale.pick(&ROWS, 1) {
+        let Some(subject) = scale.subject(row.network, None, device("m40", true)) else {
             rows.push((row, None));
             continue;
         };
-        let budget = budget(bed, &subject);
+        let budget = budget(scale, &subject);
         let by_bytes = subject.largest(MOST, &mut |trace| peak(trace) <= budget);
         // Bytes that fit may lack addresses by a little.
         let kept = (1..=by_bytes).rev().take(20).find_map(|batch| {
@@ -136,8 +137,8 @@ pub fn batches(bed: &Bed) -> Table {
         rows.push((row, Some((kept, keep, trace.batch, rate, same, most, most_rate))));
     }
     let mut table = Table::new(
-        "AccUDNN §6.3, Table 1: NVIDIA M40, a budget of 12 GB. A batch is efficiency-optimal for AccUDNN where its eq. (6) holds; for \
-         plimsoll it is the largest at which it trains as many images a second as AccUDNN does at its own.",
+        "AccUDNN §6.3, Table 1: NVIDIA M40, a budget of 12 GB. A batch is efficiency-optimal for AccUDNN where its eq. (6) \
+         holds; for plimsoll it is the largest at which it trains as many images a second as AccUDNN does at its own.",
         &[
             "network",
             "keep: batch",
@@ -178,12 +179,12 @@ pub fn batches(bed: &Bed) -> Table {
     table
 }
 
-pub fn super_neurons(bed: &Bed) -> Table {
+pub fn super_neurons(scale: &Scale) -> Table {
     let mut plot = Plot::new("Images per second within 12 GB, M40", "network", "images/s").log_y();
     let mut made_rows = Vec::new();
-    for row in bed.pick(&ROWS, 1).iter().filter(|row| row.super_neurons.is_some()) {
-        let Some(subject) = bed.subject(row.network, None, device("m40", true)) else { continue };
-        let budget = budget(bed, &subject);
+    for row in scale.pick(&ROWS, 1).iter().filter(|row| row.super_neurons.is_some()) {
+        let Some(subject) = scale.subject(row.network, None, device("m40", true)) else { continue };
+        let budget = budget(scale, &subject);
         let published = row.super_neurons.expect("only those that have one");
         // The batches at which each is said to be best, in our memory: those of AccUDNN's own search.
         let Some((trace, accudnn)) = algorithm_2(&subject, budget) else { continue };
@@ -227,8 +228,8 @@ pub fn super_neurons(bed: &Bed) -> Table {
         table.advantage(row.network, ours.unwrap_or(0.0) / rate);
     }
     table.note(
-        "SuperNeurons' rate of ResNet-101 is worked out from the table's 13 %. Each published pair is at a batch of its own; here all \
-         have the same, so that only the policies differ.",
+        "SuperNeurons' rate of ResNet-101 is worked out from the table's 13 %. Each published pair is at a batch of its own; \
+         here all have the same, so that only the policies differ.",
     );
     table
 }
@@ -244,11 +245,12 @@ const FOOTPRINTS: [(&str, u64); 7] = [
     ("resnet152", 32),
 ];
 
-pub fn footprints(bed: &Bed) -> Table {
+pub fn footprints(scale: &Scale) -> Table {
     let plot = Plot::new("Memory of one iteration, M40", "network", "GB");
     let mut table = Table::new(
-        "AccUDNN §6.3 A, Fig. 9: NVIDIA M40. `keep` is what Caffe does, with what is dead freed; `naive` is the least memory with \
-         everything swapped; `accudnn` and `plimsoll` the least at which they take at most 1 % longer than keeping everything.",
+        "AccUDNN §6.3 A, Fig. 9: NVIDIA M40. `keep` is what Caffe does, with what is dead freed; `naive` is the least memory \
+         with everything swapped; `accudnn` and `plimsoll` the least at which they take at most 1 % longer than keeping \
+         everything.",
         &[
             "network",
             "batch",
@@ -261,8 +263,8 @@ pub fn footprints(bed: &Bed) -> Table {
         ],
         plot,
     );
-    for (network, batch) in bed.pick(&FOOTPRINTS, 1) {
-        let Some(subject) = bed.subject(network, None, device("m40", false)) else {
+    for (network, batch) in scale.pick(&FOOTPRINTS, 1) {
+        let Some(subject) = scale.subject(network, None, device("m40", false)) else {
             table.note(format!("{network} is not in the zoo."));
             continue;
         };
@@ -279,7 +281,7 @@ pub fn footprints(bed: &Bed) -> Table {
                     .map(|made| made.memory)
             };
             let (mut low, mut high, mut best) = (floor(&trace).0, most.0, most);
-            while high - low > most.0 / if bed.small { 4 } else { 100 } {
+            while high - low > most.0 / if scale.small { 4 } else { 100 } {
                 let middle = low.midpoint(high);
                 match fits(Bytes(middle)) {
                     Some(memory) => (high, best) = (middle, best.min(memory)),
@@ -324,12 +326,12 @@ const WORKERS: [(&str, u64, f64, f64, u64, f64); 2] =
 /// ResNet-152 with Caffe: 8 x 13 / 76 - 13 / 19 = 0.68 s for twice 241 MB; with AccUDNN: 8 x 54 / 147 - 54 / 24 = 0.69 s.
 const SYNCHRONISATION: f64 = 0.70e9;
 
-pub fn workers(bed: &Bed) -> Table {
+pub fn workers(scale: &Scale) -> Table {
     let plot =
         Plot::new("Scaling over 8 workers, M40, 10 Gb/s", "network", "times one worker of the same batch");
     let mut table = Table::new(
-        "AccUDNN §6.3 C and D, Fig. 10 and Table 2: 8 workers with an M40 each, parameter servers over 10 Gb/s Ethernet. Between \
-         iterations Δ = 2 x parameters / 0.70 GB/s, which is what Table 2 comes to for all four of its rows.",
+        "AccUDNN §6.3 C and D, Fig. 10 and Table 2: 8 workers with an M40 each, parameter servers over 10 Gb/s Ethernet. \
+         Between iterations Δ = 2 x parameters / 0.70 GB/s, which is what Table 2 comes to for all four of its rows.",
         &[
             "network",
             "Δ",
@@ -341,11 +343,11 @@ pub fn workers(bed: &Bed) -> Table {
         ],
         plot,
     );
-    for (network, caffe, one, eight, theirs, rate) in bed.pick(&WORKERS, 1) {
-        let Some(subject) = bed.subject(network, None, device("m40", true)) else { continue };
+    for (network, caffe, one, eight, theirs, rate) in scale.pick(&WORKERS, 1) {
+        let Some(subject) = scale.subject(network, None, device("m40", true)) else { continue };
         // At the published batches: with our memory, keeping everything would fit more than Caffe's did.
         let delta = Seconds(2.0 * 4.0 * subject.network.all_parameters() as f64 / SYNCHRONISATION);
-        let budget = budget(bed, &subject);
+        let budget = budget(scale, &subject);
         let of = |policy, batch: u64| {
             let trace = subject.trace(batch);
             subject.plan(&trace, policy, budget).map(|made| {
@@ -381,8 +383,8 @@ pub fn workers(bed: &Bed) -> Table {
         }
     }
     table.note(
-        "The paper's scaling is over one worker of Caffe at Caffe's batch; ours is over one worker of the same batch. Iterations of the \
-         model are shorter than Caffe's, so that Δ weighs more.",
+        "The paper's scaling is over one worker of Caffe at Caffe's batch; ours is over one worker of the same batch. \
+         Iterations of the model are shorter than Caffe's, so that Δ weighs more.",
     );
     table
 }

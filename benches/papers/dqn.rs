@@ -1,9 +1,10 @@
-//! DQN (Chen, "GPU memory management for neural networks using deep Q-network") on a GTX 1080 Ti: overhead over memory reduction.
+//! DQN (Chen, "GPU memory management for neural networks using deep Q-network") on a GTX 1080 Ti: overhead over memory
+//! reduction.
 //!
 //! Its own policy is not built yet; what it compares with is, and so is plimsoll.
 
-use crate::bed::{Bed, Made, device, peak};
 use crate::plot::Plot;
+use crate::subjects::{Made, Scale, device, peak};
 use crate::table::{Table, or_dash, percent};
 use plimsoll::ir::Bytes;
 use plimsoll::tuner::Policy;
@@ -20,28 +21,28 @@ const PLOTTED: &str = "resnet110";
 
 const POLICIES: [Policy; 3] = [Policy::Memonger, Policy::SuperNeurons, Policy::Tflms];
 
-pub fn overheads(bed: &Bed) -> Table {
+pub fn overheads(scale: &Scale) -> Table {
     let plot = Plot::new(
         "Overhead over memory reduction, ResNet-110 at batch 256, GTX 1080 Ti",
         "memory saved of what is not resident, %",
         "% longer than keeping everything",
     );
     let mut table = Table::new(
-        "DQN §5.1, Fig. 5: NVIDIA GTX 1080 Ti, CIFAR-10's images. Time over keeping everything, within the peak less what is saved \
-         of what is not resident: none of these moves parameters.",
+        "DQN §5.1, Fig. 5: NVIDIA GTX 1080 Ti, CIFAR-10's images. Time over keeping everything, within the peak less what is \
+         saved of what is not resident: none of these moves parameters.",
         &["network (batch)", "saved", "memonger", "superneurons", "tflms", "dqn", "published", "plimsoll"],
         plot,
     );
-    let reductions = bed.pick(&REDUCTIONS, 2);
-    for (name, batch) in bed.pick(&NETWORKS, 1) {
+    let reductions = scale.pick(&REDUCTIONS, 2);
+    for (name, batch) in scale.pick(&NETWORKS, 1) {
         let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
-        let Some(subject) = bed.subject(name, side, device("gtx1080ti", false)) else {
+        let Some(subject) = scale.subject(name, side, device("gtx1080ti", false)) else {
             table.note(format!("{name}: not in the zoo."));
             continue;
         };
         let trace = subject.trace(*batch);
         let compute = trace.fastest_seconds();
-        let plotted = bed.small || *name == PLOTTED;
+        let plotted = scale.small || *name == PLOTTED;
         for saved in reductions {
             let resident = trace.resident_bytes;
             let moving = (peak(&trace) - resident).0 as f64;
@@ -69,8 +70,8 @@ pub fn overheads(bed: &Bed) -> Table {
         }
     }
     table.note(
-        "Fig. 5 is not legible in the text; it says that DQN takes less time and saves more memory than these three (§5.1). The \
-         comparison here is with the best of them.",
+        "Fig. 5 is not legible in the text; it says that DQN takes less time and saves more memory than these three (§5.1). \
+         The comparison here is with the best of them.",
     );
     table.note("`-`: the policy has no plan in that memory.");
     table

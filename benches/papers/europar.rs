@@ -1,10 +1,11 @@
 //! Euro-Par'20 (Beaumont, Eyraud-Dubois, Shilova) on a V100: makespan over the paper's lower bound, over memory limits.
 //!
-//! The paper measured its chains with PyTorch; here our lowering gives the ops, the device's model their times, and the policies
-//! that need a chain group the trace into one (`tuner/src/policies/chain.rs`). The link carries one transfer at a time (assumption B).
+//! The paper measured its chains with PyTorch; here our lowering gives the ops, the device's model their times, and the
+//! policies that need a chain group the trace into one (`tuner/src/policies/chain.rs`). The link carries one transfer at a
+//! time (assumption B).
 
-use crate::bed::{ALL, Bed, MOVING, Subject, device, floor, peak};
 use crate::plot::Plot;
+use crate::subjects::{ALL, MOVING, Scale, Subject, device, floor, peak};
 use crate::table::{Table, or_dash};
 use plimsoll::ir::schedule::{Duplex, Link};
 use plimsoll::ir::trace::Trace;
@@ -75,7 +76,7 @@ fn lower_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     Seconds(moving).max(trace.fastest_seconds())
 }
 
-pub fn figure(bed: &Bed, figure: u32) -> Table {
+pub fn figure(scale: &Scale, figure: u32) -> Table {
     let (what, cases) = cases(figure);
     let plot = Plot::new(
         &format!("Euro-Par'20, Fig. {figure}: {what}, V100"),
@@ -84,9 +85,9 @@ pub fn figure(bed: &Bed, figure: u32) -> Table {
     );
     let mut table = Table::new(
         format!(
-            "Euro-Par'20 §6, Fig. {figure}: {what}; NVIDIA V100 PCIe, 12.2 GB/s, one transfer at a time. Makespan over the paper's lower \
-             bound (Proposition 3) at memory limits f: 0 is the least that any plan needs, 1 is M_peak. `plimsoll, moving` may not run \
-             ops again, which the bound supposes; with it, plimsoll may go below the bound."
+            "Euro-Par'20 §6, Fig. {figure}: {what}; NVIDIA V100 PCIe, 12.2 GB/s, one transfer at a time. Makespan over the \
+             paper's lower bound (Proposition 3) at memory limits f: 0 is the least that any plan needs, 1 is M_peak. \
+             `plimsoll, moving` may not run ops again, which the bound supposes; with it, plimsoll may go below the bound."
         ),
         &[
             "network, side (batch)",
@@ -101,10 +102,10 @@ pub fn figure(bed: &Bed, figure: u32) -> Table {
         ],
         plot,
     );
-    let limits = bed.pick(&LIMITS, 2);
+    let limits = scale.pick(&LIMITS, 2);
     let mut ratios: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); limits.len()]; POLICIES.len() + 2];
-    for (name, side, batch) in bed.pick(cases, 1) {
-        let Some(subject) = bed.subject(name, Some(*side), device("v100", false)) else {
+    for (name, side, batch) in scale.pick(cases, 1) {
+        let Some(subject) = scale.subject(name, Some(*side), device("v100", false)) else {
             table.note(format!("{name}: not in the zoo."));
             continue;
         };
@@ -146,9 +147,9 @@ pub fn figure(bed: &Bed, figure: u32) -> Table {
         }
     }
     table.note(
-        "Published: the figures are not legible in the text; it says that DynProg is \"consistently\" below 1.2 of the bound, Greedy and \
-         DynProg are below VDNN everywhere, TFLMS reaches the bound at the highest limits only, and DynProg is almost optimal on \
-         DenseNet (§6.2).",
+        "Published: the figures are not legible in the text; it says that DynProg is \"consistently\" below 1.2 of the \
+         bound, Greedy and DynProg are below VDNN everywhere, TFLMS reaches the bound at the highest limits only, and \
+         DynProg is almost optimal on DenseNet (§6.2).",
     );
     table.note("The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit.");
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");

@@ -1,10 +1,12 @@
-//! Layrub (Jin et al., TACO 2018) on a K40: memory of its strategies, what they cost, the deepest ResNet and the largest batches.
+//! Layrub (Jin et al., TACO 2018) on a K40: memory of its strategies, what they cost, the deepest ResNet and the largest
+//! batches.
 //!
 //! Layrub's intra-layer strategy, in which a gradient takes its activation's place, is done by our lowering for everybody
-//! (`tuner/src/policies/layrub.rs` says why), so that its column is keeping everything, and the hybrid's is the inter-layer one's.
+//! (`tuner/src/policies/layrub.rs` says why), so that its column is keeping everything, and the hybrid's is the inter-layer
+//! one's.
 
-use crate::bed::{Bed, Made, Subject, device, floor, peak};
 use crate::plot::Plot;
+use crate::subjects::{Made, Scale, Subject, device, floor, peak};
 use crate::table::{Table, gb, in_gb, mb, or_dash, percent};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Trace;
@@ -34,7 +36,7 @@ fn all_apart(trace: &Trace) -> Bytes {
 
 /// One figure on memory: intermediate data, without what stays on the device.
 fn strategies(
-    bed: &Bed,
+    scale: &Scale,
     title: &str,
     from: &str,
     networks: &[(&str, Option<u32>, u64, &str)],
@@ -42,8 +44,8 @@ fn strategies(
 ) -> Table {
     let plot = Plot::new(title, "network (batch)", "intermediate data, MB").log_y();
     let mut table = Table::new(from, STRATEGIES, plot);
-    for (name, side, batch, published) in bed.pick(networks, most) {
-        let Some(subject) = bed.subject(name, *side, device("k40", false)) else {
+    for (name, side, batch, published) in scale.pick(networks, most) {
+        let Some(subject) = scale.subject(name, *side, device("k40", false)) else {
             table.note(format!("{name}: not in the zoo."));
             continue;
         };
@@ -78,15 +80,16 @@ fn strategies(
         }
     }
     table.note(
-        "Megabytes of 2^20 bytes, parameters and what belongs to them left out, as in the paper (§5.1). Caffe allocates each map and \
-         its gradient once; our lowering shares places and works in place from the start, which is most of what the intra-layer strategy gives.",
+        "Megabytes of 2^20 bytes, parameters and what belongs to them left out, as in the paper (§5.1). Caffe allocates each \
+         map and its gradient once; our lowering shares places and works in place from the start, which is most of what the \
+         intra-layer strategy gives.",
     );
     table
 }
 
-pub fn deep(bed: &Bed) -> Table {
+pub fn deep(scale: &Scale) -> Table {
     strategies(
-        bed,
+        scale,
         "Memory of strategies, deep networks, K40",
         "Layrub §5.2.1, Fig. 9: NVIDIA K40M, batch 32, ImageNet.",
         &[
@@ -100,12 +103,12 @@ pub fn deep(bed: &Bed) -> Table {
     )
 }
 
-pub fn wide(bed: &Bed) -> Table {
+pub fn wide(scale: &Scale) -> Table {
     strategies(
-        bed,
+        scale,
         "Memory of strategies, wide networks, K40",
-        "Layrub §5.2.2, Fig. 10: NVIDIA K40M, batch 128, CIFAR-10. Published for WRN-8-128 and WRN-8-256: inter-layer saves 13.6 % on \
-         average, intra-layer close to 50 %.",
+        "Layrub §5.2.2, Fig. 10: NVIDIA K40M, batch 128, CIFAR-10. Published for WRN-8-128 and WRN-8-256: inter-layer saves \
+         13.6 % on average, intra-layer close to 50 %.",
         &[
             ("wrn-16-1", None, 128, NOT_LEGIBLE),
             ("wrn-16-10", None, 128, NOT_LEGIBLE),
@@ -118,11 +121,12 @@ pub fn wide(bed: &Bed) -> Table {
     )
 }
 
-pub fn well_known(bed: &Bed) -> Table {
+pub fn well_known(scale: &Scale) -> Table {
     strategies(
-        bed,
+        scale,
         "Memory of strategies, well-known networks, K40",
-        "Layrub §5.2.3, Fig. 11: NVIDIA K40M. Published for all: 55 % to 98.9 % saved by the hybrid strategy. LSTM-RNN and LSTM-CNN, whose sizes the paper does not give, are left out.",
+        "Layrub §5.2.3, Fig. 11: NVIDIA K40M. Published for all: 55 % to 98.9 % saved by the hybrid strategy. \
+         LSTM-RNN and LSTM-CNN, whose sizes the paper does not give, are left out.",
         &[
             ("lenet", None, 64, NOT_LEGIBLE),
             ("alexnet", None, 128, NOT_LEGIBLE),
@@ -136,7 +140,7 @@ pub fn well_known(bed: &Bed) -> Table {
     )
 }
 
-pub fn systems(bed: &Bed) -> Table {
+pub fn systems(scale: &Scale) -> Table {
     let networks: &[(&str, u64, &str)] = &[
         ("alexnet", 128, NOT_LEGIBLE),
         ("vgg16", 64, NOT_LEGIBLE),
@@ -146,17 +150,18 @@ pub fn systems(bed: &Bed) -> Table {
         ("resnet1001-imagenet", 32, "Layrub 7901 MB, MXNet 10104 MB (Table 6)"),
     ];
     let rows =
-        bed.pick(networks, 1).iter().map(|(name, batch, published)| (*name, *batch, *published)).collect();
+        scale.pick(networks, 1).iter().map(|(name, batch, published)| (*name, *batch, *published)).collect();
     runtime_memory(
-        bed,
+        scale,
         "Memory in all, K40",
-        "Layrub §5.3.1, Fig. 12: NVIDIA K40M, memory in all, with parameters, their gradients and momenta. The least of each policy.",
+        "Layrub §5.3.1, Fig. 12: NVIDIA K40M, memory in all, with parameters, their gradients and momenta. The least \
+         of each policy.",
         rows,
     )
 }
 
 /// Memory in all, MB of 2^20 bytes, of Memonger (the paper's MXNet), Layrub and plimsoll.
-fn runtime_memory(bed: &Bed, title: &str, from: &str, rows: Vec<(&str, u64, &str)>) -> Table {
+fn runtime_memory(scale: &Scale, title: &str, from: &str, rows: Vec<(&str, u64, &str)>) -> Table {
     let plot = Plot::new(title, "network", "memory in all, GB").log_y();
     let mut table = Table::new(
         from,
@@ -164,7 +169,7 @@ fn runtime_memory(bed: &Bed, title: &str, from: &str, rows: Vec<(&str, u64, &str
         plot,
     );
     for (name, batch, published) in rows {
-        let Some(subject) = bed.subject(name, None, device("k40", false)) else {
+        let Some(subject) = scale.subject(name, None, device("k40", false)) else {
             table.note(format!("{name}: not in the zoo."));
             continue;
         };
@@ -192,7 +197,10 @@ fn runtime_memory(bed: &Bed, title: &str, from: &str, rows: Vec<(&str, u64, &str
             table.advantage(name, layrub.0 as f64 / ours.0 as f64);
         }
     }
-    table.note("Published memory has what the driver and cuDNN take besides; of a network as deep as these, parameters are most of it.");
+    table.note(
+        "Published memory has what the driver and cuDNN take besides; of a network as deep as these, \
+         parameters are most of it.",
+    );
     table
 }
 
@@ -208,17 +216,17 @@ const DEPTHS: [(&str, &str, &str); 8] = [
     ("resnet1517", "resnet1517", "Layrub 11239 MB, MXNet and Caffe out of memory"),
 ];
 
-pub fn extreme_depth(bed: &Bed) -> Table {
+pub fn extreme_depth(scale: &Scale) -> Table {
     let rows =
-        bed.pick(&DEPTHS, 1).iter().map(|(network, _, published)| (*network, 32, *published)).collect();
+        scale.pick(&DEPTHS, 1).iter().map(|(network, _, published)| (*network, 32, *published)).collect();
     let mut table = runtime_memory(
-        bed,
+        scale,
         "Memory in all over depth, batch 32, K40",
-        "Layrub §5.4, Table 6: NVIDIA K40M with 11580 MB, batch 32, ImageNet, MB in all; and the deepest ResNet that fits, of bottlenecks \
-         with the third group as long as it takes.",
+        "Layrub §5.4, Table 6: NVIDIA K40M with 11580 MB, batch 32, ImageNet, MB in all; and the deepest ResNet that fits, \
+         of bottlenecks with the third group as long as it takes.",
         rows,
     );
-    let deepest = |policy| deepest(bed, policy);
+    let deepest = |policy| deepest(scale, policy);
     let (layrub, ours) = (deepest(Policy::LayrubHybrid), deepest(Policy::Plimsoll));
     table.row(vec![
         "deepest in 11580 MB".to_owned(),
@@ -236,15 +244,15 @@ pub fn extreme_depth(bed: &Bed) -> Table {
 }
 
 /// The deepest ResNet, of bottlenecks, for which a policy has a plan in a K40M at batch 32.
-fn deepest(bed: &Bed, policy: Policy) -> u32 {
-    if bed.small {
+fn deepest(scale: &Scale, policy: Policy) -> u32 {
+    if scale.small {
         return 0;
     }
     let of = |blocks: u32| 302 + 3 * blocks;
     let subject = |blocks: u32| -> Option<(Subject, Trace)> {
         let depth = of(blocks);
         let name = if depth == 1202 { "resnet1202-imagenet".to_owned() } else { format!("resnet{depth}") };
-        let subject = bed.subject(&name, None, device("k40", false))?;
+        let subject = scale.subject(&name, None, device("k40", false))?;
         let trace = subject.trace(32);
         Some((subject, trace))
     };
@@ -279,12 +287,12 @@ const OVERHEADS: [(&str, u64, f64, f64); 8] = [
     ("wrn-28-10", 128, 0.1842, f64::NAN),
 ];
 
-pub fn overheads(bed: &Bed) -> Table {
+pub fn overheads(scale: &Scale) -> Table {
     let plot =
         Plot::new("What saving memory costs, K40", "network (batch)", "% longer than keeping everything");
     let mut table = Table::new(
-        "Layrub §5.3.2, Table 5: NVIDIA K40M. Time over keeping everything. `layrub-hybrid` and `memonger` at the least memory of each; \
-         plimsoll in Layrub's.",
+        "Layrub §5.3.2, Table 5: NVIDIA K40M. Time over keeping everything. `layrub-hybrid` and `memonger` at the least \
+         memory of each; plimsoll in Layrub's.",
         &[
             "network (batch)",
             "layrub-hybrid",
@@ -297,8 +305,8 @@ pub fn overheads(bed: &Bed) -> Table {
         ],
         plot,
     );
-    for (name, batch, theirs, mxnet) in bed.pick(&OVERHEADS, 1) {
-        let Some(subject) = bed.subject(name, None, device("k40", false)) else {
+    for (name, batch, theirs, mxnet) in scale.pick(&OVERHEADS, 1) {
+        let Some(subject) = scale.subject(name, None, device("k40", false)) else {
             table.note(format!("{name}: not in the zoo."));
             continue;
         };
@@ -347,11 +355,11 @@ const BATCHES: [(&str, u64, u64, f64); 6] = [
     ("wrn-28-10", 128, 1376, -0.0864),
 ];
 
-pub fn largest_batches(bed: &Bed) -> Table {
+pub fn largest_batches(scale: &Scale) -> Table {
     let plot = Plot::new("Largest batch in 11580 MB, K40", "network", "images in an iteration").log_y();
     let mut table = Table::new(
-        "Layrub §5.5, Table 7: NVIDIA K40M with 11580 MB. The largest batch of each policy, and the time of an epoch at Layrub's over \
-         that at the usual batch.",
+        "Layrub §5.5, Table 7: NVIDIA K40M with 11580 MB. The largest batch of each policy, and the time of an epoch at \
+         Layrub's over that at the usual batch.",
         &[
             "network",
             "keep",
@@ -364,12 +372,12 @@ pub fn largest_batches(bed: &Bed) -> Table {
         ],
         plot,
     );
-    for (name, usual, published, change) in bed.pick(&BATCHES, 1) {
-        let Some(subject) = bed.subject(name, None, device("k40", false)) else {
+    for (name, usual, published, change) in scale.pick(&BATCHES, 1) {
+        let Some(subject) = scale.subject(name, None, device("k40", false)) else {
             table.note(format!("{name}: not in the zoo."));
             continue;
         };
-        let budget = if bed.small { peak(&subject.trace(16)) } else { K40M };
+        let budget = if scale.small { peak(&subject.trace(16)) } else { K40M };
         let most = 60_000;
         let kept = subject.largest(most, &mut |trace| peak(trace) <= budget);
         let of = |trace: &Trace, policy| subject.plan(trace, policy, budget);

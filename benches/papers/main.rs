@@ -2,32 +2,32 @@
 //!
 //! `cargo bench --bench papers [-- TABLE ...] [--list] [--print]`
 //!
-//! Each table runs our implementation of the paper's policy and `plimsoll` on the paper's device, modelled from its data sheet
-//! (`tuner/src/model/devices`): same trace, same link, same clock, every schedule judged by `check`. Published numbers are typed
-//! in from the papers' text, with the place; what stands only in a figure is not legible in that text, and said so. Nothing here is
-//! a measurement.
+//! Each table runs our implementation of the paper's policy and `plimsoll` on the paper's device, modelled from its data
+//! sheet (`tuner/src/model/devices`): same trace, same link, same clock, every schedule judged by `check`. Published numbers
+//! are typed in from the papers' text, with the place; what stands only in a figure is not legible in that text, and said so.
+//! Nothing here is a measurement.
 //!
-//! `all`, or no name, makes all tables, in under ten minutes on one core. Each is printed and written to `benches/papers/NAME.md`,
-//! its plot to `NAME.svg`; with `--print` nothing is written. The exit code is 1 where `plimsoll` is worse than the paper's own
-//! system in a row. `cargo test` makes a small version of each and writes nothing.
+//! `all`, or no name, makes all tables, in under ten minutes on one core. Each is printed and written to
+//! `benches/papers/NAME.md`, its plot to `NAME.svg`; with `--print` nothing is written. The exit code is 1 where `plimsoll`
+//! is worse than the paper's own system in a row. `cargo test` makes a small version of each and writes nothing.
 
 mod accudnn;
-mod bed;
 mod dqn;
 mod europar;
 mod layrub;
 mod plot;
+mod subjects;
 mod table;
 mod vdnn;
 
-use bed::Bed;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
+use subjects::Scale;
 use table::{Table, or_dash};
 
 /// What makes a table.
-type Make = fn(&Bed) -> Table;
+type Make = fn(&Scale) -> Table;
 
 /// All tables: name, what it shows, how it is made.
 const TABLES: [(&str, &str, Make); 22] = [
@@ -49,16 +49,16 @@ const TABLES: [(&str, &str, Make); 22] = [
     ("accudnn-table3", "AccUDNN: beside SuperNeurons", accudnn::super_neurons),
     ("accudnn-fig9", "AccUDNN: memory of naive and dynamic swapping", accudnn::footprints),
     ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),
-    ("europar-fig5", "Euro-Par'20: ratio to the lower bound, 224x224, batch 32", |bed| {
-        europar::figure(bed, 5)
+    ("europar-fig5", "Euro-Par'20: ratio to the lower bound, 224x224, batch 32", |scale| {
+        europar::figure(scale, 5)
     }),
-    ("europar-fig6", "Euro-Par'20: ResNet, 224x224", |bed| europar::figure(bed, 6)),
-    ("europar-fig7", "Euro-Par'20: ResNet, 500x500", |bed| europar::figure(bed, 7)),
-    ("europar-fig8", "Euro-Par'20: ResNet, 1000x1000", |bed| europar::figure(bed, 8)),
-    ("europar-fig9", "Euro-Par'20: DenseNet, 224x224", |bed| europar::figure(bed, 9)),
-    ("europar-fig10", "Euro-Par'20: DenseNet, 500x500", |bed| europar::figure(bed, 10)),
-    ("europar-fig11", "Euro-Par'20: DenseNet, 1000x1000", |bed| europar::figure(bed, 11)),
-    ("europar-fig12", "Euro-Par'20: Inception", |bed| europar::figure(bed, 12)),
+    ("europar-fig6", "Euro-Par'20: ResNet, 224x224", |scale| europar::figure(scale, 6)),
+    ("europar-fig7", "Euro-Par'20: ResNet, 500x500", |scale| europar::figure(scale, 7)),
+    ("europar-fig8", "Euro-Par'20: ResNet, 1000x1000", |scale| europar::figure(scale, 8)),
+    ("europar-fig9", "Euro-Par'20: DenseNet, 224x224", |scale| europar::figure(scale, 9)),
+    ("europar-fig10", "Euro-Par'20: DenseNet, 500x500", |scale| europar::figure(scale, 10)),
+    ("europar-fig11", "Euro-Par'20: DenseNet, 1000x1000", |scale| europar::figure(scale, 11)),
+    ("europar-fig12", "Euro-Par'20: Inception", |scale| europar::figure(scale, 12)),
 ];
 
 /// DQN's one figure stands apart: its own policy is not built yet.
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
         all().for_each(|(name, about, _)| println!("{name:16} {about}"));
         return ExitCode::SUCCESS;
     }
-    let bed = Bed { small: options.small };
+    let scale = Scale { small: options.small };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/papers");
     let (mut worse, mut lines) = (Vec::new(), Vec::new());
     for (name, about, make) in all() {
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
         }
         let start = Instant::now();
         eprintln!("making {name}");
-        let made = make(&bed);
+        let made = make(&scale);
         let text = made.markdown(name, about);
         let took = start.elapsed().as_secs_f64();
         println!("{text}\n{name}: {took:.1} s\n");
@@ -139,11 +139,12 @@ fn main() -> ExitCode {
 fn index(lines: &[String]) -> String {
     let version = plimsoll::study::version();
     format!(
-        "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` one. Each shows \
-         plimsoll beside our implementation of the paper's policy, on the same model of the paper's device, beside what was published; \
-         nothing was measured. The advantage is plimsoll's over the paper's own system, over all rows: shorter times, less memory, \
-         larger batches, more layers; above 1 is better, and what differs by at most 0.1 % counts as equal. Made by plimsoll {version}.\n\n| table | what | advantage, geometric mean | \
-         least | seconds to make |\n| --- | --- | --- | --- | --- |\n{}\n",
+        "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` one. \
+         Each shows plimsoll beside our implementation of the paper's policy, on the same model of the paper's device, \
+         beside what was published; nothing was measured. The advantage is plimsoll's over the paper's own system, over all \
+         rows: shorter times, less memory, larger batches, more layers; above 1 is better, and what differs by at most 0.1 % \
+         counts as equal. Made by plimsoll {version}.\n\n| table | what | advantage, geometric mean | least | seconds to \
+         make |\n| --- | --- | --- | --- | --- |\n{}\n",
         lines.join("\n")
     )
 }

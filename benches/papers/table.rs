@@ -82,9 +82,10 @@ impl Table {
         self.notes.iter().for_each(|note| text += &format!("\n- {note}"));
         let version = plimsoll::study::version();
         text += &format!(
-            "\n\nAll times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} evaluations a plan. `cargo bench --bench papers -- {name}`, \
+            "\n\nAll times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} \
+             evaluations a plan. `cargo bench --bench papers -- {name}`, \
              plimsoll {version}; plot: `{name}.svg`.\n",
-            crate::bed::EVALUATIONS
+            crate::subjects::EVALUATIONS
         );
         text
     }

@@ -1,7 +1,7 @@
 //! vDNN (Rhu et al., arXiv 1602.08124) on a K40: memory and performance of its policies, and VGG of up to 516 layers.
 
-use crate::bed::{ALL, Bed, Made, Subject, TWELVE_GB, device, peak};
 use crate::plot::Plot;
+use crate::subjects::{ALL, Made, Scale, Subject, TWELVE_GB, device, peak};
 use crate::table::{Table, gb, in_gb, or_dash, percent};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
@@ -42,18 +42,18 @@ struct Pair {
     budget: Bytes,
 }
 
-fn pairs(bed: &Bed) -> Vec<Pair> {
+fn pairs(scale: &Scale) -> Vec<Pair> {
     let pair = |(name, batch): &(&str, u64)| {
-        let [lean, fast] = [false, true].map(|fast| bed.subject(name, None, device("k40", fast)));
+        let [lean, fast] = [false, true].map(|fast| scale.subject(name, None, device("k40", fast)));
         let (lean, fast) = (lean?, fast?);
         let (lean_trace, fast_trace) = (lean.trace(*batch), fast.trace(*batch));
         let kept = fast.plan(&fast_trace, Policy::Keep, ALL)?;
-        let budget = if bed.small { peak(&lean_trace) } else { TWELVE_GB };
+        let budget = if scale.small { peak(&lean_trace) } else { TWELVE_GB };
         let name = format!("{name} ({batch})");
         let (oracle, oracle_bytes) = (kept.makespan, kept.alive);
         Some(Pair { name, lean, lean_trace, fast, fast_trace, oracle, oracle_bytes, budget })
     };
-    bed.pick(&NETWORKS, 1).iter().filter_map(pair).collect()
+    scale.pick(&NETWORKS, 1).iter().filter_map(pair).collect()
 }
 
 impl Pair {
@@ -74,11 +74,12 @@ impl Pair {
 
 const FITS_NOT: &str = "(*)";
 
-pub fn memory(bed: &Bed) -> Table {
+pub fn memory(scale: &Scale) -> Table {
     let plot = Plot::new("Maximum memory of vDNN's policies, K40", "network (batch)", "GB").log_y();
     let mut table = Table::new(
-        "vDNN §5.1, Fig. 9: NVIDIA K40, 12 GB. `base (p)` keeps everything with the fastest algorithms, (m) is with the leanest. \
-         Maximum memory in GB; (*) does not fit the device. `plimsoll` is at its least memory that takes no longer than vdnn-dyn.",
+        "vDNN §5.1, Fig. 9: NVIDIA K40, 12 GB. `base (p)` keeps everything with the fastest algorithms, (m) is with the \
+         leanest. Maximum memory in GB; (*) does not fit the device. `plimsoll` is at its least memory that takes no longer \
+         than vdnn-dyn.",
         &[
             "network (batch)",
             "base (p)",
@@ -93,7 +94,7 @@ pub fn memory(bed: &Bed) -> Table {
         plot,
     );
     let mut saved: Vec<Vec<f64>> = vec![Vec::new(); VARIANTS.len()];
-    for pair in pairs(bed) {
+    for pair in pairs(scale) {
         let x = table.plot.at(&pair.name);
         let mut row = vec![pair.name.clone(), gb(pair.oracle_bytes)];
         table.plot.add("base (p)", x, in_gb(pair.oracle_bytes));
@@ -107,7 +108,7 @@ pub fn memory(bed: &Bed) -> Table {
             }));
             dynamic = made;
         }
-        let ours = dynamic.as_ref().and_then(|dynamic| least(bed, &pair, dynamic));
+        let ours = dynamic.as_ref().and_then(|dynamic| least(scale, &pair, dynamic));
         row.push(or_dash(ours, gb));
         row.push(or_dash(pair.lean.leanest(&pair.lean_trace, Policy::Plimsoll), |made| gb(made.memory)));
         if let (Some(ours), Some(dynamic)) = (ours, dynamic) {
@@ -127,20 +128,26 @@ pub fn memory(bed: &Bed) -> Table {
             percent(mean)
         ));
     }
-    table.note("Memory of vDNN's policies is the most that is alive at once; of plimsoll it is what is allocated, addresses included.");
-    table.note("Published for single networks: VGG-16 (128) with vdnn-all (m) 4.8 GB, base 15 GB; VGG-16 (256) base 28 GB (§5.1, §5.3).");
     table.note(
-        "The paper measures the feature extraction layers and Torch's buffers; here classifier, optimizer state and gradients of \
-         parameters count too, and what is dead is freed at once, so that base and savings are smaller.",
+        "Memory of vDNN's policies is the most that is alive at once; of plimsoll it is what is allocated, \
+         addresses included.",
+    );
+    table.note(
+        "Published for single networks: VGG-16 (128) with vdnn-all (m) 4.8 GB, base 15 GB; VGG-16 (256) base \
+         28 GB (§5.1, §5.3).",
+    );
+    table.note(
+        "The paper measures the feature extraction layers and Torch's buffers; here classifier, optimizer state and \
+         gradients of parameters count too, and what is dead is freed at once, so that base and savings are smaller.",
     );
     table
 }
 
 /// The least memory at which plimsoll takes no longer than a plan.
-fn least(bed: &Bed, pair: &Pair, made: &Made) -> Option<Bytes> {
+fn least(scale: &Scale, pair: &Pair, made: &Made) -> Option<Bytes> {
     let mut best = pair.plimsoll(made.alive).filter(|ours| ours.makespan <= made.makespan * 1.001)?.memory;
     let (mut low, mut high) = (0u64, made.alive.0);
-    for _ in 0..if bed.small { 1 } else { 6 } {
+    for _ in 0..if scale.small { 1 } else { 6 } {
         let middle = low.midpoint(high);
         match pair.plimsoll(Bytes(middle)).filter(|ours| ours.makespan <= made.makespan * 1.001) {
             Some(ours) => (high, best) = (middle, best.min(ours.memory)),
@@ -150,15 +157,15 @@ fn least(bed: &Bed, pair: &Pair, made: &Made) -> Option<Bytes> {
     Some(best)
 }
 
-pub fn performance(bed: &Bed) -> Table {
+pub fn performance(scale: &Scale) -> Table {
     let plot = Plot::new(
         "Performance over an oracle with all memory, K40",
         "network (batch)",
         "share of the oracle's",
     );
     let mut table = Table::new(
-        "vDNN §5.3, Fig. 12: NVIDIA K40, 12 GB. Images per second over those of the oracle, which keeps everything with the fastest \
-         algorithms in memory without end; (*) does not fit the device.",
+        "vDNN §5.3, Fig. 12: NVIDIA K40, 12 GB. Images per second over those of the oracle, which keeps everything with the \
+         fastest algorithms in memory without end; (*) does not fit the device.",
         &[
             "network (batch)",
             "vdnn-all (m)",
@@ -173,7 +180,7 @@ pub fn performance(bed: &Bed) -> Table {
         plot,
     );
     let mut lost: Vec<Vec<f64>> = vec![Vec::new(); VARIANTS.len()];
-    for pair in pairs(bed) {
+    for pair in pairs(scale) {
         let x = table.plot.at(&pair.name);
         let mut row = vec![pair.name.clone()];
         let mut dynamic = None;
@@ -218,8 +225,8 @@ pub fn performance(bed: &Bed) -> Table {
     }
     table.note("The paper compares the feature extraction layers only; here the classifier and the update count too.");
     table.note(
-        "VGG-16 (256) takes 28 GB in the paper and 12.2 here, where what is dead is freed at once and masks take a bit: it nearly fits. At \
-         384 none of vDNN's policies fits, and plimsoll does.",
+        "VGG-16 (256) takes 28 GB in the paper and 12.2 here, where what is dead is freed at once and masks take a bit: it \
+         nearly fits. At 384 none of vDNN's policies fits, and plimsoll does.",
     );
     table
 }
@@ -234,11 +241,11 @@ const DEEP: [(&str, Option<f64>, Option<f64>); 6] = [
     ("vgg516", Some(80.6), Some(5.8)),
 ];
 
-pub fn very_deep(bed: &Bed) -> Table {
+pub fn very_deep(scale: &Scale) -> Table {
     let plot = Plot::new("Very deep VGG at batch 32, K40", "network", "maximum memory, GB").log_y();
     let mut table = Table::new(
-        "vDNN §5.4, Fig. 13: NVIDIA K40, batch 32. The baseline keeps everything with the fastest algorithms. Throughput is over the \
-         baseline's in memory without end.",
+        "vDNN §5.4, Fig. 13: NVIDIA K40, batch 32. The baseline keeps everything with the fastest algorithms. Throughput is \
+         over the baseline's in memory without end.",
         &[
             "network",
             "baseline: GB",
@@ -253,12 +260,12 @@ pub fn very_deep(bed: &Bed) -> Table {
         ],
         plot,
     );
-    for (name, base, theirs) in bed.pick(&DEEP, 1) {
-        let subject = bed.subject(name, None, device("k40", true)).expect("in the zoo");
+    for (name, base, theirs) in scale.pick(&DEEP, 1) {
+        let subject = scale.subject(name, None, device("k40", true)).expect("in the zoo");
         let trace = subject.trace(32);
         let kept = subject.plan(&trace, Policy::Keep, ALL).expect("memory without end");
         let share = |made: &Made| percent(kept.makespan / made.makespan);
-        let budget = if bed.small { peak(&trace) } else { TWELVE_GB };
+        let budget = if scale.small { peak(&trace) } else { TWELVE_GB };
         let dynamic = subject.plan(&trace, Policy::VdnnDyn, budget);
         let ours = dynamic.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.alive));
         let least = subject.leanest(&trace, Policy::Plimsoll);
@@ -288,15 +295,16 @@ pub fn very_deep(bed: &Bed) -> Table {
         }
     }
     let resident = |name| {
-        bed.subject(name, None, device("k40", true)).map_or(Bytes::ZERO, |s| s.trace(32).resident_bytes)
+        scale.subject(name, None, device("k40", true)).map_or(Bytes::ZERO, |s| s.trace(32).resident_bytes)
     };
     let [least, most] = [DEEP[0], DEEP[DEEP.len() - 1]].map(|(name, ..)| gb(resident(name)));
     table.note(format!(
-        "Weights, their gradients and momenta stay on the device here: {least} GB of VGG-16, {most} GB of VGG-516. The published 5.8 GB \
-         leave no room for that: the paper's runs have no momenta, and count the feature extraction layers."
+        "Weights, their gradients and momenta stay on the device here: {least} GB of VGG-16, {most} GB of VGG-516. The \
+         published 5.8 GB leave no room for that: the paper's runs have no momenta, and count the feature extraction layers."
     ));
     table.note(
-        "Memory of the baseline and of vdnn-dyn is the most that is alive at once; of plimsoll it is what is allocated, addresses included.",
+        "Memory of the baseline and of vdnn-dyn is the most that is alive at once; of plimsoll it is what is \
+         allocated, addresses included.",
     );
     table
 }

@@ -62,7 +62,8 @@ pub fn table(runs: &mut Runs) {
         "### Chains as in Euro-Par'20 §6: makespan over its bound, geometric mean and worst of the limits",
     );
     println!(
-        "target: dynprog at most 1.2 on ResNet and DenseNet. Limits at which it is faster than plimsoll: {beaten}; plans left out for want of time: {left_out}\n"
+        "target: dynprog at most 1.2 on ResNet and DenseNet. Limits at which it is faster than plimsoll: {beaten}; \
+         plans left out for want of time: {left_out}\n"
     );
 }
 

@@ -2,14 +2,14 @@
 //!
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
-//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `cliffs`, `chains`, `effort`, `ablation`, `pool`, `readings`, `best` and
-//! `valid`; by default all of them but `ablation`, `cliffs` and `first`, which take minutes each: traces of more than 2,000 ops are
-//! then planned at f = 0.1 and 0.4 only, and what there is no time for is left out, and counted; naming tables or traces
-//! makes all. Traces are those of `../shared/traces`
-//! beside the repository; where they are missing, networks of the zoo are planned, with the seconds of a roofline model.
-//! Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way. Every schedule is judged by our check and by
-//! `../shared/tools/referee.py`, where that is. Times are printed, never asserted; a schedule that a judge refuses ends the
-//! bench with exit code 1. `cargo test` runs all tables on two small networks.
+//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `cliffs`, `chains`, `effort`, `ablation`, `pool`,
+//! `readings`, `best` and `valid`; by default all of them but `ablation`, `cliffs` and `first`, which take minutes each:
+//! traces of more than 2,000 ops are then planned at f = 0.1 and 0.4 only, and what there is no time for is left out, and
+//! counted; naming tables or traces makes all. Traces are those of `../shared/traces` beside the repository; where they are
+//! missing, networks of the zoo are planned, with the seconds of a roofline model. Budgets are floor + f x (peak - floor),
+//! the link 12.2 GB/s each way. Every schedule is judged by our check and by `../shared/tools/referee.py`, where that is.
+//! Times are printed, never asserted; a schedule that a judge refuses ends the bench with exit code 1. `cargo test` runs all
+//! tables on two small networks.
 
 mod ablation;
 mod chains;

@@ -1,7 +1,7 @@
 //! AccUDNN's policy as it is repaired, as it is printed, and Euro-Par's greedy beside them: makespan over compute.
 //!
-//! What is repaired stands in `tuner/src/policies/accudnn.rs`. The budgets are larger than those of the other tables, up to none:
-//! whether a policy stalls where nothing needs to move is what tells a repaired one.
+//! What is repaired stands in `tuner/src/policies/accudnn.rs`. The budgets are larger than those of the other tables, up to
+//! none: whether a policy stalls where nothing needs to move is what tells a repaired one.
 
 use super::runs::{RATE, Runs};
 use super::tables::{Grid, Several, shown};

@@ -80,8 +80,8 @@ pub struct Measures {
     pub pool: u64,
     /// The most bytes that lie in open buffers at once.
     pub alive: u64,
-    /// An iteration with a copy of the state beside it: before everything that is swapped out, behind all of it, and at the best place,
-    /// with the share of the iteration after which it is whole there.
+    /// An iteration with a copy of the state beside it: before everything that is swapped out, behind all of it, and at the
+    /// best place, with the share of the iteration after which it is whole there.
     pub copied: Option<[f64; 4]>,
     /// Whether the referee was there to judge it.
     pub refereed: bool,
@@ -254,7 +254,8 @@ fn measure(
     Ok(Measures { makespan, moved, pool, alive, copied, refereed })
 }
 
-/// What a copy of the state adds; the state is taken for two thirds of what is resident: parameters and momenta, but no gradients.
+/// What a copy of the state adds; the state is taken for two thirds of what is resident: parameters and momenta, but no
+/// gradients.
 fn copied(trace: &Trace, schedule: &Schedule) -> Option<[f64; 4]> {
     let state = Bytes(trace.resident_bytes.0 * 2 / 3);
     let places = places_of_copy(trace, schedule, state);

@@ -127,8 +127,9 @@ pub fn random(count: u64, folder: &Path) -> Vec<Subject> {
         trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * scale);
         for op in &mut trace.ops {
             (op.seconds, op.workspace_bytes) = (op.seconds * 2e-4, op.workspace_bytes * scale);
-            for way in &mut op.alternatives {
-                (way.seconds, way.workspace_bytes) = (way.seconds * 2e-4, way.workspace_bytes * scale);
+            for alternative in &mut op.alternatives {
+                (alternative.seconds, alternative.workspace_bytes) =
+                    (alternative.seconds * 2e-4, alternative.workspace_bytes * scale);
             }
         }
         let path = folder.join(format!("{}.trace.json", trace.name));

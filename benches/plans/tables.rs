@@ -116,7 +116,8 @@ fn time_of(runs: &mut Runs, means: Means, name: &str) {
         grid.row("**longest**", head.into_iter().chain(runs.fractions.iter().map(longest)));
     }
     grid.print(&format!(
-        "### Planning time, {name}: seconds by the clock, two cores, one plan at a time; bound, search, addresses, lowering and check included"
+        "### Planning time, {name}: seconds by the clock, two cores, one plan at a time; bound, search, addresses, \
+         lowering and check included"
     ));
     let note = if runs.thorough { "" } else { "; beyond the first two fractions beside another thread" };
     let made = cases.iter().filter(|case| runs.get(**case).is_some()).count();
@@ -279,7 +280,8 @@ pub fn state(runs: &mut Runs) {
         grid.row(subject.name.clone(), cells);
     }
     grid.print(
-        "### With a copy of the state / without: before all that is swapped out, behind it, at the best place, whole after this share",
+        "### With a copy of the state / without: before all that is swapped out, behind it, at the best place, whole \
+         after this share",
     );
     let [first, last, best] = all.map(|s| format!("{}, worst {}", shown(s.mean(), 4), shown(s.worst(), 4)));
     println!("geometric means: before {first}; behind {last}; best {best}\n");

@@ -7,7 +7,7 @@ use plimsoll::ir::profile::alone;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::profiler::centre;
 use plimsoll::runtime::Trainer;
-use plimsoll::study::{Task, Workload};
+use plimsoll::study::{NetworkWorkload, Workload};
 
 /// `cargo bench` measures in full; `cargo test` only makes sure that the bench still runs.
 pub fn in_full() -> bool {
@@ -20,10 +20,9 @@ pub fn wanted(network: &str) -> bool {
     named.peek().is_none() || named.any(|name| name == network)
 }
 
-/// Iterations of several trainers in turn, `rounds` of each after a warm-up: the seconds of each, without what others took of the
-/// processors. Taking turns lets a
-/// drift of the machine fall on all of them alike.
-pub fn in_turn(task: &Task, trainers: &mut [Trainer], rounds: u64) -> Vec<Vec<Seconds>> {
+/// Iterations of several trainers in turn, `rounds` of each after a warm-up: the seconds of each, without what others took of
+/// the processors. Taking turns lets a drift of the machine fall on all of them alike.
+pub fn in_turn(task: &NetworkWorkload, trainers: &mut [Trainer], rounds: u64) -> Vec<Vec<Seconds>> {
     let mut seconds = vec![Vec::new(); trainers.len()];
     for round in 1..=rounds + 2 {
         for (trainer, seconds) in trainers.iter_mut().zip(&mut seconds) {
@@ -45,19 +44,19 @@ pub fn middle(seconds: &[Seconds]) -> (Seconds, f64) {
 }
 
 /// What keeping everything takes.
-pub fn peak(task: &Task, batch: u64) -> Bytes {
+pub fn peak(task: &NetworkWorkload, batch: u64) -> Bytes {
     task.trace(batch).expect("the network lowers").memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
 /// A budget between the floor, below which no plan fits (0), and what keeping everything takes (1).
-pub fn budget(task: &Task, batch: u64, share: f64) -> Bytes {
+pub fn budget(task: &NetworkWorkload, batch: u64, share: f64) -> Bytes {
     let memory = task.trace(batch).expect("the network lowers").memory();
     let (_, floor) = memory.floor().expect("there are ops");
     floor + Bytes(((peak(task, batch) - floor).0 as f64 * share) as u64)
 }
 
 /// Processor, threads and commit, for the head of a table.
-pub fn machine(task: &Task) -> String {
+pub fn machine(task: &NetworkWorkload) -> String {
     let facts = task.setup.device().expect("the processor is always there").facts();
     format!("{}, {} compute thread(s), plimsoll {}", facts.system, facts.threads, plimsoll::study::version())
 }

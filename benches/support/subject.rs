@@ -5,17 +5,17 @@ use plimsoll::networks::Mode;
 use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll::study::data::DataSource;
 use plimsoll::study::request::NetworkRequest;
-use plimsoll::study::{Setup, Task};
+use plimsoll::study::{NetworkWorkload, Setup};
 
 /// A network for square images of `side` pixels, on synthetic data of 10 classes.
-pub fn task(network: &str, side: u32, setup: Setup) -> Task {
+pub fn task(network: &str, side: u32, setup: Setup) -> NetworkWorkload {
     let zoo = NetworkRequest::zoo(network);
     let request = NetworkRequest { image: Some([side; 2]), channels: Some(3), classes: Some(10), ..zoo };
-    Task::new(&request, &DataSource::Synthetic(512), setup).expect("a network of the zoo")
+    NetworkWorkload::new(&request, &DataSource::Synthetic(512), setup).expect("a network of the zoo")
 }
 
 /// A trainer of one schedule that learns nothing: its rate is 0.
-pub fn trainer(task: &Task, batch: u64, schedule: &Schedule) -> Trainer {
+pub fn trainer(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Trainer {
     let program = task.program(batch, Mode::Train).expect("the network lowers");
     let (executor, mut loaded) = task.executor(&[(&program, schedule)]).expect("the machine has the memory");
     let rate = LearningRateSchedule::constant(0.0);

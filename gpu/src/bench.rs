@@ -11,7 +11,7 @@ use plimsoll::study::device::Gpu;
 use plimsoll::study::error::{Doing, FileError};
 use plimsoll::study::version;
 use plimsoll::study::workload::UNMEASURED;
-use plimsoll::study::{Setup, Task, Workload};
+use plimsoll::study::{NetworkWorkload, Setup, Workload};
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::profile::{LinkSamples, Profile};
 use plimsoll_ir::program::Program;
@@ -20,7 +20,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
-    Effort, ProfileRequest, SubjectError, Watch, batch_samples, centre, fractions, machine, schedule_in_way,
+    Effort, ProfileRequest, SubjectError, Watch, batch_samples, centre, fractions, machine, schedule_with,
 };
 use plimsoll_runtime::cuda::survey;
 use plimsoll_runtime::data::{Split, synthetic};
@@ -34,17 +34,26 @@ use std::time::Instant;
 /// Samples of the data, more than any batch: they are made when they are read.
 const SAMPLES: usize = 1 << 20;
 
-/// The device as the product opens it: cuDNN and cuBLAS, in f32, all ways to choose from.
+/// The device as the product opens it: cuDNN and cuBLAS, in f32, all alternatives to choose from.
 pub fn cuda() -> CudaOptions {
     CudaOptions::default()
 }
 
 /// A network of the zoo for square images, on the device.
-pub fn task(network: &str, side: u32, classes: u32, options: &CudaOptions) -> Result<Task, Failure> {
+pub fn task(
+    network: &str,
+    side: u32,
+    classes: u32,
+    options: &CudaOptions,
+) -> Result<NetworkWorkload, Failure> {
     let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes };
     let image = Shape { height: side, width: side, channels: 3 };
     let set = |seed| synthetic(image, classes, SAMPLES, seed);
-    Ok(Task::of_spec(&spec, Split { train: set(1), test: set(2) }, Setup::Cuda(Gpu::open(options.clone())?))?)
+    Ok(NetworkWorkload::of_spec(
+        &spec,
+        Split { train: set(1), test: set(2) },
+        Setup::Cuda(Gpu::open(options.clone())?),
+    )?)
 }
 
 /// A link before it was measured.
@@ -74,7 +83,7 @@ pub fn plan(
 /// More than any device has, and less than no number can say.
 const UNLIMITED: Bytes = Bytes(1 << 50);
 
-/// The plan that keeps everything; of a trace with seconds, each op in its fastest way.
+/// The plan that keeps everything; of a trace with seconds, each op in its fastest alternative.
 pub fn keeping(trace: &Trace) -> Result<Plan, Failure> {
     let measured = trace.ops.iter().any(|op| !op.alternatives.is_empty() && op.seconds > Seconds::ZERO);
     let policy = if measured { Policy::Plimsoll } else { Policy::Keep };
@@ -82,7 +91,7 @@ pub fn keeping(trace: &Trace) -> Result<Plan, Failure> {
     plan.ok_or_else(|| Failure::new(Exit::Internal, format_args!("everything does not fit {UNLIMITED}")))
 }
 
-/// Seconds to choose ways where everything fits.
+/// Seconds to choose alternatives where everything fits.
 const KEEPING: f64 = 2.0;
 
 /// What keeping everything takes.
@@ -101,7 +110,7 @@ pub fn budget(trace: &Trace, share: f64) -> Bytes {
 /// Memory is linear in the batch but for scratch, so that a line through what is known leads there in a few steps; each of them
 /// asks the libraries about every shape, which takes time.
 pub fn largest(
-    task: &Task,
+    task: &NetworkWorkload,
     budget: Bytes,
     limit: u64,
     measure: impl Fn(&Trace) -> Bytes,
@@ -131,7 +140,7 @@ pub fn largest(
 
 /// A policy's schedule at a batch, or at one that is a little smaller, where it does not fit as well as its bytes do.
 pub fn fitting(
-    task: &Task,
+    task: &NetworkWorkload,
     policy: Policy,
     budget: Bytes,
     batch: u64,
@@ -147,17 +156,22 @@ pub fn fitting(
 }
 
 /// Fractions of a largest batch, as `profile` measures at.
-pub fn batches(task: &Task, largest: u64) -> Vec<u64> {
+pub fn batches(task: &NetworkWorkload, largest: u64) -> Vec<u64> {
     let mut batches: Vec<u64> =
         fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
     batches.dedup();
     batches
 }
 
-/// Measures a network at some batches, and at the middle one of them every op in all its ways.
+/// Measures a network at some batches, and at the middle one of them every op in all its alternatives.
 ///
 /// It keeps everything where the device has the memory, whatever the budget, which is faster than swapping.
-pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -> Result<Profile, Failure> {
+pub fn profile(
+    task: &NetworkWorkload,
+    budget: Bytes,
+    batches: Vec<u64>,
+    ground: &Ground,
+) -> Result<Profile, Failure> {
     let folder = tempfile::tempdir().map_err(|e| FileError::io(&std::env::temp_dir(), Doing::Write, e))?;
     let device = task.setup.device()?;
     let spare = task.budget(None)?;
@@ -179,18 +193,18 @@ pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -
         journal: folder.path().join("journal"),
         fresh: true,
     };
-    let mut subject = |batch: u64, way: Option<u32>| {
+    let mut subject = |batch: u64, alternative: Option<u32>| {
         // In tiny sizes one of them is enough.
         let most = ground.pick(u32::MAX, 1);
-        if way.is_some_and(|way| Some(batch) != middle || way >= most) {
+        if alternative.is_some_and(|alternative| Some(batch) != middle || alternative >= most) {
             return Ok(None);
         }
         let program = task.program(batch, Mode::Train)?;
-        let schedule = schedule_in_way(&program, way, |trace| {
+        let schedule = schedule_with(&program, alternative, |trace| {
             let plan = plan(trace, policy, within, unmeasured(), f64::INFINITY)?;
             Ok::<_, Failure>(plan.map(|plan| plan.schedule))
         })?;
-        let schedule = match (schedule, way) {
+        let schedule = match (schedule, alternative) {
             (None, None) => Some(
                 task.plan(&program.trace, policy, within, unmeasured(), &plimsoll::study::Watch::silent())?
                     .schedule,
@@ -203,7 +217,7 @@ pub fn profile(task: &Task, budget: Bytes, batches: Vec<u64>, ground: &Ground) -
     Ok(plimsoll_profiler::profile(&request, &mut subject, device, &mut watch)?)
 }
 
-/// What ways may take beside what keeping everything takes in the usual ones.
+/// What alternatives may take beside what keeping everything takes in the usual ones.
 const SCRATCH: u64 = 2 << 30;
 const SMALL_SCRATCH: u64 = 4 << 20;
 
@@ -225,20 +239,24 @@ pub struct Runner {
 
 impl Runner {
     /// Takes the memory and draws parameters.
-    pub fn new(task: &Task, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
+    pub fn new(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
         let program = task.program(batch, Mode::Train)?;
         Runner::on(task, &program, task.executor(&[(&program, schedule)])?)
     }
 
     /// The same for a trace with its times; the state is copied to the host beside every iteration, as in training.
-    pub fn keeping_state(task: &Task, trace: &Trace, schedule: &Schedule) -> Result<Runner, Failure> {
+    pub fn keeping_state(
+        task: &NetworkWorkload,
+        trace: &Trace,
+        schedule: &Schedule,
+    ) -> Result<Runner, Failure> {
         let program = task.program(trace.batch, Mode::Train)?;
         let before = place_of_copy(trace, schedule, state_bytes(&program)).and_then(|place| place.before);
         Runner::on(task, &program, task.executor_keeping_state(&[(&program, schedule)], before)?)
     }
 
     fn on(
-        task: &Task,
+        task: &NetworkWorkload,
         program: &Program,
         (executor, mut loaded): (Executor, Vec<Loaded>),
     ) -> Result<Runner, Failure> {
@@ -300,7 +318,7 @@ impl Runner {
         Ok(f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
     }
 
-    /// The trace with the median seconds of every op, and no way to run one but the usual, the only one that is timed.
+    /// The trace with the median seconds of every op, and no alternative but the usual, the only one that is timed.
     pub fn timed_trace(&mut self, count: usize) -> Result<Trace, Failure> {
         let mut timelines = Vec::new();
         for _ in 0..count {

@@ -34,7 +34,7 @@ const SMALL: &str = "-small";
 /// How a section ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum SectionState {
     /// It ran to its end.
     Done,
     /// It says why it could not.
@@ -49,7 +49,7 @@ pub struct Outcome {
     /// Its name.
     pub section: String,
     /// How it ended.
-    pub state: State,
+    pub state: SectionState,
     /// Why it did not run to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -129,9 +129,9 @@ impl Outcome {
     /// How it ended, in a line.
     pub fn line(&self) -> String {
         let how = match self.state {
-            State::Done => "ran to its end",
-            State::Failed => "failed",
-            State::Cut => "was cut",
+            SectionState::Done => "ran to its end",
+            SectionState::Failed => "failed",
+            SectionState::Cut => "was cut",
         };
         let why = self.why.as_deref().map_or(String::new(), |why| format!(": {why}"));
         let small = if self.small { ", in tiny sizes" } else { "" };
@@ -200,7 +200,7 @@ pub fn targets(all: &[Results]) -> String {
             let met = match (verdict.met, outcome.state) {
                 (None, _) => "",
                 (Some(false), _) => " (missed)",
-                (Some(true), State::Done) => " (met)",
+                (Some(true), SectionState::Done) => " (met)",
                 (Some(true), _) => " (so far: it did not run to its end)",
             };
             format!("{}{met}", verdict.measured)

@@ -4,7 +4,7 @@
 //! shown as it comes, and its last line is the reason where it fails. When its time is over it is killed with all that it
 //! started, and the rows that it gave until then count.
 
-use crate::results::{Outcome, Results, State};
+use crate::results::{Outcome, Results, SectionState};
 use crate::row::{Row, words};
 use crate::sections::{SECTIONS, Section, find};
 use crate::{Options, torch};
@@ -51,7 +51,7 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
             (target.verifies && verdict.met == Some(false)).then_some(verdict.measured)
         });
         let reason = wrong.map(|what| (Exit::Verification, what));
-        let cut = (outcome.state != State::Done).then(|| (Exit::Internal, outcome.line()));
+        let cut = (outcome.state != SectionState::Done).then(|| (Exit::Internal, outcome.line()));
         bad.extend(reason.or(cut).map(|(exit, what)| (exit, format!("{}: {what}", section.name))));
         results.add(outcome, &path)?;
     }
@@ -87,7 +87,7 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
     let until = begun + Duration::from_secs(seconds);
     let mut outcome = Outcome {
         section: section.name.to_owned(),
-        state: State::Cut,
+        state: SectionState::Cut,
         why: Some("no time was left".to_owned()),
         seconds: 0.0,
         plimsoll: version(),
@@ -134,10 +134,10 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
     let status = child.wait().map_err(|e| Failure::new(Exit::Internal, format_args!("waiting: {e}")))?;
     outcome.seconds = begun.elapsed().as_secs_f64();
     (outcome.state, outcome.why) = match (cut, status.success()) {
-        (true, _) => (State::Cut, Some(format!("{seconds} s were over"))),
-        (false, true) => (State::Done, None),
-        (false, false) if last.is_empty() => (State::Failed, Some(status.to_string())),
-        (false, false) => (State::Failed, Some(last.trim_start_matches(FAILURE).to_owned())),
+        (true, _) => (SectionState::Cut, Some(format!("{seconds} s were over"))),
+        (false, true) => (SectionState::Done, None),
+        (false, false) if last.is_empty() => (SectionState::Failed, Some(status.to_string())),
+        (false, false) => (SectionState::Failed, Some(last.trim_start_matches(FAILURE).to_owned())),
     };
     Ok(outcome)
 }

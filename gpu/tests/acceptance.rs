@@ -182,9 +182,17 @@ fn networks_have_the_same_numbers_of_parameters_on_both_sides() {
 
 #[test]
 fn a_table_tells_what_was_reached_and_what_was_missed() {
-    let rows = |section: &str, rows: Value| json!({ "section": section, "state": "done", "seconds": 1.0, "plimsoll": "x", "small": false, "rows": rows });
+    let rows = |section: &str, rows: Value| {
+        json!({
+            "section": section, "state": "done", "seconds": 1.0, "plimsoll": "x", "small": false, "rows": rows
+        })
+    };
     let group = |failed: u32| json!({ "group": "g", "passed": 9, "failed": failed, "lost": 0 });
-    let step = |precision: &str, who: &str, seconds: f64| json!({ "precision": precision, "who": who, "iteration_seconds": seconds });
+    let step = |precision: &str, who: &str, seconds: f64| {
+        json!({
+            "precision": precision, "who": who, "iteration_seconds": seconds
+        })
+    };
     let planned = |plan: &str, off: f64, over: f64| {
         json!({
             "plan": plan, "off_share": off, "over_keeping_share": over, "predicted_peak_bytes": 1000, "allocated_bytes": 1000,

@@ -1,6 +1,6 @@
 //! What `check` and `simulate` cost on schedules of 30,000 commands: `cargo bench -p plimsoll-ir --bench check`.
 //!
-//! Two schedules: a random one, and one in which every op reads the same tensor, which goes out and comes back in every
+//! Two schedules: a random one, and one in which every op reads the same tensor, which is swapped in every
 //! gap; the second would show a cost that is quadratic in the residencies of a tensor. Each figure is the median over
 //! repetitions, with the fastest and the slowest beside it. Called without `--bench`, as `cargo test` does, it runs
 //! once on small schedules, so that it cannot rot. It asserts no time: machines differ.

@@ -1,7 +1,7 @@
 //! Checksums of what a study keeps, against disks, memory and copies that lose bits: CRC-32, as of gzip and PNG.
 //!
-//! A line of a journal carries its own: `{"crc32":"1c291ca3","entry":...}`. A line without one was written by an older version and
-//! is taken as it is.
+//! A line of a journal carries its own: `{"crc32":"1c291ca3","entry":...}`. A line without one was written by an older
+//! version and is taken as it is.
 //!
 //! What it deliberately does not do: guard against anybody who means harm, who can write a new checksum, too.
 

@@ -1,7 +1,7 @@
 //! `config/1`: what was chosen for a training run, why, and what it was measured to take.
 //!
-//! It names everything that `run` needs: the network, the data, the batch, the schedule (by file), the learning rate. A training
-//! script reads the same numbers from it.
+//! It names everything that `run` needs: the network, the data, the batch, the schedule (by file), the learning rate. A
+//! training script reads the same numbers from it.
 
 use crate::document::{Document, Fault, define_kind};
 use crate::network::NetworkSpec;
@@ -23,8 +23,8 @@ pub struct Config {
     pub kind: ConfigKind,
     /// What is trained.
     pub network: NetworkSpec,
-    /// The data that it was tuned on, as the command line takes it, files by their whole path; none where an older version wrote this, or
-    /// where the data had no name on a command line.
+    /// The data that it was tuned on, as the command line takes it, files by their whole path; none where an older version
+    /// wrote this, or where the data had no name on a command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
     /// Where it was tuned: device name and compute threads.
@@ -36,7 +36,7 @@ pub struct Config {
     /// The link's pace where the device was told to pace it; none where it runs as fast as it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paced: Option<Link>,
-    /// Whose kernels ran, on a GPU: a schedule's ways to run its ops are those of these.
+    /// Whose kernels ran, on a GPU: a schedule's alternatives are those of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<GpuKernels>,
     /// Whether the device is known by its data sheet alone: then nothing here was measured, and nothing can be run.
@@ -73,7 +73,7 @@ pub struct GpuKernels {
     pub libraries: bool,
     /// Whether their products are in TF32, by tensor cores; else in f32.
     pub tf32: bool,
-    /// Whether every op has one way to run, which gives the same bits each time.
+    /// Whether every op has one kernel, which gives the same bits each time.
     pub deterministic: bool,
 }
 

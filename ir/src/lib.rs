@@ -20,6 +20,7 @@ pub mod philox;
 pub mod profile;
 pub mod program;
 pub mod schedule;
+pub mod search_log;
 pub mod simulate;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

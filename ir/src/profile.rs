@@ -126,12 +126,12 @@ pub struct BatchSamples {
     pub batch: u64,
     /// The seconds of whole measured iterations whose ops were timed, stalls included.
     pub iteration_seconds: Vec<Seconds>,
-    /// For each of those, what passed on the compute stream in waits for transfers and in ops that were recomputed. Empty where it is not
-    /// known.
+    /// For each of those, what passed on the compute stream in waits for transfers and in ops that were recomputed. Empty
+    /// where it is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_seconds: Vec<Seconds>,
-    /// The seconds of whole iterations in which nothing was timed, as training runs them, from the same rounds. Empty where none
-    /// was run, as in profiles made before 2026-11-22.
+    /// The seconds of whole iterations in which nothing was timed, as training runs them, from the same rounds. Empty where
+    /// none was run, as in profiles made before 2026-11-22.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub whole_seconds: Vec<Seconds>,
     /// For each of those, how long the threads that compute were ready to run while others had their processors.
@@ -158,15 +158,15 @@ pub struct OpSamples {
     pub flops: u64,
     /// One measured time for each repetition, warm-up left out.
     pub seconds: Vec<Seconds>,
-    /// The other ways to run it, as the trace's alternatives name them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ways: Vec<WaySamples>,
+    /// Its other alternatives, by the names that the trace has for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", alias = "ways")]
+    pub alternatives: Vec<AlternativeSamples>,
 }
 
-/// One op at one batch size, run in another way than the usual one.
+/// One op at one batch size, run by another alternative than the usual one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WaySamples {
+pub struct AlternativeSamples {
     /// The alternative's name.
     pub name: String,
     /// Its scratch at this batch size.
@@ -195,17 +195,18 @@ impl BatchSamples {
     }
 }
 
-/// What an iteration takes where nobody else has the processors: its seconds by the clock, less those for which the threads that
-/// compute were ready and did not run. At least a thousandth of the clock's: both are measured, and neither exactly.
+/// What an iteration takes where nobody else has the processors: its seconds by the clock, less those for which the threads
+/// that compute were ready and did not run. At least a thousandth of the clock's: both are measured, and neither exactly.
 pub fn alone(seconds: Seconds, waited: Seconds) -> Seconds {
     Seconds((seconds.0 - waited.0).max(1e-3 * seconds.0))
 }
 
 /// What an iteration takes where nothing disturbs it, from times that [`alone`] gave: their lower quartile; none of none.
 ///
-/// What others take of caches, of the memory's bandwidth and of the units of a shared core nobody counts. It only lengthens, and comes
-/// and goes in seconds: with builds on both processors the same schedule took 1.3 times as long for a while. So the middle depends on how
-/// often others came, and the lower quartile does not, as long as they leave one iteration in four alone.
+/// What others take of caches, of the memory's bandwidth and of the units of a shared core nobody counts. It only lengthens,
+/// and comes and goes in seconds: with builds on both processors the same schedule took 1.3 times as long for a while. So the
+/// middle depends on how often others came, and the lower quartile does not, as long as they leave one iteration in four
+/// alone.
 pub fn undisturbed(times: impl IntoIterator<Item = Seconds>) -> Option<Seconds> {
     let mut times: Vec<f64> = times.into_iter().map(|s| s.0).collect();
     times.sort_unstable_by(f64::total_cmp);
@@ -218,33 +219,34 @@ impl OpSamples {
     /// Adds the times of the same op at the same batch size.
     pub fn take_in(&mut self, more: OpSamples) {
         self.seconds.extend(more.seconds);
-        for way in more.ways {
-            match self.ways.iter_mut().find(|known| known.name == way.name) {
-                Some(known) => known.seconds.extend(way.seconds),
-                None => self.ways.push(way),
+        for alternative in more.alternatives {
+            match self.alternatives.iter_mut().find(|known| known.name == alternative.name) {
+                Some(known) => known.seconds.extend(alternative.seconds),
+                None => self.alternatives.push(alternative),
             }
         }
     }
 
-    /// Newer times of the same op at the same batch size, and older ones only of the ways that have no newer.
+    /// Newer times of the same op at the same batch size, and older ones only of the alternatives that have no newer.
     pub fn replaced_by(self, new: OpSamples) -> OpSamples {
         let mut all = new;
         if all.seconds.is_empty() {
             all.seconds = self.seconds;
         }
-        for way in self.ways {
-            if all.ways.iter().all(|newer| newer.name != way.name) {
-                all.ways.push(way);
+        for alternative in self.alternatives {
+            if all.alternatives.iter().all(|newer| newer.name != alternative.name) {
+                all.alternatives.push(alternative);
             }
         }
         all
     }
 
-    /// The times of the way that it mostly ran in: the usual one, or where it never ran in that, the one that it ran in most.
+    /// The times of the alternative that it mostly ran in: the usual one, or where it never ran in that, the one that it ran
+    /// in most.
     pub fn usual_or_most(&self) -> &[Seconds] {
-        let ways = self.ways.iter().map(|way| &way.seconds[..]);
+        let alternatives = self.alternatives.iter().map(|alternative| &alternative.seconds[..]);
         if self.seconds.is_empty() {
-            ways.max_by_key(|seconds| seconds.len()).unwrap_or(&[])
+            alternatives.max_by_key(|seconds| seconds.len()).unwrap_or(&[])
         } else {
             &self.seconds
         }
@@ -298,8 +300,8 @@ impl Document for Profile {
                 if self.batches[0].ops.get(j).is_none_or(|first| first.name != op.name) {
                     return fault(place, "the ops are not the same at every batch size");
                 }
-                let ways = || op.ways.iter().flat_map(|way| &way.seconds);
-                let mut times = op.seconds.iter().chain(ways());
+                let alternatives = || op.alternatives.iter().flat_map(|alternative| &alternative.seconds);
+                let mut times = op.seconds.iter().chain(alternatives());
                 if times.clone().next().is_none() || times.any(|s| !(s.0.is_finite() && s.0 >= 0.0)) {
                     return fault(place, "an op needs at least one time, and times are 0 or more");
                 }

@@ -50,9 +50,9 @@ pub struct Kernel {
     pub operands: Vec<Operand>,
 }
 
-/// One way in which a device runs a call: a kernel, or an algorithm of a library.
+/// What a device runs a call with: a kernel, or an algorithm of a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct KernelAlternative {
     /// What it is called, such as `winograd`.
     pub name: String,
     /// The scratch that it needs.
@@ -168,10 +168,10 @@ impl Kernel {
     }
 }
 
-impl Way {
-    /// The ways of a device that has one kernel for each call, with this scratch.
-    pub fn sole(workspace: Bytes) -> Vec<Way> {
-        vec![Way { name: "kernel".to_owned(), workspace }]
+impl KernelAlternative {
+    /// The alternatives of a device that has one kernel for each call, with this scratch.
+    pub fn sole(workspace: Bytes) -> Vec<KernelAlternative> {
+        vec![KernelAlternative { name: "kernel".to_owned(), workspace }]
     }
 }
 

@@ -221,8 +221,8 @@ pub fn moved(trace: &Trace, command: &Command) -> Option<(TensorId, Range<u64>)>
     Some((tensor, piece_of(trace.tensors.get(tensor.index())?, first_byte, bytes)?))
 }
 
-/// The seconds and the workspace of an op run in the given way; none where it has no such alternative.
-pub fn way_of(op: &Op, alternative: Option<u32>) -> Option<(Seconds, Bytes)> {
+/// The seconds and the workspace of an op run in the given alternative; none where it has no such alternative.
+pub fn alternative_of(op: &Op, alternative: Option<u32>) -> Option<(Seconds, Bytes)> {
     match alternative {
         None => Some((op.seconds, op.workspace_bytes)),
         Some(k) => op.alternatives.get(k as usize).map(|a| (a.seconds, a.workspace_bytes)),
@@ -328,8 +328,8 @@ impl Schedule {
         spans
     }
 
-    /// What a schedule takes of the host's memory: each tensor that is offloaded has a place of its own, for the bytes of it that
-    /// ever are ([`place_on_host`]).
+    /// What a schedule takes of the host's memory: each tensor that is offloaded has a place of its own, for the bytes of it
+    /// that ever are ([`place_on_host`]).
     pub fn host_bytes(&self, trace: &Trace) -> Bytes {
         let spans = self.host_spans(trace).into_iter().flatten();
         Bytes(spans.map(|span| place_on_host(span.end - span.start)).fold(0, u64::saturating_add))

@@ -9,7 +9,7 @@
 //! whose two ways slow each other down.
 
 use crate::ids::{BufferId, CommandId};
-use crate::schedule::{Command, Duplex, Holds, Schedule, Stream, moved, piece_of, way_of};
+use crate::schedule::{Command, Duplex, Holds, Schedule, Stream, alternative_of, moved, piece_of};
 use crate::trace::{TensorKind, Trace};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,8 @@ pub struct PoolStep {
     pub bytes: Bytes,
 }
 
-/// The start and end of every command of a schedule that passed [`crate::check`], by the trace's seconds and the schedule's link.
+/// The start and end of every command of a schedule that passed [`crate::check`], by the trace's seconds and the schedule's
+/// link.
 ///
 /// ```
 /// use plimsoll_ir::{Seconds, simulate::simulate};
@@ -150,7 +151,7 @@ pub fn simulate(trace: &Trace, schedule: &Schedule) -> Timeline {
 fn duration(trace: &Trace, schedule: &Schedule, command: &Command) -> Seconds {
     match *command {
         Command::Compute { op, alternative, .. } => {
-            way_of(&trace.ops[op.index()], alternative).expect("the schedule passed the check").0
+            alternative_of(&trace.ops[op.index()], alternative).expect("the schedule passed the check").0
         }
         _ => schedule.link.seconds(command.stream(), moved_bytes(trace, command)),
     }
@@ -357,9 +358,8 @@ pub fn buffer_bytes(trace: &Trace, schedule: &Schedule, id: BufferId) -> Bytes {
             piece.map_or(Bytes::ZERO, |piece| Bytes(piece.end - piece.start))
         }
         Holds::Workspace { command } => match schedule.commands[command.index()] {
-            Command::Compute { op, alternative, .. } => {
-                way_of(&trace.ops[op.index()], alternative).map_or(Bytes::ZERO, |(_, workspace)| workspace)
-            }
+            Command::Compute { op, alternative, .. } => alternative_of(&trace.ops[op.index()], alternative)
+                .map_or(Bytes::ZERO, |(_, workspace)| workspace),
             _ => Bytes::ZERO,
         },
     }

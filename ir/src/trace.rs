@@ -87,20 +87,20 @@ pub struct Op {
     pub flops: u64,
     /// Run again on the same versions of its reads, it gives the same versions of its writes.
     pub recomputable: bool,
-    /// Other ways to run it, which a schedule may pick by position.
+    /// Its alternatives, which a schedule may pick by position.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<Alternative>,
 }
 
-/// Another way to run an op, such as a convolution algorithm that is slower and needs less workspace.
+/// Another kernel for an op, such as a convolution algorithm that is slower and needs less workspace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Alternative {
     /// The algorithm's name.
     pub name: String,
-    /// How long the op takes this way.
+    /// How long the op takes with it.
     pub seconds: Seconds,
-    /// Its scratch this way.
+    /// Its scratch.
     pub workspace_bytes: Bytes,
 }
 
@@ -132,7 +132,7 @@ impl Life {
     }
 }
 
-/// Bytes in use at every op; each entry includes `resident_bytes`, and the workspace of the leanest way to run the op.
+/// Bytes in use at every op; each entry includes `resident_bytes`, and the workspace of the leanest alternative of the op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryProfile {
     /// With nothing swapped or recomputed: resident, every tensor alive, workspace.
@@ -160,9 +160,9 @@ fn largest(bytes: &[Bytes]) -> Option<(OpId, Bytes)> {
 }
 
 impl Op {
-    /// How long its fastest way takes.
+    /// How long its fastest alternative takes.
     pub fn fastest_seconds(&self) -> Seconds {
-        self.alternatives.iter().map(|way| way.seconds).fold(self.seconds, Seconds::min)
+        self.alternatives.iter().map(|alternative| alternative.seconds).fold(self.seconds, Seconds::min)
     }
 
     /// The tensors that the op reads or writes, each once.
@@ -174,14 +174,14 @@ impl Op {
         new_reads.chain(new_writes).map(|(_, t)| *t)
     }
 
-    /// The least workspace over all the ways to run it.
+    /// The least workspace over all its alternatives.
     pub fn least_workspace(&self) -> Bytes {
         self.alternatives.iter().map(|a| a.workspace_bytes).fold(self.workspace_bytes, Bytes::min)
     }
 }
 
 impl Trace {
-    /// The sum of all ops' seconds, each in its fastest way.
+    /// The sum of all ops' seconds, each in its fastest alternative.
     pub fn fastest_seconds(&self) -> Seconds {
         self.ops.iter().map(Op::fastest_seconds).sum()
     }
@@ -196,12 +196,12 @@ impl Trace {
         op.touches().map(|t| self.tensors[t.index()].bytes).sum()
     }
 
-    /// Before anything was measured all ways to run an op take 0 seconds, and a planner takes the leanest. From here on each takes a
-    /// little longer than the one before it: the usual way is planned wherever it fits.
-    pub fn order_ways(&mut self) {
+    /// Before anything was measured all alternatives of an op take 0 seconds, and a planner takes the leanest. From here
+    /// on each takes a little longer than the one before it: the usual alternative is planned wherever it fits.
+    pub fn order_alternatives(&mut self) {
         for op in &mut self.ops {
-            for (number, way) in (1..).zip(&mut op.alternatives) {
-                way.seconds = op.seconds + Seconds(1e-6 * f64::from(number));
+            for (number, alternative) in (1..).zip(&mut op.alternatives) {
+                alternative.seconds = op.seconds + Seconds(1e-6 * f64::from(number));
             }
         }
     }
@@ -265,8 +265,8 @@ impl Document for Trace {
                 return fault(format!("ops[{i}].phase"), why);
             }
             last_phase = op.phase;
-            let ways = op.alternatives.iter().map(|a| (a.seconds, a.workspace_bytes));
-            for (seconds, workspace) in ways.chain([(op.seconds, op.workspace_bytes)]) {
+            let alternatives = op.alternatives.iter().map(|a| (a.seconds, a.workspace_bytes));
+            for (seconds, workspace) in alternatives.chain([(op.seconds, op.workspace_bytes)]) {
                 if !(seconds.0.is_finite() && seconds.0 >= 0.0) {
                     return fault(
                         format!("ops[{i}]"),

@@ -7,6 +7,7 @@
 use crate::config::Figures;
 use crate::document::{Document, Fault, define_kind};
 use crate::profile::Machine;
+use crate::search_log::SearchLog;
 use crate::simulate::Timeline;
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,9 @@ pub struct Tuning {
     /// A typical iteration of the choice: when each command of its schedule ran. None where the machine is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
+    /// How the plan of the choice was searched for.
+    #[serde(default)]
+    pub search: SearchLog,
     /// All policies at the chosen batch.
     pub policies: Comparison,
     /// The training that followed; none before the first.
@@ -88,14 +92,15 @@ pub struct Round {
     pub no_plan: Vec<u64>,
     /// The one that was run.
     pub chosen: u64,
-    /// The share by which an epoch may be longer than the shortest and count as equal to it; 0 where the shortest was asked for.
+    /// The share by which an epoch may be longer than the shortest and count as equal to it; 0 where the shortest was asked
+    /// for.
     pub within: f64,
     /// Its iteration, as predicted.
     pub predicted_seconds: Seconds,
     /// And as measured; none where the machine is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_seconds: Option<Seconds>,
-    /// Whether the model was refitted with what was measured, and the search made again.
+    /// Whether the model was refitted with what was measured, and the search begun anew.
     pub refit: bool,
 }
 

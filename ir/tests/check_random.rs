@@ -111,7 +111,7 @@ fn random_schedules_do_all_that_schedules_can() {
                 count("an update in place again", again && in_place);
                 count("an alternative", alternative.is_some());
                 let fetched = |t: &TensorId| clean[t.index()];
-                count("again on what came back", again && op.reads.iter().any(fetched));
+                count("again on what was prefetched", again && op.reads.iter().any(fetched));
                 for (t, base) in places.tensors(id) {
                     let homes = &mut homes[t.index()];
                     count("at another address", homes.last().is_some_and(|home| home != base));

@@ -1,7 +1,7 @@
 //! Hand-made schedules, and each of the ways to break them, with the rule and the words that must come out.
 //!
 //! Six ops: a convolution, a ReLU in place, a pooling, a fully connected layer and two backward steps. One schedule
-//! swaps the map `a` in two pieces that come back to their own place; the other drops it and computes it again.
+//! swaps the map `a` in two pieces that return to their own place; the other drops it and recomputes it.
 
 use plimsoll_ir::check::{Violation, check, locate};
 use plimsoll_ir::ids::{CommandId, OpId, TensorId};
@@ -381,7 +381,7 @@ fn rule_2_bytes_are_where_they_are_looked_for() {
             ),
             ("a write into half its room", |s| drop(s.buffers.remove(2)), Some(2), "the 1 buffers"),
             (
-                "a piece comes back elsewhere",
+                "a piece returns elsewhere",
                 |s| {
                     s.buffers[8].offset = Bytes(320);
                     s.pool_bytes = Bytes(384);
@@ -663,11 +663,11 @@ fn a_tensor_from_the_start_is_overwritten_where_it_stands() {
     assert_eq!(check(&trace, &gone).map_err(|v| v.rule()), Err(Some(2)));
 }
 
-/// A piece may go out while another piece of the same tensor comes back: they share no byte.
+/// A piece may be offloaded while another piece of the same tensor is prefetched: they share no byte.
 #[test]
 fn pieces_that_share_no_byte_need_no_order() {
     let mut schedule = swap();
-    // The first half goes out and comes back before the second half goes out.
+    // The first half is offloaded and prefetched before the second half is offloaded.
     schedule.commands[4] = prefetch(A, 0, 64, &[2, 3]);
     schedule.commands[7] = offload(A, 64, 64, &[1]);
     set_waits(&mut schedule, 8, &[7]);

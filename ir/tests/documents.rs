@@ -1,5 +1,5 @@
 //! The readers of the four documents: what is not such a document is refused, with the place of the fault; what is
-//! comes back as the same bytes.
+//! is written as the same bytes.
 
 use plimsoll_ir::Document;
 use plimsoll_ir::config::Config;
@@ -124,17 +124,20 @@ fn what_is_no_document_of_the_kind_is_refused() {
         (
             "trace",
             "{",
-            "not a whole JSON document (EOF while parsing an object at line 1, column 1); it may be cut short or of another kind",
+            "not a whole JSON document (EOF while parsing an object at line 1, column 1); it may be cut short or of \
+             another kind",
         ),
         (
             "trace",
             "null",
-            "not a whole JSON document (invalid type: null, expected a JSON object at line 1, column 4); it may be cut short or of another kind",
+            "not a whole JSON document (invalid type: null, expected a JSON object at line 1, column 4); it may be \
+             cut short or of another kind",
         ),
         (
             "trace",
             "[]",
-            "not a whole JSON document (invalid length 0, expected a JSON object at line 1, column 2); it may be cut short or of another kind",
+            "not a whole JSON document (invalid length 0, expected a JSON object at line 1, column 2); it may be cut \
+             short or of another kind",
         ),
         ("trace", "{}", r#"no key "plimsoll" that names its kind; expected a trace/1 document"#),
         (
@@ -150,7 +153,8 @@ fn what_is_no_document_of_the_kind_is_refused() {
         (
             "trace",
             r#"{"plimsoll": 1}"#,
-            "not a whole JSON document (invalid type: integer `1`, expected a string at line 1, column 14); it may be cut short or of another kind",
+            "not a whole JSON document (invalid type: integer `1`, expected a string at line 1, column 14); it may be \
+             cut short or of another kind",
         ),
         ("trace", r#"{"plimsoll": "trace/2"}"#, "this is a `trace/2` document; expected `trace/1`"),
         ("trace", r#"{"plimsoll": "trace/1"}"#, "at the top level (line 1, column 23): missing field `name`"),
@@ -159,7 +163,8 @@ fn what_is_no_document_of_the_kind_is_refused() {
         (
             "schedule",
             &text[..half],
-            "not a whole JSON document (EOF while parsing a value at line 1, column 313); it may be cut short or of another kind",
+            "not a whole JSON document (EOF while parsing a value at line 1, column 313); it may be cut short or of \
+             another kind",
         ),
         (
             "schedule",
@@ -192,7 +197,8 @@ fn traces_are_read_strictly() {
             (
                 "/surprise",
                 Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `name`, `batch`, `resident_bytes`, `tensors`, `ops`",
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `name`, `batch`, \
+                 `resident_bytes`, `tensors`, `ops`",
             ),
             ("/batch", None, "at the top level: missing field `batch`"),
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
@@ -261,19 +267,22 @@ fn traces_are_read_strictly() {
             (
                 "/ops/0/reads/0",
                 Some(json!(1)),
-                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, later; what is on the device from the start has the kind `input` or `other`",
+                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, \
+                 later; what is on the device from the start has the kind `input` or `other`",
             ),
             (
                 "/ops/0/writes",
                 Some(json!([])),
-                "at ops[1].reads[1]: `back` reads tensor 1 (`y`) before it is written: no op writes it; what is on the device from the start has the kind `input` or `other`",
+                "at ops[1].reads[1]: `back` reads tensor 1 (`y`) before it is written: no op writes it; what is on \
+                 the device from the start has the kind `input` or `other`",
             ),
             ("/ops/0/writes", Some(json!([1, 1])), "at ops[0].writes[1]: tensor 1 is listed twice"),
             ("/ops/1/reads", Some(json!([0, 0])), "at ops[1].reads[1]: tensor 0 is listed twice"),
             (
                 "/ops/0",
                 Some(op("reads", json!([1]))),
-                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, later; what is on the device from the start has the kind `input` or `other`",
+                "at ops[0].reads[0]: `conv` reads tensor 1 (`y`) before it is written: only `conv` (op 0) writes it, \
+                 later; what is on the device from the start has the kind `input` or `other`",
             ),
             (
                 "/ops/0/recomputable",
@@ -288,7 +297,8 @@ fn traces_are_read_strictly() {
             (
                 "/ops/0/alternatives/0/surprise",
                 Some(json!(1)),
-                "at ops[0].alternatives[0].surprise: unknown field `surprise`, expected one of `name`, `seconds`, `workspace_bytes`",
+                "at ops[0].alternatives[0].surprise: unknown field `surprise`, expected one of `name`, `seconds`, \
+                 `workspace_bytes`",
             ),
         ],
     );
@@ -304,7 +314,8 @@ fn schedules_are_read_strictly() {
             (
                 "/surprise",
                 Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `trace`, `batch`, `budget_bytes`, `pool_bytes`, `link`, `commands`, `buffers`",
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `trace`, `batch`, `budget_bytes`, \
+                 `pool_bytes`, `link`, `commands`, `buffers`",
             ),
             ("/link", None, "at the top level: missing field `link`"),
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
@@ -313,7 +324,8 @@ fn schedules_are_read_strictly() {
             (
                 "/link/surprise",
                 Some(json!(1)),
-                "at link.surprise: unknown field `surprise`, expected one of `offload_bytes_per_second`, `prefetch_bytes_per_second`, `latency_seconds`, `duplex`",
+                "at link.surprise: unknown field `surprise`, expected one of `offload_bytes_per_second`, \
+                 `prefetch_bytes_per_second`, `latency_seconds`, `duplex`",
             ),
             (
                 "/link/duplex",
@@ -373,7 +385,8 @@ fn schedules_are_read_strictly() {
             (
                 "/buffers/0/surprise",
                 Some(json!(1)),
-                "at buffers[0].surprise: unknown field `surprise`, expected one of `tensor`, `first_byte`, `bytes`, `workspace_of`, `offset`, `opens`, `closes`",
+                "at buffers[0].surprise: unknown field `surprise`, expected one of `tensor`, `first_byte`, `bytes`, \
+                 `workspace_of`, `offset`, `opens`, `closes`",
             ),
             (
                 "/buffers/0/offset",
@@ -415,7 +428,8 @@ fn profiles_are_read_strictly() {
             (
                 "/surprise",
                 Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `machine`, `budget_bytes`, `overhead_seconds`, `link`, `batches`",
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `machine`, \
+                 `budget_bytes`, `overhead_seconds`, `link`, `batches`",
             ),
             (
                 "/network/image",
@@ -458,7 +472,7 @@ fn profiles_are_read_strictly() {
                 "at machine.health.others[0].pid: invalid value: integer `-7`, expected u32",
             ),
             (
-                "/batches/0/ops/0/ways",
+                "/batches/0/ops/0/alternatives",
                 Some(json!([{"name": "lean", "workspace_bytes": 0, "seconds": [-0.5]}])),
                 "at batches[0].ops[0]: an op needs at least one time, and times are 0 or more",
             ),
@@ -480,7 +494,9 @@ fn configs_are_read_strictly() {
             (
                 "/surprise",
                 Some(json!(1)),
-                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, `threads`, `link`, `paced`, `kernels`, `modelled`, `modelled_error`, `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `learning_rate`, `predicted`, `measured`",
+                "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, \
+                 `threads`, `link`, `paced`, `kernels`, `modelled`, `modelled_error`, `budget_bytes`, `batch`, \
+                 `keeps_all`, `policy`, `schedule`, `learning_rate`, `predicted`, `measured`",
             ),
             ("/schedule", None, "at the top level: missing field `schedule`"),
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),

@@ -22,7 +22,7 @@ fn trace(seconds: f64) -> Trace {
     Trace::from_json(&document.to_string()).expect("valid")
 }
 
-/// `a` goes out after op 0 and comes back for op 2; `b` lies in its place from op 1 on, and goes out too.
+/// `a` is offloaded after op 0 and prefetched for op 2; `b` lies in its place from op 1 on, and goes out too.
 fn schedule(duplex: &str) -> Schedule {
     let document = json!({
         "plimsoll": "schedule/1", "trace": "three", "batch": 1, "budget_bytes": 200, "pool_bytes": 200,

@@ -22,7 +22,7 @@ mod resident;
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use crate::layers::rules;
-use crate::walk::{LowerOptions, Mode, Walk};
+use crate::walk::{IMAGES, LowerOptions, Mode, Walk};
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Call, Operand, Program};
@@ -73,7 +73,7 @@ fn forward(walk: &mut Walk<'_>) {
         let id = LayerId::new(index);
         let value = if walk.facts.absent[index] {
             // Nobody reads what is dropped.
-            walk.images
+            IMAGES
         } else if walk.facts.hands_on(id) {
             walk.value(walk.facts.source(id))
         } else {

@@ -16,7 +16,7 @@ pub(crate) use resident::{LayerRegions, Resident, Trained};
 use crate::draw::Draw;
 use plimsoll_ir::network::{Axis, Layer, LayerKind, Network, Shape, Window};
 use plimsoll_ir::program::{
-    Call, Kernel, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT, Way,
+    Call, Kernel, KernelAlternative, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT,
 };
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, LayerId, Seconds, TensorId};
@@ -53,21 +53,27 @@ pub struct LowerOptions<'a> {
     pub relu: ReluStorage,
     /// The draw of stochastic depth to lower for; none for ops that serve every draw. Of no meaning in evaluation.
     pub draw: Option<Draw>,
-    /// How the device can run a call, the usual way first; never empty. The others become the op's alternatives.
-    pub ways: &'a dyn Fn(&Call) -> Vec<Way>,
+    /// How the device can run a call, the usual alternative first; never empty. The others become the op's alternatives.
+    pub alternatives: &'a dyn Fn(&Call) -> Vec<KernelAlternative>,
 }
 
 impl Default for LowerOptions<'_> {
-    /// Training, ReLU masks where they save memory, one way for each call, without workspace.
+    /// Training, ReLU masks where they save memory, one alternative for each call, without workspace.
     fn default() -> Self {
         LowerOptions {
             mode: Mode::Train,
             relu: ReluStorage::Auto,
             draw: None,
-            ways: &|_| Way::sole(Bytes::ZERO),
+            alternatives: &|_| KernelAlternative::sole(Bytes::ZERO),
         }
     }
 }
+
+/// Where the images or tokens lie, which the host writes.
+pub(crate) const IMAGES: TensorId = TensorId(0);
+
+/// Where the labels lie, which it writes, too.
+pub(crate) const LABELS: TensorId = TensorId(1);
 
 /// The walk: what has come of it so far.
 pub(crate) struct Walk<'a> {
@@ -77,10 +83,6 @@ pub(crate) struct Walk<'a> {
     pub(crate) facts: Facts,
     pub(crate) resident: Resident,
     tensors: Vec<Tensor>,
-    /// Where the images or tokens lie.
-    pub(crate) images: TensorId,
-    /// Where the labels lie.
-    pub(crate) labels: TensorId,
     ops: Vec<Op>,
     kernels: Vec<Kernel>,
     /// Where each layer's output lies.
@@ -113,8 +115,6 @@ impl<'a> Walk<'a> {
                 input("images", network.layers[0].output.elements()),
                 input("labels", network.labels()),
             ],
-            images: TensorId(0),
-            labels: TensorId(1),
             ops: Vec::new(),
             kernels: Vec::new(),
             values: Vec::new(),
@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
         let spec = &self.network.spec;
         let suffix = if self.options.mode == Mode::Evaluate { "-evaluate" } else { "" };
         let [height, width] = spec.image;
-        let Walk { batch, resident, tensors, images, labels, ops, kernels, .. } = self;
+        let Walk { batch, resident, tensors, ops, kernels, .. } = self;
         let trace = Trace {
             kind: TraceKind,
             name: format!("{}-{height}x{width}x{}-{}{suffix}", spec.name, spec.channels, spec.classes),
@@ -137,7 +137,7 @@ impl<'a> Walk<'a> {
             tensors,
             ops,
         };
-        Program { trace, kernels, resident: resident.regions, images, labels }
+        Program { trace, kernels, resident: resident.regions, images: IMAGES, labels: LABELS }
     }
 }
 
@@ -181,13 +181,14 @@ impl Walk<'_> {
                 }
             }
         }
-        let mut ways = (self.options.ways)(&kernel.call).into_iter().map(|way| Alternative {
-            name: way.name,
-            seconds: Seconds::ZERO,
-            workspace_bytes: way.workspace.round_up(STORAGE_ALIGNMENT),
-        });
-        let usual = ways.next().expect("a device has a way to run every call");
-        let alternatives = ways.collect();
+        let mut alternatives =
+            (self.options.alternatives)(&kernel.call).into_iter().map(|alternative| Alternative {
+                name: alternative.name,
+                seconds: Seconds::ZERO,
+                workspace_bytes: alternative.workspace.round_up(STORAGE_ALIGNMENT),
+            });
+        let usual = alternatives.next().expect("a device has a kernel for every call");
+        let alternatives = alternatives.collect();
         self.ops.push(Op {
             name: format!("{}.{suffix}", layer.name),
             layer: layer.name.clone(),

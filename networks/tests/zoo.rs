@@ -60,9 +60,11 @@ fn parameter_counts_are_the_published_ones() {
     check("gpt-tiny", (65 + 64) * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 2 * 128);
     // 10.65M in nanoGPT, which counts neither positions nor has biases.
     check("gpt-mini", (65 + 256) * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384);
-    // Zhang et al. 2024: 22 blocks of 2048 with 32 heads, 4 of keys and values, and 5632 within; table and head of 32,000 tokens.
+    // Zhang et al. 2024: 22 blocks of 2048 with 32 heads, 4 of keys and values, and 5632 within; table and head of 32,000
+    // tokens.
     check("tinyllama", 1_100_048_384);
-    // 2 V d of table and head; queries and output d^2 each, keys and values half of it, three matrices of 352 d, two scales of d.
+    // 2 V d of table and head; queries and output d^2 each, keys and values half of it, three matrices of 352 d, two scales
+    // of d.
     check("llama-tiny", 2 * 65 * 128 + 4 * (3 * 128 * 128 + 3 * 352 * 128 + 2 * 128) + 128);
     // Table of tokens, input and hidden to four gates, one bias, head.
     check("lstm", 65 * 128 + 4 * 512 * (128 + 512 + 1) + 65 * (512 + 1));

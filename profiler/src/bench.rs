@@ -19,15 +19,15 @@ pub(crate) trait Bench {
     fn link(&mut self, watch: &mut Watch<'_>) -> Result<LinkSamples, ProfileError>;
 
     /// Runs one iteration that does not count, and tells how the device was meanwhile; none where there is nobody to tell.
-    fn warm_up(&mut self, position: usize, way: Option<u32>) -> Result<Option<Health>, ProfileError>;
+    fn warm_up(&mut self, position: usize, alternative: Option<u32>) -> Result<Option<Health>, ProfileError>;
 
     /// The alternatives that can be measured at the batch size of this position, by number.
-    fn ways(&self, position: usize) -> Vec<u32>;
+    fn alternatives(&self, position: usize) -> Vec<u32>;
 
     /// Runs one iteration of the batch size at this position as training does, with nothing timed inside.
     fn whole(&mut self, position: usize) -> Result<Whole, ProfileError>;
 
-    /// Runs one iteration of the batch size at this position of those prepared: one sample of the iteration and of each op. With
-    /// a number, ops run in their alternatives of this number, where they have one.
-    fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError>;
+    /// Runs one iteration of the batch size at this position of those prepared: one sample of the iteration and of each op.
+    /// With a number, ops run in their alternatives of this number, where they have one.
+    fn iterate(&mut self, position: usize, alternative: Option<u32>) -> Result<BatchSamples, ProfileError>;
 }

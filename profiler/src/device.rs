@@ -1,20 +1,20 @@
 //! A device as something that can be measured: all batch sizes loaded at once, run in any order.
 //!
 //! Programs of one network share their resident regions, so one executor holds the schedules of all batch sizes, in one
-//! allocation of the largest, and changing the batch size between two iterations costs nothing. Parameters are small random numbers and the
-//! learning rate is 0, so that every iteration computes on the same plain numbers: no NaN, and none of
-//! the denormals that make arithmetic slow.
+//! allocation of the largest, and changing the batch size between two iterations costs nothing. Parameters are small random
+//! numbers and the learning rate is 0, so that every iteration computes on the same plain numbers: no NaN, and none of the
+//! denormals that make arithmetic slow.
 
+use crate::alternatives::most_alternatives;
 use crate::bench::Bench;
 use crate::error::ProfileError;
 use crate::link::{self, Probe};
 use crate::rounds::{Progress, Stage};
-use crate::ways::most_ways;
 use crate::{Subject, Watch};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::profile::{
-    BatchSamples, BesideSamples, LinkSamples, OpSamples, PageableSamples, TransferSample, WaySamples,
+    AlternativeSamples, BatchSamples, BesideSamples, LinkSamples, OpSamples, PageableSamples, TransferSample,
 };
 use plimsoll_ir::program::{Hyper, Init, Program, Role};
 use plimsoll_ir::schedule::{Command, Link, Schedule, Stream, moved};
@@ -47,7 +47,7 @@ pub(crate) struct DeviceBench<'s, 'c> {
 pub(crate) struct Prepared {
     pub loaded: Loaded,
     /// The same with ops in their alternatives of a number.
-    ways: Vec<(u32, Loaded)>,
+    alternatives: Vec<(u32, Loaded)>,
     images: Vec<u8>,
     labels: Vec<u8>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// A program that is loaded, with input of no meaning.
     pub fn new(program: &Program, loaded: Loaded) -> Prepared {
-        Prepared { loaded, ways: Vec::new(), images: noise(program), labels: labels(program) }
+        Prepared { loaded, alternatives: Vec::new(), images: noise(program), labels: labels(program) }
     }
 
     /// Writes the input of an iteration of this batch size.
@@ -100,20 +100,21 @@ impl Bench for DeviceBench<'_, '_> {
         let mut layout = MemoryLayout::default();
         let mut subjects = Vec::new();
         for batch in batches {
-            let mut make = |way| {
-                let made = (self.subject)(*batch, way);
+            let mut make = |alternative| {
+                let made = (self.subject)(*batch, alternative);
                 let made = made.map_err(|source| ProfileError::Subject { batch: *batch, source })?;
                 if let Some((program, schedule)) = &made {
                     layout = layout.union(MemoryLayout::of(program, schedule));
                 }
                 Ok::<_, ProfileError>(made)
             };
-            let (program, schedule) = make(None)?.expect("there is always one in the usual ways");
-            let mut ways = Vec::new();
-            for number in 0..most_ways(&program.trace) {
-                ways.extend(make(Some(number))?.map(|(program, schedule)| (number, program, schedule)));
+            let (program, schedule) = make(None)?.expect("there is always one in the usual alternatives");
+            let mut alternatives = Vec::new();
+            for number in 0..most_alternatives(&program.trace) {
+                alternatives
+                    .extend(make(Some(number))?.map(|(program, schedule)| (number, program, schedule)));
             }
-            subjects.push((program, schedule, ways));
+            subjects.push((program, schedule, alternatives));
         }
         self.pool = self.budget.saturating_sub(layout.resident);
         for size in link::sizes(self.pool)? {
@@ -127,13 +128,13 @@ impl Bench for DeviceBench<'_, '_> {
         }
         let device = self.device.take().expect("a bench is prepared once");
         let mut executor = Executor::new(device, layout)?;
-        for (program, schedule, ways) in &subjects {
+        for (program, schedule, alternatives) in &subjects {
             let loaded = executor.load(program, schedule)?;
             let load = |(number, program, schedule): &(u32, Program, Schedule)| {
                 Ok((*number, executor.load(program, schedule)?))
             };
-            let ways = ways.iter().map(load).collect::<Result<Vec<_>, ProfileError>>()?;
-            self.batches.push(Prepared { ways, ..Prepared::new(program, loaded) });
+            let alternatives = alternatives.iter().map(load).collect::<Result<Vec<_>, ProfileError>>()?;
+            self.batches.push(Prepared { alternatives, ..Prepared::new(program, loaded) });
         }
         if let Some(first) = self.batches.first() {
             initialise(&mut executor, &first.loaded)?;
@@ -192,17 +193,17 @@ impl Bench for DeviceBench<'_, '_> {
         if (watch.stop)() { Err(ProfileError::Interrupted) } else { Ok(samples) }
     }
 
-    fn warm_up(&mut self, position: usize, way: Option<u32>) -> Result<Option<Health>, ProfileError> {
+    fn warm_up(&mut self, position: usize, alternative: Option<u32>) -> Result<Option<Health>, ProfileError> {
         let awake = std::mem::replace(&mut self.awake, true);
-        let (executor, loaded) = self.ready(position, way)?;
+        let (executor, loaded) = self.ready(position, alternative)?;
         if !awake {
             wake(executor, loaded)?;
         }
         Ok(executor.run_watched(loaded)?)
     }
 
-    fn ways(&self, position: usize) -> Vec<u32> {
-        self.batches[position].ways.iter().map(|(number, _)| *number).collect()
+    fn alternatives(&self, position: usize) -> Vec<u32> {
+        self.batches[position].alternatives.iter().map(|(number, _)| *number).collect()
     }
 
     fn whole(&mut self, position: usize) -> Result<Whole, ProfileError> {
@@ -210,13 +211,13 @@ impl Bench for DeviceBench<'_, '_> {
         Ok(executor.run_whole(loaded)?)
     }
 
-    fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError> {
+    fn iterate(&mut self, position: usize, alternative: Option<u32>) -> Result<BatchSamples, ProfileError> {
         let overhead = self.overhead;
-        let (executor, loaded) = self.ready(position, way)?;
+        let (executor, loaded) = self.ready(position, alternative)?;
         let timeline = executor.run_timed(loaded)?;
         let mut samples = batch_samples(loaded.trace(), loaded.schedule(), &[timeline], overhead);
-        if let Some(number) = way {
-            keep_way(&mut samples, loaded.trace(), number);
+        if let Some(number) = alternative {
+            keep_alternative(&mut samples, loaded.trace(), number);
         }
         Ok(samples)
     }
@@ -224,14 +225,18 @@ impl Bench for DeviceBench<'_, '_> {
 
 impl DeviceBench<'_, '_> {
     /// The inputs of an iteration are written; what runs it, and what is run.
-    fn ready(&mut self, position: usize, way: Option<u32>) -> Result<(&mut Executor, &Loaded), ProfileError> {
+    fn ready(
+        &mut self,
+        position: usize,
+        alternative: Option<u32>,
+    ) -> Result<(&mut Executor, &Loaded), ProfileError> {
         let executor = self.executor.as_mut().expect(PREPARED);
         let prepared = &self.batches[position];
-        let loaded = match way {
+        let loaded = match alternative {
             None => &prepared.loaded,
             Some(number) => {
                 &prepared
-                    .ways
+                    .alternatives
                     .iter()
                     .find(|(n, _)| *n == number)
                     .expect("one of those that can be measured")
@@ -244,22 +249,22 @@ impl DeviceBench<'_, '_> {
 }
 
 /// Leaves only what was measured of alternatives of a number: the rest was there to make an iteration of it.
-fn keep_way(samples: &mut BatchSamples, trace: &Trace, number: u32) {
+fn keep_alternative(samples: &mut BatchSamples, trace: &Trace, number: u32) {
     samples.iteration_seconds.clear();
     samples.other_seconds.clear();
     samples.offloaded_bytes = None;
     for (samples, op) in samples.ops.iter_mut().zip(&trace.ops) {
-        let name = op.alternatives.get(number as usize).map(|way| &way.name);
+        let name = op.alternatives.get(number as usize).map(|alternative| &alternative.name);
         samples.seconds.clear();
-        samples.ways.retain(|way| Some(&way.name) == name);
+        samples.alternatives.retain(|alternative| Some(&alternative.name) == name);
     }
 }
 
 /// How long a device of its own is kept busy before it is timed.
 const WAKING: Duration = Duration::from_millis(300);
 
-/// Runs an iteration until a sleeping device is awake: at rest its link runs at the lowest rate, and its clocks too. A processor does
-/// not sleep while this runs on it.
+/// Runs an iteration until a sleeping device is awake: at rest its link runs at the lowest rate, and its clocks too. A
+/// processor does not sleep while this runs on it.
 fn wake(executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
     let begun = Instant::now();
     while executor.device().pins() && begun.elapsed() < WAKING {
@@ -333,8 +338,8 @@ fn beside(
     }))
 }
 
-/// The samples of one batch size from timed iterations of a schedule: each op's first run (recomputations left out), less the overhead
-/// of timing it, in the way that it ran.
+/// The samples of one batch size from timed iterations of a schedule: each op's first run (recomputations left out), less the
+/// overhead of timing it, in the alternative that it ran.
 pub fn batch_samples(
     trace: &Trace,
     schedule: &Schedule,
@@ -350,7 +355,7 @@ pub fn batch_samples(
             phase: op.phase,
             flops: op.flops,
             seconds: Vec::with_capacity(timelines.len()),
-            ways: Vec::new(),
+            alternatives: Vec::new(),
         })
         .collect();
     let mut iteration_seconds = Vec::with_capacity(timelines.len());
@@ -362,14 +367,16 @@ pub fn batch_samples(
                 let samples = &mut ops[op.index()];
                 match alternative.map(|number| &trace.ops[op.index()].alternatives[number as usize]) {
                     None => samples.seconds.push(seconds),
-                    Some(way) => match samples.ways.iter_mut().find(|known| known.name == way.name) {
-                        Some(known) => known.seconds.push(seconds),
-                        None => samples.ways.push(WaySamples {
-                            name: way.name.clone(),
-                            workspace_bytes: way.workspace_bytes,
-                            seconds: vec![seconds],
-                        }),
-                    },
+                    Some(alternative) => {
+                        match samples.alternatives.iter_mut().find(|known| known.name == alternative.name) {
+                            Some(known) => known.seconds.push(seconds),
+                            None => samples.alternatives.push(AlternativeSamples {
+                                name: alternative.name.clone(),
+                                workspace_bytes: alternative.workspace_bytes,
+                                seconds: vec![seconds],
+                            }),
+                        }
+                    }
                 }
             }
         }
@@ -395,7 +402,8 @@ fn other_seconds(schedule: &Schedule, timeline: &Timeline, overhead: Seconds) ->
         if again {
             other += (span.end.0 - span.start.0 - overhead.0).max(0.0);
         }
-        // Between two commands that wait for nothing lies what recording their events costs, which no iteration of training has.
+        // Between two commands that wait for nothing lies what recording their events costs, which no iteration of training
+        // has.
         if let Some(end) = last_end.filter(|_| !waits.is_empty()) {
             other += (span.start.0 - end - overhead.0).max(0.0);
         }
@@ -410,8 +418,9 @@ const EVENTS: u32 = 256;
 /// Calibrations.
 const CALIBRATIONS: u32 = 9;
 
-/// What an event costs the stream that records it: the time between two with nothing between them. The lower quartile, so that no more is
-/// taken off than is surely there: a stream that catches up with the thread that feeds it waits, which no timed op does.
+/// What an event costs the stream that records it: the time between two with nothing between them. The lower quartile, so
+/// that no more is taken off than is surely there: a stream that catches up with the thread that feeds it waits, which no
+/// timed op does.
 fn calibrate(device: &mut dyn Device) -> Result<Seconds, ProfileError> {
     device.allocate(MemoryLayout::default())?;
     device.reserve(Room { events: EVENTS, commands: EVENTS as usize })?;

@@ -49,7 +49,8 @@ pub enum ProfileError {
         differs: String,
     },
     /// Wait for the other run to end.
-    #[error("the journal `{}` is in use by another run; wait for its end, or choose another folder for the study", path.display())]
+    #[error("the journal `{}` is in use by another run; wait for its end, or choose another folder for the \
+             study", path.display())]
     InUse {
         /// Which file.
         path: PathBuf,

@@ -1,8 +1,8 @@
 //! The journal: every measurement on disk as soon as it is made, one JSON value a line.
 //!
 //! The first line is the [`Header`]: what is measured, on what, within what. A second run with the same header goes on; one
-//! with another header is refused, because samples of two machines or two networks must not meet in one fit. A last
-//! line that was cut short (by a crash or a full disk) is dropped; any other line that cannot be read is an error, since something else
+//! with another header is refused, because samples of two machines or two networks must not meet in one fit. A last line that
+//! was cut short (by a crash or a full disk) is dropped; any other line that cannot be read is an error, since something else
 //! wrote it, and so is one that does not match its checksum. The file is locked while a run has it open.
 //!
 //! What it deliberately does not do: compress, or ever rewrite what stands in it.
@@ -63,7 +63,7 @@ pub(crate) enum Entry {
     /// A few iterations of one batch size.
     Round(BatchSamples),
     /// A few iterations of one batch size with the ops in their alternatives of this number; only these are in it.
-    Way(u32, BatchSamples),
+    Alternative(u32, BatchSamples),
     /// All of it was measured, well enough to decide.
     Done,
 }

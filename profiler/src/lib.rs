@@ -1,26 +1,28 @@
 //! What measures: per-op seconds at fractions of the largest trainable batch, and the rates of the link.
 //!
-//! The network runs under a schedule that the caller hands in with the program at a batch size: the one under which it would be trained,
-//! keeping everything or a plan, since swapping empties caches and takes memory's bandwidth from ops. What such a plan is made
-//! from, before anything is known, is measured roughly (`rough.rs`) under naive swapping (AccUDNN §3.2).
+//! The network runs under a schedule that the caller hands in with the program at a batch size: the one under which it would
+//! be trained, keeping everything or a plan, since swapping empties caches and takes memory's bandwidth from ops. What such a
+//! plan is made from, before anything is known, is measured roughly (`rough.rs`) under naive swapping (AccUDNN §3.2).
 //!
-//! Every op is timed by an event before and after it, on the device that will train, and what that costs is measured on its own and
-//! taken off. Beside each such iteration one runs as training does, with nothing timed inside; both once iterations have become
-//! steady (`steady.rs`). Where the system counts for how long threads wait while others have the processors, that is noted, too:
-//! a machine that is shared is measured as if it were not.
+//! Every op is timed by an event before and after it, on the device that will train, and what that costs is measured on its
+//! own and taken off. Beside each such iteration one runs as training does, with nothing timed inside; both once iterations
+//! have become steady (`steady.rs`). Where the system counts for how long threads wait while others have the processors, that
+//! is noted, too: a machine that is shared is measured as if it were not.
 //!
 //! Machines drift: another process comes, a clock falls. Batch sizes are therefore measured in rounds, a few
 //! repetitions of each in turn and the order reversed every other round, so that a drift falls on all of them alike
 //! instead of looking like the effect of one batch size. Rounds go on until the median iteration of each is known well enough,
 //! or time is up. Raw samples are kept; what ran before iterations were steady is not.
 //!
-//! Ops that can be run in several ways are measured in each (`ways.rs`), after the rounds and with fewer repetitions.
+//! Ops that can be run in several alternatives are measured in each (`alternatives.rs`), after the rounds and with fewer
+//! repetitions.
 //!
 //! Everything that was measured is appended to a journal at once; a second run goes on where the first one was interrupted.
 //!
 //! What this crate deliberately does not do: predict, fit, plan, or choose batch sizes beyond the paper's fractions.
 #![forbid(unsafe_code)]
 
+mod alternatives;
 mod bench;
 mod device;
 mod error;
@@ -30,8 +32,8 @@ mod rough;
 mod rounds;
 mod statistics;
 mod steady;
-mod ways;
 
+pub use alternatives::schedule_with;
 pub use device::batch_samples;
 pub use error::ProfileError;
 pub use journal::Header;
@@ -39,7 +41,6 @@ pub use rough::{Rough, rough_seconds};
 pub use rounds::{Progress, Stage};
 pub use statistics::{Centre, centre};
 pub use steady::Settling;
-pub use ways::schedule_in_way;
 
 use bench::Bench;
 use device::DeviceBench;
@@ -88,10 +89,11 @@ pub struct Effort {
     pub at_least: usize,
     /// At most.
     pub at_most: usize,
-    /// No new round begins after this, once every batch size has `at_least`. As much again goes to the other ways to run ops.
+    /// No new round begins after this, once every batch size has `at_least`. As much again goes to the other alternatives to
+    /// run ops.
     pub time: Seconds,
-    /// Rounds go on for this long, up to `at_most`, however well the median seems to be known: who else uses the machine comes and
-    /// goes in seconds, and what was measured within one visit agrees with itself.
+    /// Rounds go on for this long, up to `at_most`, however well the median seems to be known: who else uses the machine
+    /// comes and goes in seconds, and what was measured within one visit agrees with itself.
     pub lasting: Seconds,
     /// A batch size is done when the relative standard error of its median iteration is at most this.
     pub good: f64,
@@ -115,8 +117,8 @@ impl Default for Effort {
 
 /// What the caller says and hears while it lasts.
 pub struct Watch<'a> {
-    /// True ends the measurement after the running iteration, which does not count: who stops it may have hurried it. Everything
-    /// measured before is in the journal.
+    /// True ends the measurement after the running iteration, which does not count: who stops it may have hurried it.
+    /// Everything measured before is in the journal.
     pub stop: &'a dyn Fn() -> bool,
     /// Told after every iteration.
     pub progress: &'a mut dyn FnMut(Progress),
@@ -127,8 +129,9 @@ pub struct Watch<'a> {
 /// A caller's own failure to give a program and a schedule.
 pub type SubjectError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Gives the program at a batch size and the schedule to measure it under. With a number, a schedule in which the ops run in their
-/// alternatives of this number ([`schedule_in_way`]), or none where there is no such schedule; without one there is always one.
+/// Gives the program at a batch size and the schedule to measure it under. With a number, a schedule in which the ops run in
+/// their alternatives of this number ([`schedule_in_way`]), or none where there is no such schedule; without one there is
+/// always one.
 pub type Subject<'a> = dyn FnMut(u64, Option<u32>) -> Result<Option<(Program, Schedule)>, SubjectError> + 'a;
 
 /// 1/8, 1/4, 1/2, 2/3 and 1 of the largest trainable batch (AccUDNN §3.2), rounded, each once, at least 1.
@@ -161,11 +164,11 @@ pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Mach
     }
 }
 
-/// Measures the link and every batch size on a device, or goes on with what the journal holds of the same measurement. A journal that
-/// is complete gives its profile at once, whatever the effort asked for; `fresh` measures anew.
+/// Measures the link and every batch size on a device, or goes on with what the journal holds of the same measurement. A
+/// journal that is complete gives its profile at once, whatever the effort asked for; `fresh` measures anew.
 ///
-/// The device's allocation is the largest that any of the schedules needs, within the budget. Errors leave the journal with all that
-/// was measured before them.
+/// The device's allocation is the largest that any of the schedules needs, within the budget. Errors leave the journal with
+/// all that was measured before them.
 pub fn profile(
     request: &ProfileRequest,
     subject: &mut Subject<'_>,
@@ -233,7 +236,7 @@ fn go_on(
     }
     rounds::measure(&request.effort, bench, journal, measured, watch)?;
     measured.judge(request.effort.bad)?;
-    rounds::measure_ways(&request.effort, bench, journal, measured, watch)?;
+    rounds::measure_alternatives(&request.effort, bench, journal, measured, watch)?;
     journal.append(&Entry::Done)
 }
 

@@ -9,10 +9,11 @@
 //!   other. A transfer counts where the other stream is busy for at least 90 % of it; a device that takes turns shows
 //!   no such transfer, and the time of the whole run is shared out, which halves the rates as a shared link does.
 //!
-//! - **pageable**: plain host memory is written to the pool and read back, timed by the host's clock, where the device's own host
-//!   memory is page-locked. Nothing is planned with it; it says what page-locking is worth.
-//! - **beside**: the op runs over and over from A to B, alone and while C is offloaded or D prefetched all the time, or both. It reads and
-//!   writes and computes next to nothing, so it shows the most that transfers take from ops that are bound by the device's memory.
+//! - **pageable**: plain host memory is written to the pool and read back, timed by the host's clock, where the device's own
+//!   host memory is page-locked. Nothing is planned with it; it says what page-locking is worth.
+//! - **beside**: the op runs over and over from A to B, alone and while C is offloaded or D prefetched all the time, or both.
+//!   It reads and writes and computes next to nothing, so it shows the most that transfers take from ops that are bound by
+//!   the device's memory.
 //!
 //! Several sizes, because the small ones tell the latency and the large ones the rate. Sizes grow until one transfer takes
 //! [`LONG_ENOUGH`], or the pool is used up.
@@ -64,7 +65,8 @@ pub(crate) fn no_samples() -> LinkSamples {
     }
 }
 
-/// The sizes to time where the pool holds two tensors of each, ascending by factors of four; the largest that fits is among them.
+/// The sizes to time where the pool holds two tensors of each, ascending by factors of four; the largest that fits is among
+/// them.
 pub(crate) fn sizes(pool: Bytes) -> Result<Vec<Bytes>, ProfileError> {
     let most = (pool.0 / 2 / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT).min(LARGEST);
     if most == 0 {
@@ -111,7 +113,7 @@ const C: TensorId = TensorId(2);
 const D: TensorId = TensorId(3);
 
 impl Probe {
-    /// Each way alone: A goes out and comes back, over and over, each transfer waiting for the one before it.
+    /// Each way alone: A is offloaded and prefetched, over and over, each transfer waiting for the one before it.
     pub fn alone(size: Bytes, link: Link) -> Probe {
         let mut commands = vec![compute()];
         let mut buffers = vec![buffer(B, size, Some(CommandId(0)), CommandId(0))];
@@ -264,7 +266,7 @@ impl Probe {
             kept.filter_map(|s| self.sample(s.seconds())).collect()
         };
         let each = [chosen(&out, &back), chosen(&back, &out)];
-        if each.iter().all(|way| !way.is_empty()) {
+        if each.iter().all(|direction| !direction.is_empty()) {
             return each;
         }
         let all = || out.iter().chain(&back);
@@ -462,8 +464,8 @@ mod tests {
             timeline.spans[2 + i] = Span { start: Seconds(1.0 + i as f64), end: Seconds(2.0 + i as f64) };
         }
         let [out, back] = probe.samples(&timeline, true);
-        for way in [out, back] {
-            assert_eq!(way, [TransferSample { bytes: Bytes(1024), seconds: Seconds(2.0) }]);
+        for direction in [out, back] {
+            assert_eq!(direction, [TransferSample { bytes: Bytes(1024), seconds: Seconds(2.0) }]);
         }
     }
 }

@@ -22,7 +22,8 @@ pub struct Rough {
 /// Iterations, the first of which does not count.
 const ITERATIONS: usize = 3;
 
-/// Runs a program under a schedule for a few iterations on a device that holds nothing yet; the least of each op's times counts.
+/// Runs a program under a schedule for a few iterations on a device that holds nothing yet; the least of each op's times
+/// counts.
 pub fn rough_seconds(
     device: Box<dyn Device>,
     program: &Program,
@@ -47,15 +48,21 @@ pub fn rough_seconds(
                 *least = least.min(Seconds((span.end.0 - span.start.0).max(0.0)));
             }
         }
-        rates = [Stream::Offload, Stream::Prefetch].map(|way| rate(program, schedule, &timeline, way));
+        rates = [Stream::Offload, Stream::Prefetch]
+            .map(|direction| rate(program, schedule, &timeline, direction));
     }
     Ok(Rough { seconds, rates })
 }
 
 /// All bytes of a way over all seconds of its transfers.
-fn rate(program: &Program, schedule: &Schedule, timeline: &Timeline, way: Stream) -> Option<BytesPerSecond> {
+fn rate(
+    program: &Program,
+    schedule: &Schedule,
+    timeline: &Timeline,
+    direction: Stream,
+) -> Option<BytesPerSecond> {
     let (mut bytes, mut seconds) = (Bytes::ZERO, 0.0);
-    for (id, command) in schedule.numbered_commands().filter(|(_, command)| command.stream() == way) {
+    for (id, command) in schedule.numbered_commands().filter(|(_, command)| command.stream() == direction) {
         let span = timeline.spans[id.index()];
         bytes +=
             moved(&program.trace, command).map_or(Bytes::ZERO, |(_, piece)| Bytes(piece.end - piece.start));

@@ -1,9 +1,9 @@
 //! The measuring rounds: which batch size runs next, and when enough is known.
 //!
-//! A turn begins with iterations that do not count, until they are steady: they bring back what the turn of another batch size pushed
-//! out of the caches, and in the first turn all that first iterations do once. Then come [`TURN`] pairs of one batch size: an iteration as
-//! training runs it, and one whose ops are timed. A round gives a turn to each batch size that is not done; every other round goes from the largest
-//! to the smallest.
+//! A turn begins with iterations that do not count, until they are steady: they bring back what the turn of another batch
+//! size pushed out of the caches, and in the first turn all that first iterations do once. Then come [`TURN`] pairs of one
+//! batch size: an iteration as training runs it, and one whose ops are timed. A round gives a turn to each batch size that is
+//! not done; every other round goes from the largest to the smallest.
 
 use crate::bench::Bench;
 use crate::error::ProfileError;
@@ -21,7 +21,8 @@ use std::time::Instant;
 /// Pairs in a turn.
 const TURN: usize = 3;
 
-/// Iterations in a row that are no faster than those before them, for steadiness: in the first turn of a batch size, and in others.
+/// Iterations in a row that are no faster than those before them, for steadiness: in the first turn of a batch size, and in
+/// others.
 const STEADY: [usize; 2] = [3, 1];
 
 /// Timed iterations of each batch size in each alternative: what matters of it is how it compares.
@@ -37,8 +38,8 @@ pub enum Stage {
         /// Which.
         batch: u64,
     },
-    /// Iterations of a batch size with ops in another way than the usual one.
-    Ways {
+    /// Iterations of a batch size with ops by another alternative than the usual one.
+    Alternatives {
         /// Which.
         batch: u64,
     },
@@ -64,7 +65,7 @@ pub(crate) struct Measured {
     /// One for each batch size, without ops before its first turn.
     pub batches: Vec<BatchSamples>,
     /// Iterations by batch size and number of the alternatives.
-    pub ways: BTreeMap<(u64, u32), usize>,
+    pub alternatives: BTreeMap<(u64, u32), usize>,
     /// An earlier run found it to be enough.
     pub done: bool,
 }
@@ -76,7 +77,7 @@ impl Measured {
             link: None,
             health: None,
             batches: batches.iter().copied().map(BatchSamples::none).collect(),
-            ways: BTreeMap::new(),
+            alternatives: BTreeMap::new(),
             done: false,
         }
     }
@@ -89,8 +90,8 @@ impl Measured {
             Entry::Health(now) => self.health = Some(self.health.take().unwrap_or_default().then(now)),
             Entry::Done => self.done = true,
             Entry::Round(round) => extend(self.of(round.batch)?, round)?,
-            Entry::Way(number, round) => {
-                *self.ways.entry((round.batch, number)).or_default() += repetitions(&round);
+            Entry::Alternative(number, round) => {
+                *self.alternatives.entry((round.batch, number)).or_default() += repetitions(&round);
                 extend(self.of(round.batch)?, round)?;
             }
         }
@@ -148,8 +149,9 @@ fn repetitions(round: &BatchSamples) -> usize {
     round.ops.iter().map(|op| op.usual_or_most().len()).max().unwrap_or(0)
 }
 
-/// The relative standard error of the median over whole iterations, each without what others took of the processors: so a machine that
-/// is shared is measured, too. Ops only share out what an iteration takes, and an op's noise counts by its share.
+/// The relative standard error of the median over whole iterations, each without what others took of the processors: so a
+/// machine that is shared is measured, too. Ops only share out what an iteration takes, and an op's noise counts by its
+/// share.
 fn uncertainty(batch: &BatchSamples) -> f64 {
     let whole: Vec<Seconds> = batch.alone_seconds().collect();
     centre(&whole).map_or(f64::INFINITY, |c| c.relative_error)
@@ -294,9 +296,10 @@ fn ends_and_middle_first(count: usize) -> Vec<usize> {
     order
 }
 
-/// Measures the other ways to run the ops, each batch size in each, as often as is still missing. When time is up, what is missing
-/// stays so, but for the smallest batch size that has other ways: some algorithms take many times as long as the usual ones.
-pub(crate) fn measure_ways(
+/// Measures the other alternatives of the ops, each batch size in each, as often as is still missing. When time is up,
+/// what is missing stays so, but for the smallest batch size that has other alternatives: some algorithms take many times as
+/// long as the usual ones.
+pub(crate) fn measure_alternatives(
     effort: &Effort,
     bench: &mut dyn Bench,
     journal: &mut Journal,
@@ -304,7 +307,8 @@ pub(crate) fn measure_ways(
     watch: &mut Watch<'_>,
 ) -> Result<(), ProfileError> {
     let begun = Instant::now();
-    let pairs = |position: usize| bench.ways(position).into_iter().map(move |number| (position, number));
+    let pairs =
+        |position: usize| bench.alternatives(position).into_iter().map(move |number| (position, number));
     let order = ends_and_middle_first(measured.batches.len());
     let all: Vec<(usize, u32)> = order.into_iter().flat_map(pairs).collect();
     for (done, (position, number)) in all.iter().copied().enumerate() {
@@ -312,28 +316,28 @@ pub(crate) fn measure_ways(
             break;
         }
         let batch = measured.batches[position].batch;
-        let known = measured.ways.get(&(batch, number)).copied().unwrap_or(0);
+        let known = measured.alternatives.get(&(batch, number)).copied().unwrap_or(0);
         let missing = IN_A_WAY.saturating_sub(known);
         let (mut samples, mut seen) = (None, None);
         let end = if missing == 0 {
             Ok(())
         } else {
-            iterate_in_way(bench, (position, number), missing, watch, &mut samples, &mut seen)
+            iterate_with(bench, (position, number), missing, watch, &mut samples, &mut seen)
         };
         if let Some(samples) = samples {
-            let entry = Entry::Way(number, samples);
+            let entry = Entry::Alternative(number, samples);
             measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
             journal.append(&entry)?;
         }
         end?;
         note(seen, journal, measured, watch)?;
-        (watch.progress)(Progress { stage: Stage::Ways { batch }, done: done + 1, of: all.len() });
+        (watch.progress)(Progress { stage: Stage::Alternatives { batch }, done: done + 1, of: all.len() });
     }
     Ok(())
 }
 
 /// One warm-up and so many iterations of a batch size with the ops in their alternatives of a number.
-fn iterate_in_way(
+fn iterate_with(
     bench: &mut dyn Bench,
     (position, number): (usize, u32),
     times: usize,

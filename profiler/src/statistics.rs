@@ -12,8 +12,8 @@ pub struct Centre {
     pub median: Seconds,
     /// The median absolute deviation from it.
     pub deviation: Seconds,
-    /// The relative standard error of the median: 1.253 x 1.4826 MAD / (median sqrt(n)), as if the bulk of the samples were normal;
-    /// infinite for a single sample, 0 where the deviation is 0.
+    /// The relative standard error of the median: 1.253 x 1.4826 MAD / (median sqrt(n)), as if the bulk of the samples were
+    /// normal; infinite for a single sample, 0 where the deviation is 0.
     pub relative_error: f64,
 }
 

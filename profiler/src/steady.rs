@@ -1,11 +1,12 @@
 //! When iterations have become steady: found, and not assumed after a fixed number.
 //!
-//! First iterations are slow: caches and branch predictors know nothing yet, the system maps memory at its first touch, clocks rise, a
-//! library tries its kernels. So times fall, and then stay. They are steady once some iterations in a row are no faster than the
-//! fastest before them; that asks nothing of how long the fall takes, and a disturbed iteration, which is only slower, neither
-//! ends nor prolongs it by much.
+//! First iterations are slow: caches and branch predictors know nothing yet, the system maps memory at its first touch,
+//! clocks rise, a library tries its kernels. So times fall, and then stay. They are steady once some iterations in a row are
+//! no faster than the fastest before them; that asks nothing of how long the fall takes, and a disturbed iteration, which is
+//! only slower, neither ends nor prolongs it by much.
 //!
-//! What it deliberately does not do: wait for a machine that slows down. A time that rises is a drift, which rounds spread evenly.
+//! What it deliberately does not do: wait for a machine that slows down. A time that rises is a drift, which rounds spread
+//! evenly.
 
 use plimsoll_ir::Seconds;
 

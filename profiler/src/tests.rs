@@ -2,7 +2,7 @@
 
 use super::*;
 use plimsoll_ir::health::{Health, OtherProcess};
-use plimsoll_ir::profile::{BatchSamples, LinkSamples, OpSamples, TransferSample, WaySamples};
+use plimsoll_ir::profile::{AlternativeSamples, BatchSamples, LinkSamples, OpSamples, TransferSample};
 use plimsoll_ir::trace::Phase;
 use plimsoll_runtime::Whole;
 use std::path::Path;
@@ -21,9 +21,9 @@ struct Fake {
     /// What a look after the n-th iteration gives.
     health: fn(usize) -> Option<Health>,
     /// The second op's alternatives; at batch k only the first k fit.
-    ways: u32,
-    /// Every iteration in a way that ran, by batch size and way.
-    ran_in_ways: Vec<(u64, u32)>,
+    alternatives: u32,
+    /// Every iteration in an alternative that ran, by batch size and alternative.
+    ran_alternatives: Vec<(u64, u32)>,
     /// Every iteration that ran as training runs it, by batch size.
     wholes: Vec<u64>,
     /// How much longer such an iteration takes: by how many of this batch size ran before it in all, and in a row.
@@ -33,19 +33,21 @@ struct Fake {
 }
 
 impl Fake {
-    fn in_way(&mut self, batch: u64, number: u32) -> BatchSamples {
-        self.ran_in_ways.push((batch, number));
-        let op = |name: &str, phase, ways| {
+    fn with_alternative(&mut self, batch: u64, number: u32) -> BatchSamples {
+        self.ran_alternatives.push((batch, number));
+        let op = |name: &str, phase, alternatives| {
             let (name, kind, seconds) = (name.into(), "fc".into(), vec![]);
-            OpSamples { name, kind, phase, flops: 10 * batch, seconds, ways }
+            OpSamples { name, kind, phase, flops: 10 * batch, seconds, alternatives }
         };
-        let way = WaySamples {
+        let alternative = AlternativeSamples {
             name: format!("way{number}"),
             workspace_bytes: Bytes(10),
             seconds: vec![Seconds(f64::from(number + 2) * 1e-2 * batch as f64)],
         };
-        let ops =
-            vec![op(self.names[0], Phase::Forward, vec![]), op(self.names[1], Phase::Backward, vec![way])];
+        let ops = vec![
+            op(self.names[0], Phase::Forward, vec![]),
+            op(self.names[1], Phase::Backward, vec![alternative]),
+        ];
         BatchSamples { ops, ..BatchSamples::none(batch) }
     }
 }
@@ -63,8 +65,8 @@ fn fake() -> Fake {
         factor: quiet,
         names: ["fc.forward", "fc.backward"],
         health: |_| None,
-        ways: 0,
-        ran_in_ways: vec![],
+        alternatives: 0,
+        ran_alternatives: vec![],
         wholes: vec![],
         slow: |_, _| 1.0,
         others: |_| 0.0,
@@ -96,13 +98,13 @@ impl Bench for Fake {
         })
     }
 
-    fn warm_up(&mut self, position: usize, way: Option<u32>) -> Result<Option<Health>, ProfileError> {
-        self.iterate(position, way)?;
+    fn warm_up(&mut self, position: usize, alternative: Option<u32>) -> Result<Option<Health>, ProfileError> {
+        self.iterate(position, alternative)?;
         Ok((self.health)(self.ran.len()))
     }
 
-    fn ways(&self, position: usize) -> Vec<u32> {
-        (0..self.ways).filter(|number| u64::from(*number) < self.batches[position]).collect()
+    fn alternatives(&self, position: usize) -> Vec<u32> {
+        (0..self.alternatives).filter(|number| u64::from(*number) < self.batches[position]).collect()
     }
 
     fn whole(&mut self, position: usize) -> Result<Whole, ProfileError> {
@@ -116,10 +118,10 @@ impl Bench for Fake {
         Ok(Whole { seconds: Seconds(alone * (1.0 + waited)), waited: Seconds(alone * waited) })
     }
 
-    fn iterate(&mut self, position: usize, way: Option<u32>) -> Result<BatchSamples, ProfileError> {
+    fn iterate(&mut self, position: usize, alternative: Option<u32>) -> Result<BatchSamples, ProfileError> {
         let batch = self.batches[position];
-        if let Some(number) = way {
-            return Ok(self.in_way(batch, number));
+        if let Some(number) = alternative {
+            return Ok(self.with_alternative(batch, number));
         }
         let factor = (self.factor)(self.ran.len());
         self.ran.push(batch);
@@ -129,7 +131,7 @@ impl Bench for Fake {
             phase,
             flops: 10 * batch,
             seconds: vec![Seconds(seconds)],
-            ways: vec![],
+            alternatives: vec![],
         };
         let ops = vec![
             op(self.names[0], Phase::Forward, 1e-3 * batch as f64),
@@ -394,16 +396,17 @@ fn time_leaves_other_ways_to_the_smallest_batch() {
     let folder = folder();
     let mut request = request(&folder);
     request.effort.time = Seconds::ZERO;
-    let mut bench = Fake { ways: 2, ..fake() };
+    let mut bench = Fake { alternatives: 2, ..fake() };
     let profile = run(&request, &mut bench, usize::MAX).expect("measured");
-    assert_eq!(bench.ran_in_ways, [(1, 0); 4]);
-    let ways: Vec<usize> = profile.batches.iter().map(|batch| batch.ops[1].ways.len()).collect();
-    assert_eq!(ways, [1, 0, 0]);
+    assert_eq!(bench.ran_alternatives, [(1, 0); 4]);
+    let alternatives: Vec<usize> =
+        profile.batches.iter().map(|batch| batch.ops[1].alternatives.len()).collect();
+    assert_eq!(alternatives, [1, 0, 0]);
     request.effort.time = Seconds(60.0);
     request.fresh = true;
-    let mut bench = Fake { ways: 1, ..fake() };
+    let mut bench = Fake { alternatives: 1, ..fake() };
     run(&request, &mut bench, usize::MAX).expect("measured");
-    let order: Vec<u64> = bench.ran_in_ways.iter().step_by(4).map(|(batch, _)| *batch).collect();
+    let order: Vec<u64> = bench.ran_alternatives.iter().step_by(4).map(|(batch, _)| *batch).collect();
     assert_eq!(order, [1, 2, 4]);
 }
 
@@ -485,25 +488,25 @@ fn other_ways_are_measured_where_they_fit_and_an_interruption_loses_none() {
     for stop_after in [usize::MAX, 41, 42, 44, 45, 46, 49, 56] {
         let folder = folder();
         let request = request(&folder);
-        let mut benches = [0, 1].map(|_| Fake { ways: 2, ..fake() });
+        let mut benches = [0, 1].map(|_| Fake { alternatives: 2, ..fake() });
         if stop_after < usize::MAX {
             assert!(matches!(run(&request, &mut benches[0], stop_after), Err(ProfileError::Interrupted)));
         }
         let profile = run(&request, &mut benches[1], usize::MAX).expect("measured");
         for batch in &profile.batches {
-            assert!(batch.ops[0].ways.is_empty());
-            let ways = &batch.ops[1].ways;
-            assert_eq!(ways.len(), batch.batch.min(2) as usize, "at batch 1 only one fits");
-            for (number, way) in (0..).zip(ways) {
-                assert_eq!(way.name, format!("way{number}"));
+            assert!(batch.ops[0].alternatives.is_empty());
+            let alternatives = &batch.ops[1].alternatives;
+            assert_eq!(alternatives.len(), batch.batch.min(2) as usize, "at batch 1 only one fits");
+            for (number, alternative) in (0..).zip(alternatives) {
+                assert_eq!(alternative.name, format!("way{number}"));
                 let seconds = f64::from(number + 2) * 1e-2 * batch.batch as f64;
-                assert_eq!(way.seconds, vec![Seconds(seconds); 3], "{stop_after}");
+                assert_eq!(alternative.seconds, vec![Seconds(seconds); 3], "{stop_after}");
             }
             assert_eq!(batch.iteration_seconds.len(), batch.ops[1].seconds.len());
         }
-        let ran: usize = benches.iter().map(|bench| bench.ran_in_ways.len()).sum();
+        let ran: usize = benches.iter().map(|bench| bench.ran_alternatives.len()).sum();
         assert!((20..=22).contains(&ran), "five pairs, four iterations each, and at most two more: {ran}");
-        let mut idle = Fake { ways: 2, ..fake() };
+        let mut idle = Fake { alternatives: 2, ..fake() };
         assert_eq!(run(&request, &mut idle, 0).expect("complete"), profile);
     }
 }

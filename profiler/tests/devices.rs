@@ -57,9 +57,9 @@ fn told(position: usize, batch: u64) -> Seconds {
 fn measure(device: Box<dyn Device>, batches: Vec<u64>, paced: Option<Link>) -> Result<Profile, ProfileError> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let network = build(&spec()).expect("in the zoo");
-    let ways = |call: &_| Cpu::new(CpuOptions::default()).ways(call);
+    let alternatives = |call: &_| Cpu::new(CpuOptions::default()).alternatives(call);
     let mut subject = |batch: u64, _: Option<u32>| -> Result<_, SubjectError> {
-        let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+        let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
         let mut program = lower(&network, batch, &options)?;
         for (i, op) in program.trace.ops.iter_mut().enumerate() {
             op.seconds = told(i, batch);

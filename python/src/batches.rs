@@ -1,7 +1,7 @@
 //! A step at batch sizes that were not recorded: what recordings at two other batch sizes say of it.
 //!
-//! Bytes and seconds are taken to grow linearly with the batch between the two and beyond them. Whether that holds of a step its
-//! caller finds out, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
+//! Bytes and seconds are taken to grow linearly with the batch between the two and beyond them. Whether that holds of a step
+//! its caller finds out, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
 
 use crate::errors::BadInput;
 use crate::trace::{Trace, search};
@@ -97,9 +97,10 @@ impl Batches {
         Ok(None)
     }
 
-    /// The batch up to `limit` that trains the most samples per second within the budget, with its seconds for an iteration and its
-    /// peak; none where no plan is found. Of batches that are equally fast within 1 % the one that swaps and recomputes least, then
-    /// the smallest. A batch that swaps counts as faster than one that keeps everything only by more than `error`.
+    /// The batch up to `limit` that trains the most samples per second within the budget, with its seconds for an iteration
+    /// and its peak; none where no plan is found. Of batches that are equally fast within 1 % the one that swaps and
+    /// recomputes least, then the smallest. A batch that swaps counts as faster than one that keeps everything only by more
+    /// than `error`.
     #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, seconds, error))]
     #[allow(clippy::too_many_arguments)]
     fn fastest(

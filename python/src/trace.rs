@@ -148,7 +148,7 @@ impl Trace {
     }
 }
 
-/// Looks for a plan until the deadline or a Ctrl-C, whose exception comes back beside the outcome.
+/// Looks for a plan until the deadline or a Ctrl-C, whose exception is returned beside the outcome.
 // The method that clippy would rather have named is not general enough over the lifetime of the lock.
 #[allow(clippy::redundant_closure_for_method_calls)]
 pub fn search(

@@ -30,7 +30,7 @@ pub struct Copy {
 
 /// What has ended of this iteration.
 #[derive(Default)]
-struct State {
+struct TransferState {
     ended: Progress,
     aborted: bool,
     /// Seconds in copies, and seconds in copies while the compute stream was not waiting.
@@ -39,18 +39,18 @@ struct State {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<TransferState>,
     changed: Condvar,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TransferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until so much has ended; false where the iteration was aborted.
     fn reach(&self, needs: &Progress) -> bool {
-        let short = |state: &mut State| {
+        let short = |state: &mut TransferState| {
             !state.aborted && state.ended.iter().zip(needs).any(|(ended, need)| ended < need)
         };
         let state = self.changed.wait_while(self.lock(), short).unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,8 @@
 //! one allocation, without executor, streams or schedule, and prints the least milliseconds of each kernel's name, of
 //! each op (`--ops`), and of the whole step, with its median. The least: on a shared machine it is what the kernel costs.
 //!
-//! `cargo run --release -p plimsoll-runtime --example kernel_step -- [NETWORK] [IMAGE] [BATCH] [THREADS] [REPEATS] [--ops | --json]`
+//! `cargo run --release -p plimsoll-runtime --example kernel_step -- [NETWORK] [IMAGE] [BATCH] [THREADS] [REPEATS] [--ops |
+//! --json]`
 //!
 //! IMAGE is the side of an image, or for a network of tokens the length of a text.
 //!
@@ -11,7 +12,7 @@
 //! by the clock and of the processor.
 
 use plimsoll_ir::network::{Network, NetworkSpec};
-use plimsoll_ir::program::{Hyper, Operand, Program, Way};
+use plimsoll_ir::program::{Hyper, KernelAlternative, Operand, Program};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
 use std::collections::BTreeMap;
@@ -101,8 +102,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => NetworkSpec { name, image: [image; 2], channels: 3, classes: 1000 },
     };
     let network = build(&spec)?;
-    let ways = |call: &_| Way::sole(workspace_bytes(call, count));
-    let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+    let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, count));
+    let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
     let program = lower(&network, u64::from(batch), &options)?;
 
     let mut memory = Memory::of(&program);

@@ -10,7 +10,7 @@
 //! on.
 
 use plimsoll_ir::health::{Health, OtherProcess};
-use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, OpId, Seconds};
 use std::ffi::{CStr, CString};
@@ -109,7 +109,7 @@ pub struct Launch {
     pub(crate) op: OpId,
     pub(crate) name: CString,
     pub(crate) call: Call,
-    pub(crate) way: u32,
+    pub(crate) alternative: u32,
     pub(crate) offsets: Vec<Bytes>,
     pub(crate) workspace: Bytes,
     pub(crate) workspace_bytes: Bytes,
@@ -132,9 +132,9 @@ impl Launch {
         &self.call
     }
 
-    /// Which of the device's ways to run it: 0 for the usual one, k + 1 for alternative k of its op.
-    pub fn way(&self) -> u32 {
-        self.way
+    /// Which of the device's alternatives: 0 for the usual one, k + 1 for alternative k of its op.
+    pub fn alternative(&self) -> u32 {
+        self.alternative
     }
 
     /// Where the operands start in the allocation, in the call's order.
@@ -245,8 +245,8 @@ pub enum DeviceError {
     },
     /// The driver does not page-lock the host memory.
     #[error(
-        "the driver refused {why}; this much host memory cannot be page-locked here: lower the budget or the batch so that less \
-         is swapped, or see what a container or `ulimit -l` allows"
+        "the driver refused {why}; this much host memory cannot be page-locked here: lower the budget or the batch so that \
+         less is swapped, or see what a container or `ulimit -l` allows"
     )]
     NotPinned {
         /// The call and the driver's words.
@@ -314,8 +314,8 @@ pub trait Device: Send {
         None
     }
 
-    /// How long the threads that compute were ready to run while others had their processors, in all so far; none where nobody counts
-    /// that, or the device has processors of its own. It takes microseconds.
+    /// How long the threads that compute were ready to run while others had their processors, in all so far; none where
+    /// nobody counts that, or the device has processors of its own. It takes microseconds.
     fn waited(&self) -> Option<Seconds> {
         None
     }
@@ -330,13 +330,13 @@ pub trait Device: Send {
         false
     }
 
-    /// How this device can run a call, the usual way first; never empty. The same call has the same ways in the same order
-    /// whenever it is asked.
-    fn ways(&self, call: &Call) -> Vec<Way>;
+    /// How this device can run a call, the usual alternative first; never empty. The same call has the same alternatives in
+    /// the same order whenever it is asked.
+    fn alternatives(&self, call: &Call) -> Vec<KernelAlternative>;
 
-    /// The way of this number, where there is one.
-    fn way(&self, call: &Call, number: u32) -> Option<Way> {
-        self.ways(call).into_iter().nth(number as usize)
+    /// The alternative of this number, where there is one.
+    fn alternative(&self, call: &Call, number: u32) -> Option<KernelAlternative> {
+        self.alternatives(call).into_iter().nth(number as usize)
     }
 
     /// Allocates device memory and host memory, all of it zeros. What was allocated before is given back first.

@@ -20,7 +20,7 @@ use keeping::Keeping;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Operand, OperandSpec, Program, Region, STORAGE_ALIGNMENT};
-use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, moved, way_of};
+use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, alternative_of, moved};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, CommandId, Seconds, TensorId};
@@ -34,7 +34,7 @@ use std::time::Instant;
 ///
 /// ```
 /// use plimsoll_ir::network::NetworkSpec;
-/// use plimsoll_ir::program::Way;
+/// use plimsoll_ir::program::KernelAlternative;
 /// use plimsoll_ir::schedule::Link;
 /// use plimsoll_ir::{Bytes, BytesPerSecond};
 /// use plimsoll_networks::{LowerOptions, build, lower};
@@ -43,8 +43,8 @@ use std::time::Instant;
 /// use plimsoll_tuner::{PlanRequest, Policy, plan};
 ///
 /// let spec = NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 };
-/// let ways = |call: &_| Way::sole(workspace_bytes(call, 1));
-/// let program = lower(&build(&spec)?, 8, &LowerOptions { ways: &ways, ..LowerOptions::default() })?;
+/// let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, 1));
+/// let program = lower(&build(&spec)?, 8, &LowerOptions { alternatives: &alternatives, ..LowerOptions::default() })?;
 /// let link = Link::symmetric(BytesPerSecond(10e9));
 /// let planned = plan(&program.trace, &PlanRequest::new(Bytes(1 << 20), link, Policy::Plimsoll))?;
 /// let schedule = &planned.plan().ok_or("a mebibyte is enough")?.schedule;
@@ -84,16 +84,23 @@ pub struct Loaded {
     resident: Vec<Region>,
     hyper: Region,
     metrics: Region,
-    images: Input,
-    labels: Input,
-    vocabulary: Option<u32>,
-    label_count: u64,
+    inputs: Inputs,
     plain: Enqueued,
     timed: Enqueued,
     keeping: Option<Keeping>,
     trace: Arc<Trace>,
     schedule: Arc<Schedule>,
     executor: u64,
+}
+
+/// What the host writes before each iteration.
+#[derive(Clone, Debug)]
+struct Inputs {
+    images: Input,
+    labels: Input,
+    /// How many different tokens there are, where the images are tokens.
+    vocabulary: Option<u32>,
+    label_count: u64,
 }
 
 /// A tensor that the host writes before each iteration: where its pieces lie.
@@ -146,7 +153,7 @@ impl Executor {
         Ok(Executor { device, layout, room: Room::default(), sequences: 0, id })
     }
 
-    /// The device, for its facts and its ways.
+    /// The device, for its facts and its alternatives.
     pub fn device(&self) -> &dyn Device {
         &*self.device
     }
@@ -204,10 +211,12 @@ impl Executor {
             resident: program.resident.clone(),
             hyper: program.hyper().clone(),
             metrics: program.metrics().clone(),
-            images: builder.input(program.images),
-            labels: builder.input(program.labels),
-            vocabulary: program.vocabulary(),
-            label_count: program.label_count(),
+            inputs: Inputs {
+                images: builder.input(program.images),
+                labels: builder.input(program.labels),
+                vocabulary: program.vocabulary(),
+                label_count: program.label_count(),
+            },
             plain,
             timed,
             keeping,
@@ -224,7 +233,7 @@ impl Executor {
         Enqueued { id, steps }
     }
 
-    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, a way that this device has, and
+    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, an alternative that this device has, and
     /// the scratch that it needs.
     fn check_launches(&self, program: &Program, enqueued: &Enqueued) -> Result<(), RuntimeError> {
         for launch in enqueued.steps.iter().filter_map(Step::launch) {
@@ -234,14 +243,19 @@ impl Executor {
                 let expected = format!("multiples of {STORAGE_ALIGNMENT} bytes");
                 return Err(RuntimeError::mismatch(format!("addresses of `{name}`"), expected, odd.0));
             }
-            let Some(way) = self.device.way(&launch.call, launch.way) else {
-                let (what, ways) = (format!("ways to run `{name}`"), self.device.ways(&launch.call).len());
-                return Err(RuntimeError::mismatch(what, ways, format!("number {}", launch.way + 1)));
-            };
-            if launch.workspace_bytes < way.workspace {
+            let Some(alternative) = self.device.alternative(&launch.call, launch.alternative) else {
+                let (what, alternatives) =
+                    (format!("alternatives of `{name}`"), self.device.alternatives(&launch.call).len());
                 return Err(RuntimeError::mismatch(
-                    format!("workspace of `{name}` by `{}`", way.name),
-                    way.workspace,
+                    what,
+                    alternatives,
+                    format!("number {}", launch.alternative + 1),
+                ));
+            };
+            if launch.workspace_bytes < alternative.workspace {
+                return Err(RuntimeError::mismatch(
+                    format!("workspace of `{name}` by `{}`", alternative.name),
+                    alternative.workspace,
                     launch.workspace_bytes,
                 ));
             }
@@ -265,8 +279,8 @@ impl Executor {
         Ok(Whole { seconds, waited: self.waited_since(before) })
     }
 
-    /// How long the threads that compute were ready while others had their processors, since [`Device::waited`] gave this; 0 where
-    /// nobody counts it.
+    /// How long the threads that compute were ready while others had their processors, since [`Device::waited`] gave this; 0
+    /// where nobody counts it.
     pub(crate) fn waited_since(&self, before: Option<Seconds>) -> Seconds {
         match (before, self.device.waited()) {
             (Some(before), Some(now)) => Seconds((now.0 - before.0).max(0.0)),
@@ -318,13 +332,13 @@ impl Executor {
     /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration, or its tokens (i32
     /// `[batch][length]`); none survives an iteration.
     pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
-        self.write_input("images", &loaded.images, data)
+        self.write_input("images", &loaded.inputs.images, data)
     }
 
     /// Writes the labels (i32 `[batch][height][width]` of the logits' positions, as bytes; -1 for one that does not count) of
     /// the next iteration.
     pub fn write_labels(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
-        self.write_input("labels", &loaded.labels, data)
+        self.write_input("labels", &loaded.inputs.labels, data)
     }
 
     fn write_input(&mut self, what: &str, input: &Input, data: &[u8]) -> Result<(), RuntimeError> {
@@ -354,8 +368,8 @@ impl Executor {
         Ok(health)
     }
 
-    /// Copies plain host memory (neither page-locked nor the slab's) to the start of the pool and back, as inputs are written and
-    /// results read; the seconds of each way by the host's clock. What the pool held between two iterations nobody reads.
+    /// Copies plain host memory (neither page-locked nor the slab's) to the start of the pool and back, as inputs are written
+    /// and results read; the seconds of each way by the host's clock. What the pool held between two iterations nobody reads.
     pub fn time_plain_copies(&mut self, host: &mut [u8]) -> Result<[Seconds; 2], RuntimeError> {
         let begun = Instant::now();
         self.device.write(self.layout.resident, host)?;
@@ -408,12 +422,12 @@ impl Loaded {
 
     /// Of a network that takes tokens: how many different ones there are.
     pub fn vocabulary(&self) -> Option<u32> {
-        self.vocabulary
+        self.inputs.vocabulary
     }
 
     /// Labels of a batch.
     pub fn label_count(&self) -> u64 {
-        self.label_count
+        self.inputs.label_count
     }
 
     /// The resident regions.
@@ -501,8 +515,8 @@ impl Builder<'_> {
         events
     }
 
-    /// After the first steps every command with what `before` puts in front of it, with its waits before it and its event, where
-    /// it has one, after it.
+    /// After the first steps every command with what `before` puts in front of it, with its waits before it and its event,
+    /// where it has one, after it.
     fn steps(
         &self,
         events: &[Option<EventId>],
@@ -541,7 +555,8 @@ impl Builder<'_> {
             });
         };
         let (kernel, op_of_trace) = (&self.program.kernels[op.index()], &self.program.trace.ops[op.index()]);
-        let way = way_of(op_of_trace, *alternative).expect("a checked command names a way that is there");
+        let (seconds, workspace_bytes) = alternative_of(op_of_trace, *alternative)
+            .expect("a checked command names an alternative that is there");
         let offset = |operand: &Operand| match operand {
             Operand::Resident(offset) => *offset,
             Operand::Tensor(tensor) => self.address(id, *tensor),
@@ -553,11 +568,11 @@ impl Builder<'_> {
             name: CString::new(op_of_trace.name.split('\0').next().unwrap_or_default())
                 .expect("what stands before the first zero byte has none"),
             call: kernel.call,
-            way: alternative.map_or(0, |k| k + 1),
+            alternative: alternative.map_or(0, |k| k + 1),
             offsets: kernel.operands.iter().map(offset).collect(),
             workspace,
-            workspace_bytes: way.1,
-            seconds: way.0,
+            workspace_bytes,
+            seconds,
         }))
     }
 

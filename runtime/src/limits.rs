@@ -1,7 +1,7 @@
 //! What the system lets a process have, so that too little ends in words: memory of the heap, the size of files, address space.
 //!
-//! A system answers who takes too much in its own ways: an allocation of the heap that fails aborts, and a file that grows beyond
-//! `ulimit -f` ends the process by a signal. Here both become something that a user can read.
+//! A system answers who takes too much in its own ways: an allocation of the heap that fails aborts, and a file that grows
+//! beyond `ulimit -f` ends the process by a signal. Here both become something that a user can read.
 //!
 //! What it deliberately does not do: go on without memory. What was saved is saved; nothing that is computed can be.
 

@@ -8,7 +8,7 @@ use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
     in_range,
 };
-use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, Seconds};
 use std::sync::Arc;
@@ -42,13 +42,13 @@ impl Device for Null {
         DeviceFacts { name: "null".into(), system: "simulated".into(), threads: 1, memory: None }
     }
 
-    fn ways(&self, _: &Call) -> Vec<Way> {
-        Way::sole(Bytes::ZERO)
+    fn alternatives(&self, _: &Call) -> Vec<KernelAlternative> {
+        KernelAlternative::sole(Bytes::ZERO)
     }
 
-    /// Any way that a trace has an alternative for: it takes that one's seconds.
-    fn way(&self, call: &Call, _: u32) -> Option<Way> {
-        self.ways(call).pop()
+    /// Any alternative that a trace has an alternative for: it takes that one's seconds.
+    fn alternative(&self, call: &Call, _: u32) -> Option<KernelAlternative> {
+        self.alternatives(call).pop()
     }
 
     fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError> {

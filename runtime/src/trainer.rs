@@ -1,11 +1,11 @@
 //! The trainer: initial parameters, batches in, metrics out, checkpoints, evaluation.
 //!
-//! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device
-//! runs, the next batch is read from the data set. Where the program was loaded for it, its state is copied to the host beside the
-//! next iteration (`state.rs`), and an iteration is finished, and told, when it is there: whatever becomes of the device then,
-//! training goes on behind it. Everything drawn (parameters, the epochs' orders, dropout) is
-//! drawn from the plan's seed by counter, so the numbers depend on nothing but the plan and the data: not on the
-//! schedule, not on where a run was interrupted.
+//! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device runs, the next
+//! batch is read from the data set. Where the program was loaded for it, its state is copied to the host beside the next
+//! iteration (`state.rs`), and an iteration is finished, and told, when it is there: whatever becomes of the device then,
+//! training goes on behind it. Everything drawn (parameters, the epochs' orders, dropout) is drawn from the plan's seed by
+//! counter, so the numbers depend on nothing but the plan and the data: not on the schedule, not on where a run was
+//! interrupted.
 //!
 //! What it deliberately does not do: choose a batch size, a rate or a schedule.
 
@@ -47,7 +47,8 @@ pub struct Observation {
     /// From the end of the iteration before to this one's first command: writing the input, reading the metrics (Δ
     /// of AccUDNN eq. 3).
     pub between: Seconds,
-    /// How long of `seconds` the threads that compute were ready to run while others had their processors; 0 where nobody counts it.
+    /// How long of `seconds` the threads that compute were ready to run while others had their processors; 0 where nobody
+    /// counts it.
     pub waited: Seconds,
 }
 
@@ -80,12 +81,12 @@ impl Evaluation {
     }
 }
 
-/// A network in training on an executor: fills in the samples and the learning rate of each iteration, reads its loss, and saves
-/// and restores all that training depends on.
+/// A network in training on an executor: fills in the samples and the learning rate of each iteration, reads its loss, and
+/// saves and restores all that training depends on.
 ///
 /// ```
 /// use plimsoll_ir::network::NetworkSpec;
-/// use plimsoll_ir::program::Way;
+/// use plimsoll_ir::program::KernelAlternative;
 /// use plimsoll_ir::schedule::Link;
 /// use plimsoll_ir::{Bytes, BytesPerSecond};
 /// use plimsoll_networks::{LowerOptions, build, lower};
@@ -95,8 +96,8 @@ impl Evaluation {
 /// use plimsoll_tuner::{PlanRequest, Policy, plan};
 ///
 /// let spec = NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 };
-/// let ways = |call: &_| Way::sole(workspace_bytes(call, 1));
-/// let program = lower(&build(&spec)?, 8, &LowerOptions { ways: &ways, ..LowerOptions::default() })?;
+/// let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, 1));
+/// let program = lower(&build(&spec)?, 8, &LowerOptions { alternatives: &alternatives, ..LowerOptions::default() })?;
 /// let link = Link::symmetric(BytesPerSecond(10e9));
 /// let planned = plan(&program.trace, &PlanRequest::new(Bytes(1 << 20), link, Policy::Plimsoll))?;
 /// let schedule = &planned.plan().ok_or("a mebibyte is enough")?.schedule;
@@ -190,8 +191,8 @@ impl Trainer {
         &self.plan
     }
 
-    /// How the device was in the middle of the first iteration after the last call of this, where it tells; a device at rest shows
-    /// nothing that slows it down.
+    /// How the device was in the middle of the first iteration after the last call of this, where it tells; a device at rest
+    /// shows nothing that slows it down.
     pub fn seen(&mut self) -> Option<Health> {
         self.look = true;
         self.seen.take()
@@ -376,8 +377,8 @@ impl Trainer {
         self.executor.start_copying(&self.train, copy.half);
     }
 
-    /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost. None where
-    /// nothing was finished yet, or where the program was loaded without ([`Executor::load_keeping_state`]).
+    /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost.
+    /// None where nothing was finished yet, or where the program was loaded without ([`Executor::load_keeping_state`]).
     ///
     /// `earlier` is a checkpoint of this training that is of no more use, for its memory.
     pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
@@ -482,8 +483,8 @@ impl Trainer {
         self.saved(self.step, None, None)
     }
 
-    /// The state after so many iterations, from a copy of it or as it is on the device, in the memory of an earlier checkpoint: fresh
-    /// memory costs as much time as the copy.
+    /// The state after so many iterations, from a copy of it or as it is on the device, in the memory of an earlier
+    /// checkpoint: fresh memory costs as much time as the copy.
     fn saved(
         &mut self,
         step: u64,
@@ -509,9 +510,9 @@ impl Trainer {
         Ok(Checkpoint::new(progress, regions))
     }
 
-    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. Where the decay of the learning rate is
-    /// spread over more or fewer iterations than in the checkpoint's plan, its shape being the same, the iterations from here on have
-    /// the rates of the new plan. `path` is where the checkpoint came from, for errors.
+    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. Where the decay of the learning
+    /// rate is spread over more or fewer iterations than in the checkpoint's plan, its shape being the same, the iterations
+    /// from here on have the rates of the new plan. `path` is where the checkpoint came from, for errors.
     ///
     /// Errors: it is of another network, batch, seed or rate (the message names what differs).
     pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use support::{everything, keep, naive, training, zoo};
 
-/// Each op takes a random time, and some have another way to run.
+/// Each op takes a random time, and some have another alternative.
 fn timed_program(seed: u64) -> plimsoll_ir::program::Program {
     let mut program = training(&everything(), 4);
     let mut random = Random::new(seed);
@@ -263,6 +263,6 @@ fn a_way_that_the_device_does_not_have_is_refused() {
         Executor::new(device, layout).expect("it is small").load(&program, &schedule).map(|_| ())
     };
     let error = load(Box::new(Cpu::new(CpuOptions::default()))).expect_err("it has one").to_string();
-    assert!(error.contains("ways to run `") && error.contains("number 2"), "{error}");
+    assert!(error.contains("alternatives of `") && error.contains("number 2"), "{error}");
     load(Box::new(Null::new(support::link()))).expect("it takes any time that it is told");
 }

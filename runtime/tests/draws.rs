@@ -7,7 +7,7 @@ use plimsoll_ir::network::{DropUnit, LayerKind, Network, Window};
 use plimsoll_networks::{Builder, Draw, LowerOptions, lower};
 use plimsoll_runtime::{Checkpoint, CpuOptions};
 use std::path::Path;
-use support::{advance, keep, naive, plan, spec, trainer, trainer_of, ways};
+use support::{advance, alternatives, keep, naive, plan, spec, trainer, trainer_of};
 
 /// Residual blocks of which each may be dropped; without batch normalisation, whose running statistics see what is dropped
 /// where every draw is served.
@@ -40,7 +40,11 @@ fn schedules_of_single_draws_give_what_one_for_all_draws_gives() {
     let mut lengths = Vec::new();
     for step in 0..ITERATIONS {
         let draw = Some(Draw { seed: plan(&network, 8).seed, step: step as u32 });
-        let program = lower(&network, 8, &LowerOptions { draw, ways: &ways, ..LowerOptions::default() });
+        let program = lower(
+            &network,
+            8,
+            &LowerOptions { draw, alternatives: &alternatives, ..LowerOptions::default() },
+        );
         let program = program.expect("a small network can be lowered");
         lengths.push(program.trace.ops.len());
         let schedule = if step % 2 == 0 { keep(&program.trace) } else { naive(&program.trace) };

@@ -21,9 +21,10 @@ const PARAMETER: f64 = 1e-4;
 /// Of the largest change of the same tensor: how far any change may be off. f32 holds a change of a ten-thousandth
 /// of a number to a thousandth.
 const UPDATE: f64 = 2e-3;
-/// Where a value lies within rounding of where a ReLU bends, or two of a pooling within rounding of each other, a processor that adds in
-/// another order may take the other side, and what stands before moves by up to this. So many of the changes that are looked at may:
-/// of GoogLeNet's 5 % do on one processor, where none did on the one on which the limits were set; of the other networks' none do.
+/// Where a value lies within rounding of where a ReLU bends, or two of a pooling within rounding of each other, a processor
+/// that adds in another order may take the other side, and what stands before moves by up to this. So many of the changes
+/// that are looked at may: of GoogLeNet's 5 % do on one processor, where none did on the one on which the limits were set; of
+/// the other networks' none do.
 const UPDATE_OF_A_FLIP: f64 = 5e-2;
 const FLIPPED: f64 = 0.1;
 /// Of the loss of a step.

@@ -50,7 +50,8 @@ pub struct PlanningArgs {
     #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, hide_long_help = true)]
     pub seed: u64,
     /// Search without these tricks, by comma, to see what they are worth
-    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick(), hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick())]
+    #[arg(hide_short_help = true, hide_long_help = true)]
     pub without: Vec<Trick>,
 }
 

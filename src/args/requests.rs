@@ -24,7 +24,7 @@ use plimsoll_study::request::{
     DecayShape, NetworkRequest, NetworkSource, Objective, RateRequest, Searcher, TrainRequest,
 };
 use plimsoll_study::tuning::TuneRequest;
-use plimsoll_study::{Error, Setup, Study, Task, Watch};
+use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
 use plimsoll_tuner::rate::default_convexity;
 
 impl NetworkArgs {
@@ -39,8 +39,8 @@ impl NetworkArgs {
     }
 
     /// The network, with its data, on a device.
-    pub fn task(&self, data: &DataArgs, setup: Setup) -> Result<Task, Failure> {
-        Task::new(&self.request(), &data.data, setup).map_err(|error| match error {
+    pub fn task(&self, data: &DataArgs, setup: Setup) -> Result<NetworkWorkload, Failure> {
+        NetworkWorkload::new(&self.request(), &data.data, setup).map_err(|error| match error {
             Error::Data(DataError::TextWidth { length, width }) => {
                 let message = format!("texts have no width, and --image says {length}x{width}");
                 Failure { message, ..DataError::TextWidth { length, width }.into() }
@@ -226,7 +226,7 @@ pub fn decides(search: &SearchArgs, rate: &RateArgs, train: &TrainArgs) -> Decid
 
 /// The study of a task with these options, which need not be there: the one that is named, else the task's own.
 pub fn study_of(
-    task: &Task,
+    task: &NetworkWorkload,
     study: &StudyArgs,
     search: &SearchArgs,
     rate: &RateArgs,
@@ -303,7 +303,7 @@ mod tests {
     use crate::args::{Cli, Verb};
     use clap::Parser;
 
-    fn task(network: &NetworkArgs, data: &DataArgs, device: &DeviceArgs) -> Task {
+    fn task(network: &NetworkArgs, data: &DataArgs, device: &DeviceArgs) -> NetworkWorkload {
         let setup = device.setup(&Watch::silent()).expect("a device");
         network.task(data, setup).expect("a task")
     }

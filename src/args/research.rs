@@ -1,7 +1,8 @@
-//! The command line as it is parsed: the definitions of `args.rs`, with `--help-all` for every command that has switches for research.
+//! The command line as it is parsed: the definitions of `args.rs`, with `--help-all` for every command that has switches for
+//! research.
 //!
-//! Such a switch shows what a part of the planner is worth, or how a paper does it; nobody needs it to train. It is an option like any
-//! other, in `plimsoll.toml`, completions and manual pages, too, and is hidden from `--help` alone.
+//! Such a switch shows what a part of the planner is worth, or how a paper does it; nobody needs it to train. It is an option
+//! like any other, in `plimsoll.toml`, completions and manual pages, too, and is hidden from `--help` alone.
 
 use super::Cli;
 use clap::{Arg, ArgAction, Command, CommandFactory};

@@ -12,10 +12,10 @@ use plimsoll_study::error::OnnxFileError;
 use plimsoll_study::error::SetupError;
 use plimsoll_study::error::TuneError;
 use plimsoll_study::error::{Doing, FileError};
-use plimsoll_study::error::{Iteration, TaskError};
+use plimsoll_study::error::{Iteration, WorkloadError};
 use plimsoll_study::error::{Retune, StudyError};
 use plimsoll_study::error::{Saved, TrainError};
-use plimsoll_study::task::unbudgeted;
+use plimsoll_study::network_workload::unbudgeted;
 use plimsoll_study::{Error, Stopped};
 use plimsoll_tuner::model::{FitError, UnknownOp};
 use plimsoll_tuner::rate::RateError;
@@ -35,7 +35,7 @@ impl From<Error> for Failure {
             Error::Data(error) => of_data(&error),
             Error::Setup(error) => of_setup(&error),
             Error::Cuda(error) => Failure::new(Exit::Device, cuda_error(&error)),
-            Error::Task(error) => of_task(&error),
+            Error::NetworkWorkload(error) => of_task(&error),
             Error::Plan(error) => of_plan(&error),
             Error::Profile(error) => of_profile(&error),
             Error::Fit(error) => Failure::usage(error),
@@ -80,7 +80,7 @@ through_error!(
     RuntimeError,
     SetupError,
     StudyError,
-    TaskError,
+    WorkloadError,
     TrainError,
     TuneError,
     UnknownOp,
@@ -153,7 +153,8 @@ fn of_study(error: &StudyError) -> Failure {
         }
         StudyError::Document { source, retune } => of_document(source, retune),
         StudyError::OfAnother(other_task) => {
-            let other = "choose another folder with --study DIR, or leave --study out, which takes the one of just these options";
+            let other = "choose another folder with --study DIR, or leave --study out, which takes the one of just \
+                         these options";
             failure.help(if other_task.retune.holds_training {
                 format!("{other}; --fresh would forget the training there, too")
             } else {
@@ -251,18 +252,18 @@ fn of_setup(error: &SetupError) -> Failure {
     }
 }
 
-fn of_task(error: &TaskError) -> Failure {
+fn of_task(error: &WorkloadError) -> Failure {
     let failure = Failure::usage(error);
     match error {
-        TaskError::Budget { processor: true, .. } => {
+        WorkloadError::Budget { processor: true, .. } => {
             failure.help("lower --budget; to plan for a larger device, model one with --device")
         }
-        TaskError::Budget { processor: false, .. } => {
+        WorkloadError::Budget { processor: false, .. } => {
             failure.help("lower --budget, or choose another --device")
         }
-        TaskError::HostMemory { .. } => failure
+        WorkloadError::HostMemory { .. } => failure
             .help("lower --host-memory; to plan for another machine, model a device of it with --device"),
-        TaskError::NoPlan { trace, budget, witness, largest, host_limited } => {
+        WorkloadError::NoPlan { trace, budget, witness, largest, host_limited } => {
             let raise = match (witness.why.is_of_host(), host_limited) {
                 (true, true) => "raise --budget or --host-memory",
                 _ => "raise --budget",
@@ -276,7 +277,7 @@ fn of_task(error: &TaskError) -> Failure {
                 }
             }
         }
-        TaskError::NoBatch => Failure::new(Exit::NoPlan, error).help("raise --budget"),
+        WorkloadError::NoBatch => Failure::new(Exit::NoPlan, error).help("raise --budget"),
     }
 }
 
@@ -359,7 +360,8 @@ fn of_export(error: &ExportError) -> Failure {
         }
         ExportError::Steps => failure.help("ask for --decay cosine or --decay constant"),
         ExportError::NothingKept { .. } => failure.help(
-            "tune with a larger --budget, or export the plan's own batch with --as-planned, for a runtime that follows the plan",
+            "tune with a larger --budget, or export the plan's own batch with --as-planned, for a runtime that \
+             follows the plan",
         ),
         ExportError::NotShared { below, above, .. } => {
             let below = below.map_or(String::new(), |below| format!("{below} and "));
@@ -455,9 +457,9 @@ fn of_diverged(error: TrainError, tunes: bool) -> Failure {
         format!("start anew with a lower rate: the same command with --fresh and such as {lower}{kept}")
     } else {
         format!(
-            "start anew with a lower rate: tune into another folder with `plimsoll tune --study DIR`, its other options and such \
-             as {lower}; or change learning_rate.rate in a config of your own beside that of {folder}, and run that with \
-             --fresh{kept}"
+            "start anew with a lower rate: tune into another folder with `plimsoll tune --study DIR`, its other options and \
+             such as {lower}; or change learning_rate.rate in a config of your own beside that of {folder}, and run that \
+             with --fresh{kept}"
         )
     })
 }

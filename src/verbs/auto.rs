@@ -12,7 +12,7 @@ use plimsoll_ir::config::Config;
 use plimsoll_study::report::{Tuned, rule_in_words};
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
-use plimsoll_study::{Chosen, Study, Task, Watch, Workload};
+use plimsoll_study::{Chosen, NetworkWorkload, Study, Watch, Workload};
 
 /// Runs the verb.
 pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -76,7 +76,7 @@ fn kept_choice(config: &Config) -> Table {
 }
 
 /// What training gave, predicted beside measured.
-fn outcome(task: &Task, config: &Config, trained: &Trained, study: &Study) -> Table {
+fn outcome(task: &NetworkWorkload, config: &Config, trained: &Trained, study: &Study) -> Table {
     let trained_now = trained.iterations > trained.resumed_at;
     let measured = |cell: Cell| if trained_now { cell } else { Cell::None };
     let epoch = (trained.iteration + trained.between) * (task.samples() as f64 / config.batch as f64);

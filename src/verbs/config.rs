@@ -26,8 +26,8 @@ pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Failure> {
     }
 }
 
-/// The settings of one command, given with any of its options, or of all. What has its default is counted, or shown where all is asked
-/// for, before the command or behind it.
+/// The settings of one command, given with any of its options, or of all. What has its default is counted, or shown where all
+/// is asked for, before the command or behind it.
 fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let program = program();
     let (asked, command): (Vec<OsString>, Vec<OsString>) =
@@ -148,7 +148,9 @@ pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "plimsoll.toml",
-        "description": "Settings of the program plimsoll: each key is an option of the same name. Keys on top hold for every command that has such an option; a table holds for the command that it is named after, and comes before them. Flags and environment variables come before both.",
+        "description": "Settings of the program plimsoll: each key is an option of the same name. Keys on top hold \
+                        for every command that has such an option; a table holds for the command that it is named \
+                        after, and comes before them. Flags and environment variables come before both.",
         "type": "object",
         "additionalProperties": false,
         "properties": top,

@@ -1,5 +1,5 @@
-//! `explain`: why a tuning chose what it chose, or what a schedule does, in words for a terminal; and of one layer everything:
-//! its ops, its tensors, what becomes of them, and the commands that move them.
+//! `explain`: why a tuning chose what it chose, or what a schedule does, in words for a terminal; of one layer everything
+//! (its ops, its tensors, what becomes of them, the commands that move them); or how a plan was searched for, step by step.
 
 use crate::args::{ExplainArgs, ReportedArgs};
 use crate::failure::Failure;
@@ -8,6 +8,7 @@ use crate::output::{Cell, Table};
 use crate::verbs::profile::how_known;
 use crate::verbs::tune::caution;
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use plimsoll_ir::search_log::{SearchLog, SearchStep, StepResult};
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, Seconds};
@@ -43,6 +44,9 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
         ReportedArgs { study: Some(folder), .. } => {
             let study = Study::existing(folder)?;
             let tuned = Tuned::read(&study)?;
+            if args.search_log {
+                return Ok(vec![search(&tuned.tuning.search)]);
+            }
             let predicted = simulate(&tuned.trace, &tuned.schedule);
             let measured = tuned.tuning.timeline.as_ref();
             let subject = Subject { trace: &tuned.trace, schedule: &tuned.schedule, predicted, measured };
@@ -50,6 +54,28 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
         }
         _ => Err(Failure::usage("what is explained is a study, or a trace and its schedule")),
     }
+}
+
+/// The steps of a search, in order.
+fn search(log: &SearchLog) -> Table {
+    let columns = [
+        ("tried", "tried"),
+        ("decided_seconds", "decided"),
+        ("makespan_seconds", "plan"),
+        ("moved_bytes", "moved"),
+        ("result", "result"),
+    ];
+    let mut table = Table::new("search", &columns);
+    for SearchStep { tried, decided_seconds, result } in &log.steps {
+        let (makespan, moved, words) = match result {
+            StepResult::Planned { makespan_seconds, moved_bytes } => {
+                (Cell::from(*makespan_seconds), Cell::from(*moved_bytes), "planned".to_owned())
+            }
+            other => (Cell::None, Cell::None, other.to_string()),
+        };
+        table.rows.push(vec![tried.clone().into(), (*decided_seconds).into(), makespan, moved, words.into()]);
+    }
+    table
 }
 
 type Facts = Vec<(&'static str, &'static str, Cell)>;

@@ -1,7 +1,8 @@
-//! `plan`: one trace and one link, at one budget; or the frontier of time over memory for a sweep of budgets. Exit 3 where nothing fits.
+//! `plan`: one trace and one link, at one budget; or the frontier of time over memory for a sweep of budgets. Exit 3 where
+//! nothing fits.
 //!
-//! Standard output has the answer, and `--output` the schedule; with `--output -` standard output has the schedule alone, so that another
-//! command can read it from a pipe.
+//! Standard output has the answer, and `--output` the schedule; with `--output -` standard output has the schedule alone, so
+//! that another command can read it from a pipe.
 //!
 //! Of a sweep, more budget never takes longer: a budget for which the search found less than for a smaller one takes the
 //! plan of that ([`plimsoll_tuner::frontier`]).
@@ -16,7 +17,7 @@ use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document};
 use plimsoll_study::error::{Doing, FileError};
-use plimsoll_study::error::{Iteration, TaskError};
+use plimsoll_study::error::{Iteration, WorkloadError};
 use plimsoll_tuner::search::moved;
 use plimsoll_tuner::{Outcome, Plan, Policy, Shortage, Witness};
 use std::path::{Path, PathBuf};
@@ -91,7 +92,7 @@ pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
 /// The failure that says which op needs how much, and which batch would fit.
 fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
     let (trace, witness) = (Iteration::of(trace), witness.clone());
-    TaskError::NoPlan { trace, budget, witness, largest: None, host_limited: false }.into()
+    WorkloadError::NoPlan { trace, budget, witness, largest: None, host_limited: false }.into()
 }
 
 /// What a plan is, one thing a line.

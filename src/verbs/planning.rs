@@ -3,15 +3,15 @@
 
 use crate::args::PlanningArgs;
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::output::Cell;
+use crate::{interrupt, progress};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan_with_log};
 use std::time::{Duration, Instant};
 
 /// A plan's makespan is the bound's when it is this close.
@@ -78,7 +78,8 @@ impl PlanningArgs {
         let expired = || interrupt::pressed() || limit.is_some_and(|limit| start.elapsed() >= limit);
         let limits = Limits { evaluations: None, expired: Some(&expired) };
         let request = PlanRequest { limits, ..self.request(policy, budget) };
-        let outcome = plan(trace, &request)?;
+        let (outcome, log) = plan_with_log(trace, &request)?;
+        progress::searched(&log);
         // A policy of the papers may do less than what is allowed, and its plan's bound is one for that.
         let own = outcome.plan().filter(|_| policy == Policy::Plimsoll).map(|made| made.bound);
         let hopeless = matches!(&outcome, Outcome::Infeasible(witness) if witness.why.is_proved());

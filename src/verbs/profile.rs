@@ -118,13 +118,13 @@ fn link(rates: &LinkModel, modelled: bool) -> Table {
         rows.push(("offload to pageable memory", pageable_out, out));
         rows.push(("prefetch from pageable memory", pageable_back, back));
     }
-    for (way, rate, alone) in rows {
+    for (direction, rate, alone) in rows {
         // That a line fits a modelled link says nothing of a real one.
         let error = if modelled { Cell::None } else { Cell::Share(rate.relative_error) };
         let fitted = rate.rate;
         let of_alone = fitted.bytes_per_second.0 / alone.rate.bytes_per_second.0;
         table.rows.push(vec![
-            way.into(),
+            direction.into(),
             fitted.bytes_per_second.into(),
             fitted.latency_seconds.into(),
             error,

@@ -20,7 +20,7 @@ use plimsoll_study::onnx;
 use plimsoll_study::trace_events::TraceEvents;
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
-use plimsoll_study::{Setup, Study, Task, Watch, Workload};
+use plimsoll_study::{NetworkWorkload, Setup, Study, Watch, Workload};
 use plimsoll_tuner::model::Model;
 use std::path::Path;
 
@@ -31,7 +31,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
 
 fn run_watched(args: &RunArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
     line_is_sound(args)?;
-    // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong otherwise.
+    // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong
+    // otherwise.
     let held = Study::of_config(&args.config).0.lock();
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
@@ -42,7 +43,7 @@ fn run_watched(args: &RunArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure>
     let setup = setup_of(&config, args, watch)?;
     let source = source(args, &config, &path)?;
     let data = of_network(&source, &network)?;
-    let task = Task::of(network, data, setup).map_err(|error| {
+    let task = NetworkWorkload::of(network, data, setup).map_err(|error| {
         Failure::from(error)
             .help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
@@ -91,7 +92,8 @@ fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Fa
     if let Some(given) = args.data.as_ref().map(DataSource::whole) {
         if let Some(tuned) = tuned.filter(|tuned| *tuned != given.to_string()) {
             tracing::warn!(
-                "tuned on {tuned}, and training on {given}: batch, schedule and learning rate stay as they were chosen for {tuned}"
+                "tuned on {tuned}, and training on {given}: batch, schedule and learning rate stay as they were \
+                 chosen for {tuned}"
             );
         }
         return Ok(given);
@@ -114,7 +116,7 @@ fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Fa
 
 /// The iteration as it was predicted, where the study holds its profile, over the one that was measured.
 fn events(
-    task: &Task,
+    task: &NetworkWorkload,
     config: &Config,
     schedule: &Schedule,
     profile: &Path,
@@ -141,8 +143,8 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
             let (threads, cores) = (config.threads, cores());
             if threads > cores {
                 tracing::warn!(
-                    "it was tuned for {threads} compute threads, and this process may use {cores} cores: iterations take longer \
-                     than predicted; tune again for this machine"
+                    "it was tuned for {threads} compute threads, and this process may use {cores} cores: iterations take \
+                     longer than predicted; tune again for this machine"
                 );
             }
             Ok(processor(Some(config.threads), config.paced, &args.host, watch))
@@ -165,7 +167,7 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
     }
 }
 
-fn table(task: &Task, config: &Config, trained: &Trained) -> Table {
+fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     let epoch = |iteration: Seconds, between: Seconds| {
         Seconds((iteration + between).0 * task.samples() as f64 / config.batch as f64)
     };

@@ -7,7 +7,7 @@ use crate::output::Table;
 use crate::verbs::networks::network;
 use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
 use plimsoll_ir::profile::Profile;
-use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
@@ -80,12 +80,15 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         })
     };
     let gpu = gpu.map(open).transpose()?;
-    let ways = |call: &Call| match (&gpu, &setup) {
-        (Some(gpu), _) => gpu.ways(call),
-        (None, Some(_)) => Way::sole(cuda::workspace_bytes(call)),
-        (None, None) => Way::sole(cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads))),
+    let alternatives = |call: &Call| match (&gpu, &setup) {
+        (Some(gpu), _) => gpu.alternatives(call),
+        (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call)),
+        (None, None) => {
+            KernelAlternative::sole(cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads)))
+        }
     };
-    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, ways: &ways };
+    let options =
+        LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, alternatives: &alternatives };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     if let Some(profile) = profile {
         let model = Model::fit(&profile).map_err(Failure::usage)?;
@@ -118,8 +121,9 @@ fn modelled(
     let tf32 = args.kernels.tf32_alone().map_err(|failure| failure.help("leave it out"))?;
     let setup = Setup::modelled(sheet, tf32).map_err(|error| Failure::from(error).help("leave it out"))?;
     let device = setup.model().expect("it was just modelled");
-    let ways = |call: &Call| device.ways(call);
-    let options = LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, ways: &ways };
+    let alternatives = |call: &Call| device.alternatives(call);
+    let options =
+        LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, alternatives: &alternatives };
     let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
     device.fill(&mut program);
     let arithmetic = if device.tf32 { TF32 } else { "" };

@@ -12,7 +12,7 @@ use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
 use plimsoll_study::error::SetupError;
 use plimsoll_study::watch::Step;
-use plimsoll_study::{Task, Watch, Workload};
+use plimsoll_study::{NetworkWorkload, Watch, Workload};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::search::moved;
 
@@ -73,7 +73,7 @@ fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failu
 }
 
 fn train(
-    task: &Task,
+    task: &NetworkWorkload,
     args: &VerifyArgs,
     (how, schedule): (&str, &Schedule),
     (step, done): (&Step<'_>, u64),

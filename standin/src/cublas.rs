@@ -6,7 +6,7 @@
 
 use crate::cudnn::{factor, floats, floats_mut, spoil};
 use crate::driver::here;
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{Matrix, Order, product};
 use crate::{control, lock, memory};
@@ -117,7 +117,7 @@ calls! {
             eprintln!("stand-in: a product of {a:?} and {b:?} to {c:?} with {scratch:?}");
             return Err(INVALID_VALUE);
         }
-        if State::is_default(stream) {
+        if DriverState::is_default(stream) {
             control::note("default stream");
         }
         let order = Order { lanes: LANES, tf32: arithmetic == IN_TF32 };

@@ -6,7 +6,7 @@
 #![allow(non_snake_case, reason = "the names are cuDNN's")]
 
 use crate::driver::here;
-use crate::state::{State, state};
+use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{Order, Shape, backward_data, backward_filter, forward};
 use crate::{control, lock, memory};
@@ -347,7 +347,7 @@ fn convolve(
         eprintln!("stand-in: {pass:?} {number} with {places:?}, where {needed} bytes of scratch are needed");
         return Err(BAD_PARAM);
     }
-    if State::is_default(stream) {
+    if DriverState::is_default(stream) {
         control::note("default stream");
     }
     let run = move || run(pass, &shape, algorithm.order(math), places, old);

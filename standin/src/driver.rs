@@ -1,16 +1,16 @@
 //! The driver's calls, as many of them as the device makes, with the names and the signatures of `cuda.h`.
 //!
-//! Each is counted, may be answered without being made ([`control`]), looks at what every call looks at (was `cuInit` called, is a context
-//! current on this thread, did something fail before), and hands its arguments on. Handles are numbers here: C passes
-//! both the same way.
+//! Each is counted, may be answered without being made ([`control`]), looks at what every call looks at (was `cuInit` called,
+//! is a context current on this thread, did something fail before), and hands its arguments on. Handles are numbers here: C
+//! passes both the same way.
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
 use crate::graph::Mode;
 use crate::kernels::{self, Launch};
 use crate::memory::{self, Host};
-use crate::state::{Event, Recorded, State, end_context, finish, state, wait_for_all};
+use crate::state::{DriverState, Event, Recorded, end_context, finish, state, wait_for_all};
 use crate::status::{self, Outcome, sticky};
-use crate::stream::{Copy, Way, Work};
+use crate::stream::{Copy, Direction, Work};
 use crate::{control, lock};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -103,10 +103,10 @@ fn copy_out(words: &CStr, room: *mut c_char, length: c_int) -> Outcome {
 }
 
 /// Enqueues a copy. One of pageable memory holds the caller up until it is done, and no capture can hold it.
-fn copy(way: Way, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
+fn copy(direction: Direction, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
     here()?;
     default_stream(stream);
-    let copy = Copy { way, to, from, bytes: bytes as u64 };
+    let copy = Copy { direction, to, from, bytes: bytes as u64 };
     let host = copy.check()?;
     let mut state = state();
     if host == Host::PageLocked {
@@ -123,7 +123,7 @@ fn copy(way: Way, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
 
 /// Counts a use of the default stream.
 fn default_stream(stream: usize) {
-    if State::is_default(stream) {
+    if DriverState::is_default(stream) {
         control::note("default stream");
     }
 }
@@ -261,11 +261,11 @@ calls! {
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
-        copy(Way::HostToDevice, to, from, bytes, stream)
+        copy(Direction::HostToDevice, to, from, bytes, stream)
     }
 
     fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
-        copy(Way::DeviceToHost, to, from, bytes, stream)
+        copy(Direction::DeviceToHost, to, from, bytes, stream)
     }
 
     fn cuMemsetD8Async(address: u64, byte: u8, bytes: usize, stream: usize) {

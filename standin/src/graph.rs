@@ -1,4 +1,4 @@
-//! What was captured: work with the work that it depends on, and how it runs again.
+//! What was captured: work with the work that it depends on, and how it is launched.
 //!
 //! Replaying keeps the edges of the graph and no other order: what one stream captured has edges one after the other
 //! and runs on a thread of its own, as late as that stream is.

@@ -2,9 +2,10 @@
 //!
 //! The device `cuda` loads this library where it would load `libcuda.so.1`, `libnvrtc.so` and the others, and does not know
 //! the difference. Memory is host memory at addresses that the host cannot use; streams are threads with queues, as late as a
-//! seed says, or take turns in the order that is worst for a schedule with a fault; events, captures and graphs order them by the driver's rules and by nothing else; kernels are the device's
-//! own text, compiled by the machine's C compiler, and the libraries' sums are plain loops. So a wait that is missing shows as other bits, and a call that breaks
-//! a rule as the error that the driver gives.
+//! seed says, or take turns in the order that is worst for a schedule with a fault; events, captures and graphs order them by
+//! the driver's rules and by nothing else; kernels are the device's own text, compiled by the machine's C compiler, and the
+//! libraries' sums are plain loops. So a wait that is missing shows as other bits, and a call that breaks a rule as the error
+//! that the driver gives.
 //!
 //! Every call is counted by name, and any one call can be answered without being made (`control.rs`), which is how a test
 //! plants the fault of a device that forgets it, or of a driver that refuses it.

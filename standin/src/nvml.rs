@@ -1,8 +1,8 @@
 //! NVML: how the only device is, as the test says in the environment.
 //!
-//! `PLIMSOLL_STANDIN_HEALTH` is words with blanks between: `slow=0x20` (the bits of the reasons), `other=PID:BYTES:COMMAND` (a process,
-//! as often as there are some), `own=PID` (the number that this process has for the machine, where a container gives it another), `free=BYTES`.
-//! This process is on the device while it holds the context, like any other.
+//! `PLIMSOLL_STANDIN_HEALTH` is words with blanks between: `slow=0x20` (the bits of the reasons), `other=PID:BYTES:COMMAND`
+//! (a process, as often as there are some), `own=PID` (the number that this process has for the machine, where a container
+//! gives it another), `free=BYTES`. This process is on the device while it holds the context, like any other.
 #![allow(non_snake_case, reason = "the names are the library's")]
 
 use crate::driver::is_held;

@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// Everything that has a handle, and the captures that go on.
 #[derive(Default)]
-pub struct State {
+pub struct DriverState {
     last_handle: usize,
     started: u32,
     pub streams: BTreeMap<usize, Arc<Stream>>,
@@ -53,14 +53,14 @@ pub enum Recorded {
 /// The default stream's handle, and the one by which it can be named explicitly.
 const DEFAULT: [usize; 2] = [0, 1];
 
-static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+static STATE: LazyLock<Mutex<DriverState>> = LazyLock::new(Mutex::default);
 
 /// The state of this process.
-pub fn state() -> MutexGuard<'static, State> {
+pub fn state() -> MutexGuard<'static, DriverState> {
     lock(&STATE)
 }
 
-impl State {
+impl DriverState {
     /// A new handle; small numbers mean something to the driver.
     pub fn handle(&mut self) -> usize {
         self.last_handle = self.last_handle.max(0xff) + 1;
@@ -281,7 +281,7 @@ pub fn end_context() {
     wait_for_all();
     let mut state = state();
     state.streams.values().for_each(|stream| stream.close());
-    *state = State { last_handle: state.last_handle, started: state.started, ..State::default() };
+    *state = DriverState { last_handle: state.last_handle, started: state.started, ..DriverState::default() };
     memory::free_all();
     status::forgive();
 }

@@ -37,7 +37,7 @@ pub enum Work {
 /// A copy, by what it says it does.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy {
-    pub way: Way,
+    pub direction: Direction,
     pub to: u64,
     pub from: u64,
     pub bytes: u64,
@@ -45,7 +45,7 @@ pub struct Copy {
 
 /// Between which memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     HostToDevice,
     DeviceToHost,
 }
@@ -53,18 +53,22 @@ pub enum Way {
 impl Copy {
     /// Makes sure that the addresses are what the way says; tells whether the host's side is page-locked.
     pub fn check(&self) -> Outcome<Host> {
-        match self.way {
-            Way::HostToDevice => memory::device(self.to, self.bytes).and(memory::host(self.from, self.bytes)),
-            Way::DeviceToHost => memory::device(self.from, self.bytes).and(memory::host(self.to, self.bytes)),
+        match self.direction {
+            Direction::HostToDevice => {
+                memory::device(self.to, self.bytes).and(memory::host(self.from, self.bytes))
+            }
+            Direction::DeviceToHost => {
+                memory::device(self.from, self.bytes).and(memory::host(self.to, self.bytes))
+            }
         }
     }
 
     /// Copies.
     pub fn run(&self) -> Outcome {
         self.check()?;
-        let (to, from) = match self.way {
-            Way::HostToDevice => (memory::device(self.to, self.bytes)?, self.from as *mut u8),
-            Way::DeviceToHost => (self.to as *mut u8, memory::device(self.from, self.bytes)?),
+        let (to, from) = match self.direction {
+            Direction::HostToDevice => (memory::device(self.to, self.bytes)?, self.from as *mut u8),
+            Direction::DeviceToHost => (self.to as *mut u8, memory::device(self.from, self.bytes)?),
         };
         // SAFETY: both ranges were just found whole: on the device in one live allocation, on the host in page-locked
         // memory, or in memory that the caller of the driver promises and waits for. The two are never the same memory.

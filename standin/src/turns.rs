@@ -1,4 +1,4 @@
-//! The other way to run streams: one piece of work at a time, always of the most eager stream that can go on.
+//! The other order of streams: one piece of work at a time, always of the most eager stream that can go on.
 //!
 //! Which stream is how eager is one of six orders, or is drawn anew every few steps from a seed. Nothing runs before the host
 //! waits, and then only until what it waits for is done. Under a fixed order every stream is as far ahead of the less eager

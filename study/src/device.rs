@@ -3,7 +3,7 @@
 use crate::error::{Error, SetupError};
 use crate::watch::Watch;
 use plimsoll_ir::config::GpuKernels;
-use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_runtime::{
@@ -26,7 +26,7 @@ pub enum Setup {
     Modelled(Modelled),
 }
 
-/// A GPU: open from the start, since only its libraries know the ways of a call, and what they take of it counts.
+/// A GPU: open from the start, since only its libraries know the alternatives of a call, and what they take of it counts.
 #[derive(Clone)]
 pub struct Gpu {
     options: CudaOptions,
@@ -62,8 +62,8 @@ pub fn with_kernels(options: CudaOptions, chosen: GpuKernels) -> CudaOptions {
     CudaOptions { kernels, precision, deterministic, ..options }
 }
 
-/// The processor with so many threads, by default all cores but one, which is left to the two transfer streams, and a link of this
-/// pace, by default as fast as it goes.
+/// The processor with so many threads, by default all cores but one, which is left to the two transfer streams, and a link of
+/// this pace, by default as fast as it goes.
 pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
     let threads = threads.unwrap_or_else(|| cores().saturating_sub(1).max(1));
     CpuOptions { threads, link, ..CpuOptions::default() }
@@ -126,11 +126,11 @@ impl Setup {
     }
 
     /// How the device can run a call.
-    pub fn ways(&self, call: &Call) -> Vec<Way> {
+    pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match self {
-            Setup::Cpu(_) => Way::sole(cpu::kernels::workspace_bytes(call, self.threads())),
-            Setup::Cuda(gpu) => gpu.open.ways(call),
-            Setup::Modelled(device) => device.ways(call),
+            Setup::Cpu(_) => KernelAlternative::sole(cpu::kernels::workspace_bytes(call, self.threads())),
+            Setup::Cuda(gpu) => gpu.open.alternatives(call),
+            Setup::Modelled(device) => device.alternatives(call),
         }
     }
 

@@ -37,8 +37,8 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), FileError> {
     write_text(path, &document.to_json())
 }
 
-/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is none
-/// of a study's own. Nothing changes.
+/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
+/// none of a study's own. Nothing changes.
 pub fn can_be_made(path: &Path) -> Result<(), FileError> {
     let failed = |error: io::Error| FileError::io(path, Doing::Write, error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

@@ -1,9 +1,9 @@
 //! What was tuned, as the lines that a user of another tool pastes there: batch size per worker, gradient accumulation,
 //! optimizer, learning rate, its warm-up and its decay.
 //!
-//! The rate goes as in `run`, whatever the tool: update s, from 0, of W has (s + 1) / W of it, then comes the decay. In Python
-//! that is a function, which PyTorch's `LambdaLR` asks; DeepSpeed has schedules of its own, of which `WarmupLR` repeats its first
-//! rate once and `WarmupCosineLR` is one update ahead.
+//! The rate goes as in `run`, whatever the tool: update s, from 0, of W has (s + 1) / W of it, then comes the decay. In
+//! Python that is a function, which PyTorch's `LambdaLR` asks; DeepSpeed has schedules of its own, of which `WarmupLR`
+//! repeats its first rate once and `WarmupCosineLR` is one update ahead.
 //!
 //! What it deliberately does not do: export the plan inside an iteration, which none of these tools can follow. So what is
 //! exported is a batch that keeps everything, unless the plan's own is asked for.
@@ -111,10 +111,10 @@ struct Shares {
 }
 
 impl Export {
-    /// Of a config and its schedule. By default a worker's batch is the largest that keeps everything on the device and shares an
-    /// update out evenly, since no other tool swaps and recomputes as the plan does; as many batches are accumulated as the update
-    /// needs. Rate and warm-up are those that the config's rule gives for so many samples. Fails where the workers cannot share the
-    /// samples out, or where no batch is known to fit.
+    /// Of a config and its schedule. By default a worker's batch is the largest that keeps everything on the device and
+    /// shares an update out evenly, since no other tool swaps and recomputes as the plan does; as many batches are
+    /// accumulated as the update needs. Rate and warm-up are those that the config's rule gives for so many samples. Fails
+    /// where the workers cannot share the samples out, or where no batch is known to fit.
     pub fn new(config: &Config, schedule: &Schedule, wanted: &Wanted) -> Result<Export, ExportError> {
         let Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned } =
             *wanted;
@@ -255,8 +255,8 @@ impl Export {
         if self.decay == DecayShape::Cosine { "import math\n\n" } else { "" }
     }
 
-    /// The optimizer and, where the rate changes, its schedule, at so many columns from the left. `share` is Python for a function of
-    /// how often the tool has stepped the schedule.
+    /// The optimizer and, where the rate changes, its schedule, at so many columns from the left. `share` is Python for a
+    /// function of how often the tool has stepped the schedule.
     fn optimizer(&self, indent: &str, model: &str, share: &str) -> String {
         let name = self.optimizer.name();
         let settings: String =
@@ -287,12 +287,12 @@ impl Export {
             .collect();
         let optimizer = self.optimizer.name().to_lowercase();
         format!(
-            "{comments}# The options of train.py have the names that most scripts give them; --batch-size is that of each worker.\n\
-             # The rate rises linearly over the warm-up: update s, from 0, of W has (s + 1) / W of it. A cosine then falls to 0 at the\n\
-             # last of {updates} updates; steps divide it by 10 after each third of them.\n\
-             torchrun --standalone --nproc-per-node={workers} train.py \\\n    --batch-size {batch} \\\n    \
-             --gradient-accumulation-steps {accumulation} \\\n    --optimizer {optimizer} \\\n    --learning-rate {rate}{settings} \\\n    \
-             --lr-scheduler {decay} \\\n    --warmup-steps {warmup} \\\n    --max-steps {updates}\n"
+            "{comments}# The options of train.py have the names that most scripts give them; --batch-size is that of each \
+             worker.\n# The rate rises linearly over the warm-up: update s, from 0, of W has (s + 1) / W of it. A cosine \
+             then falls to 0 at the\n# last of {updates} updates; steps divide it by 10 after each third of them.\ntorchrun \
+             --standalone --nproc-per-node={workers} train.py \\\n    --batch-size {batch} \\\n    \
+             --gradient-accumulation-steps {accumulation} \\\n    --optimizer {optimizer} \\\n    --learning-rate \
+             {rate}{settings} \\\n    --lr-scheduler {decay} \\\n    --warmup-steps {warmup} \\\n    --max-steps {updates}\n"
         )
     }
 
@@ -389,8 +389,8 @@ fn held(config: &Config, schedule: &Schedule) -> Result<u64, ExportError> {
     config.keeps_all.max(own).ok_or(ExportError::NothingKept { budget: config.budget_bytes })
 }
 
-/// Shares an update out in batches of at most so many samples, as few as possible. By default an update is about as large as the
-/// tuned batch for each worker: as large as batches of one size make it.
+/// Shares an update out in batches of at most so many samples, as few as possible. By default an update is about as large as
+/// the tuned batch for each worker: as large as batches of one size make it.
 fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, ExportError> {
     let Some(global) = global else {
         let accumulation = tuned.div_ceil(held);
@@ -405,8 +405,8 @@ fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Sh
     let Some(accumulation) = (fewest..=share.min(2 * fewest)).find(|batches| share.is_multiple_of(*batches))
     else {
         let message = format!(
-            "a global batch of {global} gives each worker {share} samples, which cannot be shared out evenly in batches of {} to \
-             {held}, which keep everything",
+            "a global batch of {global} gives each worker {share} samples, which cannot be shared out evenly in batches of \
+             {} to {held}, which keep everything",
             share.div_ceil(2 * fewest)
         );
         return Err(not_shared(message, global, workers * fewest));

@@ -103,8 +103,8 @@ impl Study {
         checksums::write(&self.folder, files)
     }
 
-    /// Puts the files of a tuning in place together: wherever a run is killed, the study holds what it held before or all of the
-    /// new. The page of an earlier choice goes, since it would tell of that.
+    /// Puts the files of a tuning in place together: wherever a run is killed, the study holds what it held before or all of
+    /// the new. The page of an earlier choice goes, since it would tell of that.
     ///
     /// The files are gathered in a folder; its new name says that they are whole, from when on whoever works in the study puts
     /// them in place.
@@ -218,8 +218,8 @@ impl Study {
         documents::read(path).map_err(|source| StudyError::Document { source, retune: self.retune() })
     }
 
-    /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in which the two
-    /// differ, with both.
+    /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in
+    /// which the two differ, with both.
     pub fn is_of(&self, holds: &str, compared: &[(&str, String, String)]) -> Result<(), StudyError> {
         let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) else {
             return Ok(());
@@ -318,8 +318,8 @@ impl Study {
         self.files().iter().try_for_each(|file| files::not_the_same(file, output))
     }
 
-    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed left
-    /// half written is removed, and what it had written whole is put in place.
+    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed
+    /// left half written is removed, and what it had written whole is put in place.
     pub fn lock(&self) -> Result<Held, StudyError> {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
         match folder.try_lock() {

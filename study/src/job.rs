@@ -1,13 +1,13 @@
 //! The jobs that a study's folder is for, each one call: measure, tune, choose, train.
 //!
-//! Each job locks the folder, refuses to overwrite a file that Plimsoll did not write, works, and keeps its results there. The next
-//! job goes on from the results of an interrupted one.
+//! Each job locks the folder, refuses to overwrite a file that Plimsoll did not write, works, and keeps its results there.
+//! The next job goes on from the results of an interrupted one.
 
 use crate::error::Error;
 use crate::folder::{Held, Study};
 use crate::measure::{largest, measure};
+use crate::network_workload::NetworkWorkload;
 use crate::request::TrainRequest;
-use crate::task::Task;
 use crate::training::{Trained, train};
 use crate::tuning::{TuneRequest, Tuned, earlier, keep, tune};
 use crate::watch::{Notice, Watch};
@@ -53,8 +53,8 @@ impl Study {
     ///
     /// # Errors
     ///
-    /// No batch fits, the folder cannot be used or holds measurements of another workload, the device fails, measurements are too
-    /// noisy, or the watch stops it, after which the same call goes on.
+    /// No batch fits, the folder cannot be used or holds measurements of another workload, the device fails, measurements are
+    /// too noisy, or the watch stops it, after which the same call goes on.
     pub fn measure(
         &self,
         workload: &dyn Workload,
@@ -70,12 +70,13 @@ impl Study {
         measure(workload, budget, largest, self, fresh.then_some(made).as_deref(), watch)
     }
 
-    /// Chooses batch size, placement and learning rate for a workload, and keeps the choice; measures where that is not done yet.
+    /// Chooses batch size, placement and learning rate for a workload, and keeps the choice; measures where that is not done
+    /// yet.
     ///
     /// # Errors
     ///
-    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a training, which another choice would be in
-    /// the way of.
+    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a training, which another choice would be
+    /// in the way of.
     ///
     /// ```
     /// use plimsoll_ir::config::LearningRateRule;
@@ -87,7 +88,7 @@ impl Study {
     ///
     /// // A GPU that is modelled from its data sheet, so that nothing needs to be measured.
     /// let setup = Setup::modelled(devices::sheet("k40").ok_or("there is a data sheet of it")?, false)?;
-    /// let task = Task::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup)?;
+    /// let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup)?;
     /// let request = TuneRequest {
     ///     budget: task.budget(None)?,
     ///     search: Searcher::Plimsoll,
@@ -119,8 +120,9 @@ impl Study {
         self.tune_anew(workload, request, largest, (&held, request.fresh.then_some(made)), watch)
     }
 
-    /// The choice for a workload: the one that the study holds, if it was made for the same workload and the request is not `fresh`;
-    /// else a new one, which the study keeps. No other run works in the study until the returned [`Held`] is dropped.
+    /// The choice for a workload: the one that the study holds, if it was made for the same workload and the request is not
+    /// `fresh`; else a new one, which the study keeps. No other run works in the study until the returned [`Held`] is
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -169,7 +171,7 @@ impl Study {
     /// it, after which the same call goes on.
     pub fn train(
         &self,
-        task: &Task,
+        task: &NetworkWorkload,
         (config, schedule): (&Config, &Schedule),
         request: &TrainRequest,
         held: &Held,

@@ -17,11 +17,11 @@ pub mod job;
 pub mod measure;
 pub mod memory_snapshot;
 pub mod naming;
+pub mod network_workload;
 pub mod onnx;
 pub mod profile_cache;
 pub mod report;
 pub mod request;
-pub mod task;
 #[cfg(test)]
 mod testing;
 pub mod trace_events;
@@ -35,7 +35,7 @@ pub use device::Setup;
 pub use error::{Error, Stopped};
 pub use folder::Study;
 pub use job::{Chosen, MeasureRequest};
-pub use task::Task;
+pub use network_workload::NetworkWorkload;
 pub use watch::Watch;
 pub use workload::Workload;
 

@@ -1,6 +1,6 @@
 //! Measuring a network's ops and the link on a device, at fractions of the largest trainable batch.
 
-use crate::error::{Error, TaskError, TuneError};
+use crate::error::{Error, TuneError, WorkloadError};
 use crate::folder::Study;
 use crate::watch::Watch;
 use crate::workload::{About, UNMEASURED, Workload};
@@ -32,7 +32,7 @@ pub(crate) fn largest(
         // Planning the smallest batch says which layer needs how much.
         let trace = workload.trace(workload.smallest_batch())?;
         workload.plan(&trace, Policy::Naive, budget, Link::symmetric(UNMEASURED), watch)?;
-        return Err(TaskError::NoBatch.into());
+        return Err(WorkloadError::NoBatch.into());
     };
     let (least, host) = (*batches.start(), workload.host_memory());
     if largest < least {
@@ -41,8 +41,8 @@ pub(crate) fn largest(
     Ok(largest)
 }
 
-/// Measures at fractions of the largest trainable batch, or goes on measuring, and keeps the profile in the study. With `forgotten`
-/// files everything is measured anew: these files are removed first.
+/// Measures at fractions of the largest trainable batch, or goes on measuring, and keeps the profile in the study. With
+/// `forgotten` files everything is measured anew: these files are removed first.
 pub(crate) fn measure(
     workload: &dyn Workload,
     budget: Bytes,
@@ -73,8 +73,8 @@ pub(crate) fn measure(
     Ok(profile)
 }
 
-/// The fractions of the largest batch, and the largest that keeps everything, which is always compared with the choice; none below
-/// the smallest.
+/// The fractions of the largest batch, and the largest that keeps everything, which is always compared with the choice; none
+/// below the smallest.
 fn batch_sizes(smallest: u64, largest: u64, keeps_all: Option<u64>) -> Vec<u64> {
     let all = fractions(largest).into_iter().chain(keeps_all).map(|k| k.max(smallest));
     all.collect::<BTreeSet<u64>>().into_iter().collect()

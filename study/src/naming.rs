@@ -1,17 +1,18 @@
 //! The folder of a study that nobody named: `studies/<network>-<data>-<device>[-<budget>]-<digits>`.
 //!
 //! The digits are a checksum of all that decides what is chosen and trained. So another budget, device, link or learning rate
-//! has a study of its own, and the same command finds its own again, from whatever machine state: only what the line says counts, and
-//! which device it is. Options at their defaults are left out of the checksum, so that an option which a later version adds
-//! changes no name.
+//! has a study of its own, and the same command finds its own again, from whatever machine state: only what the line says
+//! counts, and which device it is. Options at their defaults are left out of the checksum, so that an option which a later
+//! version adds changes no name.
 //!
-//! What is deliberately left out: how long is trained (`--epochs`), since a study's training can go on, and how often it is saved.
+//! What is deliberately left out: how long is trained (`--epochs`), since a study's training can go on, and how often it is
+//! saved.
 
 use crate::device::Setup;
 use crate::error::Error;
 use crate::measure::in_words;
+use crate::network_workload::NetworkWorkload;
 use crate::request::{Objective, RateRequest, Searcher, TrainRequest};
-use crate::task::Task;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::checksum::Checksum;
 use plimsoll_ir::units::Size;
@@ -50,7 +51,7 @@ pub struct Decides {
 /// # Errors
 ///
 /// The budget is above the device's memory, or the device cannot be asked for its name.
-pub fn folder(task: &Task, request: &Decides, usual: &Decides) -> Result<PathBuf, Error> {
+pub fn folder(task: &NetworkWorkload, request: &Decides, usual: &Decides) -> Result<PathBuf, Error> {
     let budget = request.budget.map(|given| task.budget(Some(given))).transpose()?;
     let source = task.source.as_ref();
     let device = device(&task.setup)?;

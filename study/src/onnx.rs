@@ -40,8 +40,8 @@ pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, OnnxFileErr
     Ok(found.network)
 }
 
-/// Keeps the architecture in a study's folder; where another is kept there only if all is to be `fresh`, and nothing was trained
-/// with that one.
+/// Keeps the architecture in a study's folder; where another is kept there only if all is to be `fresh`, and nothing was
+/// trained with that one.
 pub fn keep(study: &Study, architecture: &[u8], fresh: bool) -> Result<(), OnnxFileError> {
     let path = study.architecture();
     match fs::read(&path) {

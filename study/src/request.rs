@@ -47,8 +47,8 @@ pub enum Searcher {
 /// What the search for the batch is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objective {
-    /// Of the batches whose epoch is within 1 % of the shortest (or within what the runs scatter by, up to 3 %) the one that swaps
-    /// and recomputes for the fewest seconds, then the smallest.
+    /// Of the batches whose epoch is within 1 % of the shortest (or within what the runs scatter by, up to 3 %) the one that
+    /// swaps and recomputes for the fewest seconds, then the smallest.
     #[default]
     Frugal,
     /// The shortest epoch, however much is swapped and recomputed for it.

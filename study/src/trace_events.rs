@@ -257,8 +257,8 @@ fn facts(trace: &Trace, command: &Command) -> Map<String, Value> {
     let facts = match command {
         Command::Compute { op, alternative, .. } => {
             let op = &trace.ops[op.index()];
-            let way = alternative.map(|k| op.alternatives[k as usize].name.clone());
-            json!({"layer": op.layer, "kind": op.kind, "flops": op.flops, "alternative": way})
+            let alternative = alternative.map(|k| op.alternatives[k as usize].name.clone());
+            json!({"layer": op.layer, "kind": op.kind, "flops": op.flops, "alternative": alternative})
         }
         _ => json!({"bytes": moved(trace, command).map(|(_, piece)| piece.end - piece.start)}),
     };

@@ -1,5 +1,5 @@
-//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`saving.rs`) where a device that
-//! fails cannot take it along.
+//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`saving.rs`) where a
+//! device that fails cannot take it along.
 //!
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
@@ -8,8 +8,8 @@ mod saving;
 use crate::documents;
 use crate::error::{Error, Stopped, TrainError};
 use crate::folder::{Held, Study};
+use crate::network_workload::{NetworkWorkload, median};
 use crate::request::{DecayShape, TrainRequest};
-use crate::task::{Task, median};
 use crate::watch::{Event, Notice, Watch};
 use crate::workload::Workload;
 use plimsoll_ir::check::check;
@@ -72,7 +72,7 @@ fn rate_schedule(config: &Config, request: &TrainRequest, iterations: u64) -> Le
 
 /// A trainer at the start of training, and the iterations of an epoch.
 fn set_up(
-    task: &Task,
+    task: &NetworkWorkload,
     config: &Config,
     schedule: &Schedule,
     request: &TrainRequest,
@@ -123,8 +123,8 @@ fn within_budget(
     Err(TrainError::OverBudget { schedule, takes, budget, retune: study.retune() }.into())
 }
 
-/// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out where the
-/// study has none for this program. Says so where it slows training down.
+/// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out
+/// where the study has none for this program. Says so where it slows training down.
 fn place_copies(
     study: &Study,
     program: &Program,
@@ -154,7 +154,7 @@ fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<Notice> {
 
 /// Trains, or goes on from the study's checkpoint where there is one, and tests at the end. No other run works in the study.
 pub fn train(
-    task: &Task,
+    task: &NetworkWorkload,
     config: &Config,
     schedule: &Schedule,
     request: &TrainRequest,
@@ -232,7 +232,8 @@ pub fn train(
     })
 }
 
-/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can be saving.
+/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can
+/// be saving.
 fn begin(
     trainer: &mut Trainer,
     study: &Study,
@@ -287,7 +288,7 @@ fn other_length(
 
 /// Tests a network that is trained; then, where that was asked for, runs two more iterations and gives the second's timeline.
 fn test(
-    task: &Task,
+    task: &NetworkWorkload,
     trainer: &mut Trainer,
     saving: &mut Saving<'_>,
     timed: bool,

@@ -1,22 +1,23 @@
 //! Tuning: from a profile to a config that was measured (AccUDNN §4, made better).
 //!
-//! The model is fitted, the planner is asked at batch sizes over the whole range, and one is run for some iterations, beside the
-//! largest batch that keeps everything. Epochs within 1 % of the shortest count as equal, or within what the runs scatter by, up to 3 %:
-//! of those the batch is taken that swaps and recomputes for the fewest seconds, then the smallest ([`Objective::Frugal`]). Where one of the two takes another time than predicted, by
-//! more than the stated error, its samples join the profile and the search is made again. What is returned has been
-//! measured; where keeping everything is measured to be no slower, that is what is returned.
+//! The model is fitted, the planner is asked at batch sizes over the whole range, and one is run for some iterations, beside
+//! the largest batch that keeps everything. Epochs within 1 % of the shortest count as equal, or within what the runs scatter
+//! by, up to 3 %: of those the batch is taken that swaps and recomputes for the fewest seconds, then the smallest
+//! ([`Objective::Frugal`]). Where one of the two takes another time than predicted, by more than the stated error, its
+//! samples join the profile and the search begins anew. What is returned has been measured; where keeping everything is
+//! measured to be no slower, that is what is returned.
 //!
 //! AccUDNN's own search, Algorithm 2, is made beside it, and its answer is run, too. Asked for by name, its answer is what is
 //! returned, whatever else is faster, and the other search's is run beside it.
 
 mod choice;
+mod document;
 mod journal;
 mod measured;
-mod record;
 
 pub use choice::{earlier, keep};
+pub use document::other_name;
 pub use measured::{Measured, missed, run_missed};
-pub use record::other_name;
 
 use crate::error::{Error, Stopped, TuneError};
 use crate::folder::Study;
@@ -29,6 +30,7 @@ use measured::{Ran, Timed, wants_refit};
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate};
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
@@ -69,7 +71,8 @@ pub struct TuneRequest {
 }
 
 impl TuneRequest {
-    /// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so much.
+    /// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so
+    /// much.
     fn within(&self, scatter: f64) -> f64 {
         match self.objective {
             Objective::Frugal => scatter.clamp(WITHIN_LEAST, WITHIN_MOST),
@@ -169,7 +172,7 @@ pub(crate) struct Tuner<'a> {
 pub(crate) struct Cost {
     /// What planning took.
     pub planning: Seconds,
-    /// What the ops alone take, each in its fastest way.
+    /// What the ops alone take, each in its fastest alternative.
     pub compute: Seconds,
 }
 
@@ -204,7 +207,7 @@ pub(crate) fn tune(
         let all = [Some(&chosen), kept.as_ref()];
         let off: Vec<&Ran> = all.into_iter().flatten().filter(|ran| wants_refit(ran)).collect();
         let refit = !off.is_empty() && rounds.len() < REFITS;
-        rounds.push(record::round(&tuner, &model, &found, &chosen.measured, refit));
+        rounds.push(document::round(&tuner, &model, &found, &chosen.measured, refit));
         if refit {
             learn(profile, &off, rounds.len());
             *tuner.journal.borrow_mut() = planned(profile)?;
@@ -317,7 +320,7 @@ impl Tuner<'_> {
                 return Ok::<_, Error>(None);
             }
             let outcome = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
-            Ok(self.fitting(trace, outcome))
+            Ok(self.fitting(trace, outcome, SearchLog::default()))
         })?;
         if self.watch.stops() {
             return Err(Stopped::Searching.into());
@@ -325,8 +328,8 @@ impl Tuner<'_> {
         Ok(found.map(|(batch, plan)| (request.candidate(batch, &plan), plan)))
     }
 
-    /// Chooses and runs the choice. Where that scatters by more than what counts as equal, more batch sizes are equal, and one of them
-    /// may be the better choice.
+    /// Chooses and runs the choice. Where that scatters by more than what counts as equal, more batch sizes are equal, and
+    /// one of them may be the better choice.
     fn choose_and_run(
         &self,
         model: &Model,
@@ -377,10 +380,10 @@ impl Tuner<'_> {
     }
 
     /// A plan that the host has memory for.
-    fn fitting(&self, trace: Trace, outcome: PlanOutcome) -> Option<Planned> {
+    fn fitting(&self, trace: Trace, outcome: PlanOutcome, log: SearchLog) -> Option<Planned> {
         match outcome {
             PlanOutcome::Planned(plan) if self.workload.fits_host(&trace, &plan.schedule) => {
-                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace })
+                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace, log })
             }
             PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
         }
@@ -392,24 +395,25 @@ impl Tuner<'_> {
         model.fill(&mut trace)?;
         let compute = trace.fastest_seconds();
         let mut journal = self.journal.borrow_mut();
-        if let Some((schedule, planning)) = journal.known(&trace) {
+        if let Some((plan, planning)) = journal.known(&trace) {
             self.costs.borrow_mut().insert(batch, Cost { planning, compute });
-            let fits = schedule.filter(|schedule| self.workload.fits_host(&trace, schedule));
-            return Ok(fits.map(|schedule| {
+            let fits = plan.filter(|(schedule, _)| self.workload.fits_host(&trace, schedule));
+            return Ok(fits.map(|(schedule, log)| {
                 let makespan = simulate(&trace, &schedule).makespan();
-                Planned { trace, schedule, makespan }
+                Planned { trace, schedule, makespan, log }
             }));
         }
         let start = Instant::now();
-        let outcome =
-            self.workload.outcome(&trace, Policy::Plimsoll, self.request.budget, model.link(), self.watch)?;
+        let (budget, link) = (self.request.budget, model.link());
+        let (outcome, log) =
+            self.workload.outcome_with_log(&trace, Policy::Plimsoll, budget, link, self.watch)?;
         let planning = Seconds(start.elapsed().as_secs_f64());
         self.costs.borrow_mut().insert(batch, Cost { planning, compute });
         // A search that was cut short found less than there is.
         if !self.watch.stops() {
-            journal.note(batch, planning, outcome.plan().map(|plan| &plan.schedule))?;
+            journal.note(batch, planning, outcome.plan().map(|plan| (&plan.schedule, &log)))?;
         }
-        Ok(self.fitting(trace, outcome))
+        Ok(self.fitting(trace, outcome, log))
     }
 
     /// Runs a choice for some iterations. On a device that is modelled nothing runs, and nothing is known but the prediction.
@@ -443,8 +447,8 @@ impl Tuner<'_> {
         Ok(Ran { measured, plan, ran: Some(Timed { samples, timeline }) })
     }
 
-    /// The largest batch that keeps everything, where the choice is another plan: run now or in an earlier round, and what this round's
-    /// model says of it.
+    /// The largest batch that keeps everything, where the choice is another plan: run now or in an earlier round, and what
+    /// this round's model says of it.
     fn keeping_everything(
         &self,
         model: &Model,
@@ -474,12 +478,12 @@ impl Tuner<'_> {
                 return Ok((candidate, plan));
             }
         }
-        // Where memory is short, the planner swaps for faster ways to run ops.
+        // Where memory is short, the planner swaps for faster alternatives.
         let mut trace = self.workload.trace(batch)?;
         model.fill(&mut trace)?;
         let outcome =
             self.workload.outcome(&trace, Policy::Keep, self.request.budget, model.link(), self.watch)?;
-        let plan = self.fitting(trace, outcome);
+        let plan = self.fitting(trace, outcome, SearchLog::default());
         let plan =
             plan.ok_or_else(|| TuneError::Unexpected("what keeps everything has no plan".to_owned()))?;
         Ok((request.candidate(batch, &plan), plan))
@@ -505,8 +509,8 @@ impl Tuner<'_> {
         Ok(Rc::new(self.measure(model, candidate, plan)?))
     }
 
-    /// Measures the user's own setting and the other search's answer beside the choice and keeping everything, takes the best, and
-    /// writes it up.
+    /// Measures the user's own setting and the other search's answer beside the choice and keeping everything, takes the
+    /// best, and writes it up.
     fn finish(&self, model: &Model, profile: &Profile, searched: Searched) -> Result<Tuned, Error> {
         let Searched { found, chosen, kept, rounds } = searched;
         let Found { curve, mut why, other, .. } = found;
@@ -544,13 +548,13 @@ impl Tuner<'_> {
             (why, best) = (words, ran.clone());
         }
         let config = self.config(model, &best.measured)?;
-        let ran = record::Runs {
+        let ran = document::Runs {
             best: &best,
             keeper: keeper.as_deref(),
             yours: yours.as_deref(),
             other: other.as_deref(),
         };
-        let tuning = record::tuning(self, profile, &ran, rounds, why)?;
+        let tuning = document::tuning(self, profile, &ran, rounds, why)?;
         Ok(Tuned {
             config,
             schedule: best.plan.schedule.clone(),
@@ -623,15 +627,15 @@ fn in_words(reason: &Reason, within: f64) -> String {
                 String::new()
             };
             format!(
-                "batch {batch} has an epoch {saves:.2} % shorter{more}; of all within {within:.1} % this one swaps and recomputes \
-                 least, and is the smallest"
+                "batch {batch} has an epoch {saves:.2} % shorter{more}; of all within {within:.1} % this one swaps and \
+                 recomputes least, and is the smallest"
             )
         }
     }
 }
 
-/// Puts samples in the place of the profile's of the same batch size, or adds them as a new one. Older ones were measured under another
-/// plan or at another time, and would outvote them. Ways to run an op that did not run this time stay.
+/// Puts samples in the place of the profile's of the same batch size, or adds them as a new one. Older ones were measured
+/// under another plan or at another time, and would outvote them. An alternative that did not run this time keeps its samples.
 fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
     match batches.iter_mut().find(|b| b.batch == new.batch) {
         Some(known) => {
@@ -649,15 +653,20 @@ fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_ir::profile::{OpSamples, WaySamples};
+    use plimsoll_ir::profile::{AlternativeSamples, OpSamples};
     use plimsoll_ir::trace::Phase;
 
-    fn samples(batch: u64, usual: &[f64], way: &[f64]) -> BatchSamples {
+    fn samples(batch: u64, usual: &[f64], alternative: &[f64]) -> BatchSamples {
         let seconds = |all: &[f64]| all.iter().copied().map(Seconds).collect::<Vec<_>>();
-        let way = WaySamples { name: "lean".into(), workspace_bytes: Bytes::ZERO, seconds: seconds(way) };
-        let ways = if way.seconds.is_empty() { vec![] } else { vec![way] };
+        let alternative = AlternativeSamples {
+            name: "lean".into(),
+            workspace_bytes: Bytes::ZERO,
+            seconds: seconds(alternative),
+        };
+        let alternatives = if alternative.seconds.is_empty() { vec![] } else { vec![alternative] };
         let (name, kind) = ("a.forward".into(), "conv".into());
-        let op = OpSamples { name, kind, phase: Phase::Forward, flops: 1, seconds: seconds(usual), ways };
+        let op =
+            OpSamples { name, kind, phase: Phase::Forward, flops: 1, seconds: seconds(usual), alternatives };
         BatchSamples { whole_seconds: seconds(usual), ops: vec![op], ..BatchSamples::none(batch) }
     }
 
@@ -669,6 +678,6 @@ mod tests {
         assert_eq!(batches.iter().map(|b| b.batch).collect::<Vec<_>>(), [2, 4, 8]);
         assert_eq!(batches[0].whole_seconds, [Seconds(1.5)]);
         assert_eq!(batches[0].ops[0].seconds, [Seconds(1.5)], "older ones do not outvote it");
-        assert_eq!(batches[0].ops[0].ways[0].seconds, [Seconds(3.0)], "what did not run stays");
+        assert_eq!(batches[0].ops[0].alternatives[0].seconds, [Seconds(3.0)], "what did not run stays");
     }
 }

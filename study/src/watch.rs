@@ -133,9 +133,9 @@ impl fmt::Display for Notice {
             }
             Notice::OtherLength { trained, asked, last, next } => write!(
                 f,
-                "trained for {trained}, asked for {asked}: from here on the decay of the learning rate is spread over {asked}, so \
-                 the rate, which was {last:.3e} in the last iteration, is {next:.3e} in the next. That is another training than \
-                 {asked} from the start"
+                "trained for {trained}, asked for {asked}: from here on the decay of the learning rate is spread over \
+                 {asked}, so the rate, which was {last:.3e} in the last iteration, is {next:.3e} in the next. That is \
+                 another training than {asked} from the start"
             ),
             Notice::ChoiceUsed(config) => write!(f, "using the choice in {}", config.display()),
         }

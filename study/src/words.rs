@@ -1,7 +1,7 @@
 //! Words that come from outside, made safe to show: names of networks, layers and files may hold any character.
 
-/// Whether a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and the marks of Unicode
-/// that turn what follows the other way round or break a line.
+/// Whether a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and the marks of
+/// Unicode that turn what follows the other way round or break a line.
 pub fn is_obeyed(c: char) -> bool {
     let turns =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

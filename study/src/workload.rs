@@ -1,20 +1,21 @@
 //! What is tuned: an iteration at any batch size, and something that measures and runs it.
 //!
-//! The search asks nothing else. [`Task`](crate::task::Task) is a network of the house on one of its devices; whatever else gives
-//! traces and runs schedules, such as a training step of another framework, is tuned by the same search.
+//! The search asks nothing else. [`NetworkWorkload`](crate::NetworkWorkload) is a network of the house on one of its devices; whatever else
+//! gives traces and runs schedules, such as a training step of another framework, is tuned by the same search.
 
-use crate::error::{Error, Iteration, TaskError};
+use crate::error::{Error, Iteration, WorkloadError};
 use crate::folder::Study;
 use crate::watch::Watch;
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
 
 /// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
 /// swapping's commands is the same for every rate.
@@ -85,8 +86,8 @@ pub trait Workload {
     /// What swapped tensors may take of the host's memory; none for any number of bytes.
     fn host_limit(&self) -> Option<Bytes>;
 
-    /// Measures ops and link at these batch sizes, and keeps that in the study; goes on from what the study holds, unless all is to
-    /// be `fresh`.
+    /// Measures ops and link at these batch sizes, and keeps that in the study; goes on from what the study holds, unless all
+    /// is to be `fresh`.
     fn measure(
         &self,
         batches: &[u64],
@@ -96,12 +97,12 @@ pub trait Workload {
         watch: &Watch<'_>,
     ) -> Result<Profile, Error>;
 
-    /// Runs a schedule for as many iterations as tell what one takes, at a learning rate of 0, so that nothing is learnt and nothing
-    /// diverges; none where nothing can run, since the device is modelled.
+    /// Runs a schedule for as many iterations as tell what one takes, at a learning rate of 0, so that nothing is learnt and
+    /// nothing diverges; none where nothing can run, since the device is modelled.
     fn run(&self, batch: u64, schedule: &Schedule, watch: &Watch<'_>) -> Result<Option<Confirmed>, Error>;
 
-    /// Keeps in the study what a choice needs besides itself to be run again. What is there of another workload is replaced only
-    /// where all is to be `fresh`.
+    /// Keeps in the study what a choice needs besides itself to be run again. What is there of another workload is replaced
+    /// only where all is to be `fresh`.
     fn keep(&self, _study: &Study, _fresh: bool) -> Result<(), Error> {
         Ok(())
     }
@@ -125,19 +126,31 @@ pub trait Workload {
         link: Link,
         watch: &Watch<'_>,
     ) -> Result<Outcome, Error> {
+        Ok(self.outcome_with_log(trace, policy, budget, link, watch)?.0)
+    }
+
+    /// What a policy makes of a trace, and how it searched.
+    fn outcome_with_log(
+        &self,
+        trace: &Trace,
+        policy: Policy,
+        budget: Bytes,
+        link: Link,
+        watch: &Watch<'_>,
+    ) -> Result<(Outcome, SearchLog), Error> {
         // The others take no time worth stopping, and what is stopped early may miss what fits.
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
         let allow = Allow { host: self.host_limit(), ..Allow::ALL };
         let request = PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) };
-        Ok(plan(trace, &request)?)
+        Ok(plan_with_log(trace, &request)?)
     }
 
     /// The plan of a policy.
     ///
     /// # Errors
     ///
-    /// [`TaskError::NoPlan`] says what does not fit, and which batch would.
+    /// [`WorkloadError::NoPlan`] says what does not fit, and which batch would.
     fn plan(
         &self,
         trace: &Trace,
@@ -151,7 +164,7 @@ pub trait Workload {
             Outcome::Infeasible(witness) => {
                 let largest = Some(self.largest_batch(policy, budget, trace.batch, watch)?);
                 let (trace, host_limited) = (Iteration::of(trace), self.host_memory().is_some());
-                Err(TaskError::NoPlan { trace, budget, witness, largest, host_limited }.into())
+                Err(WorkloadError::NoPlan { trace, budget, witness, largest, host_limited }.into())
             }
         }
     }

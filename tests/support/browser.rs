@@ -217,8 +217,8 @@ impl Browser {
         bytes_of(paper["data"].as_str().expect("a document"))
     }
 
-    /// Waits until what the last event set off is drawn. A browser on a busy machine may draw no frame where nothing changed, and is
-    /// not waited for longer than that takes at worst.
+    /// Waits until what the last event set off is drawn. A browser on a busy machine may draw no frame where nothing changed,
+    /// and is not waited for longer than that takes at worst.
     pub fn frame(&mut self) {
         let drawn = "new Promise(done => { requestAnimationFrame(() => setTimeout(done, 50)); setTimeout(done, 2000); })";
         self.eval(drawn);

@@ -1,6 +1,6 @@
 //! Reports of networks that nobody trains: every part, of any size, with numbers that belong together.
 //!
-//! Layers in a row run forward and backward. Every third one's feature maps leave and come back, every ninth one's are made
+//! Layers in a row run forward and backward. Every third one's feature maps are swapped, every ninth one's are made
 //! again, the rest stay; compute waits for what is not back yet, the link moves one tensor at a time each way, and every
 //! residency gets the lowest free bytes. Nothing here is measured or planned: it is data to show.
 
@@ -460,7 +460,7 @@ fn fit(dice: &mut Dice) -> Fit {
             batch,
         }
     };
-    let way = |what: &str, speed: f64, latency: f64, dice: &mut Dice| {
+    let direction = |what: &str, speed: f64, latency: f64, dice: &mut Dice| {
         let bytes: Vec<u64> = (0..11).map(|i| 4096u64 << (2 * i)).collect();
         let seconds = bytes.iter().map(|b| dice.around(latency + *b as f64 / speed, 0.04)).collect();
         FitLink {
@@ -485,10 +485,10 @@ fn fit(dice: &mut Dice) -> Fit {
             })
             .to_vec(),
         link: vec![
-            way("offload alone", 12.4e9, 9e-6, dice),
-            way("prefetch alone", 12.9e9, 8e-6, dice),
-            way("offload beside prefetch", 9.8e9, 1.1e-5, dice),
-            way("prefetch beside offload", 10.1e9, 1.1e-5, dice),
+            direction("offload alone", 12.4e9, 9e-6, dice),
+            direction("prefetch alone", 12.9e9, 8e-6, dice),
+            direction("offload beside prefetch", 9.8e9, 1.1e-5, dice),
+            direction("prefetch beside offload", 10.1e9, 1.1e-5, dice),
         ],
         notes: vec![
             "Iterations at batch sizes that were held out are off by 1.5 % (median) and 4.6 % (worst)."

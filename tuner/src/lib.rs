@@ -1,8 +1,8 @@
 //! Decides: what stays on the device, what is swapped and what is recomputed, at which addresses, at which batch size and
 //! learning rate.
 //!
-//! The way of a plan, floor by floor: a [`request`] is checked by [`plan`](fn@plan); [`iteration`] cuts the trace's tensors into
-//! values and the gaps between their uses; a policy of [`policies`] decides about them, with what [`decide`] says of the
+//! The way of a plan, floor by floor: a [`request`] is checked by [`plan`](fn@plan); [`iteration`] cuts the trace's tensors
+//! into values and the gaps between their uses; a policy of [`policies`] decides about them, with what [`decide`] says of the
 //! consequences, as a placement; [`place`] gives everything its address in the pool and makes the `schedule/1` with just the
 //! waits that validity needs; [`plimsoll_ir::check`] judges it before anybody sees it, and [`bound`] says how good it is.
 //!
@@ -27,7 +27,7 @@ pub mod search;
 pub mod state_copy;
 mod threads;
 
-pub use plan::plan;
+pub use plan::{plan, plan_with_log};
 pub use request::{
     Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Trick, Tricks,
     UnknownPolicy, Witness,

@@ -5,6 +5,7 @@
 use crate::bound::least_hosted;
 use crate::policies;
 use crate::request::{LATENCY_MAX, Outcome, PlanError, PlanRequest, RATE_MIN, Shortage, Witness};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, OpId};
 
@@ -76,13 +77,22 @@ fn hopeless(trace: &Trace, request: &PlanRequest<'_>) -> Option<Witness> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
+    Ok(plan_with_log(trace, request)?.0)
+}
+
+/// Plans as [`plan`] does, and tells how the plan was searched for.
+///
+/// # Errors
+///
+/// Those of [`plan`].
+pub fn plan_with_log(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     check_request(trace, request)?;
     if let Some(witness) = hopeless(trace, request) {
-        return Ok(Outcome::Infeasible(witness));
+        return Ok((Outcome::Infeasible(witness), SearchLog::default()));
     }
-    let mut outcome = policies::decide(trace, request)?;
+    let (mut outcome, log) = policies::decide(trace, request)?;
     if let Outcome::Planned(plan) = &mut outcome {
         plan.status = plan.status.of(trace);
     }
-    Ok(outcome)
+    Ok((outcome, log))
 }

@@ -49,7 +49,8 @@ pub enum RateError {
     },
     /// c is outside (0, 1 / base rate).
     #[error(
-        "the convexity c is {convexity}; eq. (9) needs 0 < c < 1 / base rate = {ceiling}; a smaller c is closer to the linear rule"
+        "the convexity c is {convexity}; eq. (9) needs 0 < c < 1 / base rate = {ceiling}; a smaller c is closer to \
+         the linear rule"
     )]
     Convexity {
         /// What was given.
@@ -62,8 +63,8 @@ pub enum RateError {
 /// How many base rates eq. (9) tends to as the batch grows, with [`default_convexity`].
 pub const CEILING_IN_BASE_RATES: f64 = 32.0;
 
-/// Batches of this many base batches and more carry [`caution`]. Up to there eq. (9) is within 11 % of the linear rule; AccUDNN §6.3 D
-/// itself shows one point, 0.22 at a batch of 592 from 0.1 at 256.
+/// Batches of this many base batches and more carry [`caution`]. Up to there eq. (9) is within 11 % of the linear rule;
+/// AccUDNN §6.3 D itself shows one point, 0.22 at a batch of 592 from 0.1 at 256.
 pub const CAUTION_FROM: f64 = 8.0;
 
 /// Epochs of warm-up at most.

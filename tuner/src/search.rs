@@ -5,9 +5,10 @@
 //! [`search`] therefore plans at batch sizes spread over the whole range and then closer and closer around the best few,
 //! and gives the whole curve.
 //!
-//! The shortest epoch alone is the wrong goal where differences are noise: a batch that swaps 20 GiB in each iteration may promise
-//! 0.1 % over one that swaps nothing. So of the batch sizes whose epoch is within a share of the shortest, the one is taken that
-//! swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes the shortest.
+//! The shortest epoch alone is the wrong goal where differences are noise: a batch that swaps 20 GiB in each iteration may
+//! promise 0.1 % over one that swaps nothing. So of the batch sizes whose epoch is within a share of the shortest, the one is
+//! taken that swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes
+//! the shortest.
 //!
 //! The quotient is a real number, as in the paper, although a last batch that is not full is
 //! dropped and an epoch really runs floor(dataset / k) iterations: with the floor in the objective, the batch that throws
@@ -19,6 +20,7 @@
 //! What it deliberately does not do: build traces, plan, or run anything. The caller hands in closures; this is logic.
 
 use plimsoll_ir::schedule::{Schedule, Stream};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
@@ -38,7 +40,8 @@ pub struct SearchRequest<'a> {
     pub keeps_all: Option<u64>,
     /// Seconds between two iterations at a batch size (Delta of eq. (3)): input, update of workers.
     pub between: &'a dyn Fn(u64) -> Seconds,
-    /// Epochs that are longer than the shortest by no more than this share count as equal to it; 0 where every difference counts.
+    /// Epochs that are longer than the shortest by no more than this share count as equal to it; 0 where every difference
+    /// counts.
     pub within: f64,
     /// Plans at most.
     pub evaluations: usize,
@@ -55,6 +58,8 @@ pub struct Planned {
     pub schedule: Schedule,
     /// Its makespan by `simulate`.
     pub makespan: Seconds,
+    /// How it was searched for.
+    pub log: SearchLog,
 }
 
 /// One point of the curve.
@@ -120,8 +125,8 @@ pub enum Reason {
         /// The relative error that the gain does not pass.
         error: f64,
     },
-    /// Another batch has a shorter epoch, by no more than the share that counts as equal; this one swaps and recomputes for fewer
-    /// seconds, or as long with a smaller batch.
+    /// Another batch has a shorter epoch, by no more than the share that counts as equal; this one swaps and recomputes for
+    /// fewer seconds, or as long with a smaller batch.
     Near {
         /// The batch with the shorter epoch.
         batch: u64,
@@ -219,8 +224,8 @@ fn more_frugal(a: &Candidate, b: &Candidate) -> Ordering {
     a.moved.seconds().0.total_cmp(&b.moved.seconds().0).then(a.batch.cmp(&b.batch))
 }
 
-/// Of candidates whose epoch is no longer than a limit the one that swaps and recomputes for the fewest seconds, then the smallest
-/// batch.
+/// Of candidates whose epoch is no longer than a limit the one that swaps and recomputes for the fewest seconds, then the
+/// smallest batch.
 fn frugal<'c>(candidates: impl Iterator<Item = &'c Candidate>, longest: Seconds) -> Option<&'c Candidate> {
     candidates.filter(|c| c.epoch <= longest).min_by(|a, b| more_frugal(a, b))
 }
@@ -278,8 +283,8 @@ impl State<'_, '_> {
         self.tried.range(..batch).next_back().map_or(self.request.least - 1, |(b, _)| *b)
     }
 
-    /// The middle of a gap; none where it is closed. Batches that are as near to each other as epochs that count as equal leave none
-    /// between them.
+    /// The middle of a gap; none where it is closed. Batches that are as near to each other as epochs that count as equal
+    /// leave none between them.
     fn middle(&self, low: u64, high: u64) -> Option<u64> {
         let middle = low + (high - low) / 2;
         let closed = (high - low) as f64 <= self.request.within * high as f64;
@@ -317,8 +322,8 @@ impl Search {
         self.curve().min_by(|a, b| shorter(a, b)).expect("a search that found nothing is an error")
     }
 
-    /// The one to take, where epochs within a share of the shortest count as equal. What promises less over the largest batch that
-    /// keeps everything than the model may be wrong is no gain.
+    /// The one to take, where epochs within a share of the shortest count as equal. What promises less over the largest batch
+    /// that keeps everything than the model may be wrong is no gain.
     pub fn choose(&self, relative_error: &dyn Fn(u64) -> f64, within: f64) -> Choice {
         let shortest = self.shortest();
         let keeper = self.keeps_all.and_then(|batch| self.point(batch)).map(|(candidate, _)| candidate);
@@ -429,13 +434,14 @@ pub fn largest<E>(limit: u64, has: &mut dyn FnMut(u64) -> Result<bool, E>) -> Re
     Ok(Some(good))
 }
 
-/// AccUDNN's Algorithm 2 (§4.1): from the largest trainable batch `most` down by one, to `least`, until `plan_at` has a plan that
-/// meets both constraints, (4) and (6): eq. (6) holds for every layer after what violates it was pinned in the memory that the
-/// smaller batch frees ([`crate::policies::papers::accudnn::satisfies`]), and what is pinned has addresses within the budget, which the
-/// paper takes for granted. Gives the batch and its plan; none where there is none, or once `stop` says so.
+/// AccUDNN's Algorithm 2 (§4.1): from the largest trainable batch `most` down by one, to `least`, until `plan_at` has a plan
+/// that meets both constraints, (4) and (6): eq. (6) holds for every layer after what violates it was pinned in the memory
+/// that the smaller batch frees ([`crate::policies::papers::accudnn::satisfies`]), and what is pinned has addresses within
+/// the budget, which the paper takes for granted. Gives the batch and its plan; none where there is none, or once `stop` says
+/// so.
 ///
-/// Linear, as in the paper: eq. (6) is not monotone in k, so that larger steps could pass by the batch at which the paper's loop
-/// ends.
+/// Linear, as in the paper: eq. (6) is not monotone in k, so that larger steps could pass by the batch at which the paper's
+/// loop ends.
 pub fn accudnn_batch<T, E>(
     least: u64,
     most: u64,

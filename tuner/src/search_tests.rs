@@ -2,6 +2,7 @@
 
 use super::*;
 use plimsoll_ir::schedule::{Command, Link, ScheduleKind};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
 use plimsoll_ir::{BytesPerSecond, OpId, TensorId};
 use proptest::prelude::*;
@@ -38,7 +39,7 @@ fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
         commands: if swaps { vec![compute, offload] } else { vec![compute] },
         buffers: vec![],
     };
-    Planned { trace, schedule, makespan: Seconds(makespan) }
+    Planned { trace, schedule, makespan: Seconds(makespan), log: SearchLog::default() }
 }
 
 struct Case {

@@ -1,9 +1,10 @@
 //! Where the copy of a training's state goes among the offloads of an iteration.
 //!
-//! So that a device that fails takes nothing along, the state is copied to the host in every iteration, at any time before its
-//! update. In a tight plan the swap-out stream has no moment to spare while the network goes forward, and little to do while it goes
-//! back: a copy at the wrong place takes its own time, one at the right place none (`cargo bench --bench plans -- state`). So each place is tried by the clock of [`mod@plimsoll_ir::simulate`], and of those that cost least the earliest is taken:
-//! what is copied early is safe early.
+//! So that a device that fails takes nothing along, the state is copied to the host in every iteration, at any time before
+//! its update. In a tight plan the swap-out stream has no moment to spare while the network goes forward, and little to do
+//! while it goes back: a copy at the wrong place takes its own time, one at the right place none (`cargo bench --bench plans
+//! -- state`). So each place is tried by the clock of [`mod@plimsoll_ir::simulate`], and of those that cost least the
+//! earliest is taken: what is copied early is safe early.
 //!
 //! What it deliberately does not do: copy in pieces. One place adds nothing to 72 of the 80 plans that are measured there.
 
@@ -29,16 +30,16 @@ pub struct CopyPlace {
     pub whole: Seconds,
 }
 
-/// The best place for a copy of `state` bytes beside a schedule, which is valid for the trace; the trace has its seconds. None where the
-/// trace has no update, which would change the state.
+/// The best place for a copy of `state` bytes beside a schedule, which is valid for the trace; the trace has its seconds.
+/// None where the trace has no update, which would change the state.
 pub fn place_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Option<CopyPlace> {
     let tried = places_of_copy(trace, schedule, state);
     let least = tried.iter().map(|place| place.makespan.0).fold(f64::INFINITY, f64::min);
     tried.into_iter().find(|place| place.makespan.0 <= least * (1.0 + AS_GOOD))
 }
 
-/// The places that are tried, in the order of their times: first before everything that is swapped out, last behind all of it. None where
-/// there is no update.
+/// The places that are tried, in the order of their times: first before everything that is swapped out, last behind all of
+/// it. None where there is no update.
 pub fn places_of_copy(trace: &Trace, schedule: &Schedule, state: Bytes) -> Vec<CopyPlace> {
     let update = schedule.commands.iter().position(|command| match command {
         Command::Compute { op, .. } => trace.ops[op.index()].phase == Phase::Update,
@@ -88,14 +89,14 @@ mod tests {
     use super::*;
     use plimsoll_ir::Document;
 
-    /// Two layers forward and back and an update, of a second each; the swap-out stream is busy from 1 to 3. Where `late`, the first layer
-    /// takes half a second, and something is swapped out on the way back, too.
+    /// Two layers forward and back and an update, of a second each; the swap-out stream is busy from 1 to 3. Where `late`,
+    /// the first layer takes half a second, and something is swapped out on the way back, too.
     fn iteration(late: bool) -> (Trace, Schedule) {
         let op = |name: &str, phase: &str| {
             let seconds = if late && name == "a" { 0.5 } else { 1.0 };
             format!(
-                r#"{{"name": "{name}", "layer": "l", "kind": "conv", "phase": "{phase}", "seconds": {seconds}, "reads": [], "writes": [],
-                "workspace_bytes": 0, "flops": 0, "recomputable": false}}"#
+                r#"{{"name": "{name}", "layer": "l", "kind": "conv", "phase": "{phase}", "seconds": {seconds}, "reads": [],
+                "writes": [], "workspace_bytes": 0, "flops": 0, "recomputable": false}}"#
             )
         };
         let ops = [("a", "forward"), ("b", "forward"), ("c", "backward"), ("d", "backward"), ("u", "update")]

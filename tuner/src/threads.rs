@@ -1,6 +1,6 @@
 //! Independent pieces of work on two threads.
 //!
-//! What comes of each piece depends on its position alone, and results come back in order: a plan is the same bytes on one core
+//! What comes of each piece depends on its position alone, and results are in order: a plan is the same bytes on one core
 //! and on many. A caller's clock need not be shared: it is asked on the caller's thread, and the other one is told.
 //!
 //! What this file does not do: use more than two threads, as what a plan can do at once is mostly two things.

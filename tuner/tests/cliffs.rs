@@ -77,15 +77,15 @@ fn asked() -> std::ops::Range<u64> {
 
 #[test]
 fn more_means_are_no_worse_and_the_optimum_is_near() {
-    plan_in_all_ways(asked());
+    plan_all_alternatives(asked());
 }
 
 #[test]
 fn nor_are_they_where_they_once_were() {
-    plan_in_all_ways(FOUND);
+    plan_all_alternatives(FOUND);
 }
 
-fn plan_in_all_ways(seeds: impl IntoIterator<Item = u64>) {
+fn plan_all_alternatives(seeds: impl IntoIterator<Item = u64>) {
     let mut fewer = Ratios::new("over fewer means");
     let mut less = Ratios::new("over less memory");
     let mut best = Ratios::new("over the optimal policy");

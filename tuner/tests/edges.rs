@@ -218,8 +218,9 @@ fn optimal_is_what_recomputing_cannot_beat_either() {
     }
 }
 
-/// Op 0 needs 200 bytes of workspace beside what it makes. Just before op 3, which reads that, 150 bytes of op 2 are alive, and it has no room to
-/// run again; before op 2 it has, and what it makes can be held from there. Between them op 1 leaves no room for it.
+/// Op 0 needs 200 bytes of workspace beside what it makes. Just before op 3, which reads that, 150 bytes of op 2 are alive,
+/// and it has no room to run again; before op 2 it has, and what it makes can be held from there. Between them op 1 leaves no
+/// room for it.
 #[test]
 fn an_op_runs_again_where_there_is_room_for_it() {
     let mut trace = trace(&[100, 150], &[(&[], &[0]), (&[], &[]), (&[], &[1]), (&[0, 1], &[])]);
@@ -389,8 +390,8 @@ fn what_is_needed_first_is_pinned_first_as_long_as_there_is_room() {
     let printed = judge(&trace, Bytes(16_000), &link, Reading::AsPrinted);
     let printed: Vec<u32> = printed.pinned.iter().map(|t| t.0).collect();
     assert!(printed[0] < 5, "{printed:?}");
-    // A pool of 15,990 bytes has room for 15 maps, of which an op of the backward pass takes 4: its two maps, and its two gradients.
-    // So all but two of those that can be beside an op are, and no more.
+    // A pool of 15,990 bytes has room for 15 maps, of which an op of the backward pass takes 4: its two maps, and its two
+    // gradients. So all but two of those that can be beside an op are, and no more.
     let kept = pinned.len();
     assert!((11..=14).contains(&kept), "{kept} of {pinned:?}");
     assert!(printed.len() < kept, "{printed:?} against {pinned:?}");

@@ -1,5 +1,5 @@
-//! Plans within a limit of the host's memory: none takes more, what is found without a limit that it keeps is found with it, what is refused
-//! names the bytes, and what is said to be needed is.
+//! Plans within a limit of the host's memory: none takes more, what is found without a limit that it keeps is found with it,
+//! what is refused names the bytes, and what is said to be needed is.
 //!
 //! What this file does not do: ask how near the optimum such plans are, but on traces small enough for `optimal`.
 
@@ -132,7 +132,8 @@ fn a_chain_needs_what_it_cannot_keep() {
     assert!(plan.schedule.host_bytes(&trace) >= short.needs);
 }
 
-/// Where the host is short the planner recomputes: no memory of the host is a plan without swapping, and a little of it is no worse.
+/// Where the host is short the planner recomputes: no memory of the host is a plan without swapping, and a little of it is no
+/// worse.
 #[test]
 fn the_planner_recomputes_where_the_host_is_too_small() {
     let (mut found, mut faster) = (0, 0);
@@ -173,7 +174,8 @@ fn a_plan_in_no_time_keeps_the_limit() {
     assert!(found > 20, "{found} of 64 at most");
 }
 
-/// The optimum within a limit: found in two ways, no faster than that without one, and the planner's plan is none that is faster.
+/// The optimum within a limit: found in two ways, no faster than that without one, and the planner's plan is none that is
+/// faster.
 #[test]
 fn the_optimum_keeps_the_limit() {
     let (mut agree, mut slower) = (0, 0);

@@ -112,7 +112,7 @@ fn vdnn_dyn_takes_the_first_pass_that_fits() {
     assert_eq!((keep.makespan, offloads(&keep)), (Seconds(8.0), vec![]));
     let conv = plan(&trace, peak(&trace) - Bytes(1), Policy::VdnnDyn);
     assert_eq!((conv.makespan, offloads(&conv)), (Seconds(12.0), vec![0, 1]));
-    // The backward op of layer 3 touches three tensors, beside the one that comes back during it. In 400 bytes only all
+    // The backward op of layer 3 touches three tensors, beside the one that is prefetched during it. In 400 bytes only all
     // layers will do, and the op of layer 1 is downgraded to what fits beside its 200.
     let lean = Alternative { name: "lean".into(), seconds: Seconds(3.0), workspace_bytes: Bytes(50) };
     let leanest = Alternative { name: "leanest".into(), seconds: Seconds(9.0), workspace_bytes: Bytes::ZERO };

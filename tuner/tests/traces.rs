@@ -1,5 +1,5 @@
-//! The shared traces at a few budgets each, full and half duplex, under every policy; a sample of the schedules is judged by the
-//! referee as well. Says so and ends where the traces, the referee or python3 are missing.
+//! The shared traces at a few budgets each, full and half duplex, under every policy; a sample of the schedules is judged by
+//! the referee as well. Says so and ends where the traces, the referee or python3 are missing.
 
 mod common;
 

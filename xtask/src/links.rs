@@ -1,7 +1,7 @@
 //! What the documents point at exists: links, their anchors, and paths in backticks.
 //!
-//! A span in backticks is taken for a path when it ends like a source file of the house or begins with one of its
-//! folders; it may leave out leading folders (`check.rs`). Links to the web are not followed: a check that needs a network fails for
+//! A span in backticks is taken for a path when it ends like a source file of the house or begins with one of its folders; it
+//! may leave out leading folders (`check.rs`). Links to the web are not followed: a check that needs a network fails for
 //! reasons that are not ours. Names of Rust items are left to `cargo doc`.
 
 use crate::markdown;

@@ -1,7 +1,8 @@
 //! The house's own checks: `cargo xtask ci` is all of them, `cargo xtask <name>` is one.
 //!
 //! Every fault is one line `path:line: what is wrong and what to do`, and all faults are listed before the exit
-//! code says 1. The rules that read text ([`tidy`], [`arrows`], [`circles`], [`links`], [`decisions`], [`limits`]) are functions from a
+//! code says 1. The rules that read text ([`tidy`], [`arrows`], [`circles`], [`links`], [`decisions`], [`glossary`],
+//! [`limits`]) are functions from a
 //! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. [`count`] is no
 //! check: it prints numbers. Nothing here fixes anything or runs the tests: `cargo test` does.
 
@@ -9,6 +10,7 @@ mod arrows;
 mod circles;
 mod count;
 mod decisions;
+mod glossary;
 mod limits;
 mod links;
 mod markdown;
@@ -51,6 +53,7 @@ const CHECKS: &[Check] = &[
         about: "form and index of docs/decisions",
         run: |tree| Ok(decisions::check(tree)),
     },
+    Check { name: "glossary", about: "one word an idea", run: |tree| Ok(glossary::check(tree)) },
     Check { name: "limits", about: "lengths of documents", run: |tree| Ok(limits::check(tree)) },
     Check { name: "locks", about: "lock files of fuzz and python", run: tools::locks },
     Check { name: "fmt", about: "formatting", run: |_| tools::fmt() },

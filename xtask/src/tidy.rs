@@ -10,6 +10,9 @@ use crate::tree::{Finding, Tree};
 /// A file longer than this asks for another cut.
 const LINES_MAX: usize = 800;
 
+/// A line wider than this does not fit beside another file. rustfmt sees to code, and to no comment or text.
+const WIDTH_MAX: usize = 128;
+
 /// A header that says less than this in its first line says nothing.
 const HEADER_WORDS_MIN: usize = 4;
 
@@ -45,6 +48,10 @@ fn form(path: &str, text: &str, found: &mut Vec<Finding>) {
     let lines = text.lines().count();
     if lines > LINES_MAX {
         found.push(Finding::new(path, lines, format!("{lines} lines; cut the file below {LINES_MAX}")));
+    }
+    let widths = text.lines().map(|line| line.chars().count());
+    for (line, width) in (1..).zip(widths).filter(|(_, width)| *width > WIDTH_MAX) {
+        found.push(Finding::new(path, line, format!("{width} columns; break the line before {WIDTH_MAX}")));
     }
 }
 

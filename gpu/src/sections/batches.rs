@@ -9,8 +9,9 @@ use crate::bench::{Runner, WARM_UP, cuda, fitting, largest, middle, peak, plan, 
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
-use plimsoll::study::{Task, Workload};
+use plimsoll::study::{NetworkWorkload, Workload};
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
@@ -27,7 +28,8 @@ pub const SECTION: Section = Section {
     seconds: 110,
     run,
     targets: &[Target {
-        what: "12 GiB: largest trainable and efficiency-optimal batch of alexnet, googlenet, vgg16, resnet34/50/101/152 beside AccUDNN's table 1 and keep",
+        what: "12 GiB: largest trainable and efficiency-optimal batch of alexnet, googlenet, vgg16, \
+               resnet34/50/101/152 beside AccUDNN's table 1 and keep",
         verifies: false,
         judge,
     }],
@@ -42,7 +44,8 @@ pub const SMALL_BUDGET: Bytes = Bytes(3_800_000);
 /// Pinned memory of the host that a schedule may take: it is pinned anew for every schedule, which takes time.
 pub const HOST: Bytes = Bytes(12 << 30);
 
-/// Network; AccUDNN's efficiency-optimal batch and its images a second, Caffe's largest batch and its images a second (table 1).
+/// Network; AccUDNN's efficiency-optimal batch and its images a second, Caffe's largest batch and its images a second (table
+/// 1).
 type Paper = (&'static str, [u64; 4]);
 
 const PAPER: [Paper; 7] = [
@@ -158,7 +161,7 @@ fn network(ground: &Ground, name: &str, seconds: f64) -> Batches {
 
 impl Batches {
     /// Measures until no more than `until` seconds of the section are left.
-    pub fn measure(ground: &Ground, task: &Task, until: f64) -> Batches {
+    pub fn measure(ground: &Ground, task: &NetworkWorkload, until: f64) -> Batches {
         let mut found = Batches::default();
         if let Err(failure) = found.fill(ground, task, until) {
             found.why = failure.message;
@@ -167,7 +170,7 @@ impl Batches {
     }
 
     /// One after the other; what is known before something fails is kept.
-    fn fill(&mut self, ground: &Ground, task: &Task, until: f64) -> Result<(), Failure> {
+    fn fill(&mut self, ground: &Ground, task: &NetworkWorkload, until: f64) -> Result<(), Failure> {
         let within = ground.pick(BUDGET, SMALL_BUDGET);
         let limit = ground.pick(8192, 8);
         let floor = |trace: &Trace| trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
@@ -180,7 +183,7 @@ impl Batches {
         let Some(held) = held(task, within, device)? else { return Ok(()) };
         let model = modelled(ground, task, within, keep.unwrap_or(1).max(held.0 / 4).min(held.0))?;
         if let Some((batch, _, schedule)) = kept {
-            // With each op in its fastest way, as far as their scratch fits.
+            // With each op in its fastest alternative, as far as their scratch fits.
             let faster = planned(task, &model, within, batch, PLANNING)?.map(|plan| plan.schedule);
             self.keep = ran(task, batch, &faster.unwrap_or(schedule), WARM_UP, 5)?;
         }
@@ -193,7 +196,7 @@ impl Batches {
 
 /// The planner's answer at a batch.
 fn planned(
-    task: &Task,
+    task: &NetworkWorkload,
     model: &Model,
     within: Bytes,
     batch: u64,
@@ -202,11 +205,16 @@ fn planned(
     let mut trace = task.trace(batch)?;
     model.fill(&mut trace).map_err(Failure::usage)?;
     let plan = plan(&trace, Policy::Plimsoll, within, model.link(), seconds)?;
-    Ok(plan.map(|plan| Planned { makespan: plan.makespan, schedule: plan.schedule, trace }))
+    Ok(plan.map(|plan| Planned {
+        makespan: plan.makespan,
+        schedule: plan.schedule,
+        trace,
+        log: SearchLog::default(),
+    }))
 }
 
 /// The largest batch whose swapped tensors the host holds, with its schedule: what is swapped is linear in the batch.
-fn held(task: &Task, within: Bytes, device: u64) -> Result<Option<(u64, Schedule)>, Failure> {
+fn held(task: &NetworkWorkload, within: Bytes, device: u64) -> Result<Option<(u64, Schedule)>, Failure> {
     let Some((few, program, schedule)) = fitting(task, Policy::Naive, within, device.min(16))? else {
         return Ok(None);
     };
@@ -216,7 +224,7 @@ fn held(task: &Task, within: Bytes, device: u64) -> Result<Option<(u64, Schedule
 }
 
 /// The model of a profile up to a batch: a larger one says little more and takes long.
-fn modelled(ground: &Ground, task: &Task, within: Bytes, largest: u64) -> Result<Model, Failure> {
+fn modelled(ground: &Ground, task: &NetworkWorkload, within: Bytes, largest: u64) -> Result<Model, Failure> {
     let least = task.smallest_batch();
     let mut batches: Vec<u64> = [largest / 4, largest / 2, largest].map(|batch| batch.max(least)).into();
     batches.dedup();
@@ -226,7 +234,7 @@ fn modelled(ground: &Ground, task: &Task, within: Bytes, largest: u64) -> Result
 /// The batch with the shortest epoch, and its schedule.
 fn optimal(
     ground: &Ground,
-    task: &Task,
+    task: &NetworkWorkload,
     model: &Model,
     within: Bytes,
     most: u64,
@@ -262,7 +270,7 @@ fn optimal(
 /// Runs the largest batch that the device holds, where recomputing leaves no more to swap than the host holds; else the largest
 /// that can be swapped.
 fn most(
-    task: &Task,
+    task: &NetworkWorkload,
     model: &Model,
     within: Bytes,
     device: u64,
@@ -281,7 +289,7 @@ fn most(
 
 /// Runs a schedule, some iterations before those that count.
 pub fn ran(
-    task: &Task,
+    task: &NetworkWorkload,
     batch: u64,
     schedule: &Schedule,
     warm_up: usize,

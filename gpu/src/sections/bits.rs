@@ -6,7 +6,7 @@ use crate::bench::{budget, cuda, keeping, plan, task, unmeasured};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict};
 use plimsoll::failure::Failure;
-use plimsoll::study::Task;
+use plimsoll::study::NetworkWorkload;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
@@ -22,7 +22,8 @@ pub const SECTION: Section = Section {
     seconds: 40,
     run,
     targets: &[Target {
-        what: "parameters after 20 deterministic iterations are bit for bit those of keeping everything, under every policy and under graph replay",
+        what: "parameters after 20 deterministic iterations are bit for bit those of keeping everything, under every \
+               policy and under graph replay",
         verifies: true,
         judge,
     }],
@@ -97,7 +98,7 @@ fn planned(program: &Program, policy: Policy) -> Result<Option<Schedule>, Failur
 
 /// All that training depends on, after some iterations that learn.
 fn train(
-    task: &Task,
+    task: &NetworkWorkload,
     program: &Program,
     schedule: &Schedule,
     iterations: u64,

@@ -7,7 +7,7 @@ use crate::bench::{Runner, budget, cuda, keeping, link, middle, peak, plan, task
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::{Exit, Failure};
-use plimsoll::study::{Task, Watch, Workload};
+use plimsoll::study::{NetworkWorkload, Watch, Workload};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::Mode;
@@ -77,11 +77,11 @@ fn run(ground: &Ground) -> Result<(), Failure> {
 }
 
 /// One network.
-fn deep(ground: &Ground, task: &Task, batch: u64, link: Link) -> Result<(), Failure> {
+fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Result<(), Failure> {
     let program = task.program(batch, Mode::Train)?;
     let trace = &program.trace;
     let fits = peak(trace) + MARGIN <= task.budget(None)?;
-    // Its ops run in their usual ways, which are timed.
+    // Its ops run in their usual alternatives, which are timed.
     let mut usual = trace.clone();
     usual.ops.iter_mut().for_each(|op| op.alternatives.clear());
     let within = ground.pick(BUDGET, budget(&usual, 0.5));

@@ -23,14 +23,14 @@ pub const SECTION: Section = Section {
 fn run(ground: &Ground) -> Result<(), Failure> {
     let samples = link(ground)?;
     let rates = LinkModel::fit(&samples).map_err(Failure::usage)?;
-    for (way, rate) in [
+    for (direction, rate) in [
         ("offload alone", rates.offload_alone),
         ("prefetch alone", rates.prefetch_alone),
         ("offload, prefetch running", rates.offload_together),
         ("prefetch, offload running", rates.prefetch_together),
     ] {
         ground.row(&json!({
-            "way": way,
+            "way": direction,
             "memory": "pinned",
             "rate_bytes_per_second": rate.rate.bytes_per_second,
             "latency_seconds": rate.rate.latency_seconds,
@@ -38,9 +38,10 @@ fn run(ground: &Ground) -> Result<(), Failure> {
         }));
     }
     let pageable = samples.pageable.unwrap_or_default();
-    for (way, samples) in [("offload alone", &pageable.offload), ("prefetch alone", &pageable.prefetch)] {
+    for (direction, samples) in [("offload alone", &pageable.offload), ("prefetch alone", &pageable.prefetch)]
+    {
         ground.row(&json!({
-            "way": way,
+            "way": direction,
             "memory": "pageable",
             "rate_bytes_per_second": rate(samples),
             "latency_seconds": Value::Null,

@@ -1,8 +1,8 @@
 //! How good is the prediction? A network is profiled, the planner plans at batch sizes that were not, within a budget that
 //! keeping everything does not fit, and the plan is run beside keeping everything: time and memory predicted and measured.
 //!
-//! And what does swapping cost where no stall is predicted? The plan at the tightest budget without one, beside keeping everything.
-//! That plan runs with copies of the state beside it, too, as training has them; nothing else here does.
+//! And what does swapping cost where no stall is predicted? The plan at the tightest budget without one, beside keeping
+//! everything. That plan runs with copies of the state beside it, too, as training has them; nothing else here does.
 
 use super::{Section, Target, numbers, worst};
 use crate::bench::{
@@ -11,7 +11,7 @@ use crate::bench::{
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
-use plimsoll::study::{Task, Workload};
+use plimsoll::study::{NetworkWorkload, Workload};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
@@ -23,7 +23,8 @@ use serde_json::json;
 /// The section.
 pub const SECTION: Section = Section {
     name: "predict",
-    asks: "how far off are predicted time and memory, and what do a plan without predicted stalls and copies of the state cost?",
+    asks: "how far off are predicted time and memory, and what do a plan without predicted stalls and copies of the \
+           state cost?",
     seconds: 85,
     run,
     targets: &[
@@ -38,7 +39,8 @@ pub const SECTION: Section = Section {
             judge: judge_times,
         },
         Target {
-            what: "peak as pool and NVML see it is the prediction and what the context takes (to 128 MiB of graphs and kernels)",
+            what: "peak as pool and NVML see it is the prediction and what the context takes (to 128 MiB of graphs \
+                   and kernels)",
             verifies: false,
             judge: judge_memory,
         },
@@ -103,14 +105,14 @@ fn run(ground: &Ground) -> Result<(), Failure> {
 /// What a comparison stands on.
 struct Bench<'a> {
     ground: &'a Ground,
-    task: &'a Task,
+    task: &'a NetworkWorkload,
     meter: &'a Meter,
     link: Link,
 }
 
 impl Bench<'_> {
-    /// Plans within a budget and runs the plan beside keeping everything. Of those that are to be without a stall, nothing is run
-    /// that has one; false says so.
+    /// Plans within a budget and runs the plan beside keeping everything. Of those that are to be without a stall, nothing is
+    /// run that has one; false says so.
     fn compare(&self, trace: &Trace, what: &str, within: Bytes) -> Result<bool, Failure> {
         let Some(plan) = plan(trace, Policy::Plimsoll, within, self.link, PLANNING)? else {
             return Ok(false);

@@ -1,5 +1,6 @@
-//! How long is an iteration beside PyTorch's? resnet50 at batch 64 on 224x224 images, everything kept, each op in the way that was
-//! measured to be its fastest, replayed as a graph; PyTorch eager in the same precision, contiguous and channels-last. Both sides take turns.
+//! How long is an iteration beside PyTorch's? resnet50 at batch 64 on 224x224 images, everything kept, each op in the way
+//! that was measured to be its fastest, replayed as a graph; PyTorch eager in the same precision, contiguous and
+//! channels-last. Both sides take turns.
 
 use super::{Section, Target};
 use crate::bench::{Runner, WARM_UP, cuda, keeping, middle, peak, profile, task};
@@ -21,7 +22,8 @@ pub const SECTION: Section = Section {
     run,
     targets: &[
         Target {
-            what: "resnet50, batch 64, 224x224, f32: at most 1.15 times PyTorch eager's (contiguous), side by side; aim below 1",
+            what: "resnet50, batch 64, 224x224, f32: at most 1.15 times PyTorch eager's (contiguous), side by side; \
+                   aim below 1",
             verifies: false,
             judge: |rows| judge(rows, "f32"),
         },

@@ -30,7 +30,7 @@ struct HostCopy {
 }
 
 /// What is known of one tensor.
-struct State {
+struct TensorContents {
     /// Filled buffers that a later command may still use.
     open: Vec<BufferId>,
     host: Intervals<HostCopy>,
@@ -65,7 +65,7 @@ struct Walk<'a> {
     rooms: &'a Rooms,
     /// By buffer; none until filled.
     contents: Vec<Option<Content>>,
-    states: Vec<State>,
+    states: Vec<TensorContents>,
     /// What was found so far, command after command.
     places: Vec<(TensorId, Bytes)>,
     /// What the last search saw, and what it chose.
@@ -82,7 +82,7 @@ pub(super) fn check(
     order: &Order,
     rooms: &Rooms,
 ) -> Result<Places, Violation> {
-    let state = |_| State {
+    let state = |_| TensorContents {
         open: Vec::new(),
         host: Intervals::new(),
         fetched: Intervals::new(),

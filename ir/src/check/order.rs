@@ -2,7 +2,7 @@
 
 use super::violation::{Doer, Violation};
 use crate::ids::{CommandId, OpId};
-use crate::schedule::{Command, Schedule, Stream, piece_of, way_of};
+use crate::schedule::{Command, Schedule, Stream, alternative_of, piece_of};
 use crate::trace::Trace;
 use std::ops::Range;
 
@@ -114,7 +114,7 @@ fn moved(trace: &Trace, id: CommandId, command: &Command) -> Result<Range<u64>, 
     })
 }
 
-/// One compute command: its op and its way exist, and it stands where rule 1 wants it.
+/// One compute command: its op and its alternative exist, and it stands where rule 1 wants it.
 fn check_op(
     trace: &Trace,
     schedule: &Schedule,
@@ -127,7 +127,7 @@ fn check_op(
         let place = format!("commands[{}].op", id.index());
         return Err(Violation::NoSuchId { place, id: op.0, count: trace.ops.len() });
     };
-    if way_of(found, alternative).is_none() {
+    if alternative_of(found, alternative).is_none() {
         let place = format!("commands[{}].alternative", id.index());
         let id = alternative.unwrap_or_default();
         return Err(Violation::NoSuchId { place, id, count: found.alternatives.len() });

@@ -4,7 +4,7 @@ use super::intervals::Intervals;
 use super::order::Order;
 use super::violation::{Doer, Part, Violation};
 use crate::ids::{BufferId, CommandId, TensorId};
-use crate::schedule::{Buffer, Command, Holds, Schedule, piece_of, way_of};
+use crate::schedule::{Buffer, Command, Holds, Schedule, alternative_of, piece_of};
 use crate::trace::Trace;
 use crate::units::Bytes;
 use std::ops::Range;
@@ -68,8 +68,8 @@ pub(super) fn check(trace: &Trace, schedule: &Schedule, order: &Order) -> Result
     }
     for (id, command) in schedule.numbered_commands() {
         let Command::Compute { op, alternative, .. } = *command else { continue };
-        let bytes =
-            way_of(&trace.ops[op.index()], alternative).map_or(Bytes::ZERO, |(_, workspace)| workspace);
+        let bytes = alternative_of(&trace.ops[op.index()], alternative)
+            .map_or(Bytes::ZERO, |(_, workspace)| workspace);
         if bytes == Bytes::ZERO {
             workspace[id.index()] = None;
         } else if workspace[id.index()].is_none() {
@@ -145,7 +145,8 @@ fn workspace_bytes(
         Command::Compute { op, alternative, .. }
             if buffer.opens == Some(command) && buffer.closes == [command] =>
         {
-            Ok(way_of(&trace.ops[op.index()], alternative).map_or(Bytes::ZERO, |(_, workspace)| workspace))
+            Ok(alternative_of(&trace.ops[op.index()], alternative)
+                .map_or(Bytes::ZERO, |(_, workspace)| workspace))
         }
         _ => Err(Violation::WorkspaceLife { buffer: id, command: Doer::of(trace, schedule, command) }),
     }

@@ -187,8 +187,8 @@ pub enum Call {
     ReluForward { elements: u64, ceiling: f32 },
     /// y, dy -> dx = dy where 0 < y < ceiling, else 0. dx may be dy.
     ReluBackward { elements: u64, ceiling: f32, accumulate: bool },
-    /// x -> y, mask: y as above; one bit an element, set where 0 < x < ceiling, bit i % 8 of byte i / 8 (Layrub §4.2, with 1 bit where the
-    /// paper's CUDA code has 8). y may be x.
+    /// x -> y, mask: y as above; one bit an element, set where 0 < x < ceiling, bit i % 8 of byte i / 8 (Layrub §4.2, with 1
+    /// bit where the paper's CUDA code has 8). y may be x.
     ReluMaskForward { elements: u64, ceiling: f32 },
     /// mask, dy -> dx = dy where the bit is set, else 0. dx may be dy.
     ReluMaskBackward { elements: u64, accumulate: bool },
@@ -244,8 +244,8 @@ pub enum Call {
     /// the candidate's tanh. cell = f * previous + i * g, h = o * tanh(cell), activated = (i, f, g, o). Where `first` is set
     /// there is no previous cell, and it counts as 0. activated may be gates.
     LstmForward { shape: RowShape, first: bool },
-    /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\]. Where `first` is set there is neither previous nor
-    /// dprevious; where `last` is set there is no dcell. dgates may be activated, dprevious may be dcell.
+    /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\]. Where `first` is set there is neither previous
+    /// nor dprevious; where `last` is set there is no dcell. dgates may be activated, dprevious may be dcell.
     LstmBackward { shape: RowShape, first: bool, last: bool },
     /// a, b -> y = a + b. y may be a.
     Add { elements: u64 },

@@ -4,7 +4,7 @@
 //! runs one must end with the same bytes as keeping everything gives. Nothing here asks `check` anything; the order of
 //! commands is worked out a second time, on purpose.
 //!
-//! What they deliberately do not do: make good schedules. Tensors go out and come back for no reason but the seed's,
+//! What they deliberately do not do: make good schedules. Tensors are swapped for no reason but the seed's,
 //! and the pool is as large as it turns out.
 
 mod calls;

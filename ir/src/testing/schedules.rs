@@ -8,7 +8,7 @@ use super::Random;
 use super::place::{Clocks, Draft, place};
 use crate::ids::{CommandId, OpId, TensorId};
 use crate::program::STORAGE_ALIGNMENT;
-use crate::schedule::{Buffer, Command, Duplex, Holds, Link, Schedule, ScheduleKind, way_of};
+use crate::schedule::{Buffer, Command, Duplex, Holds, Link, Schedule, ScheduleKind, alternative_of};
 use crate::trace::Trace;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub fn random_schedule(trace: &Trace, seed: u64) -> Schedule {
 }
 
 /// What is known of one tensor.
-struct State {
+struct TensorState {
     /// Where its cells start, and where the last one ends; no cells where it has 0 bytes.
     cuts: Vec<u64>,
     /// How many ops have written it so far.
@@ -48,13 +48,39 @@ struct State {
     until: usize,
 }
 
-impl State {
+impl TensorState {
     fn whole(&self, version: u32) -> bool {
         self.device.iter().all(Option::is_some) && (self.held == version || self.device.is_empty())
     }
 
     fn on_host(&self, cell: usize, version: u32) -> bool {
         self.host[cell].is_some_and(|(held, _)| held == version)
+    }
+}
+
+/// Which ops use what, as the trace has it.
+struct Uses {
+    /// By op: the versions that it finds of its reads and of its writes.
+    found: Vec<(Vec<u32>, Vec<u32>)>,
+    /// By tensor: the ops that write it.
+    writers: Vec<Vec<usize>>,
+    /// By tensor: the ops that touch it.
+    touches: Vec<Vec<usize>>,
+}
+
+impl Uses {
+    fn of(trace: &Trace) -> Uses {
+        let none = vec![Vec::new(); trace.tensors.len()];
+        let mut uses =
+            Uses { found: Vec::with_capacity(trace.ops.len()), writers: none.clone(), touches: none };
+        for (i, op) in trace.ops.iter().enumerate() {
+            let at =
+                |tensors: &[TensorId]| tensors.iter().map(|t| uses.writers[t.index()].len() as u32).collect();
+            uses.found.push((at(&op.reads), at(&op.writes)));
+            op.writes.iter().for_each(|t| uses.writers[t.index()].push(i));
+            op.touches().for_each(|t| uses.touches[t.index()].push(i));
+        }
+        uses
     }
 }
 
@@ -65,13 +91,8 @@ struct Walk<'a> {
     clocks: Clocks,
     drafts: Vec<Draft>,
     groups: usize,
-    states: Vec<State>,
-    /// By op: the versions that it finds of its reads and of its writes.
-    found: Vec<(Vec<u32>, Vec<u32>)>,
-    /// By tensor: the ops that write it.
-    writers: Vec<Vec<usize>>,
-    /// By tensor: the ops that touch it.
-    touches: Vec<Vec<usize>>,
+    states: Vec<TensorState>,
+    uses: Uses,
     /// By op: tensors that may be let go after it.
     dying: Vec<Vec<usize>>,
     alive: Vec<usize>,
@@ -94,27 +115,18 @@ impl<'a> Walk<'a> {
             drafts: Vec::new(),
             groups: 0,
             states: Vec::with_capacity(count),
-            found: Vec::with_capacity(trace.ops.len()),
-            writers: vec![Vec::new(); count],
-            touches: vec![Vec::new(); count],
+            uses: Uses::of(trace),
             dying: vec![Vec::new(); trace.ops.len()],
             alive: Vec::new(),
             alignment,
         };
-        for (i, op) in trace.ops.iter().enumerate() {
-            let at =
-                |tensors: &[TensorId]| tensors.iter().map(|t| walk.writers[t.index()].len() as u32).collect();
-            walk.found.push((at(&op.reads), at(&op.writes)));
-            op.writes.iter().for_each(|t| walk.writers[t.index()].push(i));
-            op.touches().for_each(|t| walk.touches[t.index()].push(i));
-        }
         for t in 0..count {
             let cuts = walk.cuts(trace.tensors[t].bytes.0);
             let cells = cuts.len().saturating_sub(1);
             let (device, host, fetched) = (vec![None; cells], vec![None; cells], vec![None; cells]);
             let (version, held, group, in_group, last_offload, last_update, until) =
                 (0, 0, 0, Vec::new(), None, None, 0);
-            walk.states.push(State {
+            walk.states.push(TensorState {
                 cuts,
                 version,
                 held,
@@ -277,7 +289,7 @@ impl<'a> Walk<'a> {
         let state = &self.states[t];
         let mut waits: Vec<usize> = state.host[cells.clone()].iter().flatten().map(|(_, c)| *c).collect();
         let (first, end) = (state.cuts[cells.start], state.cuts[cells.end]);
-        // It comes back to its own place, so whoever used that place as this tensor must be done.
+        // It returns to its own place, so whoever used that place as this tensor must be done.
         if state.device.iter().any(Option::is_some) {
             let earlier = state.in_group.iter().map(|d| &self.drafts[*d]);
             let earlier = earlier.filter(|d| d.first < end && d.first + d.bytes > first);
@@ -300,7 +312,7 @@ impl<'a> Walk<'a> {
             self.fetch(t, version);
         } else {
             self.close_all(t);
-            let op = self.writers[t][version as usize - 1];
+            let op = self.uses.writers[t][version as usize - 1];
             self.compute(op, Some(t));
         }
     }
@@ -320,7 +332,7 @@ impl<'a> Walk<'a> {
 
     /// Runs an op; again where it is for the sake of one tensor. What it writes besides that one is let go at once.
     fn compute(&mut self, op: usize, again_for: Option<usize>) {
-        let (reads, writes) = self.found[op].clone();
+        let (reads, writes) = self.uses.found[op].clone();
         let ids = |ids: &[TensorId]| ids.iter().map(|t| t.index()).collect::<Vec<usize>>();
         let (read_ids, write_ids) = (ids(&self.trace.ops[op].reads), ids(&self.trace.ops[op].writes));
         for (&t, &version) in read_ids.iter().zip(&reads) {
@@ -357,8 +369,8 @@ impl<'a> Walk<'a> {
         waits.extend(
             stands.iter().filter(|t| writes.contains(t)).filter_map(|t| self.states[*t].last_offload),
         );
-        let ways = self.trace.ops[op].alternatives.len() as u64;
-        let alternative = self.random.below(ways + 1).checked_sub(1).map(|k| k as u32);
+        let alternatives = self.trace.ops[op].alternatives.len() as u64;
+        let alternative = self.random.below(alternatives + 1).checked_sub(1).map(|k| k as u32);
         let command = Command::Compute { op: OpId::new(op), again, alternative, waits: Vec::new() };
         let c = self.emit(command, waits);
         for d in touched {
@@ -368,7 +380,8 @@ impl<'a> Walk<'a> {
                 draft.writer = Some(c);
             }
         }
-        let workspace = way_of(&self.trace.ops[op], alternative).map_or(0, |(_, workspace)| workspace.0);
+        let workspace =
+            alternative_of(&self.trace.ops[op], alternative).map_or(0, |(_, workspace)| workspace.0);
         if workspace > 0 {
             self.groups += 1;
             let (group, opens) = (self.groups, Some(c));
@@ -432,8 +445,8 @@ impl<'a> Walk<'a> {
 
     /// The op before which a tensor is asked for last, as far as it must be the present version.
     fn needed(&self, t: usize, op: usize) -> Option<usize> {
-        let at = self.touches[t].partition_point(|touch| *touch < op);
-        self.touches[t].get(at).copied().max(Some(self.states[t].until).filter(|until| *until > op))
+        let at = self.uses.touches[t].partition_point(|touch| *touch < op);
+        self.uses.touches[t].get(at).copied().max(Some(self.states[t].until).filter(|until| *until > op))
     }
 
     /// Swaps some of a tensor's buffers out.
@@ -473,8 +486,8 @@ impl<'a> Walk<'a> {
 
     /// Whether a tensor's present version can be had until just before op `until`; if so it is kept that long.
     fn secure(&mut self, t: usize, op: usize, until: usize, depth: usize) -> bool {
-        let at = self.writers[t].partition_point(|writer| *writer < op);
-        if self.writers[t].get(at).is_some_and(|writer| *writer < until) || !self.alive.contains(&t) {
+        let at = self.uses.writers[t].partition_point(|writer| *writer < op);
+        if self.uses.writers[t].get(at).is_some_and(|writer| *writer < until) || !self.alive.contains(&t) {
             return false;
         }
         let state = &self.states[t];
@@ -489,12 +502,12 @@ impl<'a> Walk<'a> {
     /// Whether a tensor's present version could be computed again until just before op `until`.
     fn recoverable(&mut self, t: usize, op: usize, until: usize, depth: usize) -> bool {
         let version = self.states[t].version;
-        let at = self.writers[t].partition_point(|writer| *writer < op);
-        if version == 0 || depth > 5 || self.writers[t].get(at).is_some_and(|writer| *writer < until) {
+        let at = self.uses.writers[t].partition_point(|writer| *writer < op);
+        if version == 0 || depth > 5 || self.uses.writers[t].get(at).is_some_and(|writer| *writer < until) {
             return false;
         }
-        let writer = self.writers[t][version as usize - 1];
-        let found = self.found[writer].0.clone();
+        let writer = self.uses.writers[t][version as usize - 1];
+        let found = self.uses.found[writer].0.clone();
         let maker = &self.trace.ops[writer];
         let others_in_place = maker.writes.iter().any(|w| w.index() != t && maker.reads.contains(w));
         if !maker.recomputable || others_in_place {

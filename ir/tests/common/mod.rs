@@ -1,7 +1,7 @@
 //! Ways to break a schedule, for the property tests.
 
 use plimsoll_ir::ids::{BufferId, CommandId, OpId, TensorId};
-use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule};
+use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule, alternative_of};
 use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
@@ -233,7 +233,7 @@ pub const BREAKS: &[(&str, u8, Change)] = &[
     ("no workspace", 2, |t, s, r| {
         let needed = |b: &Buffer| {
             matches!(b.holds, Holds::Workspace { command } if matches!(&s.commands[command.index()],
-                Command::Compute { op, alternative, .. } if plimsoll_ir::schedule::way_of(&t.ops[op.index()], *alternative)
+                Command::Compute { op, alternative, .. } if alternative_of(&t.ops[op.index()], *alternative)
                     .is_some_and(|(_, workspace)| workspace > Bytes::ZERO)))
         };
         let at: Vec<usize> = (0..s.buffers.len()).filter(|i| needed(&s.buffers[*i])).collect();

@@ -1,5 +1,5 @@
-//! Dropout: zeroes each unit with a probability, in training only. The numbers are drawn from the iteration's own, which lies in
-//! resident memory, so the backward pass draws them again. Stochastic depth is the dropout of whole batches.
+//! Dropout: zeroes each unit with a probability, in training only. The numbers are drawn from the iteration's own, which lies
+//! in resident memory, so the backward pass draws them again. Stochastic depth is the dropout of whole batches.
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;

@@ -2,7 +2,7 @@
 
 use super::Rules;
 use crate::error::NetworkError;
-use crate::walk::Walk;
+use crate::walk::{IMAGES, Walk};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::{LayerId, TensorId};
 
@@ -21,8 +21,8 @@ impl Rules for Input {
         0
     }
 
-    fn forward(&self, walk: &mut Walk<'_>, _id: LayerId, _inputs: &[LayerId]) -> TensorId {
-        walk.images
+    fn forward(&self, _walk: &mut Walk<'_>, _id: LayerId, _inputs: &[LayerId]) -> TensorId {
+        IMAGES
     }
 
     fn backward(&self, _walk: &mut Walk<'_>, _id: LayerId, _dy: TensorId) {

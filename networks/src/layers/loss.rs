@@ -2,7 +2,7 @@
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
-use crate::walk::Walk;
+use crate::walk::{LABELS, Walk};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
@@ -21,14 +21,14 @@ impl Rules for SoftmaxCrossEntropy {
 
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::SoftmaxCrossEntropyForward { shape: walk.rows(id) };
-        let (labels, metrics) = (Operand::Tensor(walk.labels), walk.metrics());
+        let (labels, metrics) = (Operand::Tensor(LABELS), walk.metrics());
         let over = walk.overwritten(id, inputs);
         walk.forward_op(id, call, walk.value(inputs[0]), &[labels], over, &[metrics])
     }
 
     /// The gradient of the logits, in place of the probabilities, which nobody else reads.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, probabilities: TensorId) {
-        let operands = [probabilities, walk.labels, probabilities].map(Operand::Tensor).to_vec();
+        let operands = [probabilities, LABELS, probabilities].map(Operand::Tensor).to_vec();
         let call = Call::SoftmaxCrossEntropyBackward { shape: walk.rows(id) };
         walk.push(id, "backward", Phase::Backward, call, operands);
         walk.gradients.hold(walk.network.layer(id).inputs[0], probabilities);

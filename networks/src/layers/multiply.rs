@@ -1,5 +1,5 @@
-//! The product of two inputs, of which the second has the shape of the first or one position; and the passes of every layer that
-//! is a product.
+//! The product of two inputs, of which the second has the shape of the first or one position; and the passes of every layer
+//! that is a product.
 
 use super::{Rules, bad};
 use crate::error::NetworkError;

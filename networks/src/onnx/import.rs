@@ -33,6 +33,17 @@ pub struct Owner {
     pub bias: Option<usize>,
 }
 
+/// Which weights are in use, and by which layers.
+#[derive(Default)]
+pub struct Weights {
+    /// The layer that a weight belongs to.
+    pub owners: HashMap<usize, Owner>,
+    /// Weights that are no initialisers, by their identity: the import's values keep them all.
+    pub computed: HashSet<usize>,
+    /// Scales, shifts and biases that a layer has.
+    pub taken: HashSet<usize>,
+}
+
 /// A graph on its way to a network.
 pub struct Import<'g> {
     /// The graph.
@@ -45,12 +56,8 @@ pub struct Import<'g> {
     pub batch: u64,
     /// What the user should know.
     pub notes: Vec<String>,
-    /// The layer that a weight belongs to.
-    pub owners: HashMap<usize, Owner>,
-    /// Weights that are no initialisers, by their identity: the values below keep them all.
-    pub computed: HashSet<usize>,
-    /// Scales, shifts and biases that a layer has.
-    pub taken: HashSet<usize>,
+    /// Who uses which weights.
+    pub weights: Weights,
     /// Additions that are the bias of the layer before.
     pub biases: HashSet<usize>,
     /// Convolutions with a bias, which may have a normalisation folded into them.
@@ -80,9 +87,7 @@ pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> R
         numbers,
         batch,
         notes: Vec::new(),
-        owners: HashMap::new(),
-        computed: HashSet::new(),
-        taken: HashSet::new(),
+        weights: Weights::default(),
         biases: HashSet::new(),
         biased: Vec::new(),
         parts: HashMap::new(),
@@ -269,7 +274,7 @@ impl<'g> Import<'g> {
     /// Takes a scale, shift or bias for a layer. Exporters make one tensor of those that are equal, as they all are before
     /// training; so one tensor of several layers says nothing, and each has its own.
     pub fn take(&mut self, parameter: &Constant) {
-        if parameter.initialiser.is_some_and(|at| !self.taken.insert(at)) {
+        if parameter.initialiser.is_some_and(|at| !self.weights.taken.insert(at)) {
             self.note("scales, shifts and biases that are one tensor of several layers are trained apart");
         }
     }

@@ -127,7 +127,7 @@ impl Import<'_> {
 
     /// The layer that owns a weight already, so that a second one shares it; else this weight is noted for the next layer.
     fn owner(&self, weight: &Constant) -> Option<Owner> {
-        weight.initialiser.and_then(|at| self.owners.get(&at)).copied()
+        weight.initialiser.and_then(|at| self.weights.owners.get(&at)).copied()
     }
 
     /// Appends a layer with a weight, which it shares with an earlier one where the file has one tensor for both, and the
@@ -141,7 +141,7 @@ impl Import<'_> {
         (outputs_last, bias): (bool, Option<usize>),
     ) -> Result<LayerId, OnnxError> {
         let owner = self.owner(weight);
-        if weight.initialiser.is_none() && !self.computed.insert(weight.identity()) {
+        if weight.initialiser.is_none() && !self.weights.computed.insert(weight.identity()) {
             return Err(unsupported(node, "one computed weight of several layers"));
         }
         let outputs_last = outputs_last != weight.turned;
@@ -166,7 +166,7 @@ impl Import<'_> {
                 .push(format!("`{}` is one weight of several layers, and is trained as one", shown(tensor)));
         }
         if let Some(at) = weight.initialiser {
-            self.owners.entry(at).or_insert(Owner { layer, outputs_last, bias });
+            self.weights.owners.entry(at).or_insert(Owner { layer, outputs_last, bias });
         }
         Ok(layer)
     }

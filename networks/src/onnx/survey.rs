@@ -7,7 +7,8 @@ use super::graph::{Graph, attribute, float, int, ints, label, text};
 use super::proto::NodeProto;
 use std::collections::HashSet;
 
-/// The operators that are read, with their attributes; whatever says how a tensor is kept, and nothing of its value, is there, too.
+/// The operators that are read, with their attributes; whatever says how a tensor is kept, and nothing of its value, is
+/// there, too.
 const OPERATORS: &[(&str, &[&str])] = &[
     ("Add", &[]),
     ("And", &[]),

@@ -19,7 +19,8 @@ pub enum Value {
 /// The output of a layer, or something on the way to the next one.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Where it lies; scores of attention lie in the output of the layer that gives the queries, over keys in place of channels.
+    /// Where it lies; scores of attention lie in the output of the layer that gives the queries, over keys in place of
+    /// channels.
     pub view: View,
     /// Times this.
     pub factor: f64,

@@ -219,8 +219,8 @@ fn nearest_names(asked: &str) -> Vec<String> {
     nearest(asked, entries().iter().map(|e| e.name).filter(|name| !name.contains('<')))
 }
 
-/// The names that may have been meant, at most three, the nearest first, whatever their capitals: those that a few edits for their
-/// length make of what was asked for, and those that begin with it.
+/// The names that may have been meant, at most three, the nearest first, whatever their capitals: those that a few edits for
+/// their length make of what was asked for, and those that begin with it.
 pub fn nearest<'n>(asked: &str, names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
     let asked = asked.to_lowercase();
     let length = asked.chars().count();

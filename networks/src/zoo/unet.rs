@@ -11,7 +11,7 @@ use plimsoll_ir::network::{Extent, LayerKind, Network, NetworkSpec, Window};
 
 /// Channels at each size.
 const WIDTHS: [u32; 5] = [64, 128, 256, 512, 1024];
-/// Sides are halved four times and must come back.
+/// Sides are halved four times and must be the same in the end.
 const MULTIPLE: u32 = 1 << (WIDTHS.len() - 1);
 
 /// Builds it.

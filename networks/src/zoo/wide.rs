@@ -1,9 +1,9 @@
 //! Wide residual networks (Zagoruyko and Komodakis 2016) for CIFAR.
 //!
-//! As the authors' program builds them: three groups of n blocks, normalisation before each convolution, a 1x1
-//! convolution as shortcut where a block changes the number of channels, which like the block takes its input normalised; after the
-//! last block normalisation and ReLU once more. `wrn-28-10` has 36,479,194 parameters for the 10 classes of CIFAR-10
-//! and 36,536,884 for the 100 of CIFAR-100. No dropout in the blocks, which the paper tries and the others leave out.
+//! As the authors' program builds them: three groups of n blocks, normalisation before each convolution, a 1x1 convolution as
+//! shortcut where a block changes the number of channels, which like the block takes its input normalised; after the last
+//! block normalisation and ReLU once more. `wrn-28-10` has 36,479,194 parameters for the 10 classes of CIFAR-10 and
+//! 36,536,884 for the 100 of CIFAR-100. No dropout in the blocks, which the paper tries and the others leave out.
 //!
 //! The depth that the authors give is 6n + 4: the first convolution, two a block, three shortcuts. Layrub's `WRN-8-256`
 //! counts as He et al. do, without shortcuts and with the classifier, 6n + 2. No number is both.

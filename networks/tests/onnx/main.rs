@@ -56,7 +56,8 @@ fn what_pytorch_exports_has_the_parameters_that_it_counts() {
     check("googlenet.dynamo.eval", 140, 6_624_904 - 7_280);
     check("inception_v3.script.train", 311, 23_834_568);
     check("inception_v3.dynamo.eval", 220, 23_834_568 - 17_216);
-    // PyTorch counts 28,064 for the first: its table of tokens is the weight of its head, too. Constants that are folded tear them apart.
+    // PyTorch counts 28,064 for the first: its table of tokens is the weight of its head, too. Constants that are folded tear
+    // them apart.
     check("gpt.script.train", 26, 28_064);
     check("gpt.script.eval", 26, 30_144);
     check("gpt.dynamo.train", 26, 30_144);

@@ -127,7 +127,8 @@ fn a_weight_before_the_positions_of_every_sample_is_a_class_token() {
             node("Squeeze", &["g"], &["b"], &[ints("axes", &[1])]),
         ]
     };
-    let conv = "Conv { out_channels: 8, window: Window { size: [2, 2], stride: [2, 2], padding: [0, 0], dilation: [1, 1] }, groups: 1, bias: false } 3x3x8";
+    let conv = "Conv { out_channels: 8, window: Window { size: [2, 2], stride: [2, 2], padding: [0, 0], dilation: [1, \
+                1] }, groups: 1, bias: false } 3x3x8";
     let norm = "LayerNorm { epsilon: 1e-5 }";
     let head = "FullyConnected { outputs: 5, bias: false } 1x1x5";
     assert_eq!(

@@ -14,7 +14,7 @@ use plimsoll_ir::document::Document;
 use plimsoll_ir::network::{
     Axis, DropUnit, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window,
 };
-use plimsoll_ir::program::{Program, Role, Way};
+use plimsoll_ir::program::{KernelAlternative, Program, Role};
 use plimsoll_ir::trace::{Op, Phase};
 use plimsoll_ir::{Bytes, LayerId};
 use plimsoll_networks::{Builder, Draw, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
@@ -29,9 +29,9 @@ fn check(network: &Network, batch: u64) {
     let mut layouts = Vec::new();
     for relu in RELU {
         for mode in [Mode::Train, Mode::Evaluate] {
-            let other = Way { name: "other".into(), workspace: Bytes(300) };
-            let ways = |_: &_| [Way::sole(Bytes(100)), vec![other.clone()]].concat();
-            let options = LowerOptions { mode, relu, draw: None, ways: &ways };
+            let other = KernelAlternative { name: "other".into(), workspace: Bytes(300) };
+            let alternatives = |_: &_| [KernelAlternative::sole(Bytes(100)), vec![other.clone()]].concat();
+            let options = LowerOptions { mode, relu, draw: None, alternatives: &alternatives };
             let program = lower(network, batch, &options).expect("it lowers");
             program.trace.validate().expect("the trace is sound");
             check_form(&program);

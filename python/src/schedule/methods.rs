@@ -64,7 +64,7 @@ impl Schedule {
         self.moved_bytes(Stream::Offload)
     }
 
-    /// Bytes that come back from the host in one iteration.
+    /// Bytes that are prefetched from the host in one iteration.
     #[getter]
     fn prefetched_bytes(&self) -> u64 {
         self.moved_bytes(Stream::Prefetch)

@@ -4,8 +4,8 @@
 //! the computing thread's core. A sleep ends some microseconds late; so the next transfer of a busy link starts
 //! where the last one should have ended, and the error does not add up.
 //!
-//! On a slow link a transfer may take hours. [`Hurry`] ends the waiting and not the transfer: the rest is copied at once, so that the
-//! iteration ends soon, and right. What it took is then no measurement.
+//! On a slow link a transfer may take hours. [`Hurry`] ends the waiting and not the transfer: the rest is copied at once, so
+//! that the iteration ends soon, and right. What it took is then no measurement.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
@@ -169,8 +169,8 @@ mod tests {
             let copy = |from: usize, to: usize| {
                 copied.lock().expect("no copy panics")[from..to].iter_mut().for_each(|byte| *byte += 1);
             };
-            let mut paces =
-                [Stream::Offload, Stream::Prefetch].map(|way| Pace::new(link, way, hurry.clone()));
+            let mut paces = [Stream::Offload, Stream::Prefetch]
+                .map(|direction| Pace::new(link, direction, hurry.clone()));
             std::thread::scope(|threads| {
                 let [out, back] = &mut paces;
                 threads.spawn(|| out.transfer(Bytes(BYTES as u64), clock, &shared, copy));

@@ -132,8 +132,8 @@ fn anonymous(bytes: Bytes, what: MemoryKind) -> Result<Region, DeviceError> {
     }
     let length = usize::try_from(bytes.0).map_err(|_| short())?;
     let mut map = MmapOptions::new().len(length).map_anon().map_err(|_| short())?;
-    // Large pages, where the system has them, so that ops wait less for addresses to be translated: an LSTM's iteration takes 5 % less.
-    // That is advice, without which everything works.
+    // Large pages, where the system has them, so that ops wait less for addresses to be translated: an LSTM's iteration takes
+    // 5 % less. That is advice, without which everything works.
     let _ = map.advise(Advice::HugePage);
     map.chunks_mut(PAGE).for_each(|page| page[0] = 0);
     Ok(Region::of(map))

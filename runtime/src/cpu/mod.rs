@@ -27,7 +27,7 @@ use crate::device::{
     in_range,
 };
 use memory::Memory;
-use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, Seconds};
 use std::sync::Arc;
@@ -99,8 +99,8 @@ impl Device for Cpu {
         }
     }
 
-    fn ways(&self, call: &Call) -> Vec<Way> {
-        Way::sole(kernels::workspace_bytes(call, self.options.threads.max(1)))
+    fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
+        KernelAlternative::sole(kernels::workspace_bytes(call, self.options.threads.max(1)))
     }
 
     fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {

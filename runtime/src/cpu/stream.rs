@@ -181,7 +181,8 @@ impl Streams {
         Seconds(self.common.events.nanos(event).saturating_sub(self.begun) as f64 * 1e-9)
     }
 
-    /// How long the threads that compute were ready while others had the processors, in all so far; none where nobody counts it.
+    /// How long the threads that compute were ready while others had the processors, in all so far; none where nobody counts
+    /// it.
     pub(super) fn waited(&self) -> Option<Seconds> {
         self.common.waited.get()?.so_far()
     }

@@ -1,9 +1,9 @@
 //! How long the computing threads were ready to run while others had the processors.
 //!
-//! On a machine that is shared, what an iteration takes by the clock says as much of the others as of the iteration. Linux counts for
-//! every thread how long it waited for a processor without needing anything else (`schedstat`). What a stream waits for on
-//! purpose, an event or its next command, is sleep and not in it; neither is what a neighbour takes of caches and memory, nor what
-//! another virtual machine takes of the processor.
+//! On a machine that is shared, what an iteration takes by the clock says as much of the others as of the iteration. Linux
+//! counts for every thread how long it waited for a processor without needing anything else (`schedstat`). What a stream
+//! waits for on purpose, an event or its next command, is sleep and not in it; neither is what a neighbour takes of caches
+//! and memory, nor what another virtual machine takes of the processor.
 //!
 //! What it deliberately does not do: judge. Who measures takes it off, or measures again.
 
@@ -29,8 +29,8 @@ impl Waited {
         Waited { counters }
     }
 
-    /// The mean over the threads, since each began: tasks of a kernel go to whichever thread is free, so what one of them waits the
-    /// others share. None where a thread has no counter.
+    /// The mean over the threads, since each began: tasks of a kernel go to whichever thread is free, so what one of them
+    /// waits the others share. None where a thread has no counter.
     pub(super) fn so_far(&self) -> Option<Seconds> {
         let sum = self.counters.iter().map(nanos).sum::<Option<u64>>()?;
         (!self.counters.is_empty()).then(|| Seconds(sum as f64 * 1e-9 / self.counters.len() as f64))

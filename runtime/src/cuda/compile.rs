@@ -201,7 +201,7 @@ fn keep(file: &Path, ptx: &CStr) -> std::io::Result<()> {
     std::fs::rename(&part, file).inspect_err(|_| drop(std::fs::remove_file(&part)))
 }
 
-/// The user's folder for what can be made again: `$XDG_CACHE_HOME/plimsoll` or `~/.cache/plimsoll`; none without a home.
+/// The user's folder for what can be compiled anew: `$XDG_CACHE_HOME/plimsoll` or `~/.cache/plimsoll`; none without a home.
 pub fn user_cache() -> Option<PathBuf> {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let root = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;

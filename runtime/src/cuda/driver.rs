@@ -2,7 +2,7 @@
 //!
 //! Each of these frees itself and keeps its context alive. Calls that enqueue are unsafe where the memory that they name
 //! must outlive them: the executor's checked schedules and the device's order of calls see to that. Every refusal of the
-//! driver comes back as a [`Refusal`].
+//! driver is returned as a [`Refusal`].
 //!
 //! What it deliberately does not do: use the default stream, or the bindings' own loader and wrappers (see `table.rs`).
 

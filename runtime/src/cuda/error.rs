@@ -247,8 +247,8 @@ pub(super) fn advice(number: u32) -> &'static str {
             "another process has it for itself (`nvidia-smi` lists it); wait for it, or take another device"
         }
         code::NO_BINARY_FOR_GPU | code::INVALID_PTX | code::UNSUPPORTED_PTX_VERSION => {
-            "most likely the driver is older than NVRTC: update the driver, or put an NVRTC of the driver's own CUDA version first with \
-             PLIMSOLL_CUDA_LIBRARIES=FOLDER"
+            "most likely the driver is older than NVRTC: update the driver, or put an NVRTC of the driver's own CUDA version \
+             first with PLIMSOLL_CUDA_LIBRARIES=FOLDER"
         }
         code::JIT_COMPILER_NOT_FOUND => {
             "libnvidia-ptxjitcompiler.so.1 belongs to the driver and is not there; install the whole driver"
@@ -260,7 +260,8 @@ pub(super) fn advice(number: u32) -> &'static str {
             "see whether `nvidia-smi` works, the module nvidia_uvm is loaded, and /dev/nvidia* may be opened"
         }
         code::ILLEGAL_ADDRESS | code::LAUNCH_FAILED => {
-            "a kernel failed and the device's state is lost: start again, from the checkpoint where there is one; please report it"
+            "a kernel failed and the device's state is lost: start again, from the checkpoint where there is one; \
+             please report it"
         }
         code::LAUNCH_TIMEOUT => {
             "the device also serves a display, which ends kernels that run for seconds; lower the batch"

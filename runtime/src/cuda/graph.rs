@@ -1,10 +1,10 @@
 //! Iterations as CUDA graphs: which are known, and what the device does with the one that runs.
 //!
 //! An iteration begins with a fork, both transfer streams waiting for the compute stream, and ends with a join, the compute
-//! stream waiting for both; so the compute stream alone says when all of it is over, and a capture that begins and ends
-//! there takes in all three. The first run of an iteration is enqueued command by command, since drivers load kernels at their
-//! first launch, which a capture does not allow; the second is captured, and replayed from then on. Timed iterations, and all where
-//! graphs are off, are the same commands one by one.
+//! stream waiting for both; so the compute stream alone says when all of it is over, and a capture that begins and ends there
+//! takes in all three. The first run of an iteration is enqueued command by command, since drivers load kernels at their
+//! first launch, which a capture does not allow; the second is captured, and replayed from then on. Timed iterations, and all
+//! where graphs are off, are the same commands one by one.
 
 use super::driver::{Context, CudaStream, Event, Graph};
 use super::error::Refusal;

@@ -23,8 +23,8 @@ const NVML: Wanted = Wanted {
     files: &["libnvidia-ml.so.1"],
     beside: None,
     probe: c"nvmlInit_v2",
-    what_to_do: "it is part of the driver, and a container is given it with the driver's `utility` capability; without it nobody \
-                 says who else uses a device and whether it is slowed down",
+    what_to_do: "it is part of the driver, and a container is given it with the driver's `utility` capability; without it \
+                 nobody says who else uses a device and whether it is slowed down",
     instead: None,
 };
 

@@ -1,9 +1,9 @@
 //! The device `cuda`: an NVIDIA GPU over the driver API, found at run time.
 //!
-//! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the state; three streams run
-//! kernels and copies, and a whole iteration is captured as one CUDA graph and replayed (`graph.rs`). Kernels are the CUDA C
-//! of `kernels/`, compiled by NVRTC for the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine
-//! without it is told so by [`CudaDevice::open`], in one message.
+//! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the
+//! state; three streams run kernels and copies, and a whole iteration is captured as one CUDA graph and replayed
+//! (`graph.rs`). Kernels are the CUDA C of `kernels/`, compiled by NVRTC for the device at hand and kept in the user's cache.
+//! Nothing of CUDA is linked: a machine without it is told so by [`CudaDevice::open`], in one message.
 //!
 //! What it deliberately does not do: allocate, use the default stream, or wait for the device while an iteration is
 //! enqueued. It reports what a stream failed at no sooner than [`Device::synchronise`], as the driver does.
@@ -41,7 +41,7 @@ use kernels::{Argument, Grid};
 use libraries::Libraries;
 use memory::Memory;
 use plimsoll_ir::health::Health;
-use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Seconds};
 use presence::Search;
@@ -65,7 +65,7 @@ pub struct CudaOptions {
     pub kernels: Kernels,
     /// The arithmetic of the libraries' kernels.
     pub precision: Precision,
-    /// Whether every call has one way to run, which gives the same bits each time.
+    /// Whether every call has one kernel, which gives the same bits each time.
     pub deterministic: bool,
 }
 
@@ -298,7 +298,7 @@ impl CudaDevice {
         }
     }
 
-    /// Enqueues a call in its way.
+    /// Enqueues a call, by its alternative.
     fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
         let by_library = self.launch_of_library(launch)?;
         let grids =
@@ -323,16 +323,18 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Enqueues what a library does of a call in its way; whether it does anything.
+    /// Enqueues what a library does of a call, by its alternative; whether it does anything.
     fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
         let Some(libraries) = &self.gpu.libraries else { return Ok(false) };
         self.addresses.clear();
         self.addresses.extend(launch.offsets().iter().map(|offset| self.memory.device(*offset)));
-        let (call, way, workspace) = (launch.call(), launch.way(), self.memory.device(launch.workspace()));
+        let (call, alternative, workspace) =
+            (launch.call(), launch.alternative(), self.memory.device(launch.workspace()));
         // SAFETY: as for our own kernels: the executor has made sure that operands and scratch lie in the allocation, whose
         // life and order of use it answers for.
-        let enqueued =
-            unsafe { libraries.enqueue(self.streams.compute(), call, way, &self.addresses, workspace) };
+        let enqueued = unsafe {
+            libraries.enqueue(self.streams.compute(), call, alternative, &self.addresses, workspace)
+        };
         enqueued.map_err(|refusal| failed(call.name(), &refusal))
     }
 
@@ -405,10 +407,10 @@ impl Device for CudaDevice {
         true
     }
 
-    fn ways(&self, call: &Call) -> Vec<Way> {
+    fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match &self.gpu.libraries {
-            Some(libraries) => libraries.ways(call),
-            None => Way::sole(workspace_bytes(call)),
+            Some(libraries) => libraries.alternatives(call),
+            None => KernelAlternative::sole(workspace_bytes(call)),
         }
     }
 

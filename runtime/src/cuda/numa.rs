@@ -1,7 +1,7 @@
 //! Which of the host's memories is nearest to a device, where there are several.
 //!
-//! A slab on the other socket is copied at about half the rate. The system says where a device is plugged in; the mapping's pages
-//! are asked for there, and come from elsewhere where that node is full. What it does not say is not guessed.
+//! A slab on the other socket is copied at about half the rate. The system says where a device is plugged in; the mapping's
+//! pages are asked for there, and come from elsewhere where that node is full. What it does not say is not guessed.
 
 use memmap2::MmapMut;
 use std::path::Path;

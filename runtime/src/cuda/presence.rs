@@ -49,7 +49,8 @@ pub(super) const NVRTC: Wanted = Wanted {
     files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
     beside: Some("libnvrtc-builtins.so."),
     probe: c"nvrtcVersion",
-    what_to_do: "install it with `pip install nvidia-cuda-nvrtc` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES",
+    what_to_do: "install it with `pip install nvidia-cuda-nvrtc` or a CUDA toolkit, or name its folder in \
+                 PLIMSOLL_CUDA_LIBRARIES",
     instead: None,
 };
 
@@ -76,8 +77,8 @@ pub(super) const CUDNN: Wanted = Wanted {
     files: &["libcudnn.so.9"],
     beside: None,
     probe: c"cudnnCreate",
-    what_to_do: "install it with `pip install nvidia-cudnn-cu13` (nvidia-cudnn-cu12 for a driver of CUDA 12), or name its folder \
-                 in PLIMSOLL_CUDA_LIBRARIES",
+    what_to_do: "install it with `pip install nvidia-cudnn-cu13` (nvidia-cudnn-cu12 for a driver of CUDA 12), or name its \
+                 folder in PLIMSOLL_CUDA_LIBRARIES",
     instead: Some(Instead::OwnKernels),
 };
 

@@ -1,7 +1,7 @@
 //! Iterations that copy a training's state to the host, for a program that was loaded to keep it.
 //!
-//! The copies are transfers of the iteration like any other (`../state.rs` says which): the schedule's own commands stay as they
-//! are, in their order, and those that change the state wait for its copy.
+//! The copies are transfers of the iteration like any other (`../state.rs` says which): the schedule's own commands stay as
+//! they are, in their order, and those that change the state wait for its copy.
 //!
 //! What it deliberately does not do: decide when a state is copied, or what becomes of a copy; the trainer does.
 
@@ -50,8 +50,8 @@ impl Keeping {
 }
 
 impl Executor {
-    /// As [`Executor::load`], of a program whose state a [`crate::Trainer`] then keeps on the host, where the memory has room for that
-    /// ([`MemoryLayout::keeping_state`]); it is copied before this offload, or behind all.
+    /// As [`Executor::load`], of a program whose state a [`crate::Trainer`] then keeps on the host, where the memory has room
+    /// for that ([`MemoryLayout::keeping_state`]); it is copied before this offload, or behind all.
     pub fn load_keeping_state(
         &mut self,
         program: &Program,

@@ -3,9 +3,9 @@
 //!
 //! What it deliberately does not do: know what a call computes; that is in `reference`.
 
+use super::alternatives;
 use super::device::device;
 use super::text::{Order, kernels, text};
-use super::ways;
 
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Access, Call};
@@ -194,8 +194,8 @@ impl Kernels {
     }
 }
 
-/// Whether CUDA's kernels give the bits that the CPU's give: wherever the formula leaves no order of sums open, and takes no sine,
-/// which a GPU rounds its own way.
+/// Whether CUDA's kernels give the bits that the CPU's give: wherever the formula leaves no order of sums open, and takes no
+/// sine, which a GPU rounds its own way.
 fn exact(call: &Call) -> bool {
     !matches!(
         call,
@@ -288,7 +288,7 @@ pub fn panics(call: &Call, args: &[Arg]) -> String {
     said
 }
 
-/// Who computes by name, and the ways that must agree to the bit.
+/// Who computes by name, and the alternatives that must agree to the bit.
 type Who = Vec<(&'static str, Vec<Kernels>)>;
 
 /// Those of CUDA's kernels that there are here.
@@ -305,10 +305,14 @@ fn cuda() -> Who {
 
 fn outcomes_of(who: Who, call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mut outcomes: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
-    for (name, ways) in who {
-        let first = execute(call, args, ways[0]);
-        for way in &ways[1..] {
-            assert!(execute(call, args, *way) == first, "{call:?} on {way:?} and on {:?} differ", ways[0]);
+    for (name, alternatives) in who {
+        let first = execute(call, args, alternatives[0]);
+        for alternative in &alternatives[1..] {
+            assert!(
+                execute(call, args, *alternative) == first,
+                "{call:?} on {alternative:?} and on {:?} differ",
+                alternatives[0]
+            );
         }
         if let Some((_, cpu)) = outcomes.first().filter(|_| exact(call)) {
             for (i, (cpu, first)) in cpu.iter().zip(&first).enumerate() {
@@ -372,11 +376,11 @@ fn assert_close(what: &str, got: &[f32], expected: &[f64], terms: f64, share: f6
     }
 }
 
-/// Runs a call, on the device in all its ways, and compares operands, given by number, with what the reference says.
+/// Runs a call, on the device in all its alternatives, and compares operands, given by number, with what the reference says.
 pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
     let own = outcomes(call, args).into_iter().map(|(by, got)| (by.to_owned(), got, OWN));
-    let ways = ways::outcomes(call, args).into_iter().map(|(by, got)| (by, got, LIBRARY));
-    for (by, got, share) in own.chain(ways) {
+    let alternatives = alternatives::outcomes(call, args).into_iter().map(|(by, got)| (by, got, LIBRARY));
+    for (by, got, share) in own.chain(alternatives) {
         for (operand, expected) in expected {
             let what = format!("operand {operand} of {call:?} by {by}");
             assert_close(&what, &floats(&got[*operand]), expected, terms(call), share);

@@ -1,4 +1,5 @@
-//! Layer normalisation, that by the root of the mean square, and their gradients against plain f64 sums, in rows of one channel to thousands.
+//! Layer normalisation, that by the root of the mean square, and their gradients against plain f64 sums, in rows of one
+//! channel to thousands.
 //!
 //! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
 

@@ -7,6 +7,7 @@
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
 mod activation;
+mod alternatives;
 mod attention;
 pub mod device;
 mod harness;
@@ -17,7 +18,6 @@ pub mod random;
 mod reference;
 mod sequences;
 mod text;
-mod ways;
 
 use activation::{activation_gradients_are_derivatives, activations, activations_have_no_surprises_far_out};
 use attention::{

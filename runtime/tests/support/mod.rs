@@ -9,7 +9,7 @@ pub mod drawn;
 pub mod spoilt;
 
 use plimsoll_ir::network::{Axis, DropUnit, Function, LayerKind, Network, NetworkSpec, Window};
-use plimsoll_ir::program::{Call, Program, Way};
+use plimsoll_ir::program::{Call, KernelAlternative, Program};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, TensorId};
@@ -84,15 +84,15 @@ pub fn evaluation(network: &Network, batch: u64) -> Program {
 }
 
 fn lowered(network: &Network, batch: u64, mode: Mode) -> Program {
-    let options = LowerOptions { mode, ways: &ways, ..LowerOptions::default() };
+    let options = LowerOptions { mode, alternatives: &alternatives, ..LowerOptions::default() };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 
 /// How the device `cpu` runs a call, on any number of threads up to 2.
-pub fn ways(call: &Call) -> Vec<Way> {
+pub fn alternatives(call: &Call) -> Vec<KernelAlternative> {
     let devices = [1, 2].map(|threads| Cpu::new(CpuOptions { threads, ..CpuOptions::default() }));
-    let needed = devices.iter().flat_map(|d| d.ways(call)).map(|way| way.workspace);
-    Way::sole(needed.fold(Bytes::ZERO, Bytes::max))
+    let needed = devices.iter().flat_map(|d| d.alternatives(call)).map(|alternative| alternative.workspace);
+    KernelAlternative::sole(needed.fold(Bytes::ZERO, Bytes::max))
 }
 
 /// A link fast enough not to matter.

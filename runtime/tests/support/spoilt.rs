@@ -38,8 +38,8 @@ impl Dataset for Spoilt {
     }
 }
 
-/// Trains until iteration `finished`, counted from 0, spoils the state: its loss is no number, and its update makes every parameter one
-/// that is none. Gives what the trainer kept of the iterations before.
+/// Trains until iteration `finished`, counted from 0, spoils the state: its loss is no number, and its update makes every
+/// parameter one that is none. Gives what the trainer kept of the iterations before.
 pub fn last_finished(trainer: &mut Trainer, finished: u64) -> Option<Checkpoint> {
     let from = (finished - trainer.step()) * trainer.plan().batch;
     let data = Spoilt { digits: digits().train, read: AtomicU64::new(0), from };

@@ -26,8 +26,8 @@ pub fn program(place: &Place, network: &Network) -> Program {
 
 /// The same for a device that is open.
 pub fn program_with(device: &dyn Device, network: &Network) -> Program {
-    let ways = |call: &Call| device.ways(call);
-    let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+    let alternatives = |call: &Call| device.alternatives(call);
+    let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);

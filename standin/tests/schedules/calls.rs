@@ -104,7 +104,7 @@ fn a_profiler_sees_the_names_of_what_is_enqueued() {
     let after = seen();
     assert_eq!(after.0 - before.0, 5);
     assert!(after.1.iter().zip(&before.1).all(|(after, before)| after - before == 2), "{after:?}");
-    let moved = [0, 1].map(|way| after.2[way] - before.2[way]);
+    let moved = [0, 1].map(|alternative| after.2[alternative] - before.2[alternative]);
     assert_eq!(moved, [Stream::Offload, Stream::Prefetch].map(|stream| 2 * on(stream)));
 }
 

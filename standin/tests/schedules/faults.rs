@@ -2,7 +2,7 @@
 //!
 //! A wait that is missing shows only when the stream that should have been waited for is late, so each fault runs under
 //! orders in which streams take turns, as many as it needs of [`ORDERS`]; the data of every tensor is its own, and new in
-//! every iteration. A fault can harm nothing (a tensor that is brought back to where it still lies, a place that is taken
+//! every iteration. A fault can harm nothing (a tensor that is prefetched to where it still lies, a place that is taken
 //! for what nobody reads), so of each kind a share must show, and it is printed.
 
 use super::faulty::{Fault, Faulty, Planted};

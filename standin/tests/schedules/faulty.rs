@@ -3,7 +3,7 @@
 //! The commands that it is given are right; it stands between the executor and the real device, which knows nothing of
 //! it. A transfer cannot be made here, so a wrong one is another of the same iteration.
 
-use plimsoll_ir::program::{Call, Way};
+use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_runtime::{
@@ -115,8 +115,8 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.facts()
     }
 
-    fn ways(&self, call: &Call) -> Vec<Way> {
-        self.inner.ways(call)
+    fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
+        self.inner.alternatives(call)
     }
 
     fn allocate(&mut self, memory: MemoryLayout) -> Result<(), DeviceError> {

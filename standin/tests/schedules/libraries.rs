@@ -1,6 +1,6 @@
-//! cuBLAS and cuDNN as the device `cuda` uses them, on the stand-in: which ways a call has, that every way computes the same up
-//! to rounding, that our own kernels and one deterministic way each give the same bits whatever the schedule, and that
-//! handles and descriptors are made before an iteration and given back.
+//! cuBLAS and cuDNN as the device `cuda` uses them, on the stand-in: which alternatives a call has, that every alternative
+//! computes the same up to rounding, that our own kernels and one deterministic alternative each give the same bits whatever
+//! the schedule, and that handles and descriptors are made before an iteration and given back.
 
 use super::bodies::{bits, numbers, program_with, train};
 use super::library::StandIn;
@@ -15,8 +15,8 @@ use plimsoll_runtime::{
 };
 use std::collections::BTreeSet;
 
-/// Every way of every call.
-fn all_ways(library: &StandIn) -> CudaOptions {
+/// Every alternative of every call.
+fn all_alternatives(library: &StandIn) -> CudaOptions {
     CudaOptions { deterministic: false, ..library.options() }
 }
 
@@ -35,7 +35,7 @@ fn off(a: &Checkpoint, b: &Checkpoint) -> f32 {
     pairs.map(|(a, b)| (a - b).abs()).fold(0.0, |most, off| if off <= most { most } else { off })
 }
 
-/// The schedule with way `k` of every op that has so many, and room for its scratch.
+/// The schedule with alternative `k` of every op that has so many, and room for its scratch.
 fn by_way(program: &Program, k: u32) -> Schedule {
     let mut leaning = program.clone();
     for op in &mut leaning.trace.ops {
@@ -45,8 +45,8 @@ fn by_way(program: &Program, k: u32) -> Schedule {
     let mut schedule = keep(&leaning.trace);
     for command in &mut schedule.commands {
         let Command::Compute { op, alternative, .. } = command else { continue };
-        let ways = program.trace.ops[op.index()].alternatives.len() as u32;
-        *alternative = Some(k).filter(|k| *k < ways);
+        let alternatives = program.trace.ops[op.index()].alternatives.len() as u32;
+        *alternative = Some(k).filter(|k| *k < alternatives);
     }
     schedule
 }
@@ -68,7 +68,7 @@ fn convolution(batch: u64, window: Window, image: u32, groups: u32) -> ConvShape
 #[test]
 fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
     let Some(library) = StandIn::open() else { return };
-    let device = open(&all_ways(&library));
+    let device = open(&all_alternatives(&library));
     let deterministic = open(&library.options());
     let check = |window: Window, image, groups, expected: [&[&str]; 3]| {
         for batch in [3, 4] {
@@ -79,11 +79,16 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
                 Call::ConvBackwardFilter { shape, accumulate: false },
             ];
             for (call, expected) in calls.iter().zip(expected) {
-                let ways = device.ways(call);
-                let names: Vec<&str> = ways.iter().map(|way| way.name.as_str()).collect();
+                let alternatives = device.alternatives(call);
+                let names: Vec<&str> =
+                    alternatives.iter().map(|alternative| alternative.name.as_str()).collect();
                 assert_eq!(names, expected, "{call:?}");
                 let first = expected.iter().find(|name| !["algo_0", "algo_3"].contains(name));
-                let only: Vec<String> = deterministic.ways(call).into_iter().map(|way| way.name).collect();
+                let only: Vec<String> = deterministic
+                    .alternatives(call)
+                    .into_iter()
+                    .map(|alternative| alternative.name)
+                    .collect();
                 assert_eq!(only, first.copied().into_iter().collect::<Vec<_>>(), "{call:?}");
             }
         }
@@ -115,17 +120,17 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         ],
     );
     check(Window::square(1, 1, 0), 1, 1, [&["cublas", "own"]; 3]);
-    let other = device.ways(&Call::ReluForward { elements: 5, ceiling: f32::INFINITY });
+    let other = device.alternatives(&Call::ReluForward { elements: 5, ceiling: f32::INFINITY });
     assert_eq!(other.len(), 1);
 }
 
 #[test]
 fn every_way_computes_the_same_up_to_rounding() {
     let Some(library) = StandIn::open() else { return };
-    let (network, options) = (everything(), all_ways(&library));
+    let (network, options) = (everything(), all_alternatives(&library));
     let program = program_with(&open(&options), &network);
-    let ways = program.trace.ops.iter().map(|op| op.alternatives.len()).max().unwrap_or_default();
-    assert!(ways >= 4, "{ways}");
+    let alternatives = program.trace.ops.iter().map(|op| op.alternatives.len()).max().unwrap_or_default();
+    assert!(alternatives >= 4, "{alternatives}");
     let own = CudaOptions { kernels: Kernels::Own, ..library.options() };
     let reference = program_with(&open(&own), &network);
     let reference = trained(&network, &reference, &keep(&reference.trace), &own);
@@ -136,12 +141,13 @@ fn every_way_computes_the_same_up_to_rounding() {
         assert!(off < 1e-3, "{what}: off by {off}");
         seen.insert(bits(&found).into_values().collect::<Vec<_>>());
     };
-    check("the usual ways", &keep(&program.trace), true);
-    (0..ways as u32).for_each(|k| check(&format!("alternative {k}"), &by_way(&program, k), k % 2 == 0));
+    check("the usual alternatives", &keep(&program.trace), true);
+    (0..alternatives as u32)
+        .for_each(|k| check(&format!("alternative {k}"), &by_way(&program, k), k % 2 == 0));
     for seed in 0..4 {
         check(&format!("random {seed}"), &random_schedule(&program.trace, seed), seed % 2 == 0);
     }
-    assert!(seen.len() > ways, "ways differ by rounding: {} of {}", seen.len(), ways + 5);
+    assert!(seen.len() > alternatives, "ways differ by rounding: {} of {}", seen.len(), alternatives + 5);
 }
 
 #[test]
@@ -240,8 +246,8 @@ fn facts_tell_whose_kernels_they_are_of() {
         assert!(system.ends_with(ends), "`{ends}` in: {system}");
     };
     check(library.options(), "CUDA driver 13.0, cuDNN 9.1.0, deterministic");
-    check(all_ways(&library), ", cuDNN 9.1.0");
-    check(CudaOptions { precision: Precision::Tf32, ..all_ways(&library) }, ", cuDNN 9.1.0, TF32");
+    check(all_alternatives(&library), ", cuDNN 9.1.0");
+    check(CudaOptions { precision: Precision::Tf32, ..all_alternatives(&library) }, ", cuDNN 9.1.0, TF32");
     check(CudaOptions { kernels: Kernels::Own, ..library.options() }, ", own kernels");
 }
 

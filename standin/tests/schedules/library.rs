@@ -36,7 +36,8 @@ impl StandIn {
         Some(StandIn { folder, handle, _alone: alone })
     }
 
-    /// How the device `cuda` finds it, with a cache of its own; every call has one way, whose bits are the same each time.
+    /// How the device `cuda` finds it, with a cache of its own; every call has one alternative, whose bits are the same each
+    /// time.
     pub fn options(&self) -> CudaOptions {
         let folder = self.folder.path().to_owned();
         let cache = Some(folder.join("cache"));

@@ -8,9 +8,9 @@ mod file;
 mod onnx;
 mod setup;
 mod study;
-mod task;
 mod train;
 mod tune;
+mod workload;
 
 pub use data::DataError;
 pub use export::ExportError;
@@ -18,10 +18,10 @@ pub use file::{Doing, FileError};
 pub use onnx::OnnxFileError;
 pub use setup::SetupError;
 pub use study::{OfAnother, Retune, StudyError};
-pub use task::{Iteration, TaskError};
 pub use train::{Saved, TrainError};
 pub(crate) use tune::NO_ALGORITHM_2;
 pub use tune::TuneError;
+pub use workload::{Iteration, WorkloadError};
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::check::Violation;
@@ -59,7 +59,7 @@ pub enum Error {
     Cuda(#[from] CudaError),
     /// A task cannot be done within its memory.
     #[error(transparent)]
-    Task(#[from] TaskError),
+    NetworkWorkload(#[from] WorkloadError),
     /// The planner refuses its input, or has a bug.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -127,7 +127,8 @@ pub enum Stopped {
         tuning: bool,
     },
     /// The state is saved.
-    #[error("stopped while training, after {} of {} iterations; saved to {}", .0.step.unwrap_or(0), .0.total, .0.path.display())]
+    #[error("stopped while training, after {} of {} iterations; saved to \
+             {}", .0.step.unwrap_or(0), .0.total, .0.path.display())]
     Training(Saved),
     /// The training is over, and its state saved.
     #[error("stopped while testing, after all {done} iterations of the training")]

@@ -258,7 +258,7 @@ pub struct Memory {
     pub host_bytes: u64,
     /// Pool bytes in use, as steps.
     pub pool: StepSeries,
-    /// The least that keeps everything, parameters included: every op run in its leanest way.
+    /// The least that keeps everything, parameters included: every op run in its leanest alternative.
     pub keeping_everything_bytes: u64,
     /// The pool's bytes in use were everything kept so (its own timeline, without a budget).
     pub keeping_everything: StepSeries,

@@ -182,14 +182,15 @@ fn steps(values: impl IntoIterator<Item = (Seconds, u64)>) -> StepSeries {
     series
 }
 
-/// Bytes in use beside what is resident, were everything kept and every op run in its leanest way.
+/// Bytes in use beside what is resident, were everything kept and every op run in its leanest alternative.
 fn keeping_everything(trace: &Trace) -> Vec<(Seconds, u64)> {
     let (mut at, mut values) = (Seconds::ZERO, Vec::with_capacity(trace.ops.len() + 1));
     for (op, in_use) in trace.ops.iter().zip(trace.memory().in_use) {
         values.push((at, in_use.saturating_sub(trace.resident_bytes).0));
         let own = (op.workspace_bytes, op.seconds);
-        let others = op.alternatives.iter().map(|way| (way.workspace_bytes, way.seconds));
-        at += others.fold(own, |best, way| if way < best { way } else { best }).1;
+        let others =
+            op.alternatives.iter().map(|alternative| (alternative.workspace_bytes, alternative.seconds));
+        at += others.fold(own, |best, alternative| if alternative < best { alternative } else { best }).1;
     }
     values.push((at, 0));
     values
@@ -228,7 +229,8 @@ fn residencies(trace: &Trace, schedule: &Schedule, predicted: &Timeline, names: 
 /// The layer that tensors belong to which are on the device from the start.
 pub const INPUT: &str = "input";
 
-/// One line a layer, in the order of the first op of each; what is there from the start comes first, where the backward pass needs it.
+/// One line a layer, in the order of the first op of each; what is there from the start comes first, where the backward pass
+/// needs it.
 pub fn layers(
     trace: &Trace,
     schedule: &Schedule,

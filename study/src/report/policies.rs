@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 /// All policies but the schedule's own get this long together, and the bound is found within it.
 pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Plans under every policy but the one that the schedule is of, and puts all in order. `own` is the name of the schedule's row.
-/// No new policy is begun after `limit`. Fails once `stop` says so: what was cut short is no comparison.
+/// Plans under every policy but the one that the schedule is of, and puts all in order. `own` is the name of the schedule's
+/// row. No new policy is begun after `limit`. Fails once `stop` says so: what was cut short is no comparison.
 pub fn compare(
     trace: &Trace,
     schedule: &Schedule,

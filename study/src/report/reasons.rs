@@ -129,7 +129,7 @@ impl<'a> Iteration<'a> {
 
     /// What moving a whole map takes, out and back.
     pub fn transfer(&self, bytes: Bytes) -> [Seconds; 2] {
-        [Stream::Offload, Stream::Prefetch].map(|way| self.schedule.link.seconds(way, bytes))
+        [Stream::Offload, Stream::Prefetch].map(|direction| self.schedule.link.seconds(direction, bytes))
     }
 
     /// How long compute waits for transfers of a tensor.
@@ -237,12 +237,12 @@ impl<'a> Iteration<'a> {
     fn swapped(&self, group: &[&Fate]) -> String {
         let whole: Bytes = group.iter().map(|fate| fate.bytes).sum();
         let transfers = || group.iter().flat_map(|fate| &fate.transfers).copied();
-        let way = |stream: Stream| {
+        let direction = |stream: Stream| {
             transfers().filter(move |id| self.schedule.commands[id.index()].stream() == stream)
         };
-        let seconds = |stream| -> Seconds { way(stream).map(|id| self.seconds(id)).sum() };
+        let seconds = |stream| -> Seconds { direction(stream).map(|id| self.seconds(id)).sum() };
         let bytes =
-            |stream| -> u64 { way(stream).map(|id| self.moved_bytes(id)).fold(0, u64::saturating_add) };
+            |stream| -> u64 { direction(stream).map(|id| self.moved_bytes(id)).fold(0, u64::saturating_add) };
         let (out, back) = (bytes(Stream::Offload), bytes(Stream::Prefetch));
         let partly = group.iter().any(|fate| fate.decision.kept);
         let mut words = if partly {
@@ -352,7 +352,7 @@ impl<'a> Iteration<'a> {
         let window = self.window(between);
         let inside =
             |span: &Span| (span.end.min(window.end) - span.start.max(window.start)).max(Seconds::ZERO);
-        [0, 1].map(|way: usize| window.seconds() - self.lanes[way].iter().map(inside).sum())
+        [0, 1].map(|direction: usize| window.seconds() - self.lanes[direction].iter().map(inside).sum())
     }
 }
 
@@ -402,7 +402,8 @@ fn uses(trace: &Trace) -> Vec<Uses> {
     uses
 }
 
-/// What becomes of every tensor that the forward pass leaves for the backward pass, or that a run of the forward pass again needs.
+/// What becomes of every tensor that the forward pass leaves for the backward pass, or that a run of the forward pass again
+/// needs.
 fn fates(trace: &Trace, schedule: &Schedule, recomputed: &[bool]) -> Vec<Fate> {
     let mut uses = uses(trace);
     let mut transfers: Vec<Vec<CommandId>> = vec![Vec::new(); trace.tensors.len()];

@@ -346,8 +346,9 @@ fn capitalised(words: &str) -> String {
 }
 
 /// What is said of a study in which nothing was measured.
-const MODELLED: &str = "Nothing here was measured: the device is not here, and all times are those of a model of it, from its data \
-                        sheet. Stated errors are how far nine of ten published throughputs of its generation are off that model.";
+const MODELLED: &str = "Nothing here was measured: the device is not here, and all times are those of a model of it, from \
+                        its data sheet. Stated errors are how far nine of ten published throughputs of its generation are \
+                        off that model.";
 
 fn setting(run: &Run) -> Setting {
     let Run { what, batch, predicted, measured, note } = run;
@@ -404,11 +405,11 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
         model.fill(&mut trace)?;
         for (op, samples) in trace.ops.iter().zip(&batch.ops) {
             let mut seconds: Vec<f64> = samples.seconds.iter().map(|s| s.0).collect();
-            // One that never ran in its usual way here says nothing of that way.
+            // One that never ran in its usual alternative here says nothing of that alternative.
             if seconds.is_empty() {
                 continue;
             }
-            let measured = crate::task::median(&mut seconds).0;
+            let measured = crate::network_workload::median(&mut seconds).0;
             let of = type_of(op);
             let kind = kinds.entry(of.clone()).or_insert_with(|| FitKind {
                 kind: of,
@@ -440,7 +441,7 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
 fn median_and_worst(ratios: impl Iterator<Item = f64>) -> [f64; 2] {
     let mut errors: Vec<f64> = ratios.map(|ratio| (ratio - 1.0).abs()).collect();
     let worst = errors.iter().copied().fold(0.0, f64::max);
-    [crate::task::median(&mut errors).0, worst]
+    [crate::network_workload::median(&mut errors).0, worst]
 }
 
 /// The ops of a profile as a trace, to be filled with predicted seconds.
@@ -496,8 +497,8 @@ fn rounded(value: f64) -> f64 {
     if digits >= 0 { (value * scale).round() / scale } else { (value / scale).round() * scale }
 }
 
-/// The link's fits, with their samples, and how far these are off. A model's own error is of the median of each size, which is not what
-/// is shown.
+/// The link's fits, with their samples, and how far these are off. A model's own error is of the median of each size, which
+/// is not what is shown.
 fn link(profile: &Profile, rates: &LinkModel) -> Vec<FitLink> {
     let samples = &profile.link;
     let one = |what: &str, fitted: &FittedRate, samples: &[TransferSample]| {
@@ -569,8 +570,8 @@ fn notes(profile: &Profile, model: &Model) -> Vec<String> {
     if let Some(slowdown) = model.rates().slowdown {
         let worst = slowdown.worst() - 1.0;
         notes.push(format!(
-            "An op that is bound by the device's memory takes up to {} longer beside transfers; its times here are those beside \
-             the transfers of a plan.",
+            "An op that is bound by the device's memory takes up to {} longer beside transfers; its times here are those \
+             beside the transfers of a plan.",
             percent(worst)
         ));
     }

@@ -1,12 +1,12 @@
 //! What of a training is kept where its device cannot take it along.
 //!
-//! A device that fails takes its memory with it. So where a device can be lost the trainer copies the state to host memory beside the
-//! iteration that follows, and an iteration is finished when its state is there: what is written where the device fails is the state
-//! after the last finished iteration, always. The file gets it while training goes on, too, against what is worse than a device's
-//! failure (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
+//! A device that fails takes its memory with it. So where a device can be lost the trainer copies the state to host memory
+//! beside the iteration that follows, and an iteration is finished when its state is there: what is written where the device
+//! fails is the state after the last finished iteration, always. The file gets it while training goes on, too, against what
+//! is worse than a device's failure (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
 //!
-//! Who says how often to save gets the file that often, and no copies between. Where that is after every iteration, the file has the
-//! last finished one's.
+//! Who says how often to save gets the file that often, and no copies between. Where that is after every iteration, the file
+//! has the last finished one's.
 //!
 //! What it deliberately does not do: keep more than one state in the file.
 
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::request::DecayShape;
     use plimsoll_ir::network::NetworkSpec;
-    use plimsoll_ir::program::Way;
+    use plimsoll_ir::program::KernelAlternative;
     use plimsoll_ir::schedule::Link;
     use plimsoll_ir::{Bytes, BytesPerSecond};
     use plimsoll_networks::{LowerOptions, build, lower};
@@ -263,8 +263,8 @@ mod tests {
     fn trainer_with(copies: bool) -> Trainer {
         let network = NetworkSpec { name: "mlp".into(), image: [8; 2], channels: 1, classes: 10 };
         let built = build(&network).expect("the zoo has it");
-        let ways = |call: &_| Way::sole(workspace_bytes(call, 1));
-        let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+        let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, 1));
+        let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
         let program = lower(&built, BATCH, &options).expect("it lowers");
         let link = Link::symmetric(BytesPerSecond(1e9));
         let request = PlanRequest::new(Bytes(1 << 30), link, Policy::Keep);

@@ -1,14 +1,15 @@
 //! The plans of a search for the batch size, noted as they are made: a search that is interrupted goes on from them.
 //!
-//! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budgets, the version
-//! of the planner. A line that was written for anything else, that was cut off or damaged, or whose schedule does not pass the check
-//! counts for nothing. When the search is over, its results are in the study and the file goes.
+//! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budgets, the
+//! version of the planner. A line that was written for anything else, that was cut off or damaged, or whose schedule does not
+//! pass the check counts for nothing. When the search is over, its results are in the study and the file goes.
 
 use crate::error::{Doing, FileError};
 use plimsoll_ir::check::check;
 use plimsoll_ir::checksum::{entry_of, line_of};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Seconds};
 use serde::{Deserialize, Serialize};
@@ -34,10 +35,13 @@ struct Line {
     planning_seconds: Seconds,
     /// None where no plan fits.
     schedule: Option<Schedule>,
+    /// How it was searched for.
+    search: SearchLog,
 }
 
 impl PlanJournal {
-    /// Takes up what an earlier search left for the same measurements and budgets: the device's, and the host's where it has one.
+    /// Takes up what an earlier search left for the same measurements and budgets: the device's, and the host's where it has
+    /// one.
     pub fn open(
         path: &Path,
         profile: &Profile,
@@ -72,11 +76,13 @@ impl PlanJournal {
         Ok(journal)
     }
 
-    /// What an earlier search made of this trace: a schedule or that there is none, and what that took.
-    pub fn known(&self, trace: &Trace) -> Option<(Option<Schedule>, Seconds)> {
+    /// What an earlier search made of this trace: a schedule and how it was searched for, or that there is none, and what that
+    /// took.
+    pub fn known(&self, trace: &Trace) -> Option<(Option<(Schedule, SearchLog)>, Seconds)> {
         let line = self.known.get(&trace.batch)?;
         let valid = line.schedule.as_ref().is_none_or(|schedule| check(trace, schedule).is_ok());
-        valid.then(|| (line.schedule.clone(), line.planning_seconds))
+        let plan = line.schedule.clone().map(|schedule| (schedule, line.search.clone()));
+        valid.then_some((plan, line.planning_seconds))
     }
 
     /// Notes a plan.
@@ -84,10 +90,12 @@ impl PlanJournal {
         &mut self,
         batch: u64,
         planning: Seconds,
-        schedule: Option<&Schedule>,
+        plan: Option<(&Schedule, &SearchLog)>,
     ) -> Result<(), FileError> {
         let made_for = self.made_for.clone();
-        let line = Line { made_for, batch, planning_seconds: planning, schedule: schedule.cloned() };
+        let (schedule, search) = plan.unzip();
+        let (schedule, search) = (schedule.cloned(), search.cloned().unwrap_or_default());
+        let line = Line { made_for, batch, planning_seconds: planning, schedule, search };
         let text = serde_json::to_string(&line).expect("a schedule has finite numbers and string keys");
         self.append(&line_of(&text))
     }
@@ -118,6 +126,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::profile::ProfileKind;
     use plimsoll_ir::schedule::Link;
+    use plimsoll_ir::search_log::StepResult;
     use plimsoll_ir::testing::chain_trace;
     use plimsoll_ir::{BytesPerSecond, network::NetworkSpec};
     use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
@@ -156,9 +165,11 @@ mod tests {
             |budget| PlanJournal::open(&path, &profile, (Bytes(budget), None)).expect("it can be read");
         let mut tried = open(10);
         assert_eq!(tried.known(&trace), None);
-        tried.note(1, Seconds(2.0), Some(&made)).expect("it can be written");
+        let mut log = SearchLog::default();
+        log.add("whole tensors, round 1", Some(Seconds(1.0)), StepResult::NoFaster);
+        tried.note(1, Seconds(2.0), Some((&made, &log))).expect("it can be written");
         tried.note(7, Seconds(1.0), None).expect("it can be written");
-        assert_eq!(open(10).known(&trace), Some((Some(made.clone()), Seconds(2.0))));
+        assert_eq!(open(10).known(&trace), Some((Some((made.clone(), log)), Seconds(2.0))));
         assert_eq!(open(10).known(&Trace { batch: 7, ..trace.clone() }), Some((None, Seconds(1.0))));
         // A schedule that is not valid for what is asked counts for nothing.
         let other = Trace { name: "another".into(), ..trace.clone() };

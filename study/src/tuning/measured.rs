@@ -76,8 +76,8 @@ impl Ran {
         self.measured.figures.map_or(0.0, |figures| figures.relative_error)
     }
 
-    /// Says why this one, which keeps everything, is taken and not another, where it is: its epoch is shorter by more than counts as
-    /// equal, or equal to that of one that swaps or recomputes.
+    /// Says why this one, which keeps everything, is taken and not another, where it is: its epoch is shorter by more than
+    /// counts as equal, or equal to that of one that swaps or recomputes.
     pub fn better_than(&self, other: &Ran, within: f64) -> Option<String> {
         let (batch, known) = (self.batch(), self.how_known());
         if self.epoch() * (1.0 + within) <= other.epoch() {
@@ -89,8 +89,8 @@ impl Ran {
         }
     }
 
-    /// Says that another gains nothing over this one, where that is so: it is faster by no more than both scatter, or than counts as
-    /// equal.
+    /// Says that another gains nothing over this one, where that is so: it is faster by no more than both scatter, or than
+    /// counts as equal.
     pub fn no_slower(&self, other: &Ran, within: f64) -> Option<String> {
         let gain = 1.0 - other.epoch() / self.epoch();
         let equal = self.scatter().hypot(other.scatter()).max(within);
@@ -102,7 +102,8 @@ impl Ran {
         } else if gain <= equal {
             let [gain, equal] = [gain, equal].map(|share| share * 100.0);
             Some(format!(
-                "batch {batch} is {known} to gain {gain:.1} % over your own {own}, and {equal:.1} % counts as equal: no gain is shown"
+                "batch {batch} is {known} to gain {gain:.1} % over your own {own}, and {equal:.1} % counts as equal: \
+                 no gain is shown"
             ))
         } else {
             None
@@ -117,8 +118,8 @@ pub fn missed(measured: Seconds, predicted: &Figures) -> Option<String> {
     let [off_percent, stated_percent] = [off, stated].map(|share| share * 100.0);
     (off.abs() > stated).then(|| {
         format!(
-            "{measured}, {off_percent:+.1} % off the predicted {said}, for which an error of {stated_percent:.1} % was stated: the \
-             machine was busier or calmer than when it was measured, or the profile is of another time"
+            "{measured}, {off_percent:+.1} % off the predicted {said}, for which an error of {stated_percent:.1} % was \
+             stated: the machine was busier or calmer than when it was measured, or the profile is of another time"
         )
     })
 }

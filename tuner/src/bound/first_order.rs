@@ -6,10 +6,10 @@
 //! right y + sum over columns of most * min(0, cost - y rows)
 //! ```
 //!
-//! is no more than the minimum (weak duality). [`Program::prove`] looks for prices with much of it by the primal-dual hybrid gradient
-//! method, as in PDLP (Applegate and others, 2021): rows and columns scaled, averages, restarts where these are better than
-//! the last point, and a weight between both sides that follows the steps. It is cheap and inexact, which here costs
-//! sharpness alone.
+//! is no more than the minimum (weak duality). [`Program::prove`] looks for prices with much of it by the primal-dual hybrid
+//! gradient method, as in PDLP (Applegate and others, 2021): rows and columns scaled, averages, restarts where these are
+//! better than the last point, and a weight between both sides that follows the steps. It is cheap and inexact, which here
+//! costs sharpness alone.
 //!
 //! What this file does not do: find x.
 

@@ -20,10 +20,10 @@
 //! ```
 //!
 //! out_x = latency + bytes / offload rate, back_x alike; seconds are those of the fastest, workspace that of the leanest
-//! way to run an op; r = 0 where x is on the device from the start or its writer is not recomputable. The *deadline* of a
-//! value that some op after p reads is the first such op; of another one, the last deadline of the ops that would read it
-//! if they were recomputed, where the deadline of an op is the last one of its outputs that p does not touch. A value without a
-//! deadline is not wanted. The largest minimum over all p that are tried counts.
+//! alternative of an op; r = 0 where x is on the device from the start or its writer is not recomputable. The *deadline*
+//! of a value that some op after p reads is the first such op; of another one, the last deadline of the ops that would read
+//! it if they were recomputed, where the deadline of an op is the last one of its outputs that p does not touch. A value
+//! without a deadline is not wanted. The largest minimum over all p that are tried counts.
 //!
 //! # Why it holds
 //!
@@ -50,7 +50,7 @@
 //!   or after w's. An input that p touches has no row, and one that p overwrites has one: a copy of it after p lies beside
 //!   what p touches.
 //! - (3) At the end of p all that p reads, writes and uses as workspace lies in open buffers, at least as many bytes as
-//!   the leanest way needs. The buffers of k are others: they hold other tensors, or the version of one that p
+//!   the leanest alternative needs. The buffers of k are others: they hold other tensors, or the version of one that p
 //!   overwrites elsewhere. Buffers that are open at one time share no byte of the pool (rule 4), a prefetch's included.
 //! - (4) The compute stream has run all ops through p, once each at least.
 //! - (5) A byte in s_x is prefetched from a host copy that was offloaded from an open buffer that held x. That offload
@@ -88,7 +88,8 @@
 //! weak.
 //!
 //! What this file does not do: choose p among all ops of a long trace; take several instants into one program, as
-//! `bound/several.rs` does; know that what is recomputed needs memory when it is made, or before p. It has no better rows for half duplex.
+//! `bound/several.rs` does; know that what is recomputed needs memory when it is made, or before p. It has no better rows for
+//! half duplex.
 
 use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
@@ -421,7 +422,7 @@ pub struct Fate {
     pub writer: Option<OpId>,
     /// The fraction that stays on the device, k of the program.
     pub kept: f64,
-    /// The fraction that leaves and comes back, s of the program.
+    /// The fraction that is swapped, s of the program.
     pub swapped: f64,
 }
 

@@ -127,7 +127,7 @@ fn hand_made(recomputable: bool) -> Trace {
 #[test]
 fn nothing_leaves_before_it_is_made() {
     // Op 1 leaves no room for the 100 bytes that op 0 made: 1 s, then 10 s of offloading, then 48 s of computing. A program
-    // over several instants knows, too, that some of them come back after op 2, in 3 s.
+    // over several instants knows, too, that some of them are prefetched after op 2, in 3 s.
     let mut trace = hand_made(false);
     trace.ops[1].workspace_bytes = Bytes(60);
     trace.ops[2].seconds = Seconds(40.0);
@@ -158,8 +158,8 @@ fn a_dead_value_is_wanted_until_the_last_that_it_may_make() {
 
 #[test]
 fn a_trace_worked_out_by_hand() {
-    // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 come back in 3 s, then op 3 runs.
-    // Several instants together know that some left before op 1, too; no schedule takes less than 20.6 s.
+    // At the end of op 2 (7 s), which touches 100 bytes, 70 of the other 100 have room. 30 are prefetched in 3 s, then op 3
+    // runs. Several instants together know that some left before op 1, too; no schedule takes less than 20.6 s.
     let link = Link::symmetric(BytesPerSecond(10.0));
     let swapping = bound(Seconds::ZERO, &hand_made(false), Bytes(177), &link, BOTH, &ENDLESS);
     assert!((18.0 - 1e-4..20.6 + 1e-4).contains(&swapping.0), "{swapping}");

@@ -14,12 +14,12 @@
 //! # Offloading only, in a formula
 //!
 //! For an op p during which m(p) bytes are alive, D = m(p) - M of them are not on the device when the budget is M: they
-//! were offloaded before p started and come back after it ended. So
+//! were offloaded before p started and are prefetched after it ended. So
 //!
 //! makespan >= max(seconds before p, D / offload rate) + seconds of p + max(seconds after p, D / prefetch rate),
 //!
 //! and with a half-duplex link also makespan >= D / offload rate + D / prefetch rate. The largest over all p counts, and
-//! never less than the sum of all ops' seconds. Seconds and workspace are those of the fastest and of the leanest way
+//! never less than the sum of all ops' seconds. Seconds and workspace are those of the fastest and of the leanest alternative
 //! to run each op, so that the bound holds for a plan that picks other ways.
 //!
 //! Why m(p) here may be less than [`plimsoll_ir::trace::MemoryProfile::in_use`]: between the last use of a tensor and a
@@ -38,7 +38,7 @@ mod simplex;
 mod values;
 mod windows;
 
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::request::{Allow, Limits, PlanRequest};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
@@ -79,19 +79,20 @@ pub fn lower_bound_within(
 
 /// The bytes, both ways together, that every schedule moves which only offloads: D of the op with the largest, twice.
 pub fn least_moved(trace: &Trace, budget: Bytes) -> Bytes {
-    let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn, &|_| 1);
     let most = Bytes(gaps.base.iter().copied().max().unwrap_or_default());
     (most + trace.resident_bytes).saturating_sub(budget) * 2
 }
 
-/// The op at whose end most bytes are on the host, and how many, in every schedule that does only what is allowed: so much of the
-/// host's memory it takes at least. None for a trace without ops.
+/// The op at whose end most bytes are on the host, and how many, in every schedule that does only what is allowed: so much of
+/// the host's memory it takes at least. None for a trace without ops.
 ///
 /// Why: at the end of an op p's first run the pool holds what p touches and its workspace. Take a value that was written by
 /// then, that p does not touch, that a later op reads, and whose writer runs once. A byte of it that lies in no open buffer
-/// then, and that no prefetch under way is filling one with, has to be prefetched later, from a copy on the host: its writer is over, and nothing else
-/// writes it. An offload of it under way reads an open buffer. So that copy is complete at the end of p. Of a tensor this is one version, since the
-/// later ops read the newest that there is; so no two of these bytes share one on the host.
+/// then, and that no prefetch under way is filling one with, has to be prefetched later, from a copy on the host: its writer
+/// is over, and nothing else writes it. An offload of it under way reads an open buffer. So that copy is complete at the end
+/// of p. Of a tensor this is one version, since the later ops read the newest that there is; so no two of these bytes share
+/// one on the host.
 pub(crate) fn least_hosted(trace: &Trace, budget: Bytes, allow: Allow) -> Option<(OpId, Bytes)> {
     let all = values::Values::of(trace, allow.recompute);
     let in_use = all.in_use_of(&|value| all.is_fixed(value)).into_iter().enumerate();
@@ -107,8 +108,8 @@ pub(crate) fn quick_offload_bound(trace: &Trace, budget: Bytes, link: &Link, lim
 
 /// The formula above: a lower bound of the makespan of every schedule for this trace, budget and link that only offloads.
 pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
-    // With no pool every op would run in its leanest way.
-    let gaps = Gaps::new(trace, Bytes::ZERO, Ways::BesideOwn, &|_| 1);
+    // With no pool every op would run in its leanest alternative.
+    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn, &|_| 1);
     let total = trace.fastest_seconds();
     let mut bound = total;
     let mut before = Seconds::ZERO;

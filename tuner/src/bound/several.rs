@@ -5,9 +5,9 @@
 //!
 //! # The program
 //!
-//! Instants 1..m are just before the ends of the first runs of ops q(1) < ... < q(m); instant 0 is the start. Segment s lasts from instant s to
-//! the next, the last one to the end. Values x, what q touches, what is wanted after it, deadlines and out_x, back_x are
-//! those of [`super::joint`]. All variables are from 0 to 1 but the times.
+//! Instants 1..m are just before the ends of the first runs of ops q(1) < ... < q(m); instant 0 is the start. Segment s lasts
+//! from instant s to the next, the last one to the end. Values x, what q touches, what is wanted after it, deadlines and
+//! out_x, back_x are those of [`super::joint`]. All variables are from 0 to 1 but the times.
 //!
 //! ```text
 //! minimise T(0) + ... + T(m)
@@ -32,40 +32,43 @@
 //!
 //! # Why it holds
 //!
-//! Take a valid schedule and its timeline, with commands that take some time (as in [`super::joint`]). For a byte of x,
-//! A(s) is 1 if a buffer is open at instant s that holds it, else the part that is done of a prefetch that is filling one with it, else 0. A
-//! transfer that lies across an instant counts for each segment in proportion to its time there, latency included.
+//! Take a valid schedule and its timeline, with commands that take some time (as in [`super::joint`]). For a byte of x, A(s)
+//! is 1 if a buffer is open at instant s that holds it, else the part that is done of a prefetch that is filling one with it,
+//! else 0. A transfer that lies across an instant counts for each segment in proportion to its time there, latency included.
 //!
 //! - k(s,x) is the mean of A(s) over x's bytes. r(s,w) = 1 if w is recomputed in segment s: the compute stream is busy with q
 //!   at an instant, so that no such run lies across one.
 //! - b(s,x): of every byte, the prefetch that is under way at instant s or else the first that starts later; the part of it
-//!   that lies in segment s, at most 1 - A(s). But 0 where x's writer was recomputed between instant s and the start of that prefetch (not if it is under way).
+//!   that lies in segment s, at most 1 - A(s). But 0 where x's writer was recomputed between instant s and the start of that
+//!   prefetch (not if it is under way).
 //! - o(t,x): of every byte, the first offload; the part of it that lies in segment t.
 //! - R and S are r and s of [`super::joint`] at instant s, S less what A(s) has of a prefetch under way.
-//! - (1) to (3): if r of the writer is 1 there is nothing to show. Else a byte that is in a buffer when an op of the segment starts, or at
-//!   instant s + 1, was there at instant s or is filled by prefetches alone since; by the first of them, or it is under way. So
-//!   A(s) and b add up to 1, or at least to A(s+1).
+//! - (1) to (3): if r of the writer is 1 there is nothing to show. Else a byte that is in a buffer when an op of the segment
+//!   starts, or at instant s + 1, was there at instant s or is filled by prefetches alone since; by the first of them, or it
+//!   is under way. So A(s) and b add up to 1, or at least to A(s+1).
 //! - (4): at an instant the buffers of other tensors than those that q touches share no byte (rule 4).
-//! - (5): let b > 0 for a byte. A prefetch under way at instant s, or one that starts later while the byte is not there and the writer is not recomputed
-//!   before, reads a host copy. The offload that made it ended by instant s: otherwise its buffer, open while it ran, held the byte at instant
-//!   s (and b were 0), or was filled since, earlier than by the first that could. So the first offload of the byte ended by then, too. None starts before x is made.
-//! - (6), (7): each stream runs one command at a time. Of a transfer of p bytes of x, latency / p + 1 / rate a byte is no less than
-//!   out_x or back_x over bytes_x.
-//! - (8): such an x is made once, before instant s, so that a byte which is missing then is filled by the prefetch that b counts, before j.
-//!   (9): the first offload starts after x's writer has ended.
+//! - (5): let b > 0 for a byte. A prefetch under way at instant s, or one that starts later while the byte is not there and
+//!   the writer is not recomputed before, reads a host copy. The offload that made it ended by instant s: otherwise its
+//!   buffer, open while it ran, held the byte at instant s (and b were 0), or was filled since, earlier than by the first
+//!   that could. So the first offload of the byte ended by then, too. None starts before x is made.
+//! - (6), (7): each stream runs one command at a time. Of a transfer of p bytes of x, latency / p + 1 / rate a byte is no
+//!   less than out_x or back_x over bytes_x.
+//! - (8): such an x is made once, before instant s, so that a byte which is missing then is filled by the prefetch that b
+//!   counts, before j. (9): the first offload starts after x's writer has ended.
 //! - (10), (11) are shown in [`super::joint`].
-//! - (12): let S count a byte: it comes by a first fill after instant s, a prefetch, before the deadline, and the writer is not recomputed before. In the
-//!   segment in which that prefetch starts, and in the next ones if it lies across instants, it is the one that b counts: A is 0
-//!   at the instant before it starts, and what is done of it later. The offload ended by instant s as in (5). A run that R counts is one of some segment.
-//!   There are variables b(t,x) and r(t,w) for all t at whose beginning a deadline has not passed.
+//! - (12): let S count a byte: it comes by a first fill after instant s, a prefetch, before the deadline, and the writer is
+//!   not recomputed before. In the segment in which that prefetch starts, and in the next ones if it lies across instants, it
+//!   is the one that b counts: A is 0 at the instant before it starts, and what is done of it later. The offload ended by
+//!   instant s as in (5). A run that R counts is one of some segment. There are variables b(t,x) and r(t,w) for all t at
+//!   whose beginning a deadline has not passed.
 //!
 //! Without swapping b, o and S go, and only (6) tells of time.
 //!
 //! # How it is solved
 //!
-//! Not to the end: any prices of the rows prove a bound ([`super::first_order`]). T(s) is at most [`LONGEST`] times what is known; a schedule
-//! in which it is more takes longer than anything that is proved. One instant in each stretch of the ops that need more than the
-//! budget, as many as there is time for; none of long traces.
+//! Not to the end: any prices of the rows prove a bound ([`super::first_order`]). T(s) is at most [`LONGEST`] times what is
+//! known; a schedule in which it is more takes longer than anything that is proved. One instant in each stretch of the ops
+//! that need more than the budget, as many as there is time for; none of long traces.
 
 use super::first_order::Program;
 use super::values::{Instant, Values};

@@ -24,18 +24,18 @@
 //! take none, give each an e more, as in [`super::joint`].) A byte of a value is *there* at an instant if a buffer is
 //! open then that holds it, or that a prefetch under way is filling with it.
 //!
-//! - *In.* At the end of i all that i touches, and its workspace, lies in open buffers. Values with a gap around that
-//!   instant are no part of that: they are of tensors that i does not touch. Buffers that are open at one time share no
-//!   byte of the pool (rule 4), so that at most M - own(i) bytes of such values are there. Each of the others that an op of
-//!   i+1..j reads is in a buffer when that op starts, and a command filled it since the end of i. This was no compute, as the only one
-//!   that makes the value ran before i. So it was a prefetch, which started after the end of i and ended before the start
-//!   of that op, and so of j. Prefetches follow each other.
+//! - *In.* At the end of i all that i touches, and its workspace, lies in open buffers. Values with a gap around that instant
+//!   are no part of that: they are of tensors that i does not touch. Buffers that are open at one time share no byte of the
+//!   pool (rule 4), so that at most M - own(i) bytes of such values are there. Each of the others that an op of i+1..j reads
+//!   is in a buffer when that op starts, and a command filled it since the end of i. This was no compute, as the only one
+//!   that makes the value ran before i. So it was a prefetch, which started after the end of i and ended before the start of
+//!   that op, and so of j. Prefetches follow each other.
 //! - *Out.* At the start of j, likewise, at most M - own(j) bytes of the values with a gap around j are there. Each of the
-//!   others is read later, so that a prefetch brings it after the start of j; take the first that starts then. It reads a host copy that an
-//!   offload left there from a buffer that held the byte. That offload ended by the start of j: had it not, its buffer
-//!   would be open at the start of j, so that the byte were there, or would have been filled later, by a prefetch before
-//!   the first. And it started after the value's writer ended: after the end of i, unless the value was written before i.
-//!   What is out counts is less than these bytes by all that were written before i. Offloads follow each other.
+//!   others is read later, so that a prefetch brings it after the start of j; take the first that starts then. It reads a
+//!   host copy that an offload left there from a buffer that held the byte. That offload ended by the start of j: had it not,
+//!   its buffer would be open at the start of j, so that the byte were there, or would have been filled later, by a prefetch
+//!   before the first. And it started after the value's writer ended: after the end of i, unless the value was written before
+//!   i. What is out counts is less than these bytes by all that were written before i. Offloads follow each other.
 //! - *Latency.* A transfer has bytes of one tensor.
 //! - *Half duplex.* All these transfers lie within the window, and none beside another.
 //! - Between the end of i and the start of j the compute stream runs what lies between them, and then j.
@@ -51,7 +51,8 @@
 //! from i carries in more than is missing beside i, nor out more than is missing beside any op that follows. Of long
 //! traces some i are left out; a path over fewer windows is a bound as well.
 //!
-//! What this file does not do: choose which values leave so that both ways fit together, which [`super::joint`] does at one instant.
+//! What this file does not do: choose which values leave so that both ways fit together, which [`super::joint`] does at one
+//! instant.
 
 use super::values::Values;
 use crate::levels::Levels;

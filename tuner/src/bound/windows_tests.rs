@@ -73,8 +73,8 @@ fn one_pass_gives_what_the_definition_gives() {
 #[test]
 fn what_comes_back_twice_is_counted_twice() {
     // A tensor that is there from the start is read by every other op; between, an op writes as much. Beside that 10 of its
-    // 100 bytes have room: 9 s to leave before op 1 and 9 s to return after op 1, and after op 3; 1 s for each of these five ops, but op 0
-    // runs while the tensor leaves.
+    // 100 bytes have room: 9 s to leave before op 1 and 9 s to return after op 1, and after op 3; 1 s for each of these five
+    // ops, but op 0 runs while the tensor leaves.
     let mut trace = chain_trace(3);
     trace.tensors.truncate(3);
     trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = Bytes(100));

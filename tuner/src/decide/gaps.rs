@@ -10,7 +10,9 @@
 //! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that
 //! lie strictly between its two uses. With all gaps swapped, every slot holds just what its op touches.
 
-use crate::decide::placement::{HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Way, Window};
+use crate::decide::placement::{
+    Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Window,
+};
 use crate::decide::windows::{Clock, Course, Move, MoveId};
 use crate::levels::Levels;
 use plimsoll_ir::trace::{Op, Trace};
@@ -37,8 +39,8 @@ pub struct Gaps {
     pub base: TiVec<Slot, u64>,
     /// The workspace of each slot, in bytes.
     pub workspace: TiVec<Slot, u64>,
-    /// In which way each op runs.
-    pub ways: TiVec<OpId, Option<u32>>,
+    /// In which alternative each op runs.
+    pub alternatives: TiVec<OpId, Option<u32>>,
     /// The stretches during which tensors hold something that is still needed; none for tensors of no bytes.
     pub lives: TiVec<LiveId, Live>,
     /// The gaps: those of one piece of one stretch side by side, in order of time.
@@ -93,9 +95,9 @@ impl Live {
     }
 }
 
-/// Which way each op should run.
+/// Which alternative each op should run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ways {
+pub enum Alternatives {
     /// The fastest whose workspace fits beside everything that is alive with nothing swapped.
     BesideAll,
     /// The fastest whose workspace fits beside what the op itself touches.
@@ -106,16 +108,17 @@ pub enum Ways {
     Leanest,
 }
 
-/// The fastest way to run an op with at most so much workspace; the leanest where none fits.
+/// The fastest alternative of an op with at most so much workspace; the leanest where none fits.
 fn fastest(op: &Op, room: u64) -> (Option<u32>, f64, u64) {
-    let mut ways = vec![(None, op.seconds.0, op.workspace_bytes.0)];
+    let mut alternatives = vec![(None, op.seconds.0, op.workspace_bytes.0)];
     let others = (0..).zip(&op.alternatives);
-    ways.extend(others.map(|(k, a)| (Some(k), a.seconds.0, a.workspace_bytes.0)));
-    let leanest = ways.iter().map(|w| w.2).min().unwrap_or_default();
-    ways.retain(|w| w.2 <= room.max(leanest));
-    ways.into_iter()
+    alternatives.extend(others.map(|(k, a)| (Some(k), a.seconds.0, a.workspace_bytes.0)));
+    let leanest = alternatives.iter().map(|w| w.2).min().unwrap_or_default();
+    alternatives.retain(|w| w.2 <= room.max(leanest));
+    alternatives
+        .into_iter()
         .min_by(|a, b| a.1.total_cmp(&b.1).then(a.2.cmp(&b.2)))
-        .expect("an op has at least its own way")
+        .expect("an op has at least its own alternative")
 }
 
 /// The uses of one tensor, in order: slot, reads it, writes it.
@@ -139,13 +142,18 @@ fn uses_of(trace: &Trace) -> TiVec<TensorId, Uses> {
 
 impl Gaps {
     /// The gaps of a valid trace, for a pool of so many bytes. `split` says into how many pieces a tensor is cut.
-    pub fn new(trace: &Trace, pool: Bytes, ways: Ways, split: &dyn Fn(TensorId) -> u32) -> Gaps {
+    pub fn new(
+        trace: &Trace,
+        pool: Bytes,
+        alternatives: Alternatives,
+        split: &dyn Fn(TensorId) -> u32,
+    ) -> Gaps {
         let slots = trace.ops.len() + 1;
         let mut gaps = Gaps {
             seconds: vec![0.0; slots].into(),
             base: vec![0; slots].into(),
             workspace: vec![0; slots].into(),
-            ways: vec![None; trace.ops.len()].into(),
+            alternatives: vec![None; trace.ops.len()].into(),
             lives: TiVec::new(),
             gaps: TiVec::new(),
             versions: VersionId(0),
@@ -158,23 +166,23 @@ impl Gaps {
         }
         gaps.add_memory();
         for (at, op) in (0..).map(OpId).zip(&trace.ops) {
-            let room = match ways {
-                Ways::BesideAll => pool.0.saturating_sub(gaps.base[Slot::of(at)]),
-                Ways::BesideOwn => pool.saturating_sub(trace.touched_bytes(op)).0,
-                Ways::Fastest => u64::MAX,
-                Ways::Leanest => 0,
+            let room = match alternatives {
+                Alternatives::BesideAll => pool.0.saturating_sub(gaps.base[Slot::of(at)]),
+                Alternatives::BesideOwn => pool.saturating_sub(trace.touched_bytes(op)).0,
+                Alternatives::Fastest => u64::MAX,
+                Alternatives::Leanest => 0,
             };
-            gaps.set_way(op, at, room);
+            gaps.set_alternative(op, at, room);
         }
         gaps
     }
 
-    /// Chooses the fastest way to run an op, which stands at this position, with at most so much workspace.
-    pub fn set_way(&mut self, op: &Op, at: OpId, room: u64) {
-        let (way, seconds, workspace) = fastest(op, room);
+    /// Chooses the fastest alternative of an op, which stands at this position, with at most so much workspace.
+    pub fn set_alternative(&mut self, op: &Op, at: OpId, room: u64) {
+        let (alternative, seconds, workspace) = fastest(op, room);
         let slot = Slot::of(at);
         self.base[slot] = self.base[slot] - self.workspace[slot] + workspace;
-        (self.ways[at], self.seconds[slot], self.workspace[slot]) = (way, seconds, workspace);
+        (self.alternatives[at], self.seconds[slot], self.workspace[slot]) = (alternative, seconds, workspace);
     }
 
     /// Cuts one tensor's uses into stretches and gaps.
@@ -286,14 +294,14 @@ impl Gaps {
     /// prefetches by the slot of their next use.
     pub fn placement(&self, windows: &TiSlice<GapId, Option<Window>>) -> Placement {
         let mut placement = Placement::default();
-        placement.steps.extend(self.ways.iter_enumerated().map(|(op, way)| Step {
+        placement.steps.extend(self.alternatives.iter_enumerated().map(|(op, alternative)| Step {
             op,
             again: false,
-            alternative: *way,
+            alternative: *alternative,
         }));
         // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last
         // use and writer, then by next use and gap.
-        type Key = (Slot, Way, (Slot, Slot), (Slot, GapId));
+        type Key = (Slot, Direction, (Slot, Slot), (Slot, GapId));
         let mut keyed: Vec<(Key, Transfer)> = Vec::new();
         let mut homes = HomeId(0);
         for live in &self.lives {
@@ -312,13 +320,18 @@ impl Gaps {
                         let residency = Residency { tensor, bytes, home, slots, opens };
                         let here = placement.residencies.push_and_get_key(residency);
                         if let Some(before) = window.offload {
-                            let transfer = Transfer { residency: here, way: Way::Offload, before };
-                            keyed.push(((before, Way::Offload, (gap.after, gap.writer), order), transfer));
+                            let transfer =
+                                Transfer { residency: here, direction: Direction::Offload, before };
+                            keyed.push((
+                                (before, Direction::Offload, (gap.after, gap.writer), order),
+                                transfer,
+                            ));
                         }
                         let before = window.returns;
-                        let transfer = Transfer { residency: here.next(), way: Way::Prefetch, before };
+                        let transfer =
+                            Transfer { residency: here.next(), direction: Direction::Prefetch, before };
                         let first = (Slot::START, Slot::START);
-                        keyed.push(((before, Way::Prefetch, first, order), transfer));
+                        keyed.push(((before, Direction::Prefetch, first, order), transfer));
                         (begins, opens) = (window.returns, Opens::Prefetched);
                     }
                     if whole(at) {

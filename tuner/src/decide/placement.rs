@@ -13,12 +13,13 @@
 //!   the list order counts. So whatever a residency's bytes must wait for is always listed earlier.
 //!
 //! Residencies that have the same *home* lie as they would in the whole tensor. Where one piece of a tensor leaves and
-//! the rest stays, the piece comes back to its own place; where all of it leaves, it may come back elsewhere.
+//! the rest stays, the piece returns to its own place; where all of it leaves, it may return elsewhere.
 //!
 //! Why slots and not seconds: two residencies that share a slot never share a byte of the pool, and a later one waits
 //! for an earlier one in whose bytes it lies. Memory is then safe whatever the real times are.
 //!
-//! What this file does not do: choose. [`Gaps::placement`](crate::decide::gaps::Gaps::placement) and the walk join decisions into residencies.
+//! What this file does not do: choose. [`Gaps::placement`](crate::decide::gaps::Gaps::placement) and the walk join decisions
+//! into residencies.
 
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{OpId, TensorId, define_id};
@@ -106,14 +107,14 @@ pub struct Transfer {
     /// The residency whose bytes leave or come.
     pub residency: ResidencyId,
     /// Which way.
-    pub way: Way,
+    pub direction: Direction,
     /// It is listed just before this slot's step.
     pub before: Slot,
 }
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum Direction {
     /// To the host.
     Offload,
     /// From the host.

@@ -18,10 +18,10 @@ mod trail;
 pub use trail::{Trail, earlier};
 
 use crate::decide::placement::{
-    HomeId, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, Way, Window,
+    Direction, HomeId, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, Window,
 };
 use crate::decide::windows::{Course, Move, MoveId};
-use crate::iteration::values::{Choice, Decisions, GapId, OpWay, Touch, ValueId, Values};
+use crate::iteration::values::{Choice, Decisions, GapId, OpAlternative, Touch, ValueId, Values};
 use crate::levels::Levels;
 use plimsoll_ir::{OpId, define_id};
 use std::ops::Range;
@@ -72,7 +72,7 @@ pub struct Iteration<'a> {
     pub decisions: &'a Decisions,
     /// By op: bytes that are left free while it runs, and while others are recomputed for it.
     pub margins: &'a TiSlice<OpId, u64>,
-    /// In bytes: where it is short, an op runs in the next leaner way than decided that fits.
+    /// In bytes: where it is short, an op runs in the next leaner alternative than decided that fits.
     pub pool: u64,
 }
 
@@ -113,14 +113,14 @@ pub struct Walk {
     pub steps: Vec<Run>,
     /// Seconds of all steps.
     pub seconds: f64,
-    /// Seconds of those that recompute ops, in the ways decided.
+    /// Seconds of those that recompute ops, in the alternatives decided.
     pub again_seconds: f64,
     instances: TiVec<InstanceId, Instance>,
     /// By move of the course: its instance, and the first byte of it that moves.
     of_move: TiVec<MoveId, (InstanceId, u64)>,
     memory: Memory,
-    /// The slots of ops that have more than one way, and the way in which each runs.
-    ways: Vec<(Slot, u8)>,
+    /// The slots of ops that have more than one alternative, and the one in which each runs.
+    alternatives: Vec<(Slot, u8)>,
     states: TiVec<ValueId, State>,
     /// The gaps whose choice was looked at before their end, each with the op at which that was first.
     looks: Vec<(GapId, OpId)>,
@@ -209,7 +209,7 @@ impl Walk {
     /// Works out what follows from the decisions. Tells whether the walk came to the end.
     pub fn go(&mut self, of: Iteration<'_>, limit: Limit) -> bool {
         self.begin(of.values);
-        self.advance(of, OpId(0)..of.values.ways.next_key(), limit) && self.finish(of)
+        self.advance(of, OpId(0)..of.values.alternatives.next_key(), limit) && self.finish(of)
     }
 
     /// Puts values that are there from the start on the device, and nothing else.
@@ -219,14 +219,14 @@ impl Walk {
         self.instances.clear();
         self.of_move.clear();
         self.memory.beside.clear();
-        self.ways.clear();
+        self.alternatives.clear();
         self.looks.clear();
         self.course.moves.clear();
         self.course.seconds.clear();
         self.course.seconds.push(0.0);
         self.states.clear();
         self.states.resize(values.tensor.len(), UNBORN);
-        self.batch.marked.resize(values.ways.len(), false);
+        self.batch.marked.resize(values.alternatives.len(), false);
         for v in values.tensor.keys().filter(|v| values.maker[*v].is_none()) {
             let there = Instance { value: v, opens: Slot::START, last: Slot::START };
             self.states[v].instance = Some(self.instances.push_and_get_key(there));
@@ -250,7 +250,7 @@ impl Walk {
             }
             if gone {
                 self.make_again(of, op, early);
-                if limit.is_passed(self, values.ways.len() - op.index()) {
+                if limit.is_passed(self, values.alternatives.len() - op.index()) {
                     self.ended = Some(op);
                     return false;
                 }
@@ -327,21 +327,21 @@ impl Walk {
     /// Runs an op that has what it reads; gives its slot.
     fn step(&mut self, of: Iteration<'_>, run: Run) -> Slot {
         let Iteration { values, decisions, margins, .. } = of;
-        let (ways, decided) = (&values.ways[run.op], decisions.ways[run.op]);
-        let way = &ways[usize::from(decided)];
-        let slot = self.course.seconds.push_and_get_key(way.seconds);
-        if ways.len() > 1 {
-            self.ways.push((slot, decided));
+        let (alternatives, decided) = (&values.alternatives[run.op], decisions.alternatives[run.op]);
+        let alternative = &alternatives[usize::from(decided)];
+        let slot = self.course.seconds.push_and_get_key(alternative.seconds);
+        if alternatives.len() > 1 {
+            self.alternatives.push((slot, decided));
         }
         self.steps.push(run);
-        self.seconds += way.seconds;
+        self.seconds += alternative.seconds;
         let margin = margins.get(run.serves).copied().unwrap_or_default();
-        self.memory.beside.push(way.workspace + margin);
+        self.memory.beside.push(alternative.workspace + margin);
         for z in values.reads.row(run.op) {
             let state = &mut self.states[z.value];
             let instance = state.made();
             self.instances[instance].last = slot;
-            // What was away comes back. Between two steps that follow each other nothing can leave.
+            // What was away is prefetched. Between two steps that follow each other nothing can leave.
             if std::mem::replace(&mut state.place, Place::Here) == Place::Away && slot > state.since.next() {
                 let offload = !std::mem::replace(&mut state.hosted, true);
                 let (after, writer) = (state.since, state.written);
@@ -429,17 +429,17 @@ impl Walk {
         // Nothing runs at the start.
         let beside = std::iter::once(&0).chain(beside.iter());
         course.need.extend(beside.zip(instances.sums()).map(|(beside, bytes)| beside + bytes));
-        for (slot, way) in &mut self.ways {
+        for (slot, alternative) in &mut self.alternatives {
             let op = self.steps[slot.index() - 1].op;
-            let ways = &values.ways[op];
-            let decided = usize::from(decisions.ways[op]);
-            let (first, need) = (ways[decided], &mut course.need[*slot]);
+            let alternatives = &values.alternatives[op];
+            let decided = usize::from(decisions.alternatives[op]);
+            let (first, need) = (alternatives[decided], &mut course.need[*slot]);
             let room = pool.saturating_sub(*need - first.workspace);
-            let mut leaner = (decisions.ways[op]..=u8::MAX).zip(&ways[decided..]);
-            let fits = leaner.clone().find(|(_, way)| way.workspace <= room);
-            let chosen = fits.or_else(|| leaner.next_back()).expect("the way decided is one");
-            let OpWay { seconds, workspace, .. } = chosen.1;
-            *way = chosen.0;
+            let mut leaner = (decisions.alternatives[op]..=u8::MAX).zip(&alternatives[decided..]);
+            let fits = leaner.clone().find(|(_, alternative)| alternative.workspace <= room);
+            let chosen = fits.or_else(|| leaner.next_back()).expect("the alternative decided is one");
+            let OpAlternative { seconds, workspace, .. } = chosen.1;
+            *alternative = chosen.0;
             *need = *need - first.workspace + workspace;
             course.seconds[*slot] = *seconds;
             self.seconds += seconds - first.seconds;
@@ -462,7 +462,7 @@ impl Walk {
 impl Walk {
     /// The workspace of each step of the last walk, in bytes.
     pub fn workspaces(&self, values: &Values) -> Vec<u64> {
-        self.ways(values).map(|way| way.workspace).collect()
+        self.alternatives(values).map(|alternative| alternative.workspace).collect()
     }
 
     /// By home of the placement: what lies there.
@@ -481,23 +481,24 @@ impl Walk {
         names
     }
 
-    /// By step: the way in which its op runs.
-    fn ways<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = &'a OpWay> {
-        let mut ways = self.ways.iter().peekable();
+    /// By step: the alternative in which its op runs.
+    fn alternatives<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = &'a OpAlternative> {
+        let mut alternatives = self.alternatives.iter().peekable();
         (1..).map(Slot).zip(&self.steps).map(move |(slot, run)| {
-            let way = ways.next_if(|(of, _)| *of == slot).map_or(0, |(_, way)| *way);
-            &values.ways[run.op][usize::from(way)]
+            let alternative =
+                alternatives.next_if(|(of, _)| *of == slot).map_or(0, |(_, alternative)| *alternative);
+            &values.alternatives[run.op][usize::from(alternative)]
         })
     }
 
     /// The last walk, with the windows of its moves.
     pub fn placement(&self, values: &Values, windows: &TiSlice<MoveId, Window>) -> Placement {
         let mut placement = Placement::default();
-        let steps = self.steps.iter().zip(self.ways(values));
-        placement.steps.extend(steps.map(|(run, way)| Step {
+        let steps = self.steps.iter().zip(self.alternatives(values));
+        placement.steps.extend(steps.map(|(run, alternative)| Step {
             op: run.op,
             again: run.op != run.serves,
-            alternative: way.alternative,
+            alternative: alternative.alternative,
         }));
         let mut moves: TiVec<InstanceId, Vec<MoveId>> = vec![Vec::new(); self.instances.len()].into();
         for (m, (instance, _)) in self.of_move.iter_enumerated() {
@@ -513,8 +514,9 @@ impl Walk {
     }
 }
 
-/// The order of transfers is that of [`crate::decide::windows`]: by slot, offloads first and those by last use and writer, then by move.
-type Key = (Slot, Way, (Slot, Slot), MoveId);
+/// The order of transfers is that of [`crate::decide::windows`]: by slot, offloads first and those by last use and writer,
+/// then by move.
+type Key = (Slot, Direction, (Slot, Slot), MoveId);
 
 /// Turns instances into residencies.
 struct Placing<'a> {
@@ -570,15 +572,15 @@ impl Placing<'_> {
                 let residency = Residency { tensor, bytes: bytes.clone(), home, slots, opens };
                 let here: ResidencyId = self.placement.residencies.push_and_get_key(residency);
                 if let Some(before) = window.offload {
-                    let transfer = Transfer { residency: here, way: Way::Offload, before };
-                    self.keyed.push(((before, Way::Offload, (piece.after, piece.writer), m), transfer));
+                    let transfer = Transfer { residency: here, direction: Direction::Offload, before };
+                    self.keyed.push(((before, Direction::Offload, (piece.after, piece.writer), m), transfer));
                 }
                 let before = window.returns;
-                let transfer = Transfer { residency: here.next(), way: Way::Prefetch, before };
-                self.keyed.push(((before, Way::Prefetch, (Slot::START, Slot::START), m), transfer));
+                let transfer = Transfer { residency: here.next(), direction: Direction::Prefetch, before };
+                self.keyed.push(((before, Direction::Prefetch, (Slot::START, Slot::START), m), transfer));
                 (begins, opens) = (window.returns, Opens::Prefetched);
             }
-            // Where all of it leaves, it may come back elsewhere.
+            // Where all of it leaves, it may return elsewhere.
             let gone: u64 = gap.iter().map(|m| self.walk.course.moves[*m].bytes).sum();
             if gone == whole {
                 home = home.next();

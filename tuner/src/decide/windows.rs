@@ -16,7 +16,7 @@
 //! for it. An exact account of the bytes at every instant was tried instead; it finds the same makespans on networks, and
 //! no better plans on small random traces.
 
-use crate::decide::placement::{Slot, Way, Window};
+use crate::decide::placement::{Direction, Slot, Window};
 use crate::levels::Levels;
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
 use plimsoll_ir::{Bytes, define_id};
@@ -78,7 +78,7 @@ pub struct Clock {
     windows: Windows,
     copies: Copies,
     /// The transfers in list order, each with the slot before which it is listed.
-    sequence: Vec<(MoveId, Way, Slot)>,
+    sequence: Vec<(MoveId, Direction, Slot)>,
     /// The slots that exceed the pool.
     over: Vec<Slot>,
 }
@@ -302,7 +302,7 @@ impl Clock {
                 out = free.max(done[moves[m].writer]) + copies.offload_seconds[m];
                 copies.offload_end[m] = out;
                 windows.listed[m] = slot;
-                sequence.push((m, Way::Offload, slot));
+                sequence.push((m, Direction::Offload, slot));
                 listed += 1;
                 next_listed = listing(listed, slot);
             }
@@ -315,7 +315,7 @@ impl Clock {
                 copies.prefetch_start[came] = free.max(time).max(gate);
                 into = copies.prefetch_start[came] + copies.prefetch_seconds[came];
                 copies.prefetch_end[came] = into;
-                sequence.push((came, Way::Prefetch, slot));
+                sequence.push((came, Direction::Prefetch, slot));
                 came = came.next();
             }
             let mut begin = time.max(gate);
@@ -371,9 +371,9 @@ impl Clock {
                 done[slot] = start[slot] + course.seconds[slot];
             }
             gates[slot] = gates[slot.next()].min(start[slot]);
-            while let Some(&(m, way, _)) = sequenced.next_if(|(_, _, listed)| *listed == slot) {
-                let next = &mut next[usize::from(!*half && way == Way::Prefetch)];
-                if way == Way::Prefetch {
+            while let Some(&(m, direction, _)) = sequenced.next_if(|(_, _, listed)| *listed == slot) {
+                let next = &mut next[usize::from(!*half && direction == Direction::Prefetch)];
+                if direction == Direction::Prefetch {
                     let earliest = copies.prefetch_start[m];
                     let end = next.min(start[moves[m].before]);
                     let latest = (end - copies.prefetch_seconds[m]).max(earliest);
@@ -390,8 +390,8 @@ impl Clock {
             }
         }
         let mut link = 0.0f64;
-        for &(m, way, _) in sequence.iter() {
-            if way == Way::Offload {
+        for &(m, direction, _) in sequence.iter() {
+            if direction == Direction::Offload {
                 link = link.max(done[moves[m].writer]) + copies.offload_seconds[m];
                 copies.offload_end[m] = link;
             } else if *half {

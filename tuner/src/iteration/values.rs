@@ -8,8 +8,8 @@
 //! [`Choice`] is made. The gap after the last touch matters where an op that is recomputed reads the value; a value that is
 //! updated in place has none.
 //!
-//! [`Decisions`] are all choices about an iteration, with the part of each value that is swapped when it is, and the way in
-//! which each op runs. What follows from them is worked out by [`crate::decide::walk`].
+//! [`Decisions`] are all choices about an iteration, with the part of each value that is swapped when it is, and the
+//! alternative in which each op runs. What follows from them is worked out by [`crate::decide::walk`].
 //!
 //! Tensors of 0 bytes need no decision and are left out.
 
@@ -61,9 +61,9 @@ pub struct Gap {
     pub recompute: bool,
 }
 
-/// One way to run an op.
+/// One alternative of an op, its usual kernel included.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OpWay {
+pub struct OpAlternative {
     /// In seconds.
     pub seconds: f64,
     /// In bytes.
@@ -131,8 +131,8 @@ pub struct Values {
     pub reads: Rows,
     /// See `reads`.
     pub writes: Rows,
-    /// By op: the ways in which it may run, the fastest first, each with less workspace than the one before.
-    pub ways: TiVec<OpId, Vec<OpWay>>,
+    /// By op: the alternatives in which it may run, the fastest first, each with less workspace than the one before.
+    pub alternatives: TiVec<OpId, Vec<OpAlternative>>,
     /// The first op that may change parameters, which have no versions: nothing is recomputed after it.
     pub update: OpId,
     /// In bytes: what is larger is large.
@@ -146,8 +146,8 @@ pub struct Decisions {
     pub choices: TiVec<GapId, Choice>,
     /// By value: how many of its [`PARTS`] are swapped where it is; at least 1.
     pub parts: TiVec<ValueId, u8>,
-    /// By op: which of its ways.
-    pub ways: TiVec<OpId, u8>,
+    /// By op: which of its alternatives.
+    pub alternatives: TiVec<OpId, u8>,
     /// Gaps whose value is recomputed before another op than the one that next asks for it, and held from there on: op and
     /// gap, in order. The op lies within the gap; a gap has one entry at most.
     pub early: Vec<(OpId, GapId)>,
@@ -181,7 +181,7 @@ impl Values {
             gaps: TiVec::new(),
             reads: Rows::of(&reads),
             writes: Rows::of(&writes),
-            ways: trace.ops.iter().map(|op| ways(trace, op, pool)).collect(),
+            alternatives: trace.ops.iter().map(|op| alternatives(trace, op, pool)).collect(),
             update: OpId::new(update.unwrap_or(trace.ops.len())),
             large: pool.0 / LARGE,
         };
@@ -217,7 +217,7 @@ impl Values {
         for (gap, _) in next.iter_mut().zip(&self.maker).filter(|(_, maker)| maker.is_none()) {
             *gap = gap.next();
         }
-        for op in self.ways.keys() {
+        for op in self.alternatives.keys() {
             // What is made comes into being after what is read.
             for rows in [&mut self.reads, &mut self.writes] {
                 let row = rows.range(op);
@@ -255,7 +255,7 @@ impl Values {
         begun.checked_sub(1).map(|last| GapId::new(first.index() + last))
     }
 
-    /// Everything stays, what is not read any more goes, and every op runs in its fastest way.
+    /// Everything stays, what is not read any more goes, and every op runs in its fastest alternative.
     pub fn keep_all(&self) -> Decisions {
         let choice = |gap: &Gap| {
             if gap.before.is_none() && gap.recompute { Choice::RecomputeEach } else { Choice::Keep }
@@ -263,7 +263,7 @@ impl Values {
         Decisions {
             choices: self.gaps.iter().map(choice).collect(),
             parts: vec![PARTS; self.tensor.len()].into(),
-            ways: vec![0; self.ways.len()].into(),
+            alternatives: vec![0; self.alternatives.len()].into(),
             early: Vec::new(),
             chunks: 1,
         }
@@ -344,22 +344,23 @@ impl Choice {
     }
 }
 
-/// The ways of an op that fit beside what it touches; the leanest where none does.
-fn ways(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpWay> {
+/// The alternatives of an op that fit beside what it touches; the leanest where none does.
+fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
     let room = pool.saturating_sub(trace.touched_bytes(op)).0;
-    let mut all = vec![OpWay { seconds: op.seconds.0, workspace: op.workspace_bytes.0, alternative: None }];
-    all.extend((0..).zip(&op.alternatives).map(|(k, a)| OpWay {
+    let mut all =
+        vec![OpAlternative { seconds: op.seconds.0, workspace: op.workspace_bytes.0, alternative: None }];
+    all.extend((0..).zip(&op.alternatives).map(|(k, a)| OpAlternative {
         seconds: a.seconds.0,
         workspace: a.workspace_bytes.0,
         alternative: Some(k),
     }));
-    let leanest = all.iter().map(|way| way.workspace).min().unwrap_or_default();
-    all.retain(|way| way.workspace <= room.max(leanest));
+    let leanest = all.iter().map(|alternative| alternative.workspace).min().unwrap_or_default();
+    all.retain(|alternative| alternative.workspace <= room.max(leanest));
     all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.workspace.cmp(&b.workspace)));
     let mut least = u64::MAX;
-    all.retain(|way| {
-        let leaner = way.workspace < least;
-        least = least.min(way.workspace);
+    all.retain(|alternative| {
+        let leaner = alternative.workspace < least;
+        least = least.min(alternative.workspace);
         leaner
     });
     all.truncate(usize::from(u8::MAX));

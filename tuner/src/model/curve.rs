@@ -8,9 +8,9 @@
 //!
 //! t0 is what a kernel costs however small it is. F(x) is the throughput of its work: r F for small x, F for large x, with
 //! the turn near x = s. r < 1 is the paper's figure, a device that small kernels leave partly idle; r > 1 happens on CPUs,
-//! where small kernels live in the cache. t0, F, s and r are positive, so they are fitted as logarithms, and for every positive value
-//! seconds(x) rises with x: no fit can promise that more work takes less time. The paper draws
-//! a hard saturation point; the smooth turn has the same two ends and no kink for the fit to hunt for.
+//! where small kernels live in the cache. t0, F, s and r are positive, so they are fitted as logarithms, and for every
+//! positive value seconds(x) rises with x: no fit can promise that more work takes less time. The paper draws a hard
+//! saturation point; the smooth turn has the same two ends and no kink for the fit to hunt for.
 //!
 //! The loss is the pseudo-Huber loss of ln(predicted / measured): relative, and linear for outliers. Nelder-Mead (argmin)
 //! minimises it: four parameters, no derivatives to get wrong. A faint pull towards the start keeps parameters in place that

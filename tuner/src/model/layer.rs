@@ -9,9 +9,10 @@
 //!   and of a library that changes its algorithm; passes the noise of each batch size on.
 //!
 //! The winner is chosen by cross-validation: each batch size between the smallest and the largest is left out in turn and
-//! predicted from the others. A shape that, fitted to all of them, still misses one by more than twice its score pays for the rest: a
-//! line that takes the last batch size for an outlier is caught nowhere else. Few batch sizes make one op's score a matter of luck, so the score of all ops of its type is added
-//! to it: an op goes its own way only where its samples say so clearly.
+//! predicted from the others. A shape that, fitted to all of them, still misses one by more than twice its score pays for the
+//! rest: a line that takes the last batch size for an outlier is caught nowhere else. Few batch sizes make one op's score a
+//! matter of luck, so the score of all ops of its type is added to it: an op goes its own way only where its samples say so
+//! clearly.
 //!
 //! What it deliberately does not do: refit the type's curve for each inner fold. One point of one op barely moves it; a
 //! type with fewer than [`COMPANY`] ops, where it would, does not offer it unless nothing else is there.
@@ -117,8 +118,8 @@ fn miss(fitted: &Fitted, p: &Point, curve: &Curve) -> f64 {
     (fitted.at(p.batch, p.x, curve).max(f64::MIN_POSITIVE) / p.seconds).ln().abs()
 }
 
-/// The mean miss of each shape over the folds, and what its worst miss on all points has beyond twice that; infinite where the shape
-/// cannot be fitted. Two batch sizes or fewer leave nothing to compare by.
+/// The mean miss of each shape over the folds, and what its worst miss on all points has beyond twice that; infinite where
+/// the shape cannot be fitted. Two batch sizes or fewer leave nothing to compare by.
 pub(super) fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
     if points.len() < 3 {
         return [f64::INFINITY; 3];

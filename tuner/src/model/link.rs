@@ -6,16 +6,17 @@
 //!
 //! A plan knows one rate a way, so one must be chosen before it is known what runs together:
 //!
-//! - **Full duplex**, where the two ways together move clearly more than one alone. A way whose rate drops by more than
-//!   5 % while the other runs is planned at that lower rate, as if the other always ran: a plan may then be beaten by its run, but
-//!   does not stall where it promised not to.
+//! - **Full duplex**, where the two ways together move clearly more than one alone. A way whose rate drops by more than 5 %
+//!   while the other runs is planned at that lower rate, as if the other always ran: a plan may then be beaten by its run,
+//!   but does not stall where it promised not to.
 //! - **Half duplex** at the rates alone, where both together move hardly more than one alone would: their shares of
 //!   the rates alone sum to 1.2 or less. A shared link gives 1, two independent ways give 2.
 //!
 //! What transfers do to *ops* ([`Slowdown`]) is no part of a plan, and no op's seconds are scaled by it. It depends on what
-//! runs beside what, which the plan decides; `simulate`'s clock, by which plans are judged and which others judge too, knows one time
-//! for an op; and the ratio is that of the ops it hurts most. Ops are measured under the plans of their batch sizes instead, with
-//! as much moving beside them as will be, and what is left of it is in the errors of batch sizes that are held out.
+//! runs beside what, which the plan decides; `simulate`'s clock, by which plans are judged and which others judge too, knows
+//! one time for an op; and the ratio is that of the ops it hurts most. Ops are measured under the plans of their batch sizes
+//! instead, with as much moving beside them as will be, and what is left of it is in the errors of batch sizes that are held
+//! out.
 
 use super::FitError;
 use super::line::Line;

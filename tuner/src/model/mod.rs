@@ -4,39 +4,42 @@
 //! seconds of op j at batch k = adds_up(k) * layer_j(k)
 //! ```
 //!
-//! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type (`curve.rs`). Both
-//! are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to relative errors.
-//! Neither medians nor such fits add up: timing every op costs something, starting an iteration too, and on a busy machine a short op is
-//! seldom interrupted and its median knows nothing of it. `adds_up` mends that. It is one ratio for
-//! all batch sizes, or iteration(k) / sum of all layer_i(k) with the typical iteration (the mean of the middle half of its
-//! repetitions) fitted like one more layer: whichever predicts left-out iterations better; times what is left over at the measured batch
-//! sizes (`whole.rs`), so that what was measured is what is predicted there. The typical iteration is that of iterations as
-//! training runs them, less what the schedule's stalls and repetitions took of them; where none was run, the sum over all ops.
+//! `layer_j` is the op's own curve over the batch size (`layer.rs`) above the saturating curve of its layer type
+//! (`curve.rs`). Both are fitted to the medians of the repetitions, so that a disturbed repetition counts nothing, and to
+//! relative errors. Neither medians nor such fits add up: timing every op costs something, starting an iteration too, and on
+//! a busy machine a short op is seldom interrupted and its median knows nothing of it. `adds_up` mends that. It is one ratio
+//! for all batch sizes, or iteration(k) / sum of all layer_i(k) with the typical iteration (the mean of the middle half of
+//! its repetitions) fitted like one more layer: whichever predicts left-out iterations better; times what is left over at the
+//! measured batch sizes (`whole.rs`), so that what was measured is what is predicted there. The typical iteration is that of
+//! iterations as training runs them, less what the schedule's stalls and repetitions took of them; where none was run, the
+//! sum over all ops.
 //!
 //! Types are finer than the trace's `kind`: the phase and the last part of the op's name (`conv1.backward_data`) tell
 //! the kernels of a layer apart. FLOPs are linear in the batch (eq. (1)) and come with each op; where they are unknown (0) the
 //! batch size stands in for them, which suits the op's own curve and says little across ops.
 //!
-//! Every prediction carries its relative error, such that nine of ten iterations are within it (`whole.rs`). It is found by leaving
-//! each batch size out of *everything* (curves, choice of shapes, fit), predicting its whole iteration, and comparing. Batch sizes between
-//! the smallest and the largest give the error inside the measured range; leaving out an end gives the error outside.
+//! Every prediction carries its relative error, such that nine of ten iterations are within it (`whole.rs`). It is found by
+//! leaving each batch size out of *everything* (curves, choice of shapes, fit), predicting its whole iteration, and
+//! comparing. Batch sizes between the smallest and the largest give the error inside the measured range; leaving out an end
+//! gives the error outside.
 //!
-//! An op's alternatives (other kernels for the same call) take the op's seconds times a ratio of their own (`ways.rs`).
+//! An op's alternatives (other kernels for the same call) take the op's seconds times a ratio of their own (`alternatives.rs`).
 //!
 //! What it deliberately does not do: memory (exact, in the trace), or stalls (`simulate`).
 
+mod alternatives;
 mod curve;
 pub mod devices;
 mod layer;
 mod line;
 mod link;
-mod ways;
 mod whole;
 
 pub use layer::Shape;
 pub use link::{FittedRate, LinkModel, Slowdown};
 
 use crate::numbers::real;
+use alternatives::Ratios;
 use curve::Curve;
 use layer::{Fitted, Point};
 use plimsoll_ir::Seconds;
@@ -45,7 +48,6 @@ use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
-use ways::Ratios;
 use whole::LeftOver;
 
 /// Why a profile gives no model.
@@ -156,7 +158,7 @@ struct Layer {
     fitted: Fitted,
     size: Size,
     /// Of its alternatives, by name.
-    ways: BTreeMap<String, Ratios>,
+    alternatives: BTreeMap<String, Ratios>,
     /// Inside and outside the measured range.
     relative_error: [f64; 2],
 }
@@ -196,7 +198,7 @@ struct Data {
     /// One list an op, one point a batch size.
     points: Vec<Vec<Point>>,
     /// Of the alternatives of each op, by name.
-    ways: Vec<BTreeMap<String, Ratios>>,
+    alternatives: Vec<BTreeMap<String, Ratios>>,
     /// What the ops of a typical iteration take together, per batch size.
     totals: Vec<f64>,
     /// How far single iterations scatter about it, as a share.
@@ -218,7 +220,8 @@ impl Data {
                 (*batch, parts.iter().filter_map(|part| part.ops.get(position)).collect::<Vec<_>>())
             })
         };
-        let ways: Vec<_> = (0..names.len()).map(|position| ways::ratios(all(position))).collect();
+        let alternatives: Vec<_> =
+            (0..names.len()).map(|position| alternatives::ratios(all(position))).collect();
         let mut points = vec![Vec::new(); names.len()];
         let mut totals = Vec::new();
         for (batch, parts) in &batches {
@@ -233,10 +236,11 @@ impl Data {
                 }
                 let middle = match seconds.is_empty() {
                     false => Some(median(&mut seconds)),
-                    // It was never run in its usual way here: its scratch did not fit, or a tuned schedule chose another.
+                    // It was never run in its usual alternative here: its scratch did not fit, or a tuned schedule chose
+                    // another.
                     true => {
                         let samples = parts.iter().map(|part| &part.ops[position]);
-                        ways::usual_of_others(*batch, samples, &ways[position])
+                        alternatives::usual_of_others(*batch, samples, &alternatives[position])
                     }
                 };
                 let seconds = middle.ok_or_else(mismatch)?.max(TICK);
@@ -247,7 +251,7 @@ impl Data {
             totals.push(total.unwrap_or_else(parts_sum));
         }
         let scatter = whole::scatter(profile.batches.iter());
-        Ok(Data { batches: batches.into_keys().collect(), names, points, ways, totals, scatter })
+        Ok(Data { batches: batches.into_keys().collect(), names, points, alternatives, totals, scatter })
     }
 }
 
@@ -412,9 +416,10 @@ impl Model {
         let (held_out, errors) = hold_out(&data, &fits);
         let mut layers = BTreeMap::new();
         let sizes = data.points.iter().zip(&data.names).map(|(points, (_, of))| Size::of(points, of.phase));
-        let of_ops = data.names.iter().zip(fits.layers).zip(sizes).zip(errors).zip(&data.ways);
-        for (((((name, of), fitted), size), relative_error), ways) in of_ops {
-            let layer = Layer { of: of.clone(), fitted, size, ways: ways.clone(), relative_error };
+        let of_ops = data.names.iter().zip(fits.layers).zip(sizes).zip(errors).zip(&data.alternatives);
+        for (((((name, of), fitted), size), relative_error), alternatives) in of_ops {
+            let layer =
+                Layer { of: of.clone(), fitted, size, alternatives: alternatives.clone(), relative_error };
             if layers.insert(name.clone(), layer).is_some() {
                 return Err(FitError::TwoOps { name: name.clone() });
             }
@@ -455,14 +460,15 @@ impl Model {
         Ok(Prediction { seconds: Seconds(adds_up * seconds.max(0.0)), relative_error })
     }
 
-    /// How many times as long as in its usual way an op takes in one of its alternatives. One that was not measured counts as
-    /// [`ways::UNMEASURED`]: it is chosen where nothing else fits, and not for its speed.
-    fn ratio(&self, op: &Op, way: &str, batch: u64) -> f64 {
-        let known = self.layers.get(&op.name).and_then(|layer| layer.ways.get(way));
-        known.map_or(ways::UNMEASURED, |ratios| ratios.at(batch as f64))
+    /// How many times as long as in its usual alternative an op takes in one of its alternatives. One that was not measured
+    /// counts as [`ways::UNMEASURED`]: it is chosen where nothing else fits, and not for its speed.
+    fn ratio(&self, op: &Op, alternative: &str, batch: u64) -> f64 {
+        let known = self.layers.get(&op.name).and_then(|layer| layer.alternatives.get(alternative));
+        known.map_or(alternatives::UNMEASURED, |ratios| ratios.at(batch as f64))
     }
 
-    /// Writes the predicted seconds of every op and of its alternatives into a trace. Nothing is written where an op is unknown.
+    /// Writes the predicted seconds of every op and of its alternatives into a trace. Nothing is written where an op is
+    /// unknown.
     pub fn fill(&self, trace: &mut Trace) -> Result<(), UnknownOp> {
         let adds_up = self.adds_up(trace.batch);
         let seconds: Vec<Seconds> = trace
@@ -472,24 +478,27 @@ impl Model {
             .collect::<Result<_, _>>()?;
         for (op, seconds) in trace.ops.iter_mut().zip(seconds) {
             op.seconds = seconds;
-            let ratios: Vec<f64> =
-                op.alternatives.iter().map(|way| self.ratio(op, &way.name, trace.batch)).collect();
-            for (way, ratio) in op.alternatives.iter_mut().zip(ratios) {
-                way.seconds = seconds * ratio;
+            let ratios: Vec<f64> = op
+                .alternatives
+                .iter()
+                .map(|alternative| self.ratio(op, &alternative.name, trace.batch))
+                .collect();
+            for (alternative, ratio) in op.alternatives.iter_mut().zip(ratios) {
+                alternative.seconds = seconds * ratio;
             }
         }
         Ok(())
     }
 
-    /// The relative error of an iteration at a batch size: nine of ten are off by no more. That of the fit, and where the profile is of a
-    /// modelled machine also that of its model. At most 1.
+    /// The relative error of an iteration at a batch size: nine of ten are off by no more. That of the fit, and where the
+    /// profile is of a modelled machine also that of its model. At most 1.
     pub fn iteration_error(&self, batch: u64) -> f64 {
         self.fit_error(batch).hypot(self.of_model).min(UNKNOWN)
     }
 
-    /// The same without what a modelled machine's model may be off: that moves all plans alike, and says nothing of which one is faster.
-    /// From the batch sizes that were held out, those inside the measured range for a batch inside (all, where fewer than two are), those
-    /// at its ends for one outside; 1 where there is none.
+    /// The same without what a modelled machine's model may be off: that moves all plans alike, and says nothing of which one
+    /// is faster. From the batch sizes that were held out, those inside the measured range for a batch inside (all, where
+    /// fewer than two are), those at its ends for one outside; 1 where there is none.
     pub fn fit_error(&self, batch: u64) -> f64 {
         let inside = self.inside(batch);
         let enough = !inside || self.held_out.iter().filter(|h| h.inside).count() >= 2;

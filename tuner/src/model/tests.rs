@@ -3,7 +3,9 @@
 use super::*;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::NetworkSpec;
-use plimsoll_ir::profile::{LinkSamples, Machine, OpSamples, ProfileKind, TransferSample, WaySamples};
+use plimsoll_ir::profile::{
+    AlternativeSamples, LinkSamples, Machine, OpSamples, ProfileKind, TransferSample,
+};
 use plimsoll_ir::trace::{Alternative, TraceKind};
 use proptest::prelude::*;
 
@@ -105,7 +107,7 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             phase: op.phase,
             flops: op.flops(*batch),
             seconds: (0..repetitions).map(|_| Seconds(op.seconds(*batch) * dice.noise(noise))).collect(),
-            ways: vec![],
+            alternatives: vec![],
         });
         let ops = measured.collect();
         BatchSamples { iteration_seconds: vec![Seconds(1.0); repetitions], ops, ..BatchSamples::none(*batch) }
@@ -169,8 +171,8 @@ const NOISE: f64 = 0.1;
 
 const BATCHES: [u64; 5] = [8, 16, 32, 43, 64];
 
-/// |predicted / true - 1| of the sum over all ops, at batch sizes that were not measured. What is true is the typical one of many
-/// iterations with that noise.
+/// |predicted / true - 1| of the sum over all ops, at batch sizes that were not measured. What is true is the typical one of
+/// many iterations with that noise.
 fn errors(ops: &[Truth], model: &Model, noise: f64, batches: impl Iterator<Item = u64>) -> Vec<f64> {
     let mut dice = Dice(7);
     let off = batches.map(|batch| {
@@ -272,13 +274,13 @@ fn lean_ratio(batch: u64) -> f64 {
 }
 
 /// A profile in which every convolution was also measured three times in a lean way.
-fn profile_with_ways(ops: &[Truth], noise: f64, seed: u64) -> Profile {
+fn profile_with_alternatives(ops: &[Truth], noise: f64, seed: u64) -> Profile {
     let mut dice = Dice(seed + 1000);
     let mut profile = profile(ops, &BATCHES, noise, seed);
     for batch in &mut profile.batches {
         for (samples, truth) in batch.ops.iter_mut().zip(ops).filter(|(_, truth)| truth.kind == "conv") {
             let seconds = truth.seconds(batch.batch) * lean_ratio(batch.batch);
-            samples.ways.push(WaySamples {
+            samples.alternatives.push(AlternativeSamples {
                 name: "lean".into(),
                 workspace_bytes: Bytes::ZERO,
                 seconds: (0..3).map(|_| Seconds(seconds * dice.noise(noise))).collect(),
@@ -289,13 +291,13 @@ fn profile_with_ways(ops: &[Truth], noise: f64, seed: u64) -> Profile {
 }
 
 fn with_alternatives(mut trace: Trace, names: &[&str]) -> Trace {
-    let way = |name: &&str| Alternative {
+    let alternative = |name: &&str| Alternative {
         name: (*name).into(),
         seconds: Seconds::ZERO,
         workspace_bytes: Bytes::ZERO,
     };
     for op in trace.ops.iter_mut().filter(|op| op.kind == "conv") {
-        op.alternatives = names.iter().map(way).collect();
+        op.alternatives = names.iter().map(alternative).collect();
     }
     trace
 }
@@ -303,7 +305,7 @@ fn with_alternatives(mut trace: Trace, names: &[&str]) -> Trace {
 #[test]
 fn alternatives_are_predicted_between_measured_batches() {
     let ops = machine(1e9);
-    let model = Model::fit(&profile_with_ways(&ops, 0.0, 1)).expect("fits");
+    let model = Model::fit(&profile_with_alternatives(&ops, 0.0, 1)).expect("fits");
     for batch in [4, 8, 12, 24, 50, 64, 100] {
         let mut trace = with_alternatives(trace(&ops, batch), &["lean", "new"]);
         model.fill(&mut trace).expect("every op was measured");
@@ -311,18 +313,19 @@ fn alternatives_are_predicted_between_measured_batches() {
         for op in trace.ops.iter().filter(|op| op.kind == "conv") {
             let ratio = op.alternatives[0].seconds / op.seconds;
             assert!((ratio / expected - 1.0).abs() < 0.01, "{batch}: {ratio}, not {expected}");
-            assert_eq!(op.alternatives[1].seconds, op.seconds * ways::UNMEASURED, "it is not known");
+            assert_eq!(op.alternatives[1].seconds, op.seconds * alternatives::UNMEASURED, "it is not known");
         }
     }
 }
 
-/// The decision of `ways.rs`: a ratio to the usual way misses left-out batch sizes by less than a curve of the alternative's own.
+/// The decision of `alternatives.rs`: a ratio to the usual alternative misses left-out batch sizes by less than a curve of
+/// the alternative's own.
 #[test]
 fn a_ratio_holds_out_better_than_a_curve_of_its_own() {
     let ops = machine(40.0);
     let (mut by_ratio, mut by_curve) = (Vec::new(), Vec::new());
     for seed in 0..6 {
-        let whole = profile_with_ways(&ops, NOISE, seed);
+        let whole = profile_with_alternatives(&ops, NOISE, seed);
         for left_out in 1..BATCHES.len() - 1 {
             let mut part = whole.clone();
             let batch = part.batches.remove(left_out).batch;
@@ -331,8 +334,8 @@ fn a_ratio_holds_out_better_than_a_curve_of_its_own() {
             model.fill(&mut trace).expect("every op was measured");
             // The same samples as ops of their own.
             for samples in part.batches.iter_mut().flat_map(|batch| &mut batch.ops) {
-                if let Some(way) = samples.ways.pop() {
-                    samples.seconds = way.seconds;
+                if let Some(alternative) = samples.alternatives.pop() {
+                    samples.seconds = alternative.seconds;
                 }
             }
             let own = Model::fit(&part).expect("fits");
@@ -352,16 +355,18 @@ fn a_ratio_holds_out_better_than_a_curve_of_its_own() {
 #[test]
 fn an_op_that_ran_in_another_way_only_tells_of_its_usual_way_too() {
     let ops = machine(1e9);
-    let mut profile = profile_with_ways(&ops, 0.0, 1);
-    for samples in profile.batches[2].ops.iter_mut().filter(|op| !op.ways.is_empty()) {
+    let mut profile = profile_with_alternatives(&ops, 0.0, 1);
+    for samples in profile.batches[2].ops.iter_mut().filter(|op| !op.alternatives.is_empty()) {
         samples.seconds.clear();
     }
     let model = Model::fit(&profile).expect("fits");
     for off in errors(&ops, &model, 0.0, 8..64) {
         assert!(off < 0.02, "{off}");
     }
-    // Nowhere in the usual way: what ran stands for it.
-    for samples in profile.batches.iter_mut().flat_map(|b| &mut b.ops).filter(|op| !op.ways.is_empty()) {
+    // Nowhere in the usual alternative: what ran stands for it.
+    for samples in
+        profile.batches.iter_mut().flat_map(|b| &mut b.ops).filter(|op| !op.alternatives.is_empty())
+    {
         samples.seconds.clear();
     }
     assert!(Model::fit(&profile).is_ok());

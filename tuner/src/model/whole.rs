@@ -1,30 +1,30 @@
 //! Whole iterations: what training takes, what the fit leaves over of it, and the error that is stated.
 //!
-//! **What training takes.** Ops are timed with events between them; training has none. So the sum that the model must reach comes from
-//! iterations as training runs them, less what the same schedule spent in stalls and repetitions, which `simulate` adds again for
-//! each plan. Of an iteration that others disturbed, what it waited for the processor is no part, and the lower quartile of what is left
-//! counts (`undisturbed`).
-//! Nobody counts how much of a stall was a transfer that waited for a processor; others only lengthen stalls, so that the shortest
-//! of a batch size counts.
+//! **What training takes.** Ops are timed with events between them; training has none. So the sum that the model must reach
+//! comes from iterations as training runs them, less what the same schedule spent in stalls and repetitions, which `simulate`
+//! adds again for each plan. Of an iteration that others disturbed, what it waited for the processor is no part, and the
+//! lower quartile of what is left counts (`undisturbed`). Nobody counts how much of a stall was a transfer that waited for a
+//! processor; others only lengthen stalls, so that the shortest of a batch size counts.
 //!
-//! **What is left over.** A fit that is smooth over the batch size misses what was measured by a little. Measured iterations are known
-//! better than that: the median of ten scatters less than one kernel's choice of tiles moves it. So the model goes through
-//! them, straight between (in logarithms), and as far as the outermost beyond. That is what makes a refit count: the batch size that was
-//! measured is then predicted as it was measured.
+//! **What is left over.** A fit that is smooth over the batch size misses what was measured by a little. Measured iterations
+//! are known better than that: the median of ten scatters less than one kernel's choice of tiles moves it. So the model goes
+//! through them, straight between (in logarithms), and as far as the outermost beyond. That is what makes a refit count: the
+//! batch size that was measured is then predicted as it was measured.
 //!
-//! **The stated error.** Batch sizes lie off the smooth curve by chance, each by d_i ~ N(0, s^2) of its own (tiles, caches). One that is
-//! held out is predicted from its two neighbours, so it is off by e_i = d_i - (d_(i-1) + d_(i+1)) / 2, as a batch size is that was
-//! never measured: var(e_i) = 3/2 s^2. Held-out ones share neighbours: corr(e_i, e_(i+1)) = -2/3, corr(e_i, e_(i+2)) = 1/6, and 0 beyond. The
-//! mean square of n of them therefore has, by Welch and Satterthwaite, the degrees of freedom
+//! **The stated error.** Batch sizes lie off the smooth curve by chance, each by d_i ~ N(0, s^2) of its own (tiles, caches).
+//! One that is held out is predicted from its two neighbours, so it is off by e_i = d_i - (d_(i-1) + d_(i+1)) / 2, as a batch
+//! size is that was never measured: var(e_i) = 3/2 s^2. Held-out ones share neighbours: corr(e_i, e_(i+1)) = -2/3, corr(e_i,
+//! e_(i+2)) = 1/6, and 0 beyond. The mean square of n of them therefore has, by Welch and Satterthwaite, the degrees of
+//! freedom
 //!
 //! ```text
 //! v = n^2 / (n + 2 (n - 1) (2/3)^2 + 2 (n - 2) (1/6)^2)
 //! ```
 //!
-//! and P(|e| <= t_v sqrt(sum(e_i^2) / n)) = 0.9 with t_v the 0.95 quantile of Student's t. With n degrees of freedom, as if they shared
-//! nothing, 88 of 100 were within in a simulation, and 91 with v; the largest of n, which was stated before, covers n of n + 1. Between measuring
-//! and running a machine moves, independently of that, as far as it does from one iteration to the next: 1.645 of their standard deviations, added as
-//! the square root of the sum of the squares.
+//! and P(|e| <= t_v sqrt(sum(e_i^2) / n)) = 0.9 with t_v the 0.95 quantile of Student's t. With n degrees of freedom, as if
+//! they shared nothing, 88 of 100 were within in a simulation, and 91 with v; the largest of n, which was stated before,
+//! covers n of n + 1. Between measuring and running a machine moves, independently of that, as far as it does from one
+//! iteration to the next: 1.645 of their standard deviations, added as the square root of the sum of the squares.
 //!
 //! What it deliberately does not do: know schedules. What stalls and repetitions took stands in the samples.
 
@@ -34,7 +34,8 @@ use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, undisturbed};
 use serde::Serialize;
 
-/// What the ops of an iteration of training take together, from all samples of a batch size; none where no whole iteration was run.
+/// What the ops of an iteration of training take together, from all samples of a batch size; none where no whole iteration
+/// was run.
 pub(super) fn of_training(parts: &[&BatchSamples]) -> Option<f64> {
     let mut compute = Vec::new();
     for part in parts {
@@ -48,7 +49,8 @@ pub(super) fn of_training(parts: &[&BatchSamples]) -> Option<f64> {
 /// The standard deviation of a normal distribution in median absolute deviations.
 const DEVIATIONS_IN_MADS: f64 = 1.4826;
 
-/// How far single iterations scatter about their median, as a share of it: the median over the batch sizes; 0 where none was run.
+/// How far single iterations scatter about their median, as a share of it: the median over the batch sizes; 0 where none was
+/// run.
 pub(super) fn scatter<'a>(batches: impl Iterator<Item = &'a BatchSamples>) -> f64 {
     let of_batch = |batch: &BatchSamples| {
         let mut wholes: Vec<f64> = batch.alone_seconds().map(|s| s.0).collect();
@@ -70,8 +72,8 @@ const QUANTILES: [f64; 12] =
 /// The 0.95 quantile of a normal distribution.
 const NORMAL: f64 = 1.645;
 
-/// The relative error that nine of ten keep to, from those of batch sizes that were held out and the scatter of single iterations; none
-/// where none was held out. At most 1.
+/// The relative error that nine of ten keep to, from those of batch sizes that were held out and the scatter of single
+/// iterations; none where none was held out. At most 1.
 pub(super) fn nine_of_ten(offs: &[f64], scatter: f64) -> Option<f64> {
     let quantile = QUANTILES[offs.len().checked_sub(1)?.min(QUANTILES.len() - 1)];
     let mean_square = offs.iter().map(|off| off * off).sum::<f64>() / real(offs.len());

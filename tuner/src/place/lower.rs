@@ -15,7 +15,7 @@
 //! What this file does not do: decide, or trust itself. [`plimsoll_ir::check`] judges what it makes.
 
 use crate::decide::placement::{
-    Barrier, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, TransferId, Way,
+    Barrier, Direction, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, TransferId,
 };
 use crate::place::address::{Addresses, Items};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
@@ -307,8 +307,8 @@ impl<'a> Lowering<'a> {
         let step_before = barrier.and_then(|barrier| barrier.from.previous());
         after.extend(step_before.and_then(|slot| self.slots[slot].stepped));
         let command;
-        match transfer.way {
-            Way::Offload => {
+        match transfer.direction {
+            Direction::Offload => {
                 let version = state.version.ok_or(nothing)?;
                 after.extend(state.filled.iter().chain(&state.written).chain(&of_tensor.fetched));
                 after.extend(of_tensor.updated);
@@ -326,7 +326,7 @@ impl<'a> Lowering<'a> {
                 of_tensor.offloaded = Some(command);
                 of_tensor.host.push(HostCopy { first: bytes.start, end: bytes.end, version, command });
             }
-            Way::Prefetch => {
+            Direction::Prefetch => {
                 let copies = of_tensor.host.iter().rev();
                 let mut copies = copies.filter(|c| c.first < bytes.end && bytes.start < c.end).peekable();
                 let version = copies.peek().map(|c| c.version).ok_or(nothing)?;

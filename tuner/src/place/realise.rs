@@ -1,11 +1,12 @@
 //! From a set of swapped gaps, or from decisions, to a schedule that fits: windows, addresses, commands, check, clock.
 //!
-//! Decisions either fit, or it is said at which ops addresses took too much, and their search goes on. A tensor in pieces lies either way
-//! round: where decisions do not fit, some are turned, so that their last bytes come first and stay last. In a pool of three and a half
-//! tensors nothing else fits: what comes next has room for a half, now above what goes, now below it. Sets of gaps are
-//! given: the first placement of a set may miss the pool, as addresses leave holes. Then the windows are made tighter, and then
-//! the placement is made for a smaller pool, down to one in which nothing is on the device but what the running op
-//! touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can tell.
+//! Decisions either fit, or it is said at which ops addresses took too much, and their search goes on. A tensor in pieces
+//! lies either way round: where decisions do not fit, some are turned, so that their last bytes come first and stay last. In
+//! a pool of three and a half tensors nothing else fits: what comes next has room for a half, now above what goes, now below
+//! it. Sets of gaps are given: the first placement of a set may miss the pool, as addresses leave holes. Then the windows are
+//! made tighter, and then the placement is made for a smaller pool, down to one in which nothing is on the device but what
+//! the running op touches. The first that fits is taken, so what is paid for addresses is as little as these attempts can
+//! tell.
 //!
 //! What is chosen in the end is settled: its windows get slack back, its pool shrinks to what is alive, where little work
 //! finds addresses for that.
@@ -41,7 +42,7 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest way.
+    /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest alternative.
     pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
         let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();
         self.trace.ops.iter().map(move |op| self.pool.saturating_sub(beside(op).0))

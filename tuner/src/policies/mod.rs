@@ -1,6 +1,6 @@
 //! The policies: who decides. Each gives a set of gaps that are swapped, or, where its paper fixes them ([`vdnn`],
-//! [`layrub`], `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses, waits, check and clock are the same for all,
-//! so that they can be compared.
+//! [`layrub`], `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses,
+//! waits, check and clock are the same for all, so that they can be compared.
 //!
 //! - `keep`: no gap.
 //! - [`naive`]: every feature map, from the forward pass to the backward pass.
@@ -16,12 +16,10 @@ pub mod optimal;
 pub mod papers;
 pub mod plimsoll;
 
-use papers::keep::keep;
-use papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive, superneurons, vdnn};
-
 use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
 use crate::place::realise::{Fitting, Realised, Task};
 use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -34,8 +32,8 @@ pub fn taking(trace: &Trace) -> Vec<Policy> {
     all
 }
 
-/// Runs a request's policy. The request was checked, and its budget is not below the floor.
-pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanError> {
+/// Runs a request's policy, and tells how it searched. The request was checked, and its budget is not below the floor.
+pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     let pool = request.budget.0 - trace.resident_bytes.0;
     // Those that search swap nothing where the host has no room for a byte; the others decide without a look at it.
     let searches = matches!(request.policy, Policy::Plimsoll | Policy::Optimal);
@@ -59,27 +57,14 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome
         _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),
     };
     let task = Task { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
-    let realised = match policy {
-        Policy::Keep => keep(&task, task.exhaustive())?,
-        Policy::Naive => naive::realise(&task)?,
-        Policy::Accudnn => accudnn::realise(&task)?,
-        Policy::AccudnnAsPrinted => accudnn::as_printed(&task)?,
-        Policy::VdnnAll => vdnn::realise(&task, vdnn::Layers::All)?,
-        Policy::VdnnConv => vdnn::realise(&task, vdnn::Layers::Conv)?,
-        Policy::VdnnDyn => vdnn::dynamic(&task)?,
-        Policy::LayrubIntra => keep(&task, task.exhaustive())?,
-        Policy::LayrubInter | Policy::LayrubHybrid => layrub::inter(&task)?,
-        Policy::Greedy => greedy::realise(&task)?,
-        Policy::DynProg => dynprog::realise(&task)?,
-        Policy::VdnnRatio => baselines::ratio(&task)?,
-        Policy::Tflms => baselines::tflms(&task)?,
-        Policy::AutoSwap => baselines::autoswap(&task)?,
-        Policy::SuperNeurons => superneurons::realise(&task)?,
-        Policy::Memonger => memonger::realise(&task)?,
-        Policy::Optimal => return optimal::decide(&task),
-        Policy::Plimsoll => return plimsoll::decide(&task),
-    };
-    Ok(task.outcome(realised, Status::Feasible))
+    match policy {
+        Policy::Optimal => optimal::decide(&task),
+        Policy::Plimsoll => plimsoll::decide(&task),
+        of_a_paper => {
+            let realised = papers::realise(of_a_paper, &task)?;
+            Ok((task.outcome(realised, Status::Feasible), SearchLog::default()))
+        }
+    }
 }
 
 impl Task<'_> {

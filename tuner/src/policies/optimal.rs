@@ -5,10 +5,10 @@
 //! Every schedule of this kind is looked at, all bytes and all times exact:
 //!
 //! - Tensors stay, are swapped whole, or are given up and recomputed; each version leaves for the host once at most while the
-//!   host's copy lives, and comes back as often as it likes.
-//! - Ops are recomputed just before an op of the trace that asks for what they make, never earlier, each once at most in such a batch, in the trace's order, and only such as
-//!   make something, at first or second hand, that the op lacks. What was recomputed may stay for later. Once parameters
-//!   change, nothing is recomputed.
+//!   host's copy lives, and is prefetched as often as it likes.
+//! - Ops are recomputed just before an op of the trace that asks for what they make, never earlier, each once at most in such
+//!   a batch, in the trace's order, and only such as make something, at first or second hand, that the op lacks. What was
+//!   recomputed may stay for later. Once parameters change, nothing is recomputed.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
 //! - What is offloaded fits the host, where that is limited.
 //! - At any time, what is on the device fits the pool: a value from the start of the command that brings it to the end of
@@ -46,6 +46,7 @@ mod tests;
 use crate::place::realise::{Fitting, Realised, Task};
 use crate::request::Trick;
 use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use program::Solved;
@@ -150,8 +151,8 @@ fn end(commands: &[Timed]) -> f64 {
     commands.iter().map(|command| command.end).fold(0.0, f64::max)
 }
 
-/// The fastest plan of the space, for the planner, if it is faster than the task's `within` and has addresses. None at all where
-/// so many states do not tell, or the trace is too large.
+/// The fastest plan of the space, for the planner, if it is faster than the task's `within` and has addresses. None at all
+/// where so many states do not tell, or the trace is too large.
 pub(crate) fn faster(task: &Task<'_>, states: usize) -> Result<Option<Option<Fitting>>, PlanError> {
     if !takes(task.trace) {
         return Ok(None);
@@ -164,13 +165,20 @@ pub(crate) fn faster(task: &Task<'_>, states: usize) -> Result<Option<Option<Fit
     }
 }
 
-pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
-    let Task { trace, request, pool, bound, .. } = *task;
+pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+    let Task { trace, request, pool, .. } = *task;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
     // Nothing is recomputed early in the space.
     let without = request.without.with(Trick::Early);
-    let known = super::decide(trace, &PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request })?;
+    let plimsoll = PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request };
+    let (known, log) = super::decide(trace, &plimsoll)?;
+    Ok((decide_from(task, &space, known)?, log))
+}
+
+/// The outcome of a complete search for what is faster than a plan that is known.
+fn decide_from(task: &Task<'_>, space: &Space, known: Outcome) -> Result<Outcome, PlanError> {
+    let Task { request, bound, .. } = *task;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {
         Outcome::Planned(plan) => Outcome::Planned(Plan { status, bound, ..plan }),
@@ -179,7 +187,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
     if so_far <= bound.0 * (1.0 + HAIR) {
         return Ok(judged(Status::Optimal, bound));
     }
-    let commands = match search(&space, request, so_far * (1.0 + SAME), states(request)) {
+    let commands = match search(space, request, so_far * (1.0 + SAME), states(request)) {
         Found::Fastest(commands) => commands,
         Found::Late { bound: late } => {
             return Ok(judged(Status::OutOfTime, bound.max(Seconds(late.min(so_far)))));
@@ -187,12 +195,12 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
         // The planner's schedule is none of the space.
         Found::Nothing => return Ok(judged(Status::Feasible, bound)),
     };
-    let least = bound.max(Seconds(proved(&space, request, end(&commands))));
+    let least = bound.max(Seconds(proved(space, request, end(&commands))));
     if so_far <= least.0 * (1.0 + HAIR) {
         return Ok(judged(Status::Optimal, least));
     }
     let Some(Fitting { schedule, makespan, moved, .. }) =
-        with_addresses(task, &space, &commands, so_far, states(request))?
+        with_addresses(task, space, &commands, so_far, states(request))?
     else {
         return Ok(judged(Status::Feasible, least));
     };

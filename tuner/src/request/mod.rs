@@ -1,4 +1,4 @@
-//! The words of planning: what a plan is asked for with, and what comes back.
+//! The words of planning: what a plan is asked for with, and what is answered.
 //!
 //! # The data
 //!
@@ -77,8 +77,9 @@ pub struct Allow {
     pub swap: bool,
     /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
     pub pieces: bool,
-    /// What is swapped may take so much of the host's memory ([`Schedule::host_bytes`](plimsoll_ir::schedule::Schedule::host_bytes)); none for any number of bytes. A policy
-    /// that decides without looking at this has no plan where what it decides takes more.
+    /// What is swapped may take so much of the host's memory
+    /// ([`Schedule::host_bytes`](plimsoll_ir::schedule::Schedule::host_bytes)); none for any number of bytes. A policy that
+    /// decides without looking at this has no plan where what it decides takes more.
     pub host: Option<Bytes>,
 }
 

@@ -1,4 +1,4 @@
-//! What comes back: a plan, or why there is none; and errors.
+//! The answer: a plan, or why there is none; and errors.
 
 use super::policy::Policy;
 use plimsoll_ir::schedule::Schedule;
@@ -106,7 +106,8 @@ pub enum Shortage {
     /// What the op leaves no room for on the device, and cannot be recomputed, is more than the host has memory for: no plan of
     /// any kind fits.
     Host,
-    /// What was decided fits the device, and swaps more than the host has memory for. It is not proved that others need as much.
+    /// What was decided fits the device, and swaps more than the host has memory for. It is not proved that others need as
+    /// much.
     HostTried,
 }
 

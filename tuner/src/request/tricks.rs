@@ -63,7 +63,8 @@ tricks! {
     Plimsoll: Tilts "tilts" "price equal blocks apart in that program, so that its solution is nearly whole";
     Plimsoll: Chains "chains" "cut what is recomputed together in the solution where that takes much memory";
     Plimsoll: Copies "copies" "plan a few of many equal blocks, and copy that plan to all of them";
-    Plimsoll: Restarts "restarts" "begin from several seeds at several temperatures, and go on from the best of what comes of it";
+    Plimsoll: Restarts "restarts" "begin from several seeds at several temperatures, and go on from the best of what \
+                                   comes of it";
     Plimsoll: Heat "heat" "take changes that are slightly worse, with falling probability";
     Plimsoll: Trade "trade" "keep what is dear to recompute and give up what is cheap, in one change";
     Plimsoll: Exchange "exchange" "let two decisions change places";
@@ -92,7 +93,8 @@ tricks! {
     Optimal: Dominance "dominance" "drop states for which a better one stands";
     Optimal: Prompt "prompt" "start every offload as early as it can";
     Optimal: Bounds "bounds" "drop states that cannot end in time";
-    Optimal: Program "program" "solve the mixed-integer program, too, where it is small, so that what is proved is proved twice";
+    Optimal: Program "program" "solve the mixed-integer program, too, where it is small, so that what is proved is \
+                                proved twice";
 }
 
 impl fmt::Display for Trick {

@@ -12,7 +12,9 @@ pub fn coarse_trace_of(ops: u64, seed: u64) -> Trace {
     trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
     for op in &mut trace.ops {
         op.workspace_bytes = op.workspace_bytes * GRAIN;
-        op.alternatives.iter_mut().for_each(|way| way.workspace_bytes = way.workspace_bytes * GRAIN);
+        op.alternatives
+            .iter_mut()
+            .for_each(|alternative| alternative.workspace_bytes = alternative.workspace_bytes * GRAIN);
     }
     trace
 }

@@ -3,9 +3,10 @@
 //!
 //! A row of qkv has query, key and value side by side, so that the three matrices of a head are the same rows at different
 //! columns. Heads of queries that share a head of keys and values (grouped-query attention) read the same columns, and
-//! backward one task goes through them in their order, adding up dK and dV. With S = Q K^T / sqrt(w): P = softmax of each row of S, Y = P V. Backward: dV = P^T dY, dP = dY V^T,
-//! dS = P * (dP - the sum of P * dP over the row) / sqrt(w), dQ = dS K, dK = dS^T Q. With `causal`, a block of positions
-//! meets only those up to its last, and what lies above the diagonal within it is 0.
+//! backward one task goes through them in their order, adding up dK and dV. With S = Q K^T / sqrt(w): P = softmax of each row
+//! of S, Y = P V. Backward: dV = P^T dY, dP = dY V^T, dS = P * (dP - the sum of P * dP over the row) / sqrt(w), dQ = dS K, dK
+//! = dS^T Q. With `causal`, a block of positions meets only those up to its last, and what lies above the diagonal within it
+//! is 0.
 //!
 //! What it deliberately does not do: go without the probabilities, which the trace keeps as a tensor like others, so that
 //! it is the planner's choice what becomes of them; mask anything but the future.

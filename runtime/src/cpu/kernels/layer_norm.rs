@@ -49,7 +49,9 @@ vectorized! {
     ///
     /// # Safety
     /// All are live and of these rows, and nobody else touches them; y may be x.
-    unsafe fn forward_rows [](inputs: [Ptr<f32>; 3], y: Ptr<f32>, stats: [Ptr<f32>; 2], rows: usize, channels: usize, epsilon: f32) {
+    unsafe fn forward_rows [](
+        inputs: [Ptr<f32>; 3], y: Ptr<f32>, stats: [Ptr<f32>; 2], rows: usize, channels: usize, epsilon: f32
+    ) {
         let [x, gamma, beta] = inputs;
         let share = 1.0 / channels as f64;
         for row in 0..rows {
@@ -103,7 +105,10 @@ vectorized! {
     ///
     /// # Safety
     /// All are live and of these rows, and nobody else touches them; dx may be dy.
-    unsafe fn backward_rows [](accumulate: bool, inputs: [Ptr<f32>; 3], stats: [Ptr<f32>; 2], dx: Ptr<f32>, sums: [Ptr<f32>; 2], rows: usize, channels: usize) {
+    unsafe fn backward_rows [](
+        accumulate: bool, inputs: [Ptr<f32>; 3], stats: [Ptr<f32>; 2], dx: Ptr<f32>, sums: [Ptr<f32>; 2], rows: usize,
+        channels: usize
+    ) {
         let [x, dy, gamma] = inputs;
         let [dgamma, dbeta] = sums;
         let share = 1.0 / channels as f64;

@@ -1,7 +1,7 @@
 //! Normalisation by the root of the mean square of each row (Zhang and Sennrich 2019): forward, and backward.
 //!
-//! As layer normalisation without the mean: rows are cut into the same chunks, read from a core's caches, and the gradient of the
-//! scale is put together from the chunks' sums in their order, in f64.
+//! As layer normalisation without the mean: rows are cut into the same chunks, read from a core's caches, and the gradient of
+//! the scale is put together from the chunks' sums in their order, in f64.
 //!
 //! What it deliberately does not do: keep anything but one number a row for the way back.
 
@@ -63,7 +63,9 @@ vectorized! {
     ///
     /// # Safety
     /// All are live and of these rows, and nobody else touches them; dx may be dy.
-    unsafe fn backward_rows [](accumulate: bool, inputs: [Ptr<f32>; 3], stats: Ptr<f32>, dx: Ptr<f32>, sums: Ptr<f32>, rows: usize, channels: usize) {
+    unsafe fn backward_rows [](
+        accumulate: bool, inputs: [Ptr<f32>; 3], stats: Ptr<f32>, dx: Ptr<f32>, sums: Ptr<f32>, rows: usize, channels: usize
+    ) {
         let [x, dy, gamma] = inputs;
         let share = 1.0 / channels as f64;
         // SAFETY: the caller's promise.

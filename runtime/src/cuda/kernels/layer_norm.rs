@@ -1,5 +1,5 @@
-//! The launches of a layer normalisation, and of one by the root of the mean square: what each row needs, in pieces that are then put together, and one pass over the
-//! elements.
+//! The launches of a layer normalisation, and of one by the root of the mean square: what each row needs, in pieces that are
+//! then put together, and one pass over the elements.
 //!
 //! What it deliberately does not do: hold a formula; those are in `layer_norm.cu` and `rms_norm.cu`.
 

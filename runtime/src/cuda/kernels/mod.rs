@@ -7,7 +7,7 @@
 //!
 //! What it deliberately does not do: talk to a driver, hold an address, or choose by measuring. Convolutions and fully
 //! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library,
-//! of which they are the last way to run (`../libraries`).
+//! of which they are the last alternative (`../libraries`).
 
 mod attention;
 mod conv;

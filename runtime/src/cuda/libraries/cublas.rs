@@ -114,8 +114,8 @@ impl Cublas {
             Err(refusal) => Err(CudaError::Library {
                 path: cublas.path.clone(),
                 refusal,
-                what_to_do: "most likely it is for a later version of CUDA than the driver: install that for it, or free memory \
-                             on the device",
+                what_to_do: "most likely it is for a later version of CUDA than the driver: install that for it, or free \
+                             memory on the device",
             }),
         }
     }

@@ -6,8 +6,8 @@
 //! only enqueues.
 //!
 //! What it deliberately does not do: choose by rank. The heuristic ranks by shape and so by batch, but a call has to have the
-//! same ways in the same order in the profile, in the plan and in the run; so they stand in a fixed order here, the generally
-//! fast and deterministic first, and the profiler finds by measurement which is best.
+//! same alternatives in the same order in the profile, in the plan and in the run; so they stand in a fixed order here, the
+//! generally fast and deterministic first, and the profiler finds by measurement which is best.
 
 use super::super::driver::{Context, CudaStream, Handle};
 use super::super::error::{CudaError, Refusal};
@@ -218,8 +218,8 @@ impl Cudnn {
             Err(refusal) => Err(CudaError::Library {
                 path: cudnn.path.clone(),
                 refusal,
-                what_to_do: "most likely it is for another version of CUDA than the driver: install that for it (nvidia-cudnn-cu12, \
-                             nvidia-cudnn-cu13), or free memory on the device",
+                what_to_do: "most likely it is for another version of CUDA than the driver: install that for it \
+                             (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
             }),
         }
     }

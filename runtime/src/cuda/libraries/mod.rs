@@ -1,10 +1,11 @@
-//! NVIDIA's libraries as ways to run a call: cuDNN's algorithms for convolutions, cuBLAS for those that are matrix products.
+//! NVIDIA's libraries as alternatives of a call: cuDNN's algorithms for convolutions, cuBLAS for those that are matrix
+//! products.
 //!
 //! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; cuBLAS, where
-//! the windows are single pixels; our own kernel. A fully connected layer has cuBLAS and our own kernel. The order depends
-//! on no measurement and no rank, so profile, plan and run speak of the same ways; an algorithm that asks for more than
-//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one way alone: the first that is
-//! deterministic.
+//! the windows are single pixels; our own kernel. A fully connected layer has cuBLAS and our own kernel. The order depends on
+//! no measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for more than
+//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
+//! is deterministic.
 //!
 //! What a call has is asked once for each shape and kept with its descriptors. The executor asks for every launch that it
 //! loads, so nothing is made in an iteration.
@@ -22,7 +23,7 @@ use super::presence::Search;
 use cublas::{Cublas, Product};
 use cudnn::{Algorithm, Cudnn};
 use plimsoll_ir::Bytes;
-use plimsoll_ir::program::{Access, Call, ConvShape, Way};
+use plimsoll_ir::program::{Access, Call, ConvShape, KernelAlternative};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -95,7 +96,7 @@ fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
     }
 }
 
-/// How a way runs.
+/// How an alternative runs.
 enum Method {
     Algorithm(Algorithm),
     Product(Product),
@@ -111,7 +112,7 @@ impl Method {
         }
     }
 
-    /// All the scratch that a call needs this way. What follows a library's part has no use for that part's scratch.
+    /// All the scratch that a call needs with it. What follows a library's part has no use for that part's scratch.
     fn workspace(&self, call: &Call) -> Bytes {
         let of_library = match self {
             Method::Algorithm(algorithm) => algorithm.workspace,
@@ -122,7 +123,7 @@ impl Method {
     }
 }
 
-/// The ways of one pass at one shape.
+/// The alternatives of one pass at one shape.
 type Methods = Arc<Vec<Method>>;
 
 /// What a machine has of the libraries.
@@ -141,7 +142,7 @@ pub(super) fn look(search: &Search, driver: (u32, u32)) -> Found {
 
 /// The libraries of one context.
 pub(super) struct Libraries {
-    state: Mutex<State>,
+    state: Mutex<LibraryState>,
     cudnn: Arc<Cudnn>,
     cublas: Cublas,
     precision: Precision,
@@ -151,7 +152,7 @@ pub(super) struct Libraries {
 
 /// What changes. Whoever holds it is alone with the libraries, as their handles ask.
 #[derive(Default)]
-struct State {
+struct LibraryState {
     known: HashMap<(Pass, ConvShape), Methods>,
     /// The stream that both enqueue on.
     stream: Option<usize>,
@@ -198,24 +199,29 @@ impl Libraries {
     }
 
     /// How a call can be run.
-    pub(super) fn ways(&self, call: &Call) -> Vec<Way> {
-        let way = |method: &Method| Way { name: method.name().to_owned(), workspace: method.workspace(call) };
+    pub(super) fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
+        let alternative = |method: &Method| KernelAlternative {
+            name: method.name().to_owned(),
+            workspace: method.workspace(call),
+        };
         match convolution(call) {
-            None => Way::sole(kernels::workspace_bytes(call)),
-            Some((pass, shape)) => self.methods(&mut self.state(), pass, shape).iter().map(way).collect(),
+            None => KernelAlternative::sole(kernels::workspace_bytes(call)),
+            Some((pass, shape)) => {
+                self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
+            }
         }
     }
 
-    /// Enqueues a way of a call; whether that was a library's, so that only [`kernels::after_library`] is left to do.
+    /// Enqueues an alternative of a call; whether that was a library's, so that only [`kernels::after_library`] is left to do.
     ///
     /// # Safety
-    /// `addresses` are those of the call's operands, `workspace` of the scratch that the way asks for; all of it is live until
-    /// the stream has come past it, and only what is ordered by events touches it.
+    /// `addresses` are those of the call's operands, `workspace` of the scratch that the alternative asks for; all of it is
+    /// live until the stream has come past it, and only what is ordered by events touches it.
     pub(super) unsafe fn enqueue(
         &self,
         stream: &CudaStream,
         call: &Call,
-        way: u32,
+        alternative: u32,
         addresses: &[u64],
         workspace: u64,
     ) -> Result<bool, Refusal> {
@@ -223,11 +229,11 @@ impl Libraries {
         let Some((_, operands)) = Operands::of(call, addresses) else { return Ok(false) };
         let mut state = self.state();
         let methods = self.methods(&mut state, pass, shape);
-        if matches!(methods.get(way as usize), None | Some(Method::Own)) {
+        if matches!(methods.get(alternative as usize), None | Some(Method::Own)) {
             return Ok(false);
         }
         self.turn_to(&mut state, stream)?;
-        match &methods[way as usize] {
+        match &methods[alternative as usize] {
             // SAFETY: passed on to the caller: operands of a call have the shape that it says.
             Method::Algorithm(algorithm) => unsafe { self.cudnn.enqueue(algorithm, operands, workspace) },
             // SAFETY: as above.
@@ -255,12 +261,12 @@ impl Libraries {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LibraryState> {
         // What it guards is whole at every moment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turn_to(&self, state: &mut State, stream: &CudaStream) -> Result<(), Refusal> {
+    fn turn_to(&self, state: &mut LibraryState, stream: &CudaStream) -> Result<(), Refusal> {
         let handle = stream.raw() as usize;
         if state.stream != Some(handle) {
             state.stream = None;
@@ -271,7 +277,7 @@ impl Libraries {
         Ok(())
     }
 
-    fn methods(&self, state: &mut State, pass: Pass, shape: ConvShape) -> Methods {
+    fn methods(&self, state: &mut LibraryState, pass: Pass, shape: ConvShape) -> Methods {
         if let Some(known) = state.known.get(&(pass, shape)) {
             return Arc::clone(known);
         }
@@ -307,8 +313,8 @@ impl Libraries {
     }
 }
 
-/// The largest batch of these calls' network at which cuDNN takes all of its convolutions: it counts the elements of a tensor in 31
-/// bits, and a larger batch has other ways than those that smaller ones were measured in.
+/// The largest batch of these calls' network at which cuDNN takes all of its convolutions: it counts the elements of a tensor
+/// in 31 bits, and a larger batch has other alternatives than those that smaller ones were measured in.
 pub fn countable_batch<'a>(calls: impl IntoIterator<Item = &'a Call>) -> u64 {
     const ELEMENTS: u64 = (1 << 31) - 1;
     let elements = |channels: u32, [height, width]: [u32; 2]| {

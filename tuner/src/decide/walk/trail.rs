@@ -42,7 +42,7 @@ struct Mark {
     steps: usize,
     moves: usize,
     looks: usize,
-    ways: usize,
+    alternatives: usize,
     seconds: f64,
     again_seconds: f64,
     states: TiVec<ValueId, State>,
@@ -72,7 +72,7 @@ impl Trail {
     /// came to the end.
     pub fn go(&mut self, of: Iteration<'_>, first: OpId, limit: Limit) -> bool {
         let Trail { stands, tried, marks, .. } = self;
-        let ops = of.values.ways.len();
+        let ops = of.values.alternatives.len();
         let stride = ops.div_ceil(MARKS);
         // Where the walk that stands ended early, nothing is known of what comes after.
         let first = stands.ended.map_or(first, |ended| first.min(ended));
@@ -113,7 +113,7 @@ impl Trail {
 impl Walk {
     fn mark(&self, mark: &mut Mark) {
         (mark.steps, mark.moves) = (self.steps.len(), self.of_move.len());
-        (mark.looks, mark.ways) = (self.looks.len(), self.ways.len());
+        (mark.looks, mark.alternatives) = (self.looks.len(), self.alternatives.len());
         (mark.seconds, mark.again_seconds) = (self.seconds, self.again_seconds);
         mark.states.raw.clone_from(&self.states.raw);
         mark.instances.raw.clone_from(&self.instances.raw);
@@ -127,7 +127,7 @@ impl Walk {
         take(&mut self.course.moves.raw, &of.course.moves.raw, mark.moves);
         take(&mut self.of_move.raw, &of.of_move.raw, mark.moves);
         take(&mut self.looks, &of.looks, mark.looks);
-        take(&mut self.ways, &of.ways, mark.ways);
+        take(&mut self.alternatives, &of.alternatives, mark.alternatives);
         (self.seconds, self.again_seconds) = (mark.seconds, mark.again_seconds);
         self.states.raw.clone_from(&mark.states.raw);
         self.instances.raw.clone_from(&mark.instances.raw);
@@ -185,8 +185,8 @@ mod tests {
                     first = earlier(first, trail.look_at_part(values, decisions, v));
                 }
                 1 => {
-                    let op = OpId::new(random.below(values.ways.len()));
-                    decisions.ways[op] = random.below_u8(values.ways[op].len());
+                    let op = OpId::new(random.below(values.alternatives.len()));
+                    decisions.alternatives[op] = random.below_u8(values.alternatives[op].len());
                     first = earlier(first, Some(op));
                 }
                 _ => {
@@ -215,7 +215,10 @@ mod tests {
     fn assert_same(walk: &Walk, full: &Walk) {
         assert_eq!(walk.course, full.course);
         assert_eq!((&walk.steps, &walk.instances), (&full.steps, &full.instances));
-        assert_eq!((&walk.of_move, &walk.looks, &walk.ways), (&full.of_move, &full.looks, &full.ways));
+        assert_eq!(
+            (&walk.of_move, &walk.looks, &walk.alternatives),
+            (&full.of_move, &full.looks, &full.alternatives)
+        );
         let seconds = |walk: &Walk| (walk.seconds.to_bits(), walk.again_seconds.to_bits());
         assert_eq!(seconds(walk), seconds(full));
     }

@@ -4,24 +4,26 @@
 //! seconds of an op = LAUNCH + max(FLOPs / (peak * reach) + RAMP, bytes / (bandwidth * reach))
 //! ```
 //!
-//! a roofline. What kernels reach of the peak and of the bandwidth is known by generation (`reach.rs`), from published throughputs,
-//! and so is how far off the model is ([`Modelled::error`]). Only products (convolutions, fully connected layers,
-//! attention) are bound by arithmetic. Their curve saturates as AccUDNN's does (Fig. 5: FLOPs / (FLOPs + x_half)), where
-//! x_half is what the device computes in [`RAMP`]. Bytes are those of all operands, weights included.
+//! a roofline. What kernels reach of the peak and of the bandwidth is known by generation (`reach.rs`), from published
+//! throughputs, and so is how far off the model is ([`Modelled::error`]). Only products (convolutions, fully connected
+//! layers, attention) are bound by arithmetic. Their curve saturates as AccUDNN's does (Fig. 5: FLOPs / (FLOPs + x_half)),
+//! where x_half is what the device computes in [`RAMP`]. Bytes are those of all operands, weights included.
 //!
-//! **Kernels.** A convolution with a window of 3x3 or more that steps by 1 has two ways: `implicit_gemm`, the usual one, direct and without
-//! workspace, and a fast one with workspace, `winograd` (F(4x4, 3x3), 36 products where 144 were) for 3x3, `fft` (tiles of 32x32)
-//! for larger windows: its products in f32 at the rate of direct ones, and everything that is transformed written and read once. The
-//! workspace is what it transforms, at most [`WORKSPACE_MOST`] at once, in parts of the batch where that is less. Winograd's kernels that
-//! transform as they go, without workspace, are left out: fitted beside these two they came out no faster than direct products.
+//! **Kernels.** A convolution with a window of 3x3 or more that steps by 1 has two ways: `implicit_gemm`, the usual one,
+//! direct and without workspace, and a fast one with workspace, `winograd` (F(4x4, 3x3), 36 products where 144 were) for 3x3,
+//! `fft` (tiles of 32x32) for larger windows: its products in f32 at the rate of direct ones, and everything that is
+//! transformed written and read once. The workspace is what it transforms, at most [`WORKSPACE_MOST`] at once, in parts of
+//! the batch where that is less. Winograd's kernels that transform as they go, without workspace, are left out: fitted beside
+//! these two they came out no faster than direct products.
 //!
-//! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, ways are the same. So it is never slower.
+//! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, ways are the same. So it is
+//! never slower.
 //!
 //! Links are PCIe. Of the rate of a x16 link of the device's generation, the plan gets the share that Euro-Par'20 measured
 //! (§6.1: 12.2 GB/s of 15.75), each way, since all of these devices have two copy engines.
 //!
-//! What it deliberately does not do: clocks that fall, other kernels' fusions, caches, what transfers do to ops. Nothing of it is a
-//! measurement, and a profile made of it says so ([`Machine::modelled`]).
+//! What it deliberately does not do: clocks that fall, other kernels' fusions, caches, what transfers do to ops. Nothing of
+//! it is a measurement, and a profile made of it says so ([`Machine::modelled`]).
 
 mod reach;
 mod sheets;
@@ -33,9 +35,11 @@ pub use sheets::{SHEETS, SIBLINGS, Sheet};
 use plimsoll_ir::document::Document;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{
-    BatchSamples, LinkSamples, Machine, OpSamples, Profile, ProfileKind, TransferSample, WaySamples,
+    AlternativeSamples, BatchSamples, LinkSamples, Machine, OpSamples, Profile, ProfileKind, TransferSample,
 };
-use plimsoll_ir::program::{Access, AttentionShape, Call, ConvShape, Kernel, Operand, Program, Way};
+use plimsoll_ir::program::{
+    Access, AttentionShape, Call, ConvShape, Kernel, KernelAlternative, Operand, Program,
+};
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
@@ -45,10 +49,12 @@ use std::fmt;
 /// What starting an op takes: from one kernel's end to the next one's begin in a stream that is never empty.
 pub const LAUNCH: Seconds = Seconds(5e-6);
 
-/// What a product takes longer than its FLOPs at the best rate: until all multiprocessors are busy, and while the last ones are.
+/// What a product takes longer than its FLOPs at the best rate: until all multiprocessors are busy, and while the last ones
+/// are.
 pub const RAMP: Seconds = Seconds(10e-6);
 
-/// Kernels compute products in tiles with sides of a multiple of this: a product with fewer rows or columns leaves the rest idle.
+/// Kernels compute products in tiles with sides of a multiple of this: a product with fewer rows or columns leaves the rest
+/// idle.
 const TILE: u64 = 32;
 
 /// The latency of a transfer.
@@ -60,7 +66,7 @@ const PCIE_SHARE: f64 = 12.2 / 15.75;
 /// The most workspace that a fast way takes, but for what the weights need.
 pub const WORKSPACE_MOST: Bytes = Bytes(1 << 30);
 
-/// The usual way of a convolution that has two.
+/// The usual alternative of a convolution that has two.
 pub const USUAL: &str = "implicit_gemm";
 
 /// The fast ways, for windows of 3x3 and for larger ones.
@@ -86,7 +92,7 @@ pub struct Modelled {
     /// Whether products are in TF32, by tensor cores; only where [`Sheet::tf32_peak`] is known.
     pub tf32: bool,
     /// Whether convolutions have a fast way with workspace beside the usual one.
-    pub fast_ways: bool,
+    pub fast_alternatives: bool,
 }
 
 impl fmt::Display for Modelled {
@@ -99,7 +105,7 @@ impl fmt::Display for Modelled {
 impl Modelled {
     /// A device in f32, with all its ways.
     pub fn new(sheet: &'static Sheet) -> Modelled {
-        Modelled { sheet, reach: sheet.generation.reach, tf32: false, fast_ways: true }
+        Modelled { sheet, reach: sheet.generation.reach, tf32: false, fast_alternatives: true }
     }
 
     /// Its link.
@@ -129,25 +135,25 @@ impl Modelled {
         }
     }
 
-    /// Seconds that the usual way of a call computes.
+    /// Seconds that the usual alternative of a call computes.
     fn computing(&self, call: &Call) -> f64 {
         filled(call).map_or(0.0, |filled| call.flops() as f64 / (self.products() * filled) + RAMP.0)
     }
 
-    /// How it runs a call: the usual way first.
-    pub fn ways(&self, call: &Call) -> Vec<Way> {
+    /// How it runs a call: the usual alternative first.
+    pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match self.transformed(call) {
             Some(fast) => {
-                let usual = Way { name: USUAL.to_owned(), workspace: Bytes::ZERO };
-                vec![usual, Way { name: fast.name.to_owned(), workspace: fast.workspace }]
+                let usual = KernelAlternative { name: USUAL.to_owned(), workspace: Bytes::ZERO };
+                vec![usual, KernelAlternative { name: fast.name.to_owned(), workspace: fast.workspace }]
             }
-            None => Way::sole(Bytes::ZERO),
+            None => KernelAlternative::sole(Bytes::ZERO),
         }
     }
 
     /// The fast way of a call, where it has one.
     fn transformed(&self, call: &Call) -> Option<Transformed> {
-        convolution(call).filter(|_| self.fast_ways).and_then(Transformed::new)
+        convolution(call).filter(|_| self.fast_alternatives).and_then(Transformed::new)
     }
 
     /// The seconds of an op in each of its ways.
@@ -174,7 +180,10 @@ impl Modelled {
             program.kernels.iter().map(|kernel| self.seconds(trace, &regions, kernel)).collect();
         for (op, seconds) in program.trace.ops.iter_mut().zip(all) {
             op.seconds = seconds[0];
-            op.alternatives.iter_mut().zip(&seconds[1..]).for_each(|(way, seconds)| way.seconds = *seconds);
+            op.alternatives
+                .iter_mut()
+                .zip(&seconds[1..])
+                .for_each(|(alternative, seconds)| alternative.seconds = *seconds);
         }
     }
 
@@ -223,10 +232,10 @@ impl Modelled {
         profile
     }
 
-    fn transfers(&self, way: Stream) -> Vec<TransferSample> {
+    fn transfers(&self, alternative: Stream) -> Vec<TransferSample> {
         let sample = |power: u32| {
             let bytes = Bytes(1 << power);
-            TransferSample { bytes, seconds: self.link().seconds(way, bytes) }
+            TransferSample { bytes, seconds: self.link().seconds(alternative, bytes) }
         };
         (16..=28).step_by(2).map(sample).collect()
     }
@@ -240,13 +249,13 @@ fn samples(trace: &Trace) -> BatchSamples {
         phase: op.phase,
         flops: op.flops,
         seconds: vec![op.seconds],
-        ways: op
+        alternatives: op
             .alternatives
             .iter()
-            .map(|way| WaySamples {
-                name: way.name.clone(),
-                workspace_bytes: way.workspace_bytes,
-                seconds: vec![way.seconds],
+            .map(|alternative| AlternativeSamples {
+                name: alternative.name.clone(),
+                workspace_bytes: alternative.workspace_bytes,
+                seconds: vec![alternative.seconds],
             })
             .collect(),
     });
@@ -268,8 +277,8 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
         }
         _ => {}
     }
-    // Products write scores, which the softmax reads and writes and the next product reads: four passes, and seven backward, over what
-    // stands among the operands once.
+    // Products write scores, which the softmax reads and writes and the next product reads: four passes, and seven backward,
+    // over what stands among the operands once.
     let scores = match kernel.call {
         Call::AttentionForward { shape } => 3.0 * pairs(shape),
         Call::AttentionBackward { shape, .. } => 6.0 * pairs(shape),

@@ -1,20 +1,21 @@
 //! What kernels reach of their device's data sheet, by generation, and how far off the model is that stands on it.
 //!
-//! A generation has two numbers of its own, each a share of a number of the sheet. They are fitted to the published throughputs of
-//! three networks that stress different ones: `resnet50` (memory), `vgg16` (convolutions), `bert-large` (products of
-//! matrices). All other networks are held out, and tell the error. Rows, addresses and the fit are in `benches/devices`;
-//! `tests/modelled.rs` holds that the numbers here are what it finds. `cargo bench --bench devices -- fit` finds them again.
+//! A generation has two numbers of its own, each a share of a number of the sheet. They are fitted to the published
+//! throughputs of three networks that stress different ones: `resnet50` (memory), `vgg16` (convolutions), `bert-large`
+//! (products of matrices). All other networks are held out, and tell the error. Rows, addresses and the fit are in
+//! `benches/devices`; `tests/modelled.rs` holds that the numbers here are what it finds. `cargo bench --bench devices -- fit`
+//! finds them again.
 
 /// What kernels reach of their device's data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reach {
     /// Products of matrices and direct convolutions, of the f32 peak.
     pub products: f64,
-    /// Products by tensor cores in TF32, of their peak; none where they have no TF32. Far below `products`: operands stay 4 bytes long, so
-    /// that the caches bring a fraction of what tensor cores take.
+    /// Products by tensor cores in TF32, of their peak; none where they have no TF32. Far below `products`: operands stay 4
+    /// bytes long, so that the caches bring a fraction of what tensor cores take.
     pub tf32: Option<f64>,
-    /// Bytes of ops that stream through memory, of its bandwidth. Refreshing, turning around and error correction take 10 to 20 % of
-    /// it; the rest is what frameworks' kernels read and write more often than their operands ask for.
+    /// Bytes of ops that stream through memory, of its bandwidth. Refreshing, turning around and error correction take 10 to
+    /// 20 % of it; the rest is what frameworks' kernels read and write more often than their operands ask for.
     pub memory: f64,
 }
 
@@ -25,25 +26,25 @@ pub struct Generation {
     pub name: &'static str,
     /// What its kernels reach.
     pub reach: Reach,
-    /// How far nine of ten published iterations are off the model, as a share, in f32 and in TF32: of the networks that it was not
-    /// fitted to. Where fewer than [`ENOUGH`] were published, that of all generations together, if that is more; where none was, the
-    /// largest of any generation.
+    /// How far nine of ten published iterations are off the model, as a share, in f32 and in TF32: of the networks that it
+    /// was not fitted to. Where fewer than [`ENOUGH`] were published, that of all generations together, if that is more;
+    /// where none was, the largest of any generation.
     pub errors: [f64; 2],
 }
 
 /// So many held-out throughputs tell a generation's own error.
 pub const ENOUGH: usize = 6;
 
-/// Tesla K40. Its one fitted row tells no memory, so that is Maxwell's. Products reach little: a multiprocessor has registers and
-/// schedulers for two thirds of its lanes.
+/// Tesla K40. Its one fitted row tells no memory, so that is Maxwell's. Products reach little: a multiprocessor has registers
+/// and schedulers for two thirds of its lanes.
 pub const KEPLER: Generation = Generation {
     name: "Kepler",
     reach: Reach { products: 0.32, tf32: None, memory: MAXWELL.reach.memory },
     errors: [0.37; 2],
 };
 
-/// Tesla M40, GTX Titan X. The error is large since rows are: one chip trains VGG-16 at 47 to 83 images/s by library, and ResNets under
-/// Caffe at half the speed of Torch.
+/// Tesla M40, GTX Titan X. The error is large since rows are: one chip trains VGG-16 at 47 to 83 images/s by library, and
+/// ResNets under Caffe at half the speed of Torch.
 pub const MAXWELL: Generation = Generation {
     name: "Maxwell",
     reach: Reach { products: 0.79, tf32: None, memory: 0.39 },
@@ -71,8 +72,8 @@ pub const AMPERE: Generation = Generation {
     errors: [0.65, 0.37],
 };
 
-/// RTX 4090; and RTX 3090, whose multiprocessors compute at the same rate a clock. Both have one peak in f32 and in TF32, and were
-/// reported to reach the same of it (github.com/NVIDIA/cutlass/discussions/390): TF32 gains nothing.
+/// RTX 4090; and RTX 3090, whose multiprocessors compute at the same rate a clock. Both have one peak in f32 and in TF32, and
+/// were reported to reach the same of it (github.com/NVIDIA/cutlass/discussions/390): TF32 gains nothing.
 pub const ADA: Generation = Generation {
     name: "Ada",
     reach: Reach { products: 0.56, tf32: Some(0.56), memory: 0.80 },

@@ -135,7 +135,8 @@ pub const SHEETS: [Sheet; 8] = [
         multiprocessors: 132,
         pcie: 5,
         generation: &HOPPER,
-        source: "NVIDIA, H100 Tensor Core GPU data sheet, H100 SXM: 67 TFLOP/s f32, 989 TF32 with sparsity, 3.35 TB/s, PCIe Gen5",
+        source: "NVIDIA, H100 Tensor Core GPU data sheet, H100 SXM: 67 TFLOP/s f32, 989 TF32 with sparsity, 3.35 \
+                 TB/s, PCIe Gen5",
     },
     Sheet {
         name: "h200",
@@ -153,8 +154,8 @@ pub const SHEETS: [Sheet; 8] = [
     },
 ];
 
-/// Devices of the same generations, which are not offered: throughputs of them were published, and tell of their generation. What
-/// a model of them does not ask (memory, host, link) is that of the device that is offered.
+/// Devices of the same generations, which are not offered: throughputs of them were published, and tell of their generation.
+/// What a model of them does not ask (memory, host, link) is that of the device that is offered.
 pub const SIBLINGS: [Sheet; 8] = [
     Sheet {
         name: "titan-x-maxwell",

@@ -473,7 +473,7 @@ impl Search<'_> {
             return;
         }
         let (left, Work { expired, without, .. }) = (effort.left, effort.work);
-        let ways = each(2, true, expired, |at, expired| {
+        let alternatives = each(2, true, expired, |at, expired| {
             let (mut random, looks) = (random.clone(), left);
             let mut effort = Effort::new(Work { looks, expired, without });
             let taste = Taste::plain(at == 0, WIDTH);
@@ -481,7 +481,7 @@ impl Search<'_> {
             (found, looks - effort.left, random)
         });
         let from = self.random.clone();
-        for (found, looks, to) in ways {
+        for (found, looks, to) in alternatives {
             if self.ended() {
                 break;
             }

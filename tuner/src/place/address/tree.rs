@@ -29,7 +29,7 @@ use crate::random::Random;
 use plimsoll_ir::Bytes;
 use typed_index_collections::{TiSlice, TiVec};
 
-/// Problems with more items are not searched: their trees are too deep to come back from an early mistake.
+/// Problems with more items are not searched: their trees are too deep to recover from an early mistake.
 const MOST_ITEMS: usize = 600;
 
 /// The work of the shortest try.

@@ -3,9 +3,9 @@
 //! # The variables
 //!
 //! The *steps* of compute stand in one order: stage after stage, the ops that may be recomputed before the op of the stage. A
-//! step runs or not, in one of its ways; its start is a time. A *stay* is a value on the device without a break: from the
-//! start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that reads
-//! it. Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
+//! step runs or not, in one of its alternatives; its start is a time. A *stay* is a value on the device without a break: from
+//! the start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that
+//! reads it. Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
 //!
 //! # Memory
 //!
@@ -15,9 +15,9 @@
 //!
 //! # What it is for
 //!
-//! It says what the space is in rows that a solver reads, shares no idea with the search, and gives the same least
-//! makespan, for every plan whose program is small and in the tests. It takes far longer: the solver of the default build (microlp, in Rust) solves some hundred choices in a second;
-//! with the feature `highs` it is HiGHS.
+//! It says what the space is in rows that a solver reads, shares no idea with the search, and gives the same least makespan,
+//! for every plan whose program is small and in the tests. It takes far longer: the solver of the default build (microlp, in
+//! Rust) solves some hundred choices in a second; with the feature `highs` it is HiGHS.
 
 use super::space::{Space, ValueId, holds, members, only};
 use crate::numbers::real;
@@ -36,8 +36,8 @@ use good_lp::microlp as solver;
 struct Step {
     stage: OpId,
     op: OpId,
-    /// By way of the op: whether it runs so.
-    ways: Vec<Variable>,
+    /// By alternative of the op: whether it runs so.
+    alternatives: Vec<Variable>,
     start: Variable,
 }
 
@@ -135,8 +135,10 @@ pub(super) fn least(space: &Space, within: f64, most_choices: usize) -> Solved {
 /// How long everything takes that may be done, one after the other.
 fn one_by_one(space: &Space) -> f64 {
     let stages = real(space.jobs.len());
-    let longest = |ways: &[super::space::Way]| ways.iter().map(|way| way.seconds).fold(0.0, f64::max);
-    let compute: f64 = space.jobs.iter().map(|job| longest(&job.ways)).sum();
+    let longest = |alternatives: &[super::space::OpAlternative]| {
+        alternatives.iter().map(|alternative| alternative.seconds).fold(0.0, f64::max)
+    };
+    let compute: f64 = space.jobs.iter().map(|job| longest(&job.alternatives)).sum();
     let link: f64 = space.values.iter().map(|value| value.out + stages * value.back).sum();
     stages * compute + link
 }
@@ -178,13 +180,18 @@ impl Program<'_> {
     }
 
     fn runs(&self, step: usize) -> Expression {
-        sum(&self.steps[step].ways)
+        sum(&self.steps[step].alternatives)
     }
 
     fn end(&self, step: usize) -> Expression {
-        let Step { op, ways, start, .. } = &self.steps[step];
-        let seconds = self.space.jobs[*op].ways.iter().map(|way| way.seconds);
-        ways.iter().zip(seconds).map(|(way, seconds)| seconds * *way).sum::<Expression>() + *start
+        let Step { op, alternatives, start, .. } = &self.steps[step];
+        let seconds = self.space.jobs[*op].alternatives.iter().map(|alternative| alternative.seconds);
+        alternatives
+            .iter()
+            .zip(seconds)
+            .map(|(alternative, seconds)| seconds * *alternative)
+            .sum::<Expression>()
+            + *start
     }
 
     fn reads(&self, step: usize, value: ValueId) -> bool {
@@ -207,9 +214,9 @@ impl Program<'_> {
                 }
             }
             for op in again.into_iter().rev().chain([stage]) {
-                let ways = (0..space.jobs[op].ways.len()).map(|_| self.choice()).collect();
+                let alternatives = (0..space.jobs[op].alternatives.len()).map(|_| self.choice()).collect();
                 let start = self.time();
-                self.steps.push(Step { stage, op, ways, start });
+                self.steps.push(Step { stage, op, alternatives, start });
                 let at = self.steps.len() - 1;
                 let runs = self.runs(at);
                 let must = f64::from(u8::from(op == stage));
@@ -483,8 +490,9 @@ impl Program<'_> {
         let space = self.space;
         let op = self.steps[step].op;
         let need = space.jobs[op].fresh;
-        let ways = self.steps[step].ways.iter().zip(&space.jobs[op].ways);
-        let mut used: Expression = ways.map(|(way, of)| Bytes(need + of.workspace).to_f64() * *way).sum();
+        let alternatives = self.steps[step].alternatives.iter().zip(&space.jobs[op].alternatives);
+        let mut used: Expression =
+            alternatives.map(|(alternative, of)| Bytes(need + of.workspace).to_f64() * *alternative).sum();
         for k in 0..self.stays.len() {
             let (later, value) = match self.stays[k].from {
                 From::Step(made) if made >= step => continue,
@@ -528,17 +536,17 @@ impl Program<'_> {
         let mut used: Expression = Bytes(space.values[self.stays[own].value].bytes).to_f64() * takes;
         for (step, &[begun, ended]) in positions[at].iter().enumerate() {
             let op = self.steps[step].op;
-            let ways: Vec<(Variable, u64)> = self.steps[step]
-                .ways
+            let alternatives: Vec<(Variable, u64)> = self.steps[step]
+                .alternatives
                 .iter()
                 .copied()
-                .zip(space.jobs[op].ways.iter().map(|w| w.workspace))
+                .zip(space.jobs[op].alternatives.iter().map(|w| w.workspace))
                 .collect();
-            for (way, workspace) in ways {
+            for (alternative, workspace) in alternatives {
                 let bytes = space.jobs[op].fresh + workspace;
                 if bytes > 0 {
                     let runs = self.share();
-                    self.row(constraint!(runs >= way + begun + takes - ended - 2.0));
+                    self.row(constraint!(runs >= alternative + begun + takes - ended - 2.0));
                     used += Bytes(bytes).to_f64() * runs;
                 }
             }

@@ -10,7 +10,7 @@
 
 use super::search::{Action, Timed};
 use super::space::{Set, Space, ValueId, holds, members, only};
-use crate::decide::placement::{HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Way};
+use crate::decide::placement::{Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer};
 use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
 use crate::place::realise::{Realised, Task};
 use crate::request::{PlanError, Shortage};
@@ -179,8 +179,8 @@ impl<'a> Lay<'a> {
         let mut slots = vec![Slot::START; self.commands.len()];
         for &c in &self.order {
             slots[c] = Slot::new(placement.steps.len() + 1);
-            if let Action::Run { op, again, way } = self.commands[c].action {
-                let alternative = self.space.jobs[op].ways[way].alternative;
+            if let Action::Run { op, again, alternative } = self.commands[c].action {
+                let alternative = self.space.jobs[op].alternatives[alternative].alternative;
                 placement.steps.push(Step { op, again, alternative });
             }
         }
@@ -199,12 +199,12 @@ impl<'a> Lay<'a> {
             let residency = Residency { tensor, bytes, home, slots: slots_of, opens };
             let residency = placement.residencies.push_and_get_key(residency);
             for &c in &stay.uses {
-                let way = match self.commands[c].action {
-                    Action::Offload { .. } => Way::Offload,
-                    Action::Prefetch { .. } => Way::Prefetch,
+                let direction = match self.commands[c].action {
+                    Action::Offload { .. } => Direction::Offload,
+                    Action::Prefetch { .. } => Direction::Prefetch,
                     _ => continue,
                 };
-                transfers.push((self.position[c], Transfer { residency, way, before: slots[c] }));
+                transfers.push((self.position[c], Transfer { residency, direction, before: slots[c] }));
             }
         }
         transfers.sort_by_key(|(position, _)| *position);
@@ -233,8 +233,8 @@ impl<'a> Lay<'a> {
             items.of_residency.push(item);
         }
         for &c in &self.order {
-            let Action::Run { op, way, .. } = self.commands[c].action else { continue };
-            let bytes = self.space.jobs[op].ways[way].workspace;
+            let Action::Run { op, alternative, .. } = self.commands[c].action else { continue };
+            let bytes = self.space.jobs[op].alternatives[alternative].workspace;
             let slots = self.positions(Some(c), &[c]);
             let here = (bytes > 0).then(|| (items.items.push_and_get_key(item(slots, bytes)), bytes));
             items.of_step.push(here);

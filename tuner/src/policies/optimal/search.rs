@@ -12,7 +12,8 @@
 //! # What is left out, and why nothing is lost
 //!
 //! - A state for which another stands ([`Trick::Dominance`]): with the same values on the device, no less on the host, and,
-//!   where the host is short, nothing offloaded that the other did not, all streams are free no later. Whatever follows the one can follow the other.
+//!   where the host is short, nothing offloaded that the other did not, all streams are free no later. Whatever follows the
+//!   one can follow the other.
 //! - An offload that could have started before the command before it ([`Trick::Prompt`]): it needs no room, so that the
 //!   list in which it does start earlier is as good and is looked at as well. So it starts just when its stream becomes free
 //!   or its value is made. (Prefetches take room, and are tried at all times.)
@@ -49,8 +50,8 @@ pub(super) enum Action {
     Run {
         op: OpId,
         again: bool,
-        /// The position among the op's ways.
-        way: usize,
+        /// The position among the op's alternatives.
+        alternative: usize,
     },
     Offload {
         value: ValueId,
@@ -388,7 +389,7 @@ impl Search<'_> {
                     (None, false) => return f64::INFINITY,
                     (Some(maker), false) if made >> maker.0 & 1 == 0 => {
                         made |= 1 << maker.0;
-                        ended += space.jobs[maker].ways[0].seconds;
+                        ended += space.jobs[maker].alternatives[0].seconds;
                         gone |= space.jobs[maker].reads & !seen;
                     }
                     _ => {}
@@ -398,7 +399,7 @@ impl Search<'_> {
             let before = clear(PREFETCH) + fetches;
             let start = if fetches > 0.0 { ended.max(before) } else { ended };
             let from = if space.machine.half && fetches > 0.0 { left.max(before) } else { left };
-            let seconds = job.ways[0].seconds;
+            let seconds = job.alternatives[0].seconds;
             let press = &space.press[q];
             ended = start + seconds;
             if press.away == 0 {
@@ -453,8 +454,8 @@ impl Search<'_> {
         let state = &self.states[at];
         let (stage, device) = (state.stage, state.places.device);
         if space.jobs[stage].reads & !device == 0 {
-            for way in 0..space.jobs[stage].ways.len() {
-                self.run(at, stage, false, way, children);
+            for alternative in 0..space.jobs[stage].alternatives.len() {
+                self.run(at, stage, false, alternative, children);
             }
             return;
         }
@@ -469,21 +470,21 @@ impl Search<'_> {
             }
             wanted |= job.reads & !device;
             if job.reads & !device == 0 {
-                for way in 0..job.ways.len() {
-                    self.run(at, k, true, way, children);
+                for alternative in 0..job.alternatives.len() {
+                    self.run(at, k, true, alternative, children);
                 }
             }
         }
     }
 
-    fn run(&self, at: StateId, op: OpId, again: bool, way: usize, children: &mut Vec<State>) {
+    fn run(&self, at: StateId, op: OpId, again: bool, alternative: usize, children: &mut Vec<State>) {
         let space = self.space;
         let state = &self.states[at];
         let job = &space.jobs[op];
-        let action = Action::Run { op, again, way };
+        let action = Action::Run { op, again, alternative };
         // What it makes anew takes the place of what was there.
         let replaced = job.writes & state.places.device;
-        let need = job.fresh + job.ways[way].workspace;
+        let need = job.fresh + job.alternatives[alternative].workspace;
         let candidates = self.evictable(state) & !job.reads & !replaced;
         let from = self.earliest_by_streams(state, action);
         self.with_room(state, from, need, replaced, candidates, &mut |start, given_up| {
@@ -495,9 +496,9 @@ impl Search<'_> {
             if !again && next.idle != 0 {
                 return;
             }
-            next.streams.free[COMPUTE] = start + job.ways[way].seconds;
+            next.streams.free[COMPUTE] = start + job.alternatives[alternative].seconds;
             next.streams.busy[COMPUTE] = Busy::Op(op);
-            next.streams.leaving[COMPUTE] = job.ways[way].workspace;
+            next.streams.leaving[COMPUTE] = job.alternatives[alternative].workspace;
             (next.stage, next.after) =
                 if again { (state.stage, op.next()) } else { (state.stage.next(), OpId(0)) };
             let useless = next.places.device & !space.stages[next.stage].useful;

@@ -32,9 +32,9 @@ pub(super) struct Value {
     pub back: f64,
 }
 
-/// One way to run an op.
+/// One alternative of an op, its usual kernel included.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct OpAlternative {
     pub alternative: Option<u32>,
     pub seconds: f64,
     pub workspace: u64,
@@ -50,7 +50,7 @@ pub(super) struct Job {
     /// The bytes of what it writes elsewhere.
     pub fresh: u64,
     /// The fastest first, each with less workspace than the one before.
-    pub ways: Vec<Way>,
+    pub alternatives: Vec<OpAlternative>,
     /// Whether it may be recomputed.
     pub again: bool,
 }
@@ -145,23 +145,24 @@ pub(super) fn holds(set: Set, value: ValueId) -> bool {
     set & only(value) != 0
 }
 
-fn ways(op: &Op, room: u64) -> Vec<Way> {
-    let mut ways = vec![Way { alternative: None, seconds: op.seconds.0, workspace: op.workspace_bytes.0 }];
-    ways.extend((0..).zip(&op.alternatives).map(|(k, way)| Way {
+fn alternatives(op: &Op, room: u64) -> Vec<OpAlternative> {
+    let mut alternatives =
+        vec![OpAlternative { alternative: None, seconds: op.seconds.0, workspace: op.workspace_bytes.0 }];
+    alternatives.extend((0..).zip(&op.alternatives).map(|(k, alternative)| OpAlternative {
         alternative: Some(k),
-        seconds: way.seconds.0,
-        workspace: way.workspace_bytes.0,
+        seconds: alternative.seconds.0,
+        workspace: alternative.workspace_bytes.0,
     }));
-    let leanest = ways.iter().map(|way| way.workspace).min().unwrap_or(0);
-    ways.retain(|way| way.workspace <= room.max(leanest));
-    ways.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.workspace.cmp(&b.workspace)));
+    let leanest = alternatives.iter().map(|alternative| alternative.workspace).min().unwrap_or(0);
+    alternatives.retain(|alternative| alternative.workspace <= room.max(leanest));
+    alternatives.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.workspace.cmp(&b.workspace)));
     let mut least = u64::MAX;
-    ways.retain(|way| {
-        let leaner = way.workspace < least;
-        least = least.min(way.workspace);
+    alternatives.retain(|alternative| {
+        let leaner = alternative.workspace < least;
+        least = least.min(alternative.workspace);
         leaner
     });
-    ways
+    alternatives
 }
 
 impl Space {
@@ -232,7 +233,7 @@ impl Space {
             writes: 0,
             consumed: 0,
             fresh: 0,
-            ways: ways(op, self.machine.pool.saturating_sub(trace.touched_bytes(op).0)),
+            alternatives: alternatives(op, self.machine.pool.saturating_sub(trace.touched_bytes(op).0)),
             again: allow.recompute && op.recomputable && op.phase != Phase::Update,
         };
         for t in op.reads.iter().filter(sized) {
@@ -296,14 +297,14 @@ impl Space {
         members(set).map(|v| self.values[v].bytes).sum()
     }
 
-    /// What cannot be on the device during an op must be brought back, or recomputed, after it.
+    /// What cannot be on the device during an op must be prefetched, or recomputed, after it.
     fn press_at(&self, q: OpId) -> Press {
         let job = &self.jobs[q];
         let made = |v: &ValueId| self.values[*v].maker.is_none_or(|maker| maker < q);
         let Wanted { needed, recomputed, .. } = self.stages[q.next()];
         let alive = members(needed & !job.reads & !job.writes).filter(made);
         let across = set_of(alive);
-        let leanest = job.ways.iter().map(|way| way.workspace).min().unwrap_or(0);
+        let leanest = job.alternatives.iter().map(|alternative| alternative.workspace).min().unwrap_or(0);
         let own = self.bytes(job.reads) + job.fresh + leanest;
         let away = (self.bytes(across) + own).saturating_sub(self.machine.pool);
         let mut press = Press { across, away, options: Vec::new() };
@@ -341,9 +342,9 @@ impl Space {
         press
     }
 
-    /// No less time passes after an op, when these values come back then and those are recomputed.
+    /// No less time passes after an op, when these values are prefetched then and those are recomputed.
     fn tail(&self, q: OpId, swapped: Set, again: Set) -> f64 {
-        let fastest = |job: &Job| job.ways[0].seconds;
+        let fastest = |job: &Job| job.alternatives[0].seconds;
         let makers: BTreeSet<OpId> = members(again).filter_map(|v| self.values[v].maker).collect();
         let extra: f64 = makers.into_iter().map(|k| fastest(&self.jobs[k])).sum();
         let later = &self.jobs[q.next()..self.jobs.next_key()];

@@ -2,28 +2,29 @@
 //!
 //! `t_ready[j]` (§3.4, Algorithm 1) is the time from which layer j can start: all that it needs is on the device and has
 //! room. Layers are the trace's ops, 1 to 2N in order. Eq. (6) asks `t_ready[j] <= sum of t_r for r < j`: nothing stalls.
-//! Algorithm 2 (§4.1) runs over batch sizes k; its inner part, for one k, is here: where eq. (6) fails for a set Ω of layers, the
-//! feature maps that they wait for are pinned into memory that is left over, and `t_ready` is worked out anew, until eq. (6)
-//! holds or nothing more can be pinned. [`crate::search::accudnn_batch`] is the loop over k; it asks [`satisfies`].
+//! Algorithm 2 (§4.1) runs over batch sizes k; its inner part, for one k, is here: where eq. (6) fails for a set Ω of layers,
+//! the feature maps that they wait for are pinned into memory that is left over, and `t_ready` is worked out anew, until eq.
+//! (6) holds or nothing more can be pinned. [`crate::search::accudnn_batch`] is the loop over k; it asks [`satisfies`].
 //!
 //! # What is repaired, and why
 //!
-//! As they are printed (`printed.rs`, policy `accudnn-as-printed`), the two listings do not do what the paper says of them: with
-//! a budget at which nothing needs to move, some networks stall by a third. Policy `accudnn` does this instead:
+//! As they are printed (`printed.rs`, policy `accudnn-as-printed`), the two listings do not do what the paper says of them:
+//! with a budget at which nothing needs to move, some networks stall by a third. Policy `accudnn` does this instead:
 //!
-//! 1. **Memory that was released is free again.** Algorithm 1 only ever adds to `M_used_present`. Its remark says that releases
-//!    "also decrease M_used_present, we just don't depict it explicitly here", and eq. (4) subtracts them. A swapped map's bytes
-//!    are released when its last forward use and its offload are both over: it is `stream_swap-out` that releases (§5).
+//! 1. **Memory that was released is free again.** Algorithm 1 only ever adds to `M_used_present`. Its remark says that
+//!    releases "also decrease M_used_present, we just don't depict it explicitly here", and eq. (4) subtracts them. A swapped
+//!    map's bytes are released when its last forward use and its offload are both over: it is `stream_swap-out` that releases
+//!    (§5).
 //! 2. **A prefetch waits until its data exists.** The listing adds up transfers from time 0 ("prefetch operation of subsequent
 //!    layers run continuously"), so that it has maps return before they were made. Here a prefetch starts when the one before
 //!    it has ended, its own offload has ended, and eq. (4) has room for it.
-//! 3. **What is needed first is pinned first.** Algorithm 2 pins "data involved in Ω", a set of layer indices, in no order that
-//!    it names. Taken in the order of the backward pass, it pins the maps that were made last: those have the least time between
-//!    their uses, and pinning them leaves the longest time for the others. The order in which maps are made is the
+//! 3. **What is needed first is pinned first.** Algorithm 2 pins "data involved in Ω", a set of layer indices, in no order
+//!    that it names. Taken in the order of the backward pass, it pins the maps that were made last: those have the least time
+//!    between their uses, and pinning them leaves the longest time for the others. The order in which maps are made is the
 //!    worst one (Euro-Par'20, Lemma 1).
-//! 4. **Room is counted once.** `M_budget - M_peak(k)` takes the active area for what it is with everything swapped, and what is
-//!    pinned as if it lay beside it. A pinned map is in the active area at the slots of its uses, and most slots need less than
-//!    the peak. Here a map is pinned where it fits at every slot between its uses, beside all that is pinned already.
+//! 4. **Room is counted once.** `M_budget - M_peak(k)` takes the active area for what it is with everything swapped, and what
+//!    is pinned as if it lay beside it. A pinned map is in the active area at the slots of its uses, and most slots need less
+//!    than the peak. Here a map is pinned where it fits at every slot between its uses, beside all that is pinned already.
 //!
 //! What the four are worth is in `benches/README.md`. `Reading::Subtracted`, which had the first only, is gone: it was neither
 //! what is printed nor what is meant.
@@ -35,7 +36,7 @@
 mod printed;
 
 use super::naive::feature_maps;
-use crate::decide::gaps::{Gap, GapId, Gaps, VersionId, Ways};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps, VersionId};
 use crate::decide::placement::{Opens, Slot};
 use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
 use crate::range_max::RangeMax;
@@ -190,7 +191,7 @@ fn is_waited_for(gap: &Gap, by: &[OpId]) -> bool {
 /// What Algorithms 1 and 2 say of a trace at its batch size, within a budget and behind a link.
 pub fn judge(trace: &Trace, budget: Bytes, link: &Link, reading: Reading) -> Verdict {
     let pool = budget.saturating_sub(trace.resident_bytes);
-    let gaps = Gaps::new(trace, pool, Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(trace, pool, Alternatives::BesideOwn, &|_| 1);
     judge_gaps(trace, &gaps, pool.0, link, reading, &Limits::default())
 }
 
@@ -245,7 +246,7 @@ pub(crate) fn as_printed(task: &Task<'_>) -> Result<Realised, PlanError> {
 }
 
 fn realise_as(task: &Task<'_>, reading: Reading) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     let PlanRequest { link, limits, .. } = task.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =
         judge_gaps(task.trace, &gaps, task.pool, link, reading, limits);
@@ -258,8 +259,8 @@ fn realise_as(task: &Task<'_>, reading: Reading) -> Result<Realised, PlanError> 
         if !short || pinned.is_empty() {
             return Ok(realised);
         }
-        // Addresses do not fit beside so much that is pinned: what was pinned last is swapped after all, twice as much each time;
-        // all of it if time is up.
+        // Addresses do not fit beside so much that is pinned: what was pinned last is swapped after all, twice as much each
+        // time; all of it if time is up.
         let stays = if limits.is_expired() { 0 } else { pinned.len().saturating_sub(fewer) };
         fewer *= 2;
         for g in pinned.split_off(stays) {

@@ -17,7 +17,7 @@
 
 use super::chain::{Stage, chain};
 use super::stages::{Fixed, needs, windows};
-use crate::decide::gaps::{GapId, Gaps, Ways};
+use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::{Slot, Window};
 use crate::place::realise::{Realised, Task};
 use crate::random::Random;
@@ -29,7 +29,7 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 fn prepare(task: &Task<'_>) -> (Gaps, Vec<Stage>) {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     let stages = chain(task.trace, &gaps);
     (gaps, stages)
 }

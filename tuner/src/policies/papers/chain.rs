@@ -1,13 +1,13 @@
 //! A trace as a chain, as Euro-Par'20 (Beaumont, Eyraud-Dubois, Shilova) plans it: stages with a forward and a backward
 //! part, each leaving x_i for its backward part.
 //!
-//! The paper groups "each non-linear part of the graph in a virtual layer" (§6.1). Here the forward pass is cut wherever
-//! just one tensor made in it (or none) is still to be used by it, or several of which the next user is the same op: the
-//! list of features that a layer of DenseNet concatenates is one x, as it is in the torchvision of the paper. What was
-//! there from the start does not count. x_i of stage i is all that is read in stage i for the last time before the backward pass: its input, and what its virtual
-//! layer keeps for its own backward part. The paper does not say where it counts the latter; it has to be stored like the
-//! rest. The backward ops belong to the stage whose x_i they are the first to use, those before and between them to the
-//! stage before.
+//! The paper groups "each non-linear part of the graph in a virtual layer" (§6.1). Here the forward pass is cut wherever just
+//! one tensor made in it (or none) is still to be used by it, or several of which the next user is the same op: the list of
+//! features that a layer of DenseNet concatenates is one x, as it is in the torchvision of the paper. What was there from the
+//! start does not count. x_i of stage i is all that is read in stage i for the last time before the backward pass: its input,
+//! and what its virtual layer keeps for its own backward part. The paper does not say where it counts the latter; it has to
+//! be stored like the rest. The backward ops belong to the stage whose x_i they are the first to use, those before and
+//! between them to the stage before.
 //!
 //! x_i is offloaded whole or not at all, and gradients never (assumption A).
 

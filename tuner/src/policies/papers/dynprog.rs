@@ -5,7 +5,7 @@
 //! F_(i-1) ends, and what is fetched ahead when B_(i-1) starts; negative ones are time left over, times the rate. The paper
 //! has M_F in place of K; M_F = |x_i| + d_F⁺ + K, so that its equations (1) to (8) are those of `Program::advance`,
 //! with what a stage needs beside kept and waiting bytes in one number. Equations (9) and (10) are
-//! `Program::between`. Of states with the same K, one that has less of d_F, d_B and idle time loses nothing against
+//! `Program::between`. Of states with the same K, one that has less of d_F, d_B and stall loses nothing against
 //! another (every equation rises in all three), so only such are stored; the paper stores all.
 //!
 //! Rounding (§5.3.2): S = 500 slots of M / S bytes; temporaries up; u·β in partial sums, down; |x_i| in partial sums, up,
@@ -16,7 +16,7 @@
 //! ordered schedule (§5.3.1). The paper has no addresses: where none fit, the program is run for less memory.
 
 use super::chain::{Stage, chain, swapped};
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
 use crate::request::{Limits, PlanError, Shortage};
 use plimsoll_ir::{Bytes, define_id};
@@ -36,7 +36,7 @@ const MOVES: f64 = 1e12;
 const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
 
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     let stages = chain(task.trace, &gaps);
     for share in SHARES {
         let pool = Bytes(task.pool).share(share).0;
@@ -188,14 +188,14 @@ impl Program {
     fn advance(&self, i: usize, state: &State, from: StateId) -> Option<[State; 2]> {
         let mut passed = [0; 2];
         let mut idle = state.idle;
-        for (way, passed) in passed.iter_mut().enumerate() {
-            let excess = state.kept + self.needs[way][i] - SLOTS;
+        for (direction, passed) in passed.iter_mut().enumerate() {
+            let excess = state.kept + self.needs[direction][i] - SLOTS;
             if excess > 0 {
                 return None;
             }
-            let wait = (excess + state.waiting[way].max(0)).max(0);
-            idle += slots(wait) * self.seconds[way];
-            *passed = wait + self.moves[way][i];
+            let wait = (excess + state.waiting[direction].max(0)).max(0);
+            idle += slots(wait) * self.seconds[direction];
+            *passed = wait + self.moves[direction][i];
         }
         let [out, into] = state.waiting;
         // x_i can leave while F_i runs, but not come while B_i does.
@@ -205,7 +205,7 @@ impl Program {
         Some([offloaded, State { kept: state.kept + self.x[i], waiting, idle, from, offloaded: false }])
     }
 
-    /// Equations (9) and (10): the idle time between the phases, in seconds.
+    /// Equations (9) and (10): the stall between the phases, in seconds.
     fn between(&self, state: &State) -> f64 {
         let [out, into] = state.waiting;
         match (out > 0, into > 0) {
@@ -218,10 +218,10 @@ impl Program {
         }
     }
 
-    fn overlap(&self, state: &State, way: usize, phase: usize, free: i64) -> f64 {
-        let waiting = state.waiting[way];
+    fn overlap(&self, state: &State, direction: usize, phase: usize, free: i64) -> f64 {
+        let waiting = state.waiting[direction];
         // A slot of time is worth one of the other rate.
-        let scale = self.seconds[phase] / self.seconds[way];
+        let scale = self.seconds[phase] / self.seconds[direction];
         let mut idle = slots(waiting) - slots(free) * scale;
         let mut alive: i64 = self.x.iter().sum();
         let offloaded = alive - state.kept;
@@ -235,7 +235,7 @@ impl Program {
             idle = idle.max(slots(held - SLOTS) - slots(passed) * scale);
             passed += self.moves[phase][j];
         }
-        idle.max(0.0) * self.seconds[way]
+        idle.max(0.0) * self.seconds[direction]
     }
 }
 

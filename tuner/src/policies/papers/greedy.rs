@@ -9,13 +9,13 @@
 //! where time is up.
 
 use super::chain::{Stage, chain, swapped};
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::Bytes;
 
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     let stages = chain(task.trace, &gaps);
     let least = prefix(&gaps, &stages, task.pool);
     let mut more = 0;

@@ -20,7 +20,7 @@
 
 use super::naive::feature_maps;
 use super::stages::{Fixed, Stages, leaves_during};
-use crate::decide::gaps::{Gap, GapId, Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::place::realise::{Realised, Task};
 use crate::request::PlanError;
@@ -30,7 +30,7 @@ use typed_index_collections::TiVec;
 
 /// `layrub-inter` and `layrub-hybrid`.
 pub(crate) fn inter(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     task.realise_fixed(&gaps, &fixed(task.trace, &gaps))
 }
 

@@ -10,7 +10,7 @@
 use super::chain::chain;
 use super::keep::keep;
 use super::recomputing::{Unrolled, Values};
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::decide::placement::Slot;
 use crate::numbers::real;
 use crate::place::realise::{GIVEN, Realised, Task};
@@ -29,7 +29,7 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
 
 /// By value: the segment with which it is recomputed.
 fn segments(task: &Task<'_>, values: &Values) -> Vec<Option<usize>> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     let stages = chain(task.trace, &gaps);
     let count = real(stages.len()).sqrt().round().max(1.0) as usize;
     let mut segment_of = Vec::new();

@@ -9,7 +9,7 @@
 //! What it leaves on the device: gaps within the forward pass (the inputs of a later sum or concatenation) and within
 //! the backward pass. So it may need more than the trace's floor.
 
-use crate::decide::gaps::{Gap, GapId, Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::place::realise::{GIVEN, Realised, Task};
 use crate::request::PlanError;
@@ -26,6 +26,6 @@ pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, bool> {
 }
 
 pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
     task.realise(&gaps, &feature_maps(task.trace, &gaps), &GIVEN)
 }

@@ -7,7 +7,7 @@
 //! of the input.
 
 use super::naive::feature_maps;
-use crate::decide::gaps::{GapId, Gaps, Ways};
+use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::Placement;
 use crate::decide::windows::Clock;
 use crate::place::address::{Addresses, Items, assign};
@@ -160,7 +160,7 @@ impl Unrolled {
 }
 
 impl Unrolling<'_> {
-    /// Runs again what the op needs and is gone.
+    /// Recomputes what the op needs and is gone.
     fn make_again(&mut self, i: usize, given_up: &[Option<usize>], groups: &[Vec<usize>]) {
         let gone = |present: &[Option<TensorId>], v: &usize| present[*v].is_none();
         let mut wanted: Vec<usize> =
@@ -228,7 +228,7 @@ impl Task<'_> {
         swap: bool,
         attempts: &[Attempt],
     ) -> Result<Realised, PlanError> {
-        let gaps = Gaps::new(&unrolled.trace, Bytes(self.pool), Ways::BesideOwn, &|_| 1);
+        let gaps = Gaps::new(&unrolled.trace, Bytes(self.pool), Alternatives::BesideOwn, &|_| 1);
         let swapped = if swap { least_recent(&unrolled.trace, &gaps, self.pool) } else { gaps.none() };
         let needs = gaps.least(&swapped);
         let fullest = needs.iter_enumerated().rev().max_by_key(|(_, bytes)| **bytes);

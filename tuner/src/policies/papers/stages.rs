@@ -10,7 +10,9 @@
 //! reason to move anything.
 
 use crate::decide::gaps::{Gap, GapId, Gaps};
-use crate::decide::placement::{Barrier, Placement, ResidencyId, Slot, Transfer, TransferId, Way, Window};
+use crate::decide::placement::{
+    Barrier, Direction, Placement, ResidencyId, Slot, Transfer, TransferId, Window,
+};
 use crate::levels::Levels;
 use crate::place::address::{ALIGNMENT, Items, assign};
 use crate::place::realise::{LIGHT, Realised, Task};
@@ -169,9 +171,9 @@ fn barriers(gaps: &Gaps, fixed: &TiSlice<GapId, Option<Fixed>>, placement: &Plac
     }
     let barrier = |(at, transfer): (TransferId, &Transfer)| {
         let (ends, earlier) = (transfer.residency, transfer.residency.previous());
-        let until = match transfer.way {
-            Way::Offload => ended_by[ends].and_then(|f| f.offloaded_by),
-            Way::Prefetch => earlier.and_then(|r| ended_by[r]).and_then(|f| f.prefetched_by),
+        let until = match transfer.direction {
+            Direction::Offload => ended_by[ends].and_then(|f| f.offloaded_by),
+            Direction::Prefetch => earlier.and_then(|r| ended_by[r]).and_then(|f| f.prefetched_by),
         };
         Barrier { transfer: at, from: transfer.before, until }
     };

@@ -19,7 +19,7 @@
 
 use super::naive::feature_maps;
 use super::stages::{Fixed, StageId, Stages, leaves_during, needs, windows};
-use crate::decide::gaps::{Gap, GapId, Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
 use crate::decide::placement::{Opens, Slot};
 use crate::place::realise::{Realised, Task};
 use crate::request::PlanError;
@@ -36,11 +36,11 @@ pub(crate) enum Layers {
 
 /// `vdnn-all` and `vdnn-conv`.
 pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanError> {
-    let fast = attempt(task, which, Ways::Fastest)?;
+    let fast = attempt(task, which, Alternatives::Fastest)?;
     if matches!(fast, Realised::Fits { .. }) || task.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
         return Ok(fast);
     }
-    attempt(task, which, Ways::Leanest)
+    attempt(task, which, Alternatives::Leanest)
 }
 
 /// `vdnn-dyn`: the first of the paper's profiling passes that fits.
@@ -50,11 +50,11 @@ pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanEr
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
 pub(crate) fn dynamic(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let leanest = attempt(task, Layers::All, Ways::Leanest)?;
+    let leanest = attempt(task, Layers::All, Alternatives::Leanest)?;
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);
     }
-    let fastest = || Gaps::new(task.trace, Bytes(task.pool), Ways::Fastest, &|_| 1);
+    let fastest = || Gaps::new(task.trace, Bytes(task.pool), Alternatives::Fastest, &|_| 1);
     let gaps = fastest();
     let keep = task.realise_fixed(&gaps, TiSlice::from_ref(&vec![None; gaps.gaps.len()]))?;
     if matches!(keep, Realised::Fits { .. }) {
@@ -83,13 +83,13 @@ fn downgrade(task: &Task<'_>, gaps: &mut Gaps, fixed: &TiSlice<GapId, Option<Fix
         let needs = needs[Slot::of(at)];
         if needs > task.pool {
             let room = task.pool.saturating_sub(needs - gaps.workspace[Slot::of(at)]);
-            gaps.set_way(op, at, room);
+            gaps.set_alternative(op, at, room);
         }
     }
 }
 
-fn attempt(task: &Task<'_>, which: Layers, ways: Ways) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), ways, &|_| 1);
+fn attempt(task: &Task<'_>, which: Layers, alternatives: Alternatives) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(task.trace, Bytes(task.pool), alternatives, &|_| 1);
     task.realise_fixed(&gaps, &fixed(task.trace, &gaps, which))
 }
 

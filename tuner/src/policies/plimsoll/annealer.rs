@@ -67,7 +67,7 @@ impl<'a> Annealer<'a> {
     pub fn anneal(&mut self, evaluations: u64, heat: f64, from: Found) -> Found {
         let Problem { task, values, .. } = *self.problem;
         let limits = &task.request.limits;
-        let unit = if self.problem.uses(Trick::Heat) { heat / real(values.ways.len()) } else { 0.0 };
+        let unit = if self.problem.uses(Trick::Heat) { heat / real(values.alternatives.len()) } else { 0.0 };
         let cut_off = self.problem.uses(Trick::Cutoff);
         let mut score = self.judge.score(&from.judged);
         let mut current = from.decisions.clone();

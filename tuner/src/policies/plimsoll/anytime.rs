@@ -9,16 +9,16 @@
 //! What this file does not do: end the simple policies when time is up, where they are needed.
 
 use super::judge::Found;
-use super::{Realise, SAME, accudnn, baselines, greedy, memonger};
+use super::{SAME, papers};
 use crate::iteration::values::Values;
 use crate::numbers::counted;
 use crate::place::realise::{Fitting, LIGHT, Packing, Realised, Task};
-use crate::request::{Limits, PlanError, PlanRequest};
+use crate::request::{Limits, PlanError, PlanRequest, Policy};
 use plimsoll_ir::{OpId, Seconds};
 use typed_index_collections::TiSlice;
 
 /// The policies that plan first, where bytes may move; the best on average first, so that it spares the others.
-const SIMPLE: [Realise; 3] = [baselines::autoswap, greedy::realise, accudnn::realise];
+const SIMPLE: [Policy; 3] = [Policy::AutoSwap, Policy::Greedy, Policy::Accudnn];
 
 /// So many seeds are tried as they are; and if they have no addresses, after a search with such a part of the evaluations and
 /// of the pool left free at every op, and if that has none, with the next part.
@@ -48,16 +48,18 @@ impl Early {
     pub fn new(task: &Task<'_>, first: Option<Fitting>) -> Result<Early, PlanError> {
         let request = unhurried(task);
         let allow = request.allow;
-        let policies: &[Realise] = match () {
+        let policies: &[Policy] = match () {
             () if first.is_some() => &[],
             () if allow.swap => &SIMPLE,
-            () if allow.recompute => &[memonger::realise],
+            () if allow.recompute => &[Policy::Memonger],
             () => &[],
         };
         let mut early = Early { found: first.into_iter().collect(), ..Early::default() };
-        for policy in policies {
+        for &policy in policies {
             let within = Seconds(early.fastest() * (1.0 + SAME));
-            if let Realised::Fits(fitting) = policy(&Task { within, request: &request, ..*task })? {
+            if let Realised::Fits(fitting) =
+                papers::realise(policy, &Task { within, request: &request, ..*task })?
+            {
                 early.found.push(fitting);
             }
         }

@@ -1,10 +1,12 @@
-//! The plans found so far, and which of them is chosen: of those that take equally long the one that moves fewest bytes.
+//! The plans found so far, how each was found, and which of them is chosen: of those that take equally long the one that moves
+//! fewest bytes.
 
-use super::{HAIR, Realise, SAME};
+use super::{HAIR, SAME, papers};
 use crate::bound::least_moved;
 use crate::decide::windows::Cost;
 use crate::place::realise::{Fitting, Realised, Task};
-use crate::request::{PlanError, PlanRequest, Shortage, Witness};
+use crate::request::{PlanError, PlanRequest, Policy, Shortage, Witness};
+use plimsoll_ir::search_log::{SearchLog, StepResult};
 use plimsoll_ir::{Bytes, Seconds};
 
 /// The plans so far; where there is none, the least witness that nothing fits.
@@ -14,16 +16,35 @@ pub(super) struct Candidates {
     least: u64,
     pub found: Vec<Fitting>,
     short: Option<Witness>,
+    /// What was tried, and what came of it.
+    pub log: SearchLog,
+}
+
+/// A plan as the log has it.
+pub(super) fn planned(fitting: &Fitting) -> StepResult {
+    StepResult::Planned { makespan_seconds: fitting.makespan, moved_bytes: Bytes(fitting.moved) }
 }
 
 impl Candidates {
     pub fn new(task: &Task<'_>) -> Candidates {
         let PlanRequest { allow, budget, .. } = *task.request;
         let least = if allow.recompute { 0 } else { least_moved(task.trace, budget).0 };
-        Candidates { bound: task.bound.0, least, found: Vec::new(), short: None }
+        Candidates { bound: task.bound.0, least, found: Vec::new(), short: None, log: SearchLog::default() }
     }
 
-    pub fn offer(&mut self, realised: Realised) {
+    /// Takes up what came of something that was tried.
+    pub fn offer(&mut self, tried: impl Into<String>, realised: Realised) {
+        self.offer_decided(tried, None, realised);
+    }
+
+    /// Takes up what came of decisions that take so long, before they had addresses.
+    pub fn offer_decided(&mut self, tried: impl Into<String>, decided: Option<Seconds>, realised: Realised) {
+        let result = match &realised {
+            Realised::Fits(fitting) => planned(fitting),
+            Realised::Slow => StepResult::NoFaster,
+            Realised::Short(short) => StepResult::Short { needs_bytes: short.needs },
+        };
+        self.log.add(tried, decided, result);
         match realised {
             Realised::Fits(fitting) => self.found.push(fitting),
             Realised::Slow => {}
@@ -37,23 +58,35 @@ impl Candidates {
 
     /// Notes that decisions which fit the device take so much of the host.
     pub fn short_of_host(&mut self, task: &Task<'_>, needs: u64) {
-        task.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer(short));
+        task.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer("the host's memory", short));
+    }
+
+    /// Takes up whole plans.
+    pub fn add_all(&mut self, tried: &str, plans: impl IntoIterator<Item = Fitting>) {
+        plans.into_iter().for_each(|plan| self.offer(tried, Realised::Fits(plan)));
+    }
+
+    /// Takes up all that another search found.
+    pub fn add_search(&mut self, name: &str, mut other: Candidates) {
+        self.log.add_all(name, other.log);
+        self.found.append(&mut other.found);
     }
 
     /// Offers what these policies do, until nothing can be better or time is up.
     pub fn offer_all(
         &mut self,
         task: &Task<'_>,
-        policies: &[Realise],
+        policies: &[Policy],
         late: &mut bool,
     ) -> Result<(), PlanError> {
-        for policy in policies {
+        for &policy in policies {
             *late |= task.request.limits.is_expired();
             if self.settled() || (*late && !self.found.is_empty()) {
                 break;
             }
             let within = Seconds(self.fastest() * (1.0 + SAME));
-            self.offer(policy(&Task { within, ..*task })?);
+            let realised = papers::realise(policy, &Task { within, ..*task })?;
+            self.offer(format!("policy {policy}"), realised);
         }
         Ok(())
     }
@@ -86,8 +119,9 @@ impl Candidates {
             || (cost.seconds <= fastest * (1.0 + SAME) && cost.moved < self.moved())
     }
 
-    pub fn choose(mut self) -> Realised {
-        match (self.best(), self.short) {
+    /// The best, or why there is none, and what was tried.
+    pub fn choose(mut self) -> (Realised, SearchLog) {
+        let realised = match (self.best(), self.short) {
             (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
             // That some decisions need more does not mean that all do.
             (None, Some(short)) if short.why == Shortage::Policy => {
@@ -95,6 +129,7 @@ impl Candidates {
             }
             (None, Some(short)) => Realised::Short(short),
             (None, None) => unreachable!("keep was offered, and nothing is slow before anything fits"),
-        }
+        };
+        (realised, self.log)
     }
 }

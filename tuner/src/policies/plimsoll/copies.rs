@@ -186,8 +186,8 @@ impl Folded {
         for (op, (like, depth)) in self.like.iter_enumerated() {
             copy.plan = plans[usize::from(*depth >= part)];
             let (like, of_few, plan) = (*like, &copy.plan.values, &copy.plan.decisions);
-            if values.ways[op].len() == of_few.ways[like].len() {
-                copy.decisions.ways[op] = plan.ways[like];
+            if values.alternatives[op].len() == of_few.alternatives[like].len() {
+                copy.decisions.alternatives[op] = plan.alternatives[like];
             }
             for (rows, models) in [(&values.reads, &of_few.reads), (&values.writes, &of_few.writes)] {
                 let (row, model) = (rows.row(op), models.row(like));

@@ -12,7 +12,7 @@
 use super::super::optimal;
 use super::candidates::Candidates;
 use super::glances::{Glances, alone};
-use super::{SAME, choose, stages};
+use super::{Chosen, SAME, choose, stages};
 use crate::bound::lower_bound_within;
 use crate::place::realise::{Realised, Task};
 use crate::request::Trick;
@@ -52,6 +52,15 @@ fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
     all
 }
 
+/// How the log calls a search that may do no more.
+fn name(allow: Allow) -> &'static str {
+    match (allow.swap, allow.recompute) {
+        (true, false) => "swapping alone",
+        (false, true) => "recomputing alone",
+        _ => "less memory",
+    }
+}
+
 /// Offers what is found so. Tells whether time is up.
 pub(super) fn offer(
     task: &Task<'_>,
@@ -76,12 +85,14 @@ pub(super) fn offer(
         }
         if small && pool == task.pool {
             // All that a request for fewer means comes to, so that it is never better.
-            if let (Realised::Fits(fitting), _) = choose(None, &fewer)? {
+            let Chosen { realised, log, .. } = choose(None, &fewer)?;
+            candidates.log.add_all(name(allow), log);
+            if let Realised::Fits(fitting) = realised {
                 candidates.found.push(fitting);
             }
             continue;
         }
-        search_alone(&fewer, candidates)?;
+        search_alone(name(allow), &fewer, candidates)?;
         if task.request.uses(Trick::Exact) && !complete {
             search_completely(&fewer, STATES_OF_LESS, candidates)?;
         }
@@ -97,12 +108,12 @@ fn search_completely(task: &Task<'_>, states: u64, candidates: &mut Candidates) 
     let states = task.request.limits.evaluations.map_or(states, |most| most.min(states)) as usize;
     let within = Seconds(candidates.fastest());
     let Some(found) = optimal::faster(&Task { within, ..*task }, states)? else { return Ok(false) };
-    candidates.found.extend(found);
+    candidates.add_all("complete search", found);
     Ok(true)
 }
 
 /// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
-fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn search_alone(name: &str, task: &Task<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     let mut own = Candidates::new(task);
     stages::search(task, &Glances::default(), &mut own, None)?;
     if let Some(best) =
@@ -112,6 +123,6 @@ fn search_alone(task: &Task<'_>, candidates: &mut Candidates) -> Result<(), Plan
         let best = own.found.swap_remove(best);
         own.found.push(task.settle(best)?);
     }
-    candidates.found.append(&mut own.found);
+    candidates.add_search(name, own);
     Ok(())
 }

@@ -7,8 +7,8 @@
 //!    is best is read off the evaluator at some ten points: [`Pass::split`].
 //! 3. *Repair.* What recomputing itself needs is known once the decisions are walked through. Where it is too much, a short
 //!    search ([`Annealer::improve`]) mends it, or more is given up at the ops concerned: [`Pass::repair`].
-//! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. Where they miss the pool, more
-//!    are; last of all, everything is swapped that can be: [`plan`].
+//! 4. *Addresses*, with little work, and some bytes of the pool left free for them from the start. Where they miss the pool,
+//!    more are; last of all, everything is swapped that can be: [`plan`].
 //!
 //! This is the plan of a request whose time is up at once, and its decisions are one seed of the search of all others.
 //!
@@ -161,7 +161,7 @@ impl<'a> Pass<'a> {
         let mut open: Vec<GapId> = values.gaps.keys().filter(is_open).collect();
         open.sort_by_key(|g| (of(g).begin(), Reverse(of(g).before), *g));
         let (clock, keep) = (Clock::new(&task.request.link), values.keep_all());
-        let (walk, margins, order) = (Walk::default(), vec![0; values.ways.len()].into(), Vec::new());
+        let (walk, margins, order) = (Walk::default(), vec![0; values.alternatives.len()].into(), Vec::new());
         Pass {
             problem,
             clock,
@@ -222,7 +222,7 @@ impl<'a> Pass<'a> {
         let fits = !self.needs(&decisions).is_over();
         let shorter = if fits || self.annealer.is_some() { SHORTER } else { 1 };
         let evaluations =
-            (EVALUATIONS / counted(self.problem.values.ways.len())).clamp(FEWEST, MOST) / shorter;
+            (EVALUATIONS / counted(self.problem.values.alternatives.len())).clamp(FEWEST, MOST) / shorter;
         let annealer = self.annealer.get_or_insert_with(|| Annealer::new(self.problem));
         let found = annealer.improve(decisions, evaluations, &self.margins);
         if found.judged.cost.overflow == 0 {
@@ -241,8 +241,9 @@ impl<'a> Pass<'a> {
         let link = &task.request.link;
         let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
         let fullest = over.argmax();
-        let seconds = |op: OpId| values.ways[op][0].seconds;
-        let (before, after): (Vec<OpId>, Vec<OpId>) = values.ways.keys().partition(|op| *op <= fullest);
+        let seconds = |op: OpId| values.alternatives[op][0].seconds;
+        let (before, after): (Vec<OpId>, Vec<OpId>) =
+            values.alternatives.keys().partition(|op| *op <= fullest);
         let [before, after] = [before, after].map(|ops| ops.into_iter().map(seconds).sum::<f64>());
         let estimate = |count: usize| {
             let decisions = self.split(over.clone(), Split { count, chains: None, exact: false });
@@ -293,7 +294,7 @@ impl<'a> Pass<'a> {
         if !self.walk.go(Iteration { values, decisions, margins, pool }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
-        let mut needs: TiVec<OpId, u64> = vec![0; values.ways.len()].into();
+        let mut needs: TiVec<OpId, u64> = vec![0; values.alternatives.len()].into();
         for (slot, need) in self.walk.course.need.iter_enumerated().skip(1) {
             let of = &mut needs[self.walk.serves(slot)];
             *of = (*need).max(*of);
@@ -520,7 +521,7 @@ struct Closure<'a> {
 
 impl<'a> Closure<'a> {
     fn new(values: &'a Values) -> Closure<'a> {
-        Closure { values, part_of: vec![0; values.ways.len()].into(), question: 0, open: Vec::new() }
+        Closure { values, part_of: vec![0; values.alternatives.len()].into(), question: 0, open: Vec::new() }
     }
 
     /// The seconds a byte of recomputing the value of a gap at its end; none where that may not be, or takes very much.
@@ -537,7 +538,7 @@ impl<'a> Closure<'a> {
             if std::mem::replace(&mut self.part_of[maker], self.question) == self.question {
                 continue;
             }
-            seconds += values.ways[maker][0].seconds;
+            seconds += values.alternatives[maker][0].seconds;
             ops += 1;
             if ops > CLOSURE {
                 return None;

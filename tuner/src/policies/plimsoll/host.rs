@@ -5,8 +5,8 @@
 //! ([`plimsoll_ir::schedule::Schedule::host_bytes`]). What is swapped of a value is its leading part, so that the largest
 //! part counts.
 //!
-//! The planner plans without the limit first ([`super::decide`]): where that plan fits the host, a limit changes nothing. Else it
-//! plans within the limit, from all of its seeds, and from these with less swapped ([`Host::mended`]).
+//! The planner plans without the limit first ([`super::decide`]): where that plan fits the host, a limit changes nothing.
+//! Else it plans within the limit, from all of its seeds, and from these with less swapped ([`Host::mended`]).
 //!
 //! What this file does not do: weigh what a byte of the host is worth; whatever fits is as good as anything else that does.
 
@@ -65,8 +65,8 @@ impl Host {
         self.limit.saturating_sub(taken)
     }
 
-    /// Decisions that swap no more than fits the host. What costs the fewest seconds a byte to recompute is recomputed in stead,
-    /// then, as far as that is not enough, what cannot be is kept. None where they fit as they are.
+    /// Decisions that swap no more than fits the host. What costs the fewest seconds a byte to recompute is recomputed in
+    /// stead, then, as far as that is not enough, what cannot be is kept. None where they fit as they are.
     pub fn mended(
         &self,
         values: &Values,

@@ -83,7 +83,7 @@ impl<'a> Judge<'a> {
             trail: Trail::default(),
             clock: Clock::new(&task.request.link),
             host: Host::new(task, values),
-            margins: vec![0; values.ways.len()].into(),
+            margins: vec![0; values.alternatives.len()].into(),
             aim: Aim::Time,
             strictness: LENIENT,
         }
@@ -94,7 +94,7 @@ impl<'a> Judge<'a> {
     /// says which is told.
     pub fn judge(&mut self, decisions: &Decisions, first: OpId, most: f64, draw: f64) -> Judged {
         let Problem { task, values, fastest, .. } = *self.problem;
-        let steps = 3 * values.ways.len() + 64;
+        let steps = 3 * values.alternatives.len() + 64;
         let again = match self.aim {
             Aim::Time => most * (1.0 + HAIR) - fastest,
             Aim::Bytes { .. } => f64::INFINITY,

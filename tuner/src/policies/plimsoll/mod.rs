@@ -41,16 +41,17 @@ mod stages;
 
 pub use problem::suggested;
 
+use super::papers;
 use super::papers::keep::keep;
-use super::papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive, superneurons, vdnn};
 use crate::bound::{lower_bound_within, quick_offload_bound};
-use crate::decide::gaps::{Gaps, Ways};
+use crate::decide::gaps::{Alternatives, Gaps};
 use crate::iteration::values::Values;
 use crate::place::realise::{Fitting, GIVEN, Realised, Task};
-use crate::request::{Allow, Limits, Outcome, PlanError, PlanRequest, Status, Trick};
+use crate::request::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick};
 use crate::threads::{Expired, beside};
-use candidates::Candidates;
+use candidates::{Candidates, planned};
 use glances::Glances;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::{Bytes, Seconds};
 use stages::Searched;
 
@@ -60,54 +61,53 @@ const SAME: f64 = 1e-6;
 /// What sums of floats may differ by.
 const HAIR: f64 = 1e-9;
 
-type Realise = fn(&Task<'_>) -> Result<Realised, PlanError>;
-
 /// The policies that only offload and whose schedules are candidates.
-const OFFLOADING: [Realise; 11] = [
-    greedy::realise,
-    dynprog::realise,
-    baselines::autoswap,
-    baselines::ratio,
-    accudnn::realise,
-    baselines::tflms,
-    layrub::inter,
-    vdnn::dynamic,
-    |task| vdnn::realise(task, vdnn::Layers::Conv),
-    |task| vdnn::realise(task, vdnn::Layers::All),
-    naive::realise,
+const OFFLOADING: [Policy; 11] = [
+    Policy::Greedy,
+    Policy::DynProg,
+    Policy::AutoSwap,
+    Policy::VdnnRatio,
+    Policy::Accudnn,
+    Policy::Tflms,
+    Policy::LayrubInter,
+    Policy::VdnnDyn,
+    Policy::VdnnConv,
+    Policy::VdnnAll,
+    Policy::Naive,
 ];
 
 /// The one that swaps and recomputes ops. Its answer is wanted in the end nearly always, so it is asked while the search goes
 /// on.
-const LAST: Realise = superneurons::realise;
+const LAST: Policy = Policy::SuperNeurons;
 
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
 
-/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at any
-/// moment, only that.
-pub(crate) fn decide(task: &Task<'_>) -> Result<Outcome, PlanError> {
+/// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at
+/// any moment, only that.
+pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     let PlanRequest { allow, anytime, .. } = *task.request;
     let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(task) };
     if anytime {
         return decide_within(task);
     }
     let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*task.request };
-    let free = decide_within(&Task { request: &request, ..*task })?;
-    let Some(takes) = free.plan().map(|plan| plan.schedule.host_bytes(task.trace)) else { return Ok(free) };
-    if takes <= limit {
-        return Ok(free);
-    }
-    Ok(match (decide_within(task)?, task.short_of_host(takes)) {
+    let (free, mut log) = decide_within(&Task { request: &request, ..*task })?;
+    let takes = free.plan().map(|plan| plan.schedule.host_bytes(task.trace));
+    let Some(takes) = takes.filter(|takes| *takes > limit) else { return Ok((free, log)) };
+    let (within, steps) = decide_within(task)?;
+    log.add_all("within the host's memory", steps);
+    let outcome = match (within, task.short_of_host(takes)) {
         (Outcome::Infeasible(short), Some(Realised::Short(free))) if free.distance() < short.distance() => {
             Outcome::Infeasible(free)
         }
         (within, _) => within,
-    })
+    };
+    Ok((outcome, log))
 }
 
 /// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
-fn decide_within(task: &Task<'_>) -> Result<Outcome, PlanError> {
+fn decide_within(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     let PlanRequest { budget, link, allow, limits, anytime, .. } = *task.request;
     let mut first = None;
     if anytime || limits.is_expired() {
@@ -119,35 +119,53 @@ fn decide_within(task: &Task<'_>) -> Result<Outcome, PlanError> {
     }
     let task = Task { bound, ..*task };
     match first {
-        Some(first) if limits.is_expired() => Ok(task.outcome(Realised::Fits(first), Status::OutOfTime)),
+        Some(first) if limits.is_expired() => {
+            let mut log = SearchLog::default();
+            log.add("first plan", None, planned(&first));
+            Ok((task.outcome(Realised::Fits(first), Status::OutOfTime), log))
+        }
         first => {
-            let (chosen, late) = choose(first, &task)?;
-            Ok(task.outcome(chosen, if late { Status::OutOfTime } else { Status::Feasible }))
+            let Chosen { realised, late, log } = choose(first, &task)?;
+            let status = if late { Status::OutOfTime } else { Status::Feasible };
+            Ok((task.outcome(realised, status), log))
         }
     }
 }
 
-/// The best that is found with more time than the first plan takes, and whether time was up before the end.
-fn choose(first: Option<Fitting>, task: &Task<'_>) -> Result<(Realised, bool), PlanError> {
+/// The best that is found, and how.
+struct Chosen {
+    realised: Realised,
+    /// Whether time was up before the end.
+    late: bool,
+    log: SearchLog,
+}
+
+/// The best that is found with more time than the first plan takes.
+fn choose(first: Option<Fitting>, task: &Task<'_>) -> Result<Chosen, PlanError> {
     let mut candidates = Candidates::new(task);
-    candidates.offer(keep(task, task.thorough())?);
+    candidates.offer("keeping everything", keep(task, task.thorough())?);
     let (Searched { mut late, mut early }, answer) = match candidates.settled() {
         true => (Searched::default(), None),
         false => search(first, task, &mut candidates)?,
     };
     if late {
-        candidates.found.append(&mut early);
+        candidates.add_all("on the way", std::mem::take(&mut early));
     }
     offer_policies(task, answer, &mut candidates, &mut late)?;
     offer_last_resorts(task, late, &mut candidates)?;
     if late {
-        candidates.found.append(&mut early);
+        candidates.add_all("on the way", early);
     }
-    let chosen = match candidates.choose() {
-        Realised::Fits(fitting) if task.request.uses(Trick::Settle) => Realised::Fits(task.settle(fitting)?),
+    let (chosen, mut log) = candidates.choose();
+    let realised = match chosen {
+        Realised::Fits(fitting) if task.request.uses(Trick::Settle) => {
+            let settled = task.settle(fitting)?;
+            log.add("settled", None, planned(&settled));
+            Realised::Fits(settled)
+        }
         as_found => as_found,
     };
-    Ok((chosen, late))
+    Ok(Chosen { realised, late, log })
 }
 
 /// An answer of the last policy, where it was asked.
@@ -165,7 +183,8 @@ fn search(
     let ask = move |expired: Expired<'_>| {
         let limits = Limits { evaluations, expired };
         let request = PlanRequest { budget, link, policy, allow, limits, seed, without, anytime };
-        LAST(&Task { trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) })
+        let within = Seconds(f64::INFINITY);
+        papers::realise(LAST, &Task { trace, request: &request, pool, bound, within })
     };
     let search = || {
         let glances = Glances::default();
@@ -201,9 +220,9 @@ fn offer_policies(
         candidates.offer_all(task, &OFFLOADING, late)?;
     }
     if allow.recompute {
-        candidates.offer_all(task, &[memonger::realise], late)?;
+        candidates.offer_all(task, &[Policy::Memonger], late)?;
         match answer {
-            Some(answer) => candidates.offer(answer?),
+            Some(answer) => candidates.offer(format!("policy {LAST}"), answer?),
             None if allow.swap => candidates.offer_all(task, &[LAST], late)?,
             None => {}
         }
@@ -215,11 +234,12 @@ fn offer_policies(
 fn offer_last_resorts(task: &Task<'_>, late: bool, candidates: &mut Candidates) -> Result<(), PlanError> {
     if candidates.found.is_empty() && late {
         let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
-        candidates.found.extend(first::plan(task, &values)?);
+        candidates.add_all("first plan", first::plan(task, &values)?);
     }
     if candidates.found.is_empty() && task.request.allow.swap {
-        let gaps = Gaps::new(task.trace, Bytes(task.pool), Ways::BesideOwn, &|_| 1);
-        candidates.offer(task.realise(&gaps, &gaps.all(), &GIVEN)?);
+        let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
+        let swapped = task.realise(&gaps, &gaps.all(), &GIVEN)?;
+        candidates.offer("swapping everything", swapped);
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ impl Change {
         match self {
             Change::Gap(g, choice) => decisions.choices[g] = choice,
             Change::Part(v, parts) => decisions.parts[v] = parts,
-            Change::Alternative(op, alternative) => decisions.ways[op] = alternative,
+            Change::Alternative(op, alternative) => decisions.alternatives[op] = alternative,
             Change::Early(g, op) => drop(decisions.set_early(g, op)),
         }
     }
@@ -259,8 +259,8 @@ impl<'a> Making<'a> {
     fn change_alternative(&mut self) {
         let Problem { values, with_alternatives, .. } = self.problem;
         let op = with_alternatives[self.random.below(with_alternatives.len())];
-        let new = self.random.below_u8(values.ways[op].len());
-        let old = std::mem::replace(&mut self.decisions.ways[op], new);
+        let new = self.random.below_u8(values.alternatives[op].len());
+        let old = std::mem::replace(&mut self.decisions.alternatives[op], new);
         if old != new {
             self.changes.push(Change::Alternative(op, old));
         }

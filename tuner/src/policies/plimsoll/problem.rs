@@ -47,7 +47,7 @@ impl<'a> Problem<'a> {
         }
         let recompute_seconds = |v: ValueId| match values.maker[v] {
             None => 0.0,
-            Some(maker) => values.ways[maker][0].seconds / Bytes(values.bytes[v]).to_f64(),
+            Some(maker) => values.alternatives[maker][0].seconds / Bytes(values.bytes[v]).to_f64(),
         };
         Problem {
             task,
@@ -55,9 +55,13 @@ impl<'a> Problem<'a> {
             open,
             kinds,
             kind_of,
-            with_alternatives: values.ways.keys().filter(|op| values.ways[*op].len() > 1).collect(),
+            with_alternatives: values
+                .alternatives
+                .keys()
+                .filter(|op| values.alternatives[*op].len() > 1)
+                .collect(),
             recompute_seconds: values.tensor.keys().map(recompute_seconds).collect(),
-            fastest: values.ways.iter().map(|ways| ways[0].seconds).sum(),
+            fastest: values.alternatives.iter().map(|alternatives| alternatives[0].seconds).sum(),
         }
     }
 
@@ -105,7 +109,7 @@ fn alike(task: &Task<'_>, values: &Values, gaps: &[GapId]) -> TiVec<KindId, Vec<
 /// Evaluations that keep planning within a second for some 500 ops, within two for 1,500 and within twenty for 10,000;
 /// fewer where there is little to decide.
 pub fn suggested(values: &Values) -> u64 {
-    let ops = counted(values.ways.len());
+    let ops = counted(values.alternatives.len());
     let open = counted(values.gaps.iter().filter(|gap| gap.swap || gap.recompute).count());
     (22_000_000 / ops).max(12_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
 }

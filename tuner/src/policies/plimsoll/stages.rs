@@ -21,7 +21,8 @@ use crate::iteration::values::{Decisions, Values};
 use crate::numbers::counted;
 use crate::place::realise::{Fitting, Packing, Realised, Task};
 use crate::request::{Allow, PlanError, Trick};
-use plimsoll_ir::{Bytes, OpId};
+use plimsoll_ir::search_log::StepResult;
+use plimsoll_ir::{Bytes, OpId, Seconds};
 use typed_index_collections::TiVec;
 
 /// The rounds of a stage at most.
@@ -64,7 +65,10 @@ const PIECE_OPS: u64 = 2000;
 const PIECE_ROUNDS: u64 = 4;
 
 /// A stage of the search.
+#[derive(Clone, Copy)]
 struct Stage {
+    /// How the log calls it.
+    name: &'static str,
     /// Into how many chunks parts of tensors are cut; none where tensors are swapped whole.
     chunks: Option<u8>,
     /// How many rounds it has at most.
@@ -79,12 +83,14 @@ fn stages(problem: &Problem<'_>) -> Vec<Stage> {
     let (ops, pool) = (counted(problem.task.trace.ops.len()), problem.task.pool);
     let largest = problem.values.bytes.iter().max().copied().unwrap_or_default();
     let very_coarse = largest > pool / VERY_COARSE && ops <= FEW_OPS;
-    let mut stages = vec![Stage { chunks: None, rounds: ROUNDS, only_if_poor: false }];
+    let mut stages = vec![Stage { name: "whole tensors", chunks: None, rounds: ROUNDS, only_if_poor: false }];
     if pieces && swap && largest > pool / COARSE {
         let rounds = (PIECE_OPS / ops).clamp(PIECE_ROUNDS, ROUNDS);
         // Where ops are recomputed, whole tensors mostly do as well as pieces.
-        stages.push(Stage { chunks: Some(1), rounds, only_if_poor: recompute && !very_coarse });
-        stages.push(Stage { chunks: Some(CHUNKS), rounds, only_if_poor: !very_coarse });
+        let parts = Stage { name: "parts of tensors", chunks: Some(1), rounds, only_if_poor: false };
+        stages.push(Stage { only_if_poor: recompute && !very_coarse, ..parts });
+        let chunks = Stage { name: "chunks of tensors", chunks: Some(CHUNKS), ..parts };
+        stages.push(Stage { only_if_poor: !very_coarse, ..chunks });
     }
     stages
 }
@@ -122,7 +128,7 @@ pub(super) fn search(
         }
         let (packing, effort, lowest) = (Packing::default(), 1, f64::INFINITY);
         let (problem, search) = (&problem, &mut search);
-        Rounds { problem, glances, search, candidates, packing, effort, lowest }.go(stage.rounds)?;
+        Rounds { stage, problem, glances, search, candidates, packing, effort, lowest }.go()?;
         if search.is_late() || candidates.settled() {
             break;
         }
@@ -133,6 +139,7 @@ pub(super) fn search(
 
 /// The rounds of a stage.
 struct Rounds<'a, 'p> {
+    stage: Stage,
     problem: &'p Problem<'p>,
     glances: &'a Glances,
     search: &'a mut Search<'p>,
@@ -153,15 +160,16 @@ struct Missed {
 
 impl Rounds<'_, '_> {
     /// So many rounds at most, until what was found fits.
-    fn go(mut self, rounds: u64) -> Result<(), PlanError> {
+    fn go(mut self) -> Result<(), PlanError> {
         let Problem { task, .. } = *self.problem;
-        // What did not fit last, and how often the search came back with it.
+        let Stage { name, rounds, .. } = self.stage;
+        // What did not fit last, and how often the search found it anew.
         let mut last: Option<Decisions> = None;
         let (mut repeats, mut anew, mut misses) = (0u32, 0, 0);
         // The least bytes that were too many, and how many rounds found no fewer.
         let (mut overflow, mut stuck) = (u64::MAX, 0);
         for round in 0..rounds {
-            let (cost, missed) = self.round()?;
+            let (cost, missed) = self.round(&format!("{name}, round {}", round + 1))?;
             let poor = cost.overflow > 0 || cost.seconds > task.bound.0 * GOOD;
             if round == 0 && poor && self.problem.uses(Trick::Fewer) {
                 self.search.add_seeds(self.glances.seeds(task));
@@ -209,7 +217,8 @@ impl Rounds<'_, '_> {
                 break;
             }
             self.search.annealer.judge.leave(self.problem.task.pool / part);
-            let (cost, _) = self.round()?;
+            let tried = format!("{}, 1/{part} of the pool left free", self.stage.name);
+            let (cost, _) = self.round(&tried)?;
             if cost.overflow > 0 {
                 break;
             }
@@ -223,22 +232,36 @@ impl Rounds<'_, '_> {
     }
 
     /// Anneals, packs what was found if a plan of its cost is wanted, and offers that.
-    fn round(&mut self) -> Result<(Cost, Option<Missed>), PlanError> {
+    fn round(&mut self, tried: &str) -> Result<(Cost, Option<Missed>), PlanError> {
         let (decisions, cost) = self.anneal();
+        let decided = Some(Seconds(cost.seconds));
         let packed_early = self.search.is_late() && self.search.early.is_some();
-        if cost.overflow > 0 || !self.candidates.want(&cost) || packed_early {
+        if cost.overflow > 0 {
+            self.candidates.log.add(
+                tried,
+                decided,
+                StepResult::OverPool { over_bytes: Bytes(cost.overflow) },
+            );
+            return Ok((cost, None));
+        }
+        if packed_early {
+            return Ok((cost, None));
+        }
+        if !self.candidates.want(&cost) {
+            self.candidates.log.add(tried, decided, StepResult::NoFaster);
             return Ok((cost, None));
         }
         let (realised, excess) = self.pack(&decisions)?;
-        let fits = self.offer(realised);
+        let fits = matches!(realised, Realised::Fits(_));
+        self.candidates.offer_decided(tried, decided, realised);
+        // Where nothing else comes near, addresses are worth more work.
+        self.effort = if fits || !self.is_wanting() { 1 } else { (2 * self.effort).min(MOST_EFFORT) };
         Ok((cost, (!fits).then_some(Missed { decisions, excess })))
     }
 
     fn anneal(&mut self) -> (Decisions, Cost) {
         let found = self.search.run();
         let (cost, over_host) = (found.judged.cost, found.judged.over_host);
-        let again = found.judged.recompute_seconds;
-        tracing::debug!(seconds = cost.seconds, again, overflow = cost.overflow, over_host, "searched");
         let host = self.search.annealer.judge.host.as_ref();
         if let Some(host) = host.filter(|_| over_host > 0 && cost.overflow == over_host) {
             self.candidates.short_of_host(self.problem.task, host.needs(over_host));
@@ -266,14 +289,5 @@ impl Rounds<'_, '_> {
         let looks = looks / usual.div_ceil(evaluations.max(1)).min(LEAST_LOOKS);
         let margins = &self.search.annealer.judge.margins;
         task.realise_decisions(values, decisions, margins, looks, &mut self.packing)
-    }
-
-    /// Tells whether it fits.
-    fn offer(&mut self, realised: Realised) -> bool {
-        let fits = matches!(realised, Realised::Fits(_));
-        self.candidates.offer(realised);
-        // Where nothing else comes near, addresses are worth more work.
-        self.effort = if fits || !self.is_wanting() { 1 } else { (2 * self.effort).min(MOST_EFFORT) };
-        fits
     }
 }

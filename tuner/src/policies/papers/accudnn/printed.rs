@@ -34,7 +34,7 @@ fn layers(
     pinned: &TiSlice<LiveId, bool>,
 ) -> TiVec<OpId, Layer> {
     let mut layers: TiVec<OpId, Layer> = gaps
-        .ways
+        .alternatives
         .keys()
         .map(|op| {
             let (compute, workspace) = (gaps.seconds[Slot::of(op)], gaps.workspace[Slot::of(op)]);

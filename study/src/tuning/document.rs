@@ -1,5 +1,5 @@
-//! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies make
-//! of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
+//! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies
+//! make of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran};
 use super::{Found, Tuner};
@@ -84,6 +84,7 @@ pub(crate) fn tuning(
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
         runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?, other_search(tuner, other)],
         timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
+        search: best.plan.log.clone(),
         policies,
         training: None,
     })

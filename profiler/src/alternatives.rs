@@ -1,31 +1,33 @@
-//! Measuring the other ways to run an op: one iteration in which every op that has a way k runs in its way k, for each k.
+//! Measuring the other alternatives of ops: one iteration in which every op that has an alternative k runs in its
+//! alternative k, for each k.
 //!
-//! An op's time in a way does not depend on how its neighbours run, so one iteration measures a way of all ops at once, and
-//! as many iterations as the op with the most ways has measure them all. Another way needs other scratch, so each
-//! is planned anew: on a trace in which the way is the op's only one. What comes back is a schedule of the
-//! program as it is.
+//! An op's time in an alternative does not depend on how its neighbours run, so one iteration measures an alternative of all
+//! ops at once, and as many iterations as the op with the most alternatives has measure them all. Another alternative needs
+//! other scratch, so each is planned anew: on a trace in which the alternative is the op's only one. The result is a schedule
+//! of the program as it is.
 //!
-//! What it deliberately does not do: insist. A way whose scratch does not fit the budget at a batch size is not measured there.
+//! What it deliberately does not do: insist. An alternative whose scratch does not fit the budget at a batch size is not
+//! measured there.
 
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::trace::{Op, Trace};
 
-/// Ways of the op that has the most, besides the usual ones.
-pub(crate) fn most_ways(trace: &Trace) -> u32 {
+/// Alternatives of the op that has the most, besides the usual ones.
+pub(crate) fn most_alternatives(trace: &Trace) -> u32 {
     trace.ops.iter().map(|op| op.alternatives.len() as u32).max().unwrap_or(0)
 }
 
-/// A schedule of a program, made by `plan`: in the usual ways, wherever they fit; with a number, every op that has an
+/// A schedule of a program, made by `plan`: in the usual alternatives, wherever they fit; with a number, every op that has an
 /// alternative of it in that. None where no op has one, or `plan` finds none.
-pub fn schedule_in_way<E>(
+pub fn schedule_with<E>(
     program: &Program,
     number: Option<u32>,
     plan: impl FnOnce(&Trace) -> Result<Option<Schedule>, E>,
 ) -> Result<Option<Schedule>, E> {
     let has = |op: &Op| number.is_some_and(|number| op.alternatives.len() > number as usize);
     let mut trace = program.trace.clone();
-    trace.order_ways();
+    trace.order_alternatives();
     if let Some(number) = number {
         if !trace.ops.iter().any(has) {
             return Ok(None);

@@ -12,7 +12,7 @@ use host::HOST_SHARE;
 
 use crate::data::{self, DataSource, fits};
 use crate::device::Setup;
-use crate::error::{DataError, Error, TaskError};
+use crate::error::{DataError, Error, WorkloadError};
 use crate::folder::Study;
 use crate::onnx;
 use crate::request::{NetworkRequest, NetworkSource};
@@ -52,7 +52,7 @@ const GPU_STEP: u64 = 256 << 20;
 const MACHINE_SHARE: f64 = 0.8;
 
 /// A network, its data and a device.
-pub struct Task {
+pub struct NetworkWorkload {
     /// What is trained.
     pub network: Network,
     /// What it is trained on and tested with.
@@ -67,16 +67,20 @@ pub struct Task {
     pub host_memory: Option<Bytes>,
 }
 
-impl Task {
+impl NetworkWorkload {
     /// Opens the data and builds the network for it.
     ///
     /// # Errors
     ///
     /// The network or the data cannot be had, or do not go together.
-    pub fn new(request: &NetworkRequest, source: &DataSource, setup: Setup) -> Result<Task, Error> {
+    pub fn new(
+        request: &NetworkRequest,
+        source: &DataSource,
+        setup: Setup,
+    ) -> Result<NetworkWorkload, Error> {
         let name = match &request.source {
             NetworkSource::Zoo(name) => name,
-            NetworkSource::Onnx(file) => return Task::of_file(file, request, source, setup),
+            NetworkSource::Onnx(file) => return NetworkWorkload::of_file(file, request, source, setup),
         };
         let data = data::open(source, name, request)?;
         if data::usual_text(name).is_some() && !data.train.holds_tokens() {
@@ -91,7 +95,7 @@ impl Task {
             channels: request.channels.unwrap_or(image.channels),
             classes: request.classes.unwrap_or(data.train.classes()),
         };
-        Ok(Task { source: Some(source.whole()), ..Task::of_spec(&spec, data, setup)? })
+        Ok(NetworkWorkload { source: Some(source.whole()), ..NetworkWorkload::of_spec(&spec, data, setup)? })
     }
 
     /// Reads the network of an ONNX file, which takes its images from the data where it leaves their size open.
@@ -100,7 +104,7 @@ impl Task {
         request: &NetworkRequest,
         source: &DataSource,
         setup: Setup,
-    ) -> Result<Task, Error> {
+    ) -> Result<NetworkWorkload, Error> {
         let own = match source {
             DataSource::Synthetic(_) => None,
             _ => {
@@ -115,18 +119,18 @@ impl Task {
         }
         let data = data::of_network(source, &found)?;
         let (architecture, source) = (Some(architecture), Some(source.whole()));
-        Ok(Task { architecture, source, ..Task::of(found, data, setup)? })
+        Ok(NetworkWorkload { architecture, source, ..NetworkWorkload::of(found, data, setup)? })
     }
 
     /// A network that is named by its spec, which the data must fit.
-    pub fn of_spec(spec: &NetworkSpec, data: Split, setup: Setup) -> Result<Task, Error> {
+    pub fn of_spec(spec: &NetworkSpec, data: Split, setup: Setup) -> Result<NetworkWorkload, Error> {
         // Whether the data fit is said first.
         fits(spec, &data)?;
-        Task::of(build(spec)?, data, setup)
+        NetworkWorkload::of(build(spec)?, data, setup)
     }
 
     /// A network that was built, which the data must fit.
-    pub fn of(network: Network, data: Split, setup: Setup) -> Result<Task, Error> {
+    pub fn of(network: Network, data: Split, setup: Setup) -> Result<NetworkWorkload, Error> {
         fits(&network.spec, &data)?;
         let (name, set) = (network.spec.name.clone(), data.train.name().to_owned());
         match (network.takes_tokens(), data.train.holds_tokens()) {
@@ -138,19 +142,19 @@ impl Task {
         if wanted != has {
             return Err(DataError::Labels { network: name, wanted, data: set, has }.into());
         }
-        Ok(Task { network, data, setup, architecture: None, source: None, host_memory: None })
+        Ok(NetworkWorkload { network, data, setup, architecture: None, source: None, host_memory: None })
     }
 
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
-        let ways = |call: &Call| self.setup.ways(call);
-        let options = LowerOptions { mode, relu: ReluStorage::Auto, draw: None, ways: &ways };
+        let alternatives = |call: &Call| self.setup.alternatives(call);
+        let options = LowerOptions { mode, relu: ReluStorage::Auto, draw: None, alternatives: &alternatives };
         Ok(lower(&self.network, batch, &options)?)
     }
 
-    /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of one
-    /// budget, and what is free, or which batch is the least, changes from run to run. Else as [`Task::budget`] says; on a processor
-    /// at least what keeps everything of the least batch that is wanted, where less does not train it.
+    /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of
+    /// one budget, and what is free, or which batch is the least, changes from run to run. Else as [`NetworkWorkload::budget`] says; on
+    /// a processor at least what keeps everything of the least batch that is wanted, where less does not train it.
     pub fn budget_in(
         &self,
         study: &Study,
@@ -182,7 +186,8 @@ impl Task {
     }
 
     /// The budget in bytes: what is given (a share is one of the device's memory, and none is above it), or
-    /// [`UNBUDGETED_BATCH`]'s, or on a GPU what is free, less [`GPU_MARGIN`]; on a modelled one all of its memory, less as much.
+    /// [`UNBUDGETED_BATCH`]'s, or on a GPU what is free, less [`GPU_MARGIN`]; on a modelled one all of its memory, less as
+    /// much.
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Error> {
         if given.is_none()
             && let Setup::Cuda(gpu) = &self.setup
@@ -198,7 +203,7 @@ impl Task {
             let budget = size.of(machine);
             if budget > machine {
                 let processor = matches!(self.setup, Setup::Cpu(_));
-                return Err(TaskError::Budget { budget, memory: machine, processor }.into());
+                return Err(WorkloadError::Budget { budget, memory: machine, processor }.into());
             }
             return Ok(budget);
         }
@@ -237,7 +242,7 @@ impl Task {
         let mut batch = batch;
         loop {
             let mut program = self.program(batch, Mode::Evaluate)?;
-            program.trace.order_ways();
+            program.trace.order_alternatives();
             for policy in [Policy::Keep, Policy::Plimsoll] {
                 if let Outcome::Planned(plan) = self.outcome(&program.trace, policy, budget, link, watch)? {
                     return Ok((program, plan.schedule));
@@ -256,7 +261,8 @@ impl Task {
         load(Executor::new(self.setup.device()?, layout_of(programs))?, programs)
     }
 
-    /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or behind all.
+    /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or
+    /// behind all.
     pub fn executor_keeping_state(
         &self,
         programs: &[(&Program, &Schedule)],
@@ -279,7 +285,7 @@ impl Task {
     }
 }
 
-impl Workload for Task {
+impl Workload for NetworkWorkload {
     fn about(&self) -> Result<About, Error> {
         let setup = &self.setup;
         Ok(About {

@@ -19,7 +19,7 @@ pub const EVALUATIONS: u64 = 6000;
 /// What a GPU of 12 GB has.
 pub const TWELVE_GB: Bytes = Bytes(12 << 30);
 
-pub struct Bed {
+pub struct Scale {
     /// For `cargo test`: one small network a table, and hardly a search.
     pub small: bool,
 }
@@ -41,11 +41,11 @@ pub struct Made {
 }
 
 /// A device of the papers: with the fast ways of convolutions, or with the usual one alone.
-pub fn device(name: &str, fast_ways: bool) -> Modelled {
-    Modelled { fast_ways, ..Modelled::new(sheet(name).expect("a device that is modelled")) }
+pub fn device(name: &str, fast_alternatives: bool) -> Modelled {
+    Modelled { fast_alternatives, ..Modelled::new(sheet(name).expect("a device that is modelled")) }
 }
 
-impl Bed {
+impl Scale {
     /// The full list, or the small one.
     pub fn pick<'l, T>(&self, full: &'l [T], small: usize) -> &'l [T] {
         if self.small { &full[..small.min(full.len())] } else { full }
@@ -71,8 +71,8 @@ fn small_of(name: &str) -> &'static str {
 impl Subject {
     /// One iteration with the device's seconds.
     pub fn trace(&self, batch: u64) -> Trace {
-        let ways = |call: &Call| self.device.ways(call);
-        let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+        let alternatives = |call: &Call| self.device.alternatives(call);
+        let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
         let mut program = lower(&self.network, batch, &options).expect("a batch that can be counted with");
         self.device.fill(&mut program);
         program.trace

@@ -1,12 +1,12 @@
-//! What a user has is kept: damaged files are found and named, no command takes anything away from another or from the user, and too
-//! little of anything ends in words before it costs a training.
+//! What a user has is kept: damaged files are found and named, no command takes anything away from another or from the user,
+//! and too little of anything ends in words before it costs a training.
 
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::schedule::Link;
 use plimsoll::ir::{Bytes, BytesPerSecond, Document};
 use plimsoll::runtime::data::digits;
 use plimsoll::study::device::cpu_options;
-use plimsoll::study::{Setup, Task, Watch, Workload};
+use plimsoll::study::{NetworkWorkload, Setup, Watch, Workload};
 use plimsoll::tuner::Policy;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -642,7 +642,7 @@ fn no_more_threads_than_cores() {
     // A study of a larger machine, whose kernels take scratch for each thread, runs and says that it takes longer.
     let setup = Setup::Cpu(cpu_options(Some(cores as u32 + 1), None));
     let spec = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
-    let task = Task::of_spec(&spec, digits(), setup).expect("it is for digits");
+    let task = NetworkWorkload::of_spec(&spec, digits(), setup).expect("it is for digits");
     let trace = task.trace(BATCH).expect("it can be lowered");
     let link = Link::symmetric(BytesPerSecond(1e9));
     let plan = task

@@ -1,6 +1,6 @@
 //! Profiling a task on its device: which schedule each batch size runs under, and where earlier measurements are found.
 
-use super::Task;
+use super::NetworkWorkload;
 use crate::error::Error;
 use crate::folder::Study;
 use crate::measure::may_be_off;
@@ -14,15 +14,15 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
-    Effort, ProfileError, ProfileRequest, Progress, SubjectError, machine, rough_seconds, schedule_in_way,
+    Effort, ProfileError, ProfileRequest, Progress, SubjectError, machine, rough_seconds, schedule_with,
 };
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::devices::Modelled;
 
-/// Measures at these batch sizes, or goes on from the study's journal. What any study measured of the same is taken as it is, unless
-/// all is to be `fresh`.
+/// Measures at these batch sizes, or goes on from the study's journal. What any study measured of the same is taken as it is,
+/// unless all is to be `fresh`.
 pub(super) fn profile(
-    task: &Task,
+    task: &NetworkWorkload,
     batches: &[u64],
     budget: Bytes,
     study: &Study,
@@ -53,15 +53,17 @@ pub(super) fn profile(
         Some(age) => watch.notice(Notice::MeasuredBefore { network: name.clone(), age }),
         None => tracing::info!("measuring {name} at batches {:?} within {budget}", request.batches),
     }
-    let mut subject = |batch, way| {
+    let mut subject = |batch, alternative| {
         // Looks at other batch sizes would be hurried, and plans made in no time.
         if watch.stops() {
             return Err(Error::from(ProfileError::Interrupted).into());
         }
         let program = task.program(batch, Mode::Train)?;
-        let schedule = match way {
+        let schedule = match alternative {
             None => Some(as_trained(task, &program, budget, watch)?),
-            Some(_) => schedule_in_way(&program, way, |trace| kept_or_swapped(task, trace, budget, watch))?,
+            Some(_) => {
+                schedule_with(&program, alternative, |trace| kept_or_swapped(task, trace, budget, watch))?
+            }
         };
         Ok::<_, SubjectError>(schedule.map(|schedule| (program, schedule)))
     };
@@ -83,7 +85,12 @@ pub(super) fn profile(
 }
 
 /// A profile at these batch sizes, as the model of a device that is not here gives it.
-fn modelled(task: &Task, device: &Modelled, budget: Bytes, batches: &[u64]) -> Result<Profile, Error> {
+fn modelled(
+    task: &NetworkWorkload,
+    device: &Modelled,
+    budget: Bytes,
+    batches: &[u64],
+) -> Result<Profile, Error> {
     let mut programs = Vec::new();
     for batch in batches {
         let mut program = task.program(*batch, Mode::Train)?;
@@ -93,11 +100,16 @@ fn modelled(task: &Task, device: &Modelled, budget: Bytes, batches: &[u64]) -> R
     Ok(device.profile(&task.network.spec, budget, &programs, &crate::version()))
 }
 
-/// The schedule under which a batch size would be trained, as far as that is known before anything was measured: everything is kept
-/// where it fits; where not, a plan from what a few iterations under naive swapping show. Ops take other times beside transfers and
-/// behind them than where everything stays in the caches.
-fn as_trained(task: &Task, program: &Program, budget: Bytes, watch: &Watch<'_>) -> Result<Schedule, Error> {
-    let first = schedule_in_way(program, None, |trace| kept_or_swapped(task, trace, budget, watch))?;
+/// The schedule under which a batch size would be trained, as far as that is known before anything was measured: everything
+/// is kept where it fits; where not, a plan from what a few iterations under naive swapping show. Ops take other times beside
+/// transfers and behind them than where everything stays in the caches.
+fn as_trained(
+    task: &NetworkWorkload,
+    program: &Program,
+    budget: Bytes,
+    watch: &Watch<'_>,
+) -> Result<Schedule, Error> {
+    let first = schedule_with(program, None, |trace| kept_or_swapped(task, trace, budget, watch))?;
     let first = first
         .ok_or_else(|| Error::Bug(format!("batch {} fits no more than a moment ago", program.trace.batch)))?;
     if !first.commands.iter().any(|command| command.transfer().is_some()) {
@@ -107,7 +119,7 @@ fn as_trained(task: &Task, program: &Program, budget: Bytes, watch: &Watch<'_>) 
     let mut trace = program.trace.clone();
     trace.ops.iter_mut().zip(&rough.seconds).for_each(|(op, seconds)| op.seconds = *seconds);
     // How alternatives compare is not known yet.
-    trace.order_ways();
+    trace.order_alternatives();
     let usual = Link::symmetric(UNMEASURED);
     let [out, back] = rough.rates.map(|rate| rate.unwrap_or(UNMEASURED));
     let seen = Link { offload_bytes_per_second: out, prefetch_bytes_per_second: back, ..usual };
@@ -116,9 +128,10 @@ fn as_trained(task: &Task, program: &Program, budget: Bytes, watch: &Watch<'_>) 
     Ok(planned.map_or(first, |plan| plan.schedule.clone()))
 }
 
-/// A schedule that keeps everything, or else one that swaps naively, or where the host is short recomputes; none where none fits.
+/// A schedule that keeps everything, or else one that swaps naively, or where the host is short recomputes; none where none
+/// fits.
 fn kept_or_swapped(
-    task: &Task,
+    task: &NetworkWorkload,
     trace: &Trace,
     budget: Bytes,
     watch: &Watch<'_>,

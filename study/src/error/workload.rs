@@ -7,9 +7,10 @@ use thiserror::Error;
 
 /// Why a task cannot be done within its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TaskError {
+pub enum WorkloadError {
     /// The budget is above the device's memory.
-    #[error("a budget of {budget} is more than the {memory} {}", if *.processor { "that this process may have" } else { "of the device" })]
+    #[error("a budget of {budget} is more than the {memory} \
+             {}", if *.processor { "that this process may have" } else { "of the device" })]
     Budget {
         /// The budget that is asked for.
         budget: Bytes,

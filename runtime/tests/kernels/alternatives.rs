@@ -1,10 +1,14 @@
-//! The ways of the device `cuda` to run a convolution, cuDNN's algorithms and cuBLAS among them, as an iteration runs them: a
-//! program of one op, whose operands lie in resident memory between guards, under a schedule that names the way.
+//! The alternatives of the device `cuda` to run a convolution, cuDNN's algorithms and cuBLAS among them, as an iteration runs
+//! them: a program of one op, whose operands lie in resident memory between guards, under a schedule that names the
+//! alternative.
 //!
-//! Skipped where there is no device. Calls with one way, which is our own kernel, are tested without the runtime's device.
+//! Skipped where there is no device. Calls with one alternative, which is our own kernel, are tested without the runtime's
+//! device.
 
 use super::harness::{Arg, GUARD};
-use plimsoll_ir::program::{Call, Hyper, Kernel, Operand, Program, Region, Role, STORAGE_ALIGNMENT, Way};
+use plimsoll_ir::program::{
+    Call, Hyper, Kernel, KernelAlternative, Operand, Program, Region, Role, STORAGE_ALIGNMENT,
+};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, OpId, Seconds, TensorId};
@@ -15,7 +19,7 @@ const GUARD_BYTE: u8 = 0xFE;
 /// Four of these are a NaN.
 const POISON: u8 = 0xFF;
 
-/// What each way of a convolution leaves in its operands; nothing of other calls, and where there is no device.
+/// What each alternative of a convolution leaves in its operands; nothing of other calls, and where there is no device.
 pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
     static DEVICE: OnceLock<Option<Mutex<CudaDevice>>> = OnceLock::new();
     let convolves = matches!(
@@ -35,16 +39,16 @@ pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
     let Some(device) = device else { return Vec::new() };
     // What a failed test left there does not matter to the next.
     let device = device.lock().unwrap_or_else(PoisonError::into_inner);
-    let ways = device.ways(call);
-    let program = program(call, args, &ways);
-    let schedules: Vec<Schedule> = (0..ways.len()).map(|number| schedule(&program, number)).collect();
+    let alternatives = device.alternatives(call);
+    let program = program(call, args, &alternatives);
+    let schedules: Vec<Schedule> = (0..alternatives.len()).map(|number| schedule(&program, number)).collect();
     let layouts = schedules.iter().map(|schedule| MemoryLayout::of(&program, schedule));
     let layout = layouts.fold(MemoryLayout::default(), MemoryLayout::union);
     let another = device.another().expect("it shares what is open");
     let mut executor = Executor::new(Box::new(another), layout).expect("the test is small");
-    let run = |(way, schedule): (&Way, &Schedule)| {
+    let run = |(alternative, schedule): (&KernelAlternative, &Schedule)| {
         let loaded = executor.load(&program, schedule).expect("the program is sound");
-        let name = format!("the device's way `{}`", way.name);
+        let name = format!("the device's way `{}`", alternative.name);
         for region in &program.resident {
             let number = region.name.strip_prefix("operand ").and_then(|n| n.parse::<usize>().ok());
             let bytes = region.bytes().0 as usize;
@@ -75,7 +79,7 @@ pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
         }
         (name, held)
     };
-    ways.iter().zip(&schedules).map(run).collect()
+    alternatives.iter().zip(&schedules).map(run).collect()
 }
 
 /// Regions, one behind the other.
@@ -103,7 +107,7 @@ impl Resident {
 }
 
 /// An op of one call, whose operands are resident, each between guards; its tensor is there because a program has input.
-fn program(call: &Call, args: &[Arg], ways: &[Way]) -> Program {
+fn program(call: &Call, args: &[Arg], alternatives: &[KernelAlternative]) -> Program {
     let mut resident = Resident::default();
     resident.add("hyper", Role::Hyper, 4 * Hyper::WORDS);
     resident.add("metrics", Role::Metrics, 12);
@@ -118,12 +122,12 @@ fn program(call: &Call, args: &[Arg], ways: &[Way]) -> Program {
     };
     let operands = args.iter().enumerate().map(operand).collect();
     resident.add("guard", Role::State(0.0), GUARD as u64);
-    let alternative = |way: &Way| Alternative {
-        name: way.name.clone(),
+    let alternative = |alternative: &KernelAlternative| Alternative {
+        name: alternative.name.clone(),
         seconds: Seconds::ZERO,
-        workspace_bytes: way.workspace.round_up(STORAGE_ALIGNMENT),
+        workspace_bytes: alternative.workspace.round_up(STORAGE_ALIGNMENT),
     };
-    let ways: Vec<Alternative> = ways.iter().map(alternative).collect();
+    let alternatives: Vec<Alternative> = alternatives.iter().map(alternative).collect();
     let op = Op {
         name: "call".to_owned(),
         layer: "call".to_owned(),
@@ -132,10 +136,10 @@ fn program(call: &Call, args: &[Arg], ways: &[Way]) -> Program {
         seconds: Seconds::ZERO,
         reads: vec![INPUT],
         writes: Vec::new(),
-        workspace_bytes: ways[0].workspace_bytes,
+        workspace_bytes: alternatives[0].workspace_bytes,
         flops: 0,
         recomputable: false,
-        alternatives: ways[1..].to_vec(),
+        alternatives: alternatives[1..].to_vec(),
     };
     let input = Tensor { name: "input".to_owned(), bytes: Bytes(STORAGE_ALIGNMENT), kind: TensorKind::Input };
     let trace = Trace {
@@ -152,10 +156,10 @@ fn program(call: &Call, args: &[Arg], ways: &[Way]) -> Program {
 
 const INPUT: TensorId = TensorId(0);
 
-/// The op in one of its ways, with its scratch behind the input.
-fn schedule(program: &Program, way: usize) -> Schedule {
+/// The op in one of its alternatives, with its scratch behind the input.
+fn schedule(program: &Program, alternative: usize) -> Schedule {
     let command = CommandId(0);
-    let alternative = way.checked_sub(1).map(|k| k as u32);
+    let alternative = alternative.checked_sub(1).map(|k| k as u32);
     let op = &program.trace.ops[0];
     let scratch = alternative.map_or(op.workspace_bytes, |k| op.alternatives[k as usize].workspace_bytes);
     let mut buffers = vec![Buffer {

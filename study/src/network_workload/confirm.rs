@@ -1,9 +1,9 @@
 //! Running a plan as training runs it, for as many iterations as tell what one takes.
 //!
-//! Iterations count once they are steady (`profiler::Settling`), and until their middle is known to a third of a percent, or there are
-//! enough of them. What others took of the processors meanwhile is taken off each, and the lower quartile is what is told
-//! (`undisturbed`), as of training. A few more are timed command by command: they join the
-//! profile where the model is refitted, and one of them is shown in reports.
+//! Iterations count once they are steady (`profiler::Settling`), and until their middle is known to a third of a percent, or
+//! there are enough of them. What others took of the processors meanwhile is taken off each, and the lower quartile is what
+//! is told (`undisturbed`), as of training. A few more are timed command by command: they join the profile where the model is
+//! refitted, and one of them is shown in reports.
 //!
 //! What this file does not do: judge what was measured.
 

@@ -2,27 +2,27 @@
 //!
 //! What this file does not do: plan within it, which the tuner does.
 
-use super::Task;
+use super::NetworkWorkload;
 use crate::device::Setup;
-use crate::error::TaskError;
+use crate::error::WorkloadError;
 use plimsoll_ir::Bytes;
 use plimsoll_runtime::{CpuOptions, HostMemory, cpu};
 
-/// The share of the machine's memory that what is offloaded may take. Of all of it and not of what is free now, so that a second
-/// run plans the same; where too little is free, allocating it says so.
+/// The share of the machine's memory that what is offloaded may take. Of all of it and not of what is free now, so that a
+/// second run plans the same; where too little is free, allocating it says so.
 pub(super) const HOST_SHARE: f64 = 0.7;
 
-impl Task {
+impl NetworkWorkload {
     /// The same task where swapped tensors may take so much of the host's memory: no more than the machine has, where it is
     /// this one.
-    pub fn within(self, host_memory: Option<Bytes>) -> Result<Task, TaskError> {
+    pub fn within(self, host_memory: Option<Bytes>) -> Result<NetworkWorkload, WorkloadError> {
         let machine = self.machine_memory();
         if let (Some(asked), Some(machine), None) = (host_memory, machine, self.setup.model())
             && asked > machine
         {
-            return Err(TaskError::HostMemory { asked, memory: machine });
+            return Err(WorkloadError::HostMemory { asked, memory: machine });
         }
-        Ok(Task { host_memory, ..self })
+        Ok(NetworkWorkload { host_memory, ..self })
     }
 
     /// The memory of the machine that the device is in, for what is swapped; none for a file, or where nothing is known.

@@ -1,23 +1,24 @@
-//! Ops with several ways to run them, from the measurement to the plan: on a simulated device whose every way takes a known time.
+//! Ops with several alternatives, from the measurement to the plan: on a simulated device whose every alternative
+//! takes a known time.
 
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::Profile;
-use plimsoll_ir::program::{Call, Program, Way};
+use plimsoll_ir::program::{Call, KernelAlternative, Program};
 use plimsoll_ir::schedule::{Command, Link};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
 use plimsoll_networks::{LowerOptions, build, lower};
-use plimsoll_profiler::{Effort, ProfileRequest, SubjectError, Watch, machine, profile, schedule_in_way};
+use plimsoll_profiler::{Effort, ProfileRequest, SubjectError, Watch, machine, profile, schedule_with};
 use plimsoll_runtime::Null;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 
 const BUDGET: Bytes = Bytes(64 << 20);
 
-/// What the fast way of a convolution takes of scratch, a sample; the lean one takes none.
+/// What the fast alternative of a convolution takes of scratch, a sample; the lean one takes none.
 const SCRATCH: u64 = 64 << 10;
 
-/// At this batch size and beyond the hungry way's scratch fits no budget here.
+/// At this batch size and beyond the hungry alternative's scratch fits no budget here.
 const TOO_HUNGRY: u64 = 12;
 
 fn link() -> Link {
@@ -31,20 +32,21 @@ fn is_conv(call: &Call) -> bool {
 /// The program, with the times that the simulated device takes.
 fn program(batch: u64) -> Program {
     let spec = NetworkSpec { name: "lenet".into(), image: [28, 28], channels: 1, classes: 10 };
-    let way = |name: &str, workspace| Way { name: name.into(), workspace: Bytes(workspace) };
-    let ways = |call: &Call| {
+    let alternative =
+        |name: &str, workspace| KernelAlternative { name: name.into(), workspace: Bytes(workspace) };
+    let alternatives = |call: &Call| {
         if !is_conv(call) {
-            return Way::sole(Bytes::ZERO);
+            return KernelAlternative::sole(Bytes::ZERO);
         }
         let hungry = if batch >= TOO_HUNGRY { 1 << 40 } else { 2 * SCRATCH * batch };
-        vec![way("fast", SCRATCH * batch), way("lean", 0), way("hungry", hungry)]
+        vec![alternative("fast", SCRATCH * batch), alternative("lean", 0), alternative("hungry", hungry)]
     };
-    let options = LowerOptions { ways: &ways, ..LowerOptions::default() };
+    let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
     let mut program = lower(&build(&spec).expect("in the zoo"), batch, &options).expect("lowers");
     for (i, op) in program.trace.ops.iter_mut().enumerate() {
         op.seconds = Seconds(1e-6 * (i + 1) as f64 * batch as f64);
-        for (times, way) in [1.5, 0.8].into_iter().zip(&mut op.alternatives) {
-            way.seconds = op.seconds * times;
+        for (times, alternative) in [1.5, 0.8].into_iter().zip(&mut op.alternatives) {
+            alternative.seconds = op.seconds * times;
         }
     }
     program
@@ -59,13 +61,14 @@ fn request(budget: Bytes, policy: Policy) -> PlanRequest<'static> {
 
 fn measured() -> Profile {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut subject = |batch: u64, way: Option<u32>| -> Result<_, SubjectError> {
+    let mut subject = |batch: u64, alternative: Option<u32>| -> Result<_, SubjectError> {
         let program = program(batch);
-        let schedule =
-            schedule_in_way(&program, way, |trace| match plan(trace, &request(BUDGET, Policy::Naive))? {
+        let schedule = schedule_with(&program, alternative, |trace| {
+            match plan(trace, &request(BUDGET, Policy::Naive))? {
                 Outcome::Planned(plan) => Ok::<_, SubjectError>(Some(plan.schedule)),
                 Outcome::Infeasible(_) => Ok(None),
-            })?;
+            }
+        })?;
         Ok(schedule.map(|schedule| (program, schedule)))
     };
     let device = Box::new(Null::new(link()));
@@ -82,18 +85,18 @@ fn measured() -> Profile {
     profile(&request, &mut subject, device, &mut watch).expect("measured")
 }
 
-/// How many ops of a plan run in each of their ways: the usual one, lean, hungry.
-fn ways_of(trace: &Trace, budget: Bytes) -> Option<[usize; 3]> {
+/// How many ops of a plan run in each of their alternatives: the usual one, lean, hungry.
+fn alternatives_of(trace: &Trace, budget: Bytes) -> Option<[usize; 3]> {
     let outcome = plan(trace, &request(budget, Policy::Plimsoll)).expect("a sound trace");
-    let mut ways = [0; 3];
+    let mut alternatives = [0; 3];
     for command in &outcome.plan()?.schedule.commands {
         if let Command::Compute { op, alternative, .. } = command
             && !trace.ops[op.index()].alternatives.is_empty()
         {
-            ways[alternative.map_or(0, |number| number as usize + 1)] += 1;
+            alternatives[alternative.map_or(0, |number| number as usize + 1)] += 1;
         }
     }
-    Some(ways)
+    Some(alternatives)
 }
 
 #[test]
@@ -112,11 +115,11 @@ fn each_way_is_measured_where_it_fits_and_planned_where_it_pays() {
             convolutions += usize::from(!expected.is_empty());
             let usual = op.seconds[0];
             assert!(op.seconds.iter().all(|s| (*s / usual - 1.0).abs() < 1e-6), "{op:?}");
-            assert_eq!(op.ways.len(), expected.len(), "{op:?}");
-            for (way, (name, times)) in op.ways.iter().zip(expected) {
-                assert_eq!(&way.name, name);
-                let all = way.seconds.iter().all(|s| (*s / usual / times - 1.0).abs() < 1e-6);
-                assert!(way.seconds.len() == 3 && all, "{op:?}");
+            assert_eq!(op.alternatives.len(), expected.len(), "{op:?}");
+            for (alternative, (name, times)) in op.alternatives.iter().zip(expected) {
+                assert_eq!(&alternative.name, name);
+                let all = alternative.seconds.iter().all(|s| (*s / usual / times - 1.0).abs() < 1e-6);
+                assert!(alternative.seconds.len() == 3 && all, "{op:?}");
             }
         }
     }
@@ -126,15 +129,16 @@ fn each_way_is_measured_where_it_fits_and_planned_where_it_pays() {
     let mut trace = program(11).trace;
     model.fill(&mut trace).expect("all of it was measured");
     for op in trace.ops.iter().filter(|op| !op.alternatives.is_empty()) {
-        for (way, times) in op.alternatives.iter().zip([1.5, 0.8]) {
-            assert!((way.seconds / op.seconds / times - 1.0).abs() < 0.02, "{op:?}");
+        for (alternative, times) in op.alternatives.iter().zip([1.5, 0.8]) {
+            assert!((alternative.seconds / op.seconds / times - 1.0).abs() < 0.02, "{op:?}");
         }
     }
-    // Where there is room the hungry way is the fastest; where there is little more than ops touch, only the lean one fits.
+    // Where there is room the hungry alternative is the fastest; where there is little more than ops touch, only the lean one
+    // fits.
     let (_, floor) = trace.memory().floor().expect("there are ops");
-    let [usual, lean, hungry] = ways_of(&trace, BUDGET).expect("it fits");
+    let [usual, lean, hungry] = alternatives_of(&trace, BUDGET).expect("it fits");
     assert!(usual == 0 && lean == 0 && hungry >= 3, "{usual} {lean} {hungry}");
     let tight = Bytes(floor.0 + SCRATCH / 4);
-    let [usual, lean, hungry] = ways_of(&trace, tight).expect("the lean ways fit");
+    let [usual, lean, hungry] = alternatives_of(&trace, tight).expect("the lean ways fit");
     assert!(lean > 0, "{usual} {lean} {hungry}");
 }
