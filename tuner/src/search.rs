@@ -508,7 +508,7 @@ pub struct Observed {
 /// and the peak, which is computed and not fitted, is no larger than predicted. A measurement that is no number refits.
 pub fn confirm(predicted: &Observed, measured: &Observed) -> Verdict {
     let iteration_off = measured.iteration / predicted.iteration - 1.0;
-    let peak_off = measured.peak.0 as f64 / predicted.peak.0 as f64 - 1.0;
+    let peak_off = measured.peak.to_f64() / predicted.peak.to_f64() - 1.0;
     if iteration_off.abs() <= predicted.relative_error && measured.peak <= predicted.peak {
         Verdict::Accept
     } else {

@@ -173,11 +173,11 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError>
     let without = request.without.with(Trick::Early);
     let plimsoll = PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request };
     let (known, log) = super::decide(trace, &plimsoll)?;
-    Ok((decide_from(task, &space, known)?, log))
+    Ok((decide_from(task, &space, &known)?, log))
 }
 
 /// The outcome of a complete search for what is faster than a plan that is known.
-fn decide_from(task: &Task<'_>, space: &Space, known: Outcome) -> Result<Outcome, PlanError> {
+fn decide_from(task: &Task<'_>, space: &Space, known: &Outcome) -> Result<Outcome, PlanError> {
     let Task { request, bound, .. } = *task;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {

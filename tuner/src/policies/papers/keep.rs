@@ -11,5 +11,5 @@ pub(crate) fn keep(task: &Task<'_>, looks: u64) -> Result<Realised, PlanError> {
     // Everything stands on the addresses here, and there is nothing else to try.
     let attempt = Attempt { work: looks, ..GIVEN[1] };
     let attempts = [attempt, Attempt { alignment: 1, ..attempt }];
-    task.realise(&gaps, &vec![false; gaps.gaps.len()], &attempts)
+    task.realise(&gaps, &gaps.none(), &attempts)
 }

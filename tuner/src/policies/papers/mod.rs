@@ -10,7 +10,6 @@ pub mod dynprog;
 pub mod greedy;
 pub(crate) mod keep;
 pub mod layrub;
-mod load;
 pub mod memonger;
 pub mod naive;
 mod recomputing;

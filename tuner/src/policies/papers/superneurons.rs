@@ -53,8 +53,8 @@ pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
 }
 
 /// By value: the segment with which it is recomputed; where a segment is too large and `one_by_one`, itself alone.
-fn cheap(task: &Task<'_>, values: &Values, one_by_one: bool) -> Vec<Option<u32>> {
-    let mut given_up: Vec<Option<u32>> = vec![None; values.tensor.len()];
+fn cheap(task: &Task<'_>, values: &Values, one_by_one: bool) -> Vec<Option<usize>> {
+    let mut given_up: Vec<Option<usize>> = vec![None; values.tensor.len()];
     let mut segments: Vec<Vec<usize>> = vec![Vec::new()];
     let forward = task.trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
     for (op, writes) in task.trace.ops[..forward].iter().zip(&values.writes) {
@@ -72,7 +72,7 @@ fn cheap(task: &Task<'_>, values: &Values, one_by_one: bool) -> Vec<Option<u32>>
             one_by_one && segment.iter().map(|v| u128::from(bytes(v))).sum::<u128>() > u128::from(largest);
         for v in segment {
             given_up[*v] = Some(groups);
-            groups += u32::from(alone);
+            groups += usize::from(alone);
         }
         groups += 1;
     }

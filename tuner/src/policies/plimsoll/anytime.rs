@@ -11,9 +11,11 @@
 use super::judge::Found;
 use super::{SAME, papers};
 use crate::iteration::values::Values;
+use crate::numbers::counted;
 use crate::place::realise::{Fitting, LIGHT, Packing, Realised, Task};
 use crate::request::{Limits, PlanError, PlanRequest, Policy};
-use plimsoll_ir::Seconds;
+use plimsoll_ir::{OpId, Seconds};
+use typed_index_collections::TiSlice;
 
 /// The policies that plan first, where bytes may move; the best on average first, so that it spares the others.
 const SIMPLE: [Policy; 3] = [Policy::AutoSwap, Policy::Greedy, Policy::Accudnn];
@@ -81,10 +83,16 @@ impl Early {
     }
 
     /// Gives addresses to what the search found. Tells whether there are some, with little work.
-    pub fn add(&mut self, task: &Task<'_>, values: &Values, margins: &[u64], found: &Found) -> bool {
+    pub fn add(
+        &mut self,
+        task: &Task<'_>,
+        values: &Values,
+        margins: &TiSlice<OpId, u64>,
+        found: &Found,
+    ) -> bool {
         let request = unhurried(task);
         let task = Task { request: &request, ..*task };
-        let looks = LIGHT + LOOKS * task.trace.ops.len() as u64;
+        let looks = LIGHT + LOOKS * counted(task.trace.ops.len());
         match task.realise_decisions(values, &found.decisions, margins, looks, &mut self.packing) {
             Ok((Realised::Fits(fitting), _)) => {
                 self.found.push(fitting);

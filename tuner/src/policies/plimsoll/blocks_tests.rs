@@ -115,10 +115,10 @@ fn a_folded_network_is_one_of_fewer_blocks() {
     }
     let mut used = vec![0; folded.trace.ops.len()];
     for (op, (like, depth)) in trace.ops.iter().zip(&folded.like) {
-        let model = &folded.trace.ops[*like as usize];
+        let model = &folded.trace.ops[like.index()];
         assert_eq!((&op.kind, op.phase), (&model.kind, model.phase), "{}", op.name);
         assert!((0.0..=1.0).contains(depth), "{}: {depth}", op.name);
-        used[*like as usize] += 1;
+        used[like.index()] += 1;
     }
     assert!(used.iter().all(|times| (1..=20).contains(times)), "{used:?}");
 }

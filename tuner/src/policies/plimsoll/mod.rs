@@ -238,7 +238,7 @@ fn offer_last_resorts(task: &Task<'_>, late: bool, candidates: &mut Candidates) 
     }
     if candidates.found.is_empty() && task.request.allow.swap {
         let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-        let swapped = task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?;
+        let swapped = task.realise(&gaps, &gaps.all(), &GIVEN)?;
         candidates.offer("swapping everything", swapped);
     }
     Ok(())

@@ -18,10 +18,12 @@ use super::problem::{Problem, suggested};
 use super::search::Search;
 use crate::decide::windows::Cost;
 use crate::iteration::values::{Decisions, Values};
+use crate::numbers::counted;
 use crate::place::realise::{Fitting, Packing, Realised, Task};
 use crate::request::{Allow, PlanError, Trick};
 use plimsoll_ir::search_log::StepResult;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, OpId, Seconds};
+use typed_index_collections::TiVec;
 
 /// The rounds of a stage at most.
 const ROUNDS: u64 = 16;
@@ -78,7 +80,7 @@ struct Stage {
 /// The stages of a problem, in order.
 fn stages(problem: &Problem<'_>) -> Vec<Stage> {
     let Allow { pieces, recompute, swap, .. } = problem.task.request.allow;
-    let (ops, pool) = (problem.task.trace.ops.len() as u64, problem.task.pool);
+    let (ops, pool) = (counted(problem.task.trace.ops.len()), problem.task.pool);
     let largest = problem.values.bytes.iter().max().copied().unwrap_or_default();
     let very_coarse = largest > pool / VERY_COARSE && ops <= FEW_OPS;
     let mut stages = vec![Stage { name: "whole tensors", chunks: None, rounds: ROUNDS, only_if_poor: false }];
@@ -153,7 +155,7 @@ struct Rounds<'a, 'p> {
 struct Missed {
     decisions: Decisions,
     /// By op: so many bytes are too many.
-    excess: Vec<u64>,
+    excess: TiVec<OpId, u64>,
 }
 
 impl Rounds<'_, '_> {
@@ -274,12 +276,12 @@ impl Rounds<'_, '_> {
     }
 
     /// A schedule of decisions; or the least pool that was found for them, and by how much each op exceeds the pool in it.
-    fn pack(&mut self, decisions: &Decisions) -> Result<(Realised, Vec<u64>), PlanError> {
+    fn pack(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
         if !self.problem.uses(Trick::Packing) {
             self.packing = Packing::default();
         }
         let Problem { task, values, .. } = *self.problem;
-        let ops = task.trace.ops.len() as u64;
+        let ops = counted(task.trace.ops.len());
         let looks = self.effort * ((10_000 * ops).min(1_000_000) + 6_000 * ops);
         // Who asks for fewer evaluations than usual asks for less work.
         let usual = suggested(values);
