@@ -112,6 +112,15 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
     return total
 
 
+def is_state_known(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it can be said what the optimizer's state takes: of some kinds only after their first step."""
+    try:
+        optimizer_bytes(optimizer)
+    except BadInput:
+        return False
+    return True
+
+
 def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[int, int]:
     """What an optimizer keeps for each parameter: how many tensors of its size, and how many single numbers."""
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.NAdam | torch.optim.RAdam):

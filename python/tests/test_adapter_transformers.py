@@ -173,6 +173,13 @@ def test_training_goes_on_from_a_checkpoint(tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_an_optimizer_whose_state_is_not_known_steps_first(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "plimsoll"):
+        trainer = both(tmp_path, optim="adafactor", gradient_accumulation_steps=2)
+    assert caplog.text.count("how much state Adafactor keeps is known after its first step") == 1
+    assert trainer.step._current().trace.resident_bytes > trainer.step.program.tape.resident_bytes()
+
+
 def test_frozen_parts(tmp_path):
     def model():
         made = language_model()

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from .. import planning
 from ..errors import Refused
 from ..surroundings import replaced
+
+logger = logging.getLogger("plimsoll")
+
+_said: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+
+def must_step_first(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether nothing can be planned before the optimizer's first step, as what it keeps is not known; says so once."""
+    if planning.is_state_known(optimizer):
+        return False
+    if optimizer not in _said:
+        _said.add(optimizer)
+        name = type(optimizer).__name__
+        logger.warning(
+            "how much state %s keeps is known after its first step: until then steps run in eager", name
+        )
+    return True
 
 
 def what_backward_gets(run: Callable[[], object]) -> torch.Tensor:

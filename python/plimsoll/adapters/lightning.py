@@ -19,7 +19,7 @@ from ..errors import Refused
 from ..outputs import Outputs
 from ..step import Step, tune
 from ..surroundings import replaced
-from .backward import after_backward
+from .backward import after_backward, must_step_first
 
 
 class _BatchNumber:
@@ -93,6 +93,8 @@ class PlannedStrategy(SingleDeviceStrategy):
         trainer = module.trainer
         # What the loss is divided by is part of what a plan is for; the number of the batch is not.
         batch = (trainer.accumulate_grad_batches, arguments[0])
+        if self.step is None and must_step_first(self.optimizers[0]):
+            return super().training_step(*arguments, **keywords)
         if trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0:
             self.optimizers[0].zero_grad()  # Lightning does between forward and backward
         if self.step is None:

@@ -16,7 +16,7 @@ from accelerate.utils import DistributedType
 from ..errors import Refused
 from ..step import Step, tune
 from ..surroundings import replaced
-from .backward import what_backward_gets
+from .backward import must_step_first, what_backward_gets
 
 logger = logging.getLogger("plimsoll")
 
@@ -53,6 +53,9 @@ class PlannedSteps:
         batch = (dict(inputs), num_items_in_batch, getattr(self, "current_gradient_accumulation_steps", 1))
         if self._tuned_for != (model, self.optimizer):
             self._refuse_what_no_plan_has()
+            if must_step_first(_plain(self.optimizer)):
+                return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
+            self._say_what_is_not_repeated()
             self.step = tune(
                 self._loss_of(model), model, _plain(self.optimizer), batch, self._budget, **self._tune_kwargs
             )
@@ -80,6 +83,8 @@ class PlannedSteps:
             raise Refused(
                 "steps with fp16's scaled gradients cannot be planned; train with `bf16=True`, or in f32"
             )
+
+    def _say_what_is_not_repeated(self: Any) -> None:
         if type(self).compute_loss is not transformers.Trainer.compute_loss:
             logger.warning(
                 "`%s.compute_loss` runs while the step is recorded and verified: what it does beside computing the loss, such "
