@@ -42,6 +42,11 @@ __all__ = [
 _MODULES = ("_core", "errors", "planning", "fitting", "step", "suggestion")
 
 
+def __dir__() -> list[str]:
+    """The public names, also those that nobody has asked for yet."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> object:
     """What a module of the package has under a public name."""
     if name in __all__:
