@@ -33,7 +33,7 @@ MOST_RUN = 3
 RUNS = 5
 """Each so often, after one run that warms up."""
 
-SLOWER = "slower, as predicted"
+LATER = f"{MOST_RUN} that promise more, or are nearer to your batch, were run"
 """Why most candidates are not run."""
 
 FREE_SHARE = 0.8
@@ -170,7 +170,7 @@ class Suggestion:
                 "  not split     the loss of the batch is neither the mean nor the sum of its parts' losses"
             )
         for other in self.tried[1:]:
-            if other.why_not not in ("", SLOWER):
+            if other.why_not not in ("", LATER):
                 lines.append(f"  not run       {other}: {other.why_not}")
         return "\n".join(lines)
 
@@ -258,7 +258,7 @@ def _find(
     tried: list[tuple[_core.Candidate, Tried]] = []
     for candidate in _candidates(fn, model, optimizer, sample, budget, link, keep_batch, losses):
         ran = sum(one.seconds is not None for _, one in tried)
-        why_not = SLOWER if ran == MOST_RUN else _too_large(candidate)
+        why_not = LATER if ran == MOST_RUN else _too_large(candidate)
         one = _predicted(candidate, why_not)
         if not why_not:
             step = Step(fn, model, optimizer, budget, link, verify=0, seconds=PLAN_SECONDS)
