@@ -62,5 +62,5 @@ PLIMSOLL_TEST_THREADS=1 "$bin/python" -m pytest -q --durations 5 ${some[@]+"${so
 step "tests with two threads"
 PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "sgd and 0.1 and 20GB or everything" ${some[@]+"${some[@]}"}
 step "example"
-"$bin/python" ../examples/digits.py --epochs 1
+"$bin/plimsoll" auto ../examples/digits.py --study ../dist/digits -- --epochs 1
 step "done"

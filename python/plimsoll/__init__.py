@@ -46,6 +46,11 @@ __all__ = [
 _MODULES = ("_core", "errors", "planning", "buckets", "outputs", "fitting", "step", "suggestion")
 
 
+def __dir__() -> list[str]:
+    """The public names, also those that nobody has asked for yet."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> object:
     """What a module of the package has under a public name."""
     if name in __all__:

@@ -17,7 +17,7 @@ import torch
 
 from . import _core
 from ._core import show_bytes
-from .program import Program
+from .program import Program, seconds_of
 
 COMPARING_SECONDS = 20.0
 """How long other policies are planned beside the step's plan."""
@@ -38,9 +38,7 @@ def page(
 ) -> str:
     """The report of one kind of batch as HTML. `eager_seconds` is infinite where eager was not timed."""
     schedule = program.schedule
-    measured = (
-        max((end for stream in program.spans for _, end in stream), default=None) if program.spans else None
-    )
+    measured = None if program.spans is None else seconds_of(program.spans)
     eager = eager_seconds if math.isfinite(eager_seconds) else None
     warnings = [ONE_MEMORY]
     if parts is not None:

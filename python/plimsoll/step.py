@@ -303,8 +303,8 @@ class Step:
         """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file that a browser opens offline.
 
         Memory over time, what is swapped and recomputed layer by layer and why, the timeline as predicted and as measured in
-        the last run that was timed, eager beside it, and what other policies make of the same step: no further one is planned
-        after `seconds`.
+        the fastest run that was timed, eager beside it, and what other policies make of the same step: no further one is
+        planned after `seconds`.
         """
         planned, whole = self._usual()
         if not Path(path).parent.is_dir():

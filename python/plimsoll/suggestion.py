@@ -8,10 +8,12 @@ What it does not do: change the loader, the optimizer or the step; judge what an
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +34,7 @@ MOST_RUN = 3
 RUNS = 5
 """Each so often, after one run that warms up."""
 
-SLOWER = "slower, as predicted"
+LATER = f"{MOST_RUN} that promise more, or are nearer to your batch, were run"
 """Why most candidates are not run."""
 
 FREE_SHARE = 0.8
@@ -169,7 +171,7 @@ class Suggestion:
                 "  not split     the loss of the batch is neither the mean nor the sum of its parts' losses"
             )
         for other in self.tried[1:]:
-            if other.why_not not in ("", SLOWER):
+            if other.why_not not in ("", LATER):
                 lines.append(f"  not run       {other}: {other.why_not}")
         return "\n".join(lines)
 
@@ -195,11 +197,9 @@ def suggest(
     planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     is_share = str(budget).endswith("%")
-    peak = (
-        planning.record(fn, model, batch, planning.optimizer_bytes(optimizer)).trace.peak_bytes
-        if is_share
-        else 0
-    )
+    state = planning.optimizer_bytes(optimizer)
+    with _without_gradients(model):
+        peak = planning.record(fn, model, batch, state).trace.peak_bytes if is_share else 0
     limit = planning.budget_bytes(budget, peak)
     return find(fn, model, optimizer, batch, limit, Link.parse(link), keep_batch)
 
@@ -224,6 +224,32 @@ def find(
     keep_batch: bool,
 ) -> Suggestion:
     """`suggest`, of what was checked."""
+    with _without_gradients(model):
+        return _find(fn, model, optimizer, sample, budget, link, keep_batch)
+
+
+@contextlib.contextmanager
+def _without_gradients(model: torch.nn.Module) -> Iterator[None]:
+    """As after `zero_grad`: a step that found gradients would add to them, which takes more."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+def _find(
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: tuple[Any, ...],
+    budget: int,
+    link: Link,
+    keep_batch: bool,
+) -> Suggestion:
     size = size_of(sample)
     losses = "one"
     if keep_batch and size > 1:
@@ -234,11 +260,11 @@ def find(
     tried: list[tuple[_core.Candidate, Tried]] = []
     for candidate in _candidates(fn, model, optimizer, sample, budget, link, keep_batch, losses):
         ran = sum(one.seconds is not None for _, one in tried)
-        why_not = SLOWER if ran == MOST_RUN else _too_large(candidate)
+        why_not = LATER if ran == MOST_RUN else _too_large(candidate)
         one = _predicted(candidate, why_not)
         if not why_not:
             step = Step(fn, model, optimizer, Options(budget, link, verify=0, seconds=PLAN_SECONDS))
-            one = _run(step, model, sample, one, losses)
+            one = _run(step, sample, one, losses)
         tried.append((candidate.plan, one))
     measured = [(plan, one) for plan, one in tried if one.seconds is not None]
     if not measured:
@@ -341,16 +367,13 @@ def _predicted(candidate: _Candidate, why_not: str) -> Tried:
     )
 
 
-def _run(step: Step, model: torch.nn.Module, sample: tuple[Any, ...], predicted: Tried, losses: str) -> Tried:
+def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> Tried:
     """Runs the sample a few times, part by part as it would be trained, and puts back what that changes."""
     size, parts = predicted.batch, predicted.accumulation
     batch = taken(sample, 0, size * parts)
     ways = Parts([size] * parts, batches.weights(losses, [size] * parts) if parts > 1 else [1.0])
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     seconds = []
     try:
-        for parameter, _ in gradients:
-            parameter.grad = None
         step.begin(batch)
         for _ in range(1 + RUNS):
             start = time.perf_counter()
@@ -364,9 +387,6 @@ def _run(step: Step, model: torch.nn.Module, sample: tuple[Any, ...], predicted:
         return replace(
             predicted, why_not=f"the step fails at a batch of {size} ({type(error).__name__}: {error})"
         )
-    finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
     warm = seconds[1:]
     least = min(warm)
     trace, schedule = step.trace, step.program.schedule

@@ -6,6 +6,7 @@ All of it stands here and in `allocator.py`, so that a new version of PyTorch is
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import torch
@@ -57,6 +58,9 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
 def uncompiled() -> contextlib.AbstractContextManager[Any]:
     """What `torch.compile` compiled runs as it was written within it. A tape has no other ops: PyTorch does so wherever calls
     are recorded."""
+    # Nothing is compiled before this module is there, and importing it takes seconds.
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")
 
 

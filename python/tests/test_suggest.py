@@ -140,7 +140,7 @@ def test_a_candidate_that_the_step_does_not_take_is_left_out_with_its_reason():
     assert found.batch > 1
     reasons = [one.why_not for one in found.tried if one.batch == 1]
     assert reasons in (
-        [suggestion.SLOWER],
+        [suggestion.LATER],
         ["the step fails at a batch of 1 (ValueError: one sample is too few)"],
     )
 
