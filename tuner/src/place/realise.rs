@@ -31,7 +31,7 @@ use typed_index_collections::{TiSlice, TiVec};
 
 /// A request with what follows from it.
 #[derive(Clone, Copy)]
-pub(crate) struct Task<'a> {
+pub(crate) struct Case<'a> {
     pub trace: &'a Trace,
     pub request: &'a PlanRequest<'a>,
     /// Budget less resident bytes.
@@ -41,7 +41,7 @@ pub(crate) struct Task<'a> {
     pub within: Seconds,
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest alternative.
     pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
         let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();
@@ -49,7 +49,7 @@ impl Task<'_> {
     }
 }
 
-/// A schedule that passed the check, or why there is none: too little memory, or no more time than the task allows.
+/// A schedule that passed the check, or why there is none: too little memory, or no more time than the case allows.
 pub(crate) enum Realised {
     Fits(Fitting),
     Short(Witness),
@@ -69,7 +69,7 @@ pub(crate) struct Fitting {
 /// How a set of gaps is placed, when it is tried more than once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
-    /// The pool that windows are made for, as a share of the task's.
+    /// The pool that windows are made for, as a share of the case's.
     pub pool: f64,
     /// How far the windows are tightened.
     pub tighten: f64,
@@ -188,7 +188,7 @@ fn holes(height: u64, alive: u64) -> f64 {
     Bytes(height).to_f64() / Bytes(alive.max(1)).to_f64()
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
     pub fn realise(
         &self,
@@ -230,10 +230,10 @@ impl Task<'_> {
     }
 
     /// The schedule of decisions, with so much left free at each op; or the least pool that was found with so many looks, and
-    /// by how much each op exceeds the task's in it. `packing` is where things lay in like plans, and learns where they lie
+    /// by how much each op exceeds the case's in it. `packing` is where things lay in like plans, and learns where they lie
     /// in this one.
     ///
-    /// The windows are tight. [`Task::settle`] gives slack back.
+    /// The windows are tight. [`Case::settle`] gives slack back.
     pub fn realise_decisions(
         &self,
         values: &Values,
@@ -378,7 +378,7 @@ impl Task<'_> {
         excess
     }
 
-    /// Whether the steps or the transfers of a course alone take longer than the task allows.
+    /// Whether the steps or the transfers of a course alone take longer than the case allows.
     pub fn is_slow(&self, course: &Course) -> bool {
         let computing: f64 = course.seconds.iter().sum();
         let link = &self.request.link;

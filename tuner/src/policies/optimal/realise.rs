@@ -12,7 +12,7 @@ use super::search::{Action, Timed};
 use super::space::{Set, Space, ValueId, holds, members, only};
 use crate::decide::placement::{Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer};
 use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
-use crate::place::realise::{Realised, Task};
+use crate::place::realise::{Case, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::{Bytes, OpId};
 use std::ops::Range;
@@ -32,7 +32,7 @@ struct Stay {
 }
 
 /// The schedule of these commands, if addresses are found.
-pub(super) fn realise(task: &Task<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, PlanError> {
+pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, PlanError> {
     let commands = worthwhile(space, commands);
     let stays = stays(space, &commands);
     let mut lowest = u64::MAX;
@@ -44,16 +44,16 @@ pub(super) fn realise(task: &Task<'_>, space: &Space, commands: &[Timed]) -> Res
         let lay = Lay::new(space, &commands, &stays);
         let (placement, items) = (lay.placement(), lay.items());
         for alignment in [ALIGNMENT, 1] {
-            let addresses = assign(&items.items, task.pool, alignment, task.work(WORK), task.request.seed);
+            let addresses = assign(&items.items, case.pool, alignment, case.work(WORK), case.request.seed);
             lowest = lowest.min(addresses.height);
-            if addresses.height <= task.pool {
-                return task.finish(&placement, &items, &addresses);
+            if addresses.height <= case.pool {
+                return case.finish(&placement, &items, &addresses);
             }
         }
     }
-    let op = task.trace.memory().floor().map_or(OpId(0), |floor| floor.0);
-    let needs = Bytes(lowest) + task.trace.resident_bytes;
-    Ok(Realised::Short(task.witness(op, needs, Shortage::Addresses)))
+    let op = case.trace.memory().floor().map_or(OpId(0), |floor| floor.0);
+    let needs = Bytes(lowest) + case.trace.resident_bytes;
+    Ok(Realised::Short(case.witness(op, needs, Shortage::Addresses)))
 }
 
 /// Without transfers that bring nothing: a prefetch whose bytes nobody reads, an offload that nobody fetches.

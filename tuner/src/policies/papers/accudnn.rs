@@ -38,7 +38,7 @@ mod printed;
 use super::naive::feature_maps;
 use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps, VersionId};
 use crate::decide::placement::{Opens, Slot};
-use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::range_max::RangeMax;
 use crate::request::{Limits, PlanError, PlanRequest, Shortage};
 use plimsoll_ir::schedule::{Link, Stream};
@@ -237,24 +237,24 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
     judge(trace, budget, link, Reading::default()).satisfied()
 }
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    realise_as(task, Reading::Repaired)
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    realise_as(case, Reading::Repaired)
 }
 
-pub(crate) fn as_printed(task: &Task<'_>) -> Result<Realised, PlanError> {
-    realise_as(task, Reading::AsPrinted)
+pub(crate) fn as_printed(case: &Case<'_>) -> Result<Realised, PlanError> {
+    realise_as(case, Reading::AsPrinted)
 }
 
-fn realise_as(task: &Task<'_>, reading: Reading) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let PlanRequest { link, limits, .. } = task.request;
+fn realise_as(case: &Case<'_>, reading: Reading) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let PlanRequest { link, limits, .. } = case.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =
-        judge_gaps(task.trace, &gaps, task.pool, link, reading, limits);
+        judge_gaps(case.trace, &gaps, case.pool, link, reading, limits);
     let mut fewer = pinned.len() / FEWER + 1;
     loop {
         // A schedule that gives up a pool's worth for addresses is the last resort.
         let attempts = if pinned.is_empty() { &GIVEN[..] } else { &CHEAP[..] };
-        let realised = task.realise(&gaps, &swapped, attempts)?;
+        let realised = case.realise(&gaps, &swapped, attempts)?;
         let short = matches!(&realised, Realised::Short(witness) if witness.why == Shortage::Addresses);
         if !short || pinned.is_empty() {
             return Ok(realised);

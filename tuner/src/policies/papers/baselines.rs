@@ -19,7 +19,7 @@ use super::chain::{Stage, chain};
 use super::stages::{Fixed, needs, windows};
 use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::{Slot, Window};
-use crate::place::realise::{Realised, Task};
+use crate::place::realise::{Case, Realised};
 use crate::random::Random;
 use crate::range_max::RangeMax;
 use crate::request::PlanError;
@@ -28,15 +28,15 @@ use plimsoll_ir::schedule::Stream;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
-fn prepare(task: &Task<'_>) -> (Gaps, Vec<Stage>) {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let stages = chain(task.trace, &gaps);
+fn prepare(case: &Case<'_>) -> (Gaps, Vec<Stage>) {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let stages = chain(case.trace, &gaps);
     (gaps, stages)
 }
 
 /// `vdnn-ratio`.
-pub(crate) fn ratio(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let (gaps, stages) = prepare(task);
+pub(crate) fn ratio(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(case);
     let mut order: Vec<usize> = (0..stages.len()).filter(|i| stages[*i].bytes > 0).collect();
     let ratio = |i: &usize| stages[*i].forward_seconds / Bytes(stages[*i].bytes).to_f64();
     order.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
@@ -53,17 +53,17 @@ pub(crate) fn ratio(task: &Task<'_>) -> Result<Realised, PlanError> {
         let half = half.collect();
         [all, half]
     });
-    task.realise_fastest(&gaps, &stages, sets)
+    case.realise_fastest(&gaps, &stages, sets)
 }
 
 /// How many thresholds are tried at most.
 const THRESHOLDS: usize = 512;
 
 /// `autoswap`.
-pub(crate) fn autoswap(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let (gaps, stages) = prepare(task);
-    let scores = scores(task, &gaps, &stages);
-    let mut random = Random::new(task.request.seed);
+pub(crate) fn autoswap(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(case);
+    let scores = scores(case, &gaps, &stages);
+    let mut random = Random::new(case.request.seed);
     let mut weights: Vec<[f64; 4]> = (0..4).map(|one| std::array::from_fn(|i| f64::from(i == one))).collect();
     // Exponentials of equal mean, of which only the proportions count, are even over all proportions.
     weights.extend((0..DRAWS).map(|_| std::array::from_fn(|_| -(1.0 - random.unit()).ln())));
@@ -71,9 +71,9 @@ pub(crate) fn autoswap(task: &Task<'_>) -> Result<Realised, PlanError> {
         let score = |i: &usize| weights.iter().zip(&scores).map(|(w, s)| w * s[*i]).sum::<f64>();
         let mut order: Vec<usize> = (0..stages.len()).collect();
         order.sort_by(|a, b| score(b).total_cmp(&score(a)));
-        enough(&gaps, &stages, &order, task.pool)
+        enough(&gaps, &stages, &order, case.pool)
     });
-    task.realise_fastest(&gaps, &stages, sets)
+    case.realise_fastest(&gaps, &stages, sets)
 }
 
 /// In so many rounds all stages are scored at most.
@@ -97,7 +97,7 @@ fn enough(gaps: &Gaps, stages: &[Stage], order: &[usize], pool: u64) -> Vec<bool
 }
 
 /// The four scores of every stage, each between 0 and 1.
-fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
+fn scores(case: &Case<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
     // By slot, and once more for the end: the seconds of all slots before it.
     let mut begun: TiVec<Slot, f64> = vec![0.0].into();
     let mut sum = 0.0;
@@ -109,7 +109,7 @@ fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
     let between = |stage: &Stage| stage.forward_slots.end..stage.backward_slots.start.max(Slot(1));
     let absent = |stage: &Stage| {
         let Range { start, end } = between(stage);
-        let moving = |stream| task.request.link.seconds(stream, Bytes(stage.bytes)).0;
+        let moving = |stream| case.request.link.seconds(stream, Bytes(stage.bytes)).0;
         (begun[end] - begun[start] - moving(Stream::Offload) - moving(Stream::Prefetch)).max(0.0)
     };
     let duration: Vec<f64> = stages.iter().map(absent).collect();
@@ -119,7 +119,7 @@ fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
         let mut sums: TiVec<Slot, f64> = vec![0.0].into();
         let mut sum = 0.0;
         for (seconds, bytes) in gaps.seconds.iter().zip(load) {
-            sum += seconds * Bytes(bytes.saturating_sub(task.pool)).to_f64();
+            sum += seconds * Bytes(bytes.saturating_sub(case.pool)).to_f64();
             sums.push(sum);
         }
         let over = |stage: &Stage| {
@@ -132,7 +132,7 @@ fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
     let mut submodular = vec![0.0; stages.len()];
     let mut left: Vec<usize> = (0..stages.len()).collect();
     let at_once = left.len().div_ceil(ROUNDS).max(1);
-    while !left.is_empty() && !task.request.limits.is_expired() {
+    while !left.is_empty() && !case.request.limits.is_expired() {
         let now = weighted(&load);
         left.sort_by(|a, b| now[*a].total_cmp(&now[*b]).then(a.cmp(b)));
         for stage in left.drain(left.len() - at_once.min(left.len())..).rev() {
@@ -153,21 +153,21 @@ fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
 }
 
 /// `tflms`.
-pub(crate) fn tflms(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let (gaps, stages) = prepare(task);
+pub(crate) fn tflms(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(case);
     let counts = stages.len().min(64);
     let mut found: Option<(u64, f64, TiVec<GapId, Option<Fixed>>)> = None;
     for k in 0..=counts {
-        let late = task.request.limits.is_expired();
+        let late = case.request.limits.is_expired();
         // When time is up what fits if anything does is the last that is tried.
         let count = if late { stages.len() } else { stages.len() * k / counts.max(1) };
         let mut ahead = 1;
         while ahead <= stages.len().max(1) {
-            let fixed = ahead_of_use(task, &gaps, &stages[..count], &stages, ahead);
+            let fixed = ahead_of_use(case, &gaps, &stages[..count], &stages, ahead);
             let windows = windows(&fixed);
             let most = needs(&gaps, &windows).into_iter().max().unwrap_or_default();
-            let overflow = most.saturating_sub(task.pool);
-            let seconds = if overflow == 0 { predicted(task, &gaps, &windows) } else { f64::INFINITY };
+            let overflow = most.saturating_sub(case.pool);
+            let seconds = if overflow == 0 { predicted(case, &gaps, &windows) } else { f64::INFINITY };
             if found.as_ref().is_none_or(|f| (overflow, seconds) < (f.0, f.1)) {
                 found = Some((overflow, seconds, fixed));
             }
@@ -181,12 +181,12 @@ pub(crate) fn tflms(task: &Task<'_>) -> Result<Realised, PlanError> {
         }
     }
     let (_, _, fixed) = found.expect("no stage offloaded is one of them");
-    task.realise_fixed(&gaps, &fixed)
+    case.realise_fixed(&gaps, &fixed)
 }
 
 /// The windows of these stages' gaps when no op waits for an offload, and prefetches start so many stages ahead.
 fn ahead_of_use(
-    task: &Task<'_>,
+    case: &Case<'_>,
     gaps: &Gaps,
     offloaded: &[Stage],
     stages: &[Stage],
@@ -204,7 +204,7 @@ fn ahead_of_use(
         let trigger = above.find(|slots| !slots.is_empty()).map(|slots| slots.start);
         for &g in &stage.gaps {
             let gap = &gaps.gaps[g];
-            let seconds = task.request.link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
+            let seconds = case.request.link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
             link = link.max(ended[gap.writer]) + seconds;
             // A slot starts when the one before has ended.
             let left = ended.partition_point(|end| *end < link * (1.0 - 1e-12)).next();
@@ -220,7 +220,7 @@ fn ahead_of_use(
 }
 
 /// How long an iteration takes when only prefetches are waited for.
-fn predicted(task: &Task<'_>, gaps: &Gaps, windows: &TiSlice<GapId, Option<Window>>) -> f64 {
+fn predicted(case: &Case<'_>, gaps: &Gaps, windows: &TiSlice<GapId, Option<Window>>) -> f64 {
     let mut fetched: TiVec<Slot, Vec<GapId>> = vec![Vec::new(); gaps.base.len() + 1].into();
     for (g, window) in windows.iter_enumerated() {
         if let Some(window) = window {
@@ -233,7 +233,7 @@ fn predicted(task: &Task<'_>, gaps: &Gaps, windows: &TiSlice<GapId, Option<Windo
         fetched[slot].sort_by_key(|g| gaps.gaps[*g].before);
         for &g in &fetched[slot] {
             let gap = &gaps.gaps[g];
-            link = link.max(time) + task.request.link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
+            link = link.max(time) + case.request.link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
             ready[gap.before] = ready[gap.before].max(link);
         }
         time = time.max(ready[slot]) + gaps.seconds[slot];

@@ -15,7 +15,7 @@ use super::naive::feature_maps;
 use crate::decide::gaps::{GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::decide::windows::Clock;
-use crate::place::realise::{GIVEN, Realised, Task};
+use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, Seconds, TensorId};
@@ -151,7 +151,7 @@ pub(crate) fn swapped(gaps: &Gaps, stages: &[Stage], offloaded: &[bool]) -> TiVe
     swapped
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// Of several sets of offloaded stages the one that is fastest as the no-wait schedule of Proposition 1. Where its
     /// addresses do not fit, the next; where no set fits, the one that comes nearest. When time is up, of those until then.
     pub(crate) fn realise_fastest(

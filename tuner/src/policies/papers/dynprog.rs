@@ -17,7 +17,7 @@
 
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::{Alternatives, Gaps};
-use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::request::{Limits, PlanError, Shortage};
 use plimsoll_ir::{Bytes, define_id};
 use typed_index_collections::TiVec;
@@ -35,40 +35,40 @@ const MOVES: f64 = 1e12;
 /// The shares of the pool that are planned for, until addresses fit.
 const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let stages = chain(task.trace, &gaps);
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let stages = chain(case.trace, &gaps);
     for share in SHARES {
-        let pool = Bytes(task.pool).share(share).0;
-        let Some(offloaded) = decide(task, &gaps, &stages, pool) else { break };
+        let pool = Bytes(case.pool).share(share).0;
+        let Some(offloaded) = decide(case, &gaps, &stages, pool) else { break };
         // A schedule that gives up a pool's worth for addresses is the last resort.
         let attempts = if share > SHARES[SHARES.len() - 1] { &CHEAP[..] } else { &GIVEN[..] };
-        let found = task.realise(&gaps, &swapped(&gaps, &stages, &offloaded), attempts)?;
+        let found = case.realise(&gaps, &swapped(&gaps, &stages, &offloaded), attempts)?;
         let short = matches!(&found, Realised::Short(witness) if witness.why == Shortage::Addresses);
         if !short {
             return Ok(found);
         }
     }
     // Nothing that the program allows: all that can be offloaded is.
-    task.realise(&gaps, &swapped(&gaps, &stages, &vec![true; stages.len()]), &GIVEN)
+    case.realise(&gaps, &swapped(&gaps, &stages, &vec![true; stages.len()]), &GIVEN)
 }
 
 /// By stage: whether it is offloaded; none where nothing fits.
-fn decide(task: &Task<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<Vec<bool>> {
-    let link = &task.request.link;
+fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<Vec<bool>> {
+    let link = &case.request.link;
     let rates = [link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0];
     let unit = (Bytes(pool).to_f64() / slots(SLOTS)).max(1.0);
     let exact: Vec<f64> = stages.iter().map(|stage| Bytes(stage.bytes).to_f64() / unit).collect();
     let mut x = differences(exact.iter().copied(), f64::ceil);
     loop {
         let program = Program::new(stages, &x, unit, rates);
-        let offloaded = program.solve(&task.request.limits)?;
+        let offloaded = program.solve(&case.request.limits)?;
         let fits = gaps.least(&swapped(gaps, stages, &offloaded)).iter().all(|bytes| *bytes <= pool);
         if fits {
             return Some(offloaded);
         }
         let mut below: Vec<usize> = (0..x.len()).filter(|i| slots(x[*i]) < exact[*i]).collect();
-        if below.is_empty() || task.request.limits.is_expired() {
+        if below.is_empty() || case.request.limits.is_expired() {
             return None;
         }
         let short = |i: &usize| exact[*i] - slots(x[*i]);

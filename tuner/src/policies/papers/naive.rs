@@ -11,7 +11,7 @@
 
 use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
 use crate::decide::placement::Slot;
-use crate::place::realise::{GIVEN, Realised, Task};
+use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::{Phase, TensorKind, Trace};
@@ -25,7 +25,7 @@ pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, bool> {
     gaps.gaps.iter_enumerated().map(crosses).collect()
 }
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    task.realise(&gaps, &feature_maps(task.trace, &gaps), &GIVEN)
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    case.realise(&gaps, &feature_maps(case.trace, &gaps), &GIVEN)
 }

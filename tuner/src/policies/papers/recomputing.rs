@@ -11,7 +11,7 @@ use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::Placement;
 use crate::decide::windows::Clock;
 use crate::place::address::{Addresses, Items, assign};
-use crate::place::realise::{Attempt, Realised, Task};
+use crate::place::realise::{Attempt, Case, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId};
@@ -219,7 +219,7 @@ impl Unrolling<'_> {
     }
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// The schedule of an iteration with recomputation. Where it does not fit, the feature maps that were used least
     /// recently are swapped, as many as are needed, if `swap`.
     pub(crate) fn realise_unrolled(

@@ -6,7 +6,7 @@
 //! feature maps it is the first to use, or that of the stage before it.
 //!
 //! Windows that a policy fixes by its own rules, and not by the memory that is left, become a schedule in
-//! [`Task::realise_fixed`]: the streams are synchronised as the policy says, and a budget that this does not fit is no
+//! [`Case::realise_fixed`]: the streams are synchronised as the policy says, and a budget that this does not fit is no
 //! reason to move anything.
 
 use crate::decide::gaps::{Gap, GapId, Gaps};
@@ -15,7 +15,7 @@ use crate::decide::placement::{
 };
 use crate::levels::Levels;
 use crate::place::address::{ALIGNMENT, Items, assign};
-use crate::place::realise::{LIGHT, Realised, Task};
+use crate::place::realise::{Case, LIGHT, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, OpId, define_id};
@@ -111,7 +111,7 @@ pub(crate) struct Fixed {
     pub prefetched_by: Option<Slot>,
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// The schedule of fixed windows; one entry a gap, none for one that is kept. The gaps are of whole tensors.
     pub fn realise_fixed(
         &self,

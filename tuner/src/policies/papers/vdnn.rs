@@ -21,7 +21,7 @@ use super::naive::feature_maps;
 use super::stages::{Fixed, StageId, Stages, leaves_during, needs, windows};
 use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
 use crate::decide::placement::{Opens, Slot};
-use crate::place::realise::{Realised, Task};
+use crate::place::realise::{Case, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId};
@@ -35,12 +35,12 @@ pub(crate) enum Layers {
 }
 
 /// `vdnn-all` and `vdnn-conv`.
-pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanError> {
-    let fast = attempt(task, which, Alternatives::Fastest)?;
-    if matches!(fast, Realised::Fits { .. }) || task.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
+pub(crate) fn realise(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
+    let fast = attempt(case, which, Alternatives::Fastest)?;
+    if matches!(fast, Realised::Fits { .. }) || case.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
         return Ok(fast);
     }
-    attempt(task, which, Alternatives::Leanest)
+    attempt(case, which, Alternatives::Leanest)
 }
 
 /// `vdnn-dyn`: the first of the paper's profiling passes that fits.
@@ -49,25 +49,25 @@ pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanEr
 /// 2. The fastest algorithms: nothing offloaded, then `vdnn-conv`, then `vdnn-all`.
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
-pub(crate) fn dynamic(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let leanest = attempt(task, Layers::All, Alternatives::Leanest)?;
+pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let leanest = attempt(case, Layers::All, Alternatives::Leanest)?;
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);
     }
-    let fastest = || Gaps::new(task.trace, Bytes(task.pool), Alternatives::Fastest, &|_| 1);
+    let fastest = || Gaps::new(case.trace, Bytes(case.pool), Alternatives::Fastest, &|_| 1);
     let gaps = fastest();
-    let keep = task.realise_fixed(&gaps, TiSlice::from_ref(&vec![None; gaps.gaps.len()]))?;
+    let keep = case.realise_fixed(&gaps, TiSlice::from_ref(&vec![None; gaps.gaps.len()]))?;
     if matches!(keep, Realised::Fits { .. }) {
         return Ok(keep);
     }
     for downgraded in [false, true] {
         for which in [Layers::Conv, Layers::All] {
             let mut gaps = fastest();
-            let fixed = fixed(task.trace, &gaps, which);
+            let fixed = fixed(case.trace, &gaps, which);
             if downgraded {
-                downgrade(task, &mut gaps, &fixed);
+                downgrade(case, &mut gaps, &fixed);
             }
-            let found = task.realise_fixed(&gaps, &fixed)?;
+            let found = case.realise_fixed(&gaps, &fixed)?;
             if matches!(found, Realised::Fits { .. }) {
                 return Ok(found);
             }
@@ -77,20 +77,20 @@ pub(crate) fn dynamic(task: &Task<'_>) -> Result<Realised, PlanError> {
 }
 
 /// Gives every op whose slot overflows the fastest algorithm that fits there, the leanest where none does.
-fn downgrade(task: &Task<'_>, gaps: &mut Gaps, fixed: &TiSlice<GapId, Option<Fixed>>) {
+fn downgrade(case: &Case<'_>, gaps: &mut Gaps, fixed: &TiSlice<GapId, Option<Fixed>>) {
     let needs = needs(gaps, &windows(fixed));
-    for (at, op) in (0..).map(OpId).zip(&task.trace.ops) {
+    for (at, op) in (0..).map(OpId).zip(&case.trace.ops) {
         let needs = needs[Slot::of(at)];
-        if needs > task.pool {
-            let room = task.pool.saturating_sub(needs - gaps.workspace[Slot::of(at)]);
+        if needs > case.pool {
+            let room = case.pool.saturating_sub(needs - gaps.workspace[Slot::of(at)]);
             gaps.set_alternative(op, at, room);
         }
     }
 }
 
-fn attempt(task: &Task<'_>, which: Layers, alternatives: Alternatives) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), alternatives, &|_| 1);
-    task.realise_fixed(&gaps, &fixed(task.trace, &gaps, which))
+fn attempt(case: &Case<'_>, which: Layers, alternatives: Alternatives) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), alternatives, &|_| 1);
+    case.realise_fixed(&gaps, &fixed(case.trace, &gaps, which))
 }
 
 /// By gap: the layer whose forward stage offloads it, as its X; none for what is no X.

@@ -37,7 +37,7 @@ impl<'a> Annealer<'a> {
             problem,
             judge: Judge::new(problem),
             moves: Moves::new(problem, false),
-            random: Random::new(problem.task.request.seed),
+            random: Random::new(problem.case.request.seed),
             late: false,
         }
     }
@@ -65,8 +65,8 @@ impl<'a> Annealer<'a> {
 
     /// Improves on decisions with so many evaluations. `heat` is the temperature at the start, in mean seconds of an op.
     pub fn anneal(&mut self, evaluations: u64, heat: f64, from: Found) -> Found {
-        let Problem { task, values, .. } = *self.problem;
-        let limits = &task.request.limits;
+        let Problem { case, values, .. } = *self.problem;
+        let limits = &case.request.limits;
         let unit = if self.problem.uses(Trick::Heat) { heat / real(values.alternatives.len()) } else { 0.0 };
         let cut_off = self.problem.uses(Trick::Cutoff);
         let mut score = self.judge.score(&from.judged);

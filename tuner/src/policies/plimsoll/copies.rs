@@ -30,7 +30,7 @@ use super::search::Search;
 use super::seeds::seeds;
 use crate::iteration::values::{Decisions, GapId, Touch, Values};
 use crate::numbers::real;
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use crate::request::{Allow, PlanRequest};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
@@ -66,13 +66,13 @@ struct Planned {
 impl Search<'_> {
     /// Plans a few of the equal blocks, if there are many, and adds copies of that to the seeds where they are better.
     pub fn copy_blocks(&mut self) {
-        let Problem { task, values, .. } = *self.problem;
-        let Some(folded) = Blocks::find(task.trace).fold(OPS / real(task.trace.ops.len())) else { return };
-        let others = self.least(seeds(task, values, &self.solutions, false));
+        let Problem { case, values, .. } = *self.problem;
+        let Some(folded) = Blocks::find(case.trace).fold(OPS / real(case.trace.ops.len())) else { return };
+        let others = self.least(seeds(case, values, &self.solutions, false));
         self.make_copies(&folded, others);
         let copies = self.least(self.further.clone());
         tracing::debug!(ops = folded.trace.ops.len(), copies, others, "copied");
-        let bound = task.bound.0;
+        let bound = case.bound.0;
         if copies >= others {
             self.further.clear();
         } else if copies - bound < CLOSE * (others - bound) {
@@ -82,18 +82,18 @@ impl Search<'_> {
 
     /// Makes copies of plans of few blocks. `others` is the score of the best other seed.
     pub(super) fn make_copies(&mut self, folded: &Folded, others: f64) {
-        let Problem { task, values, .. } = *self.problem;
-        let (whole, few) = (Frame::new(task.trace), Frame::new(&folded.trace));
+        let Problem { case, values, .. } = *self.problem;
+        let (whole, few) = (Frame::new(case.trace), Frame::new(&folded.trace));
         let ratio = Bytes(few.peak - few.own).to_f64() / Bytes((whole.peak - whole.own).max(1)).to_f64();
         let room = |bytes: u64| Bytes(bytes.saturating_sub(whole.own).max(1)).to_f64();
         // Of the copies that fit and of those that do not, the plan of the closest, and what it needs.
         let mut closest: [Option<(u64, Planned)>; 2] = [None, None];
         let mut portion = 1.0;
         for _ in 0..PLANS {
-            let pool = few.own.saturating_add((room(task.pool) * ratio * portion) as u64);
+            let pool = few.own.saturating_add((room(case.pool) * ratio * portion) as u64);
             let plan = self.plan_few(&folded.trace, pool.min(few.peak).max(few.floor));
             let (need, seconds) = self.add_copy(folded.copy(values, [&plan; 2], 0.0));
-            let fits = need <= task.pool;
+            let fits = need <= case.pool;
             let side = &mut closest[usize::from(!fits)];
             if side.as_ref().is_none_or(|(other, _)| (need > *other) == fits) {
                 *side = Some((need, plan));
@@ -101,7 +101,7 @@ impl Search<'_> {
             if self.is_late() || seconds > others * HOPELESS {
                 break;
             }
-            portion *= if fits { 1.0 } else { BELOW } * room(task.pool) / room(need);
+            portion *= if fits { 1.0 } else { BELOW } * room(case.pool) / room(need);
         }
         if let [Some((_, lean)), Some((_, rich))] = &closest {
             self.mix(folded, lean, rich);
@@ -110,7 +110,7 @@ impl Search<'_> {
 
     /// Adds mixtures of a plan that fits and one that does not, with as much of the latter as fits, in either order.
     fn mix(&mut self, folded: &Folded, lean: &Planned, rich: &Planned) {
-        let Problem { task, values, .. } = *self.problem;
+        let Problem { case, values, .. } = *self.problem;
         for rich_first in [false, true] {
             let (mut fits, mut exceeds) = (0.0, 1.0);
             for _ in 0..HALVINGS {
@@ -118,7 +118,7 @@ impl Search<'_> {
                 let (plans, part) =
                     if rich_first { ([rich, lean], share) } else { ([lean, rich], 1.0 - share) };
                 let (need, _) = self.add_copy(folded.copy(values, plans, part));
-                *(if need <= task.pool { &mut fits } else { &mut exceeds }) = share;
+                *(if need <= case.pool { &mut fits } else { &mut exceeds }) = share;
             }
         }
     }
@@ -132,15 +132,15 @@ impl Search<'_> {
 
     /// Plans a trace of few blocks within a pool.
     fn plan_few(&mut self, trace: &Trace, pool: u64) -> Planned {
-        let whole = self.problem.task;
+        let whole = self.problem.case;
         let budget = Bytes(pool) + trace.resident_bytes;
         // The host's memory is for all blocks: copies that take too much are mended.
         let allow = Allow { host: None, ..whole.request.allow };
         let request = PlanRequest { budget, allow, ..*whole.request };
         let bound = trace.ops.iter().map(|op| op.seconds).sum();
-        let task = Task { trace, request: &request, pool, bound, ..*whole };
+        let case = Case { trace, request: &request, pool, bound, ..*whole };
         let values = Values::new(trace, Bytes(pool), request.allow);
-        let problem = Problem::new(&task, &values);
+        let problem = Problem::new(&case, &values);
         let mut search = Search::new(&problem, self.evaluations.min(EVALUATIONS), PROGRAMS);
         let decisions = search.run().decisions;
         self.annealer.late |= search.is_late();

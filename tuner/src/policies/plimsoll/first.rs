@@ -24,7 +24,7 @@ use crate::decide::walk::{Iteration, Limit, Walk};
 use crate::decide::windows::{Clock, Cost};
 use crate::iteration::values::{Choice, Decisions, Gap, GapId, ValueId, Values};
 use crate::numbers::counted;
-use crate::place::realise::{Fitting, Packing, Realised, Task};
+use crate::place::realise::{Case, Fitting, Packing, Realised};
 use crate::range_max::RangeMax;
 use crate::request::PlanError;
 use plimsoll_ir::schedule::{Duplex, Stream};
@@ -77,25 +77,25 @@ const SUREST: u64 = 10;
 /// # Errors
 ///
 /// Those of a schedule that is not valid, which are faults of this crate.
-pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
-    let request = unhurried(task);
-    let task = Task { request: &request, ..*task };
-    let looks = LOOKS + LOOKS_PER_OP * counted(task.trace.ops.len());
-    let problem = Problem::new(&task, values);
+pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
+    let request = unhurried(case);
+    let case = Case { request: &request, ..*case };
+    let looks = LOOKS + LOOKS_PER_OP * counted(case.trace.ops.len());
+    let problem = Problem::new(&case, values);
     let mut pass = Pass::new(&problem);
     let mut packing = Packing::default();
-    pass.leave(task.pool / FREE[0], TiSlice::from_ref(&[]));
+    pass.leave(case.pool / FREE[0], TiSlice::from_ref(&[]));
     let mut decisions = pass.choose();
     for free in FREE.iter().skip(1).map(Some).chain([None]) {
         let Some(found) = pass.improve(decisions.clone()) else { break };
         let (realised, excess) =
-            task.realise_decisions(values, &found, &pass.margins, looks, &mut packing)?;
+            case.realise_decisions(values, &found, &pass.margins, looks, &mut packing)?;
         if let Realised::Fits(fitting) = realised {
             return Ok(Some(fitting));
         }
         decisions = found;
         let Some(part) = free else { break };
-        pass.leave(task.pool / part, &excess);
+        pass.leave(case.pool / part, &excess);
     }
     // What is surest to fit, with more work.
     let surest = if request.allow.swap && pass.host.is_none() { swap_all(values) } else { decisions };
@@ -105,7 +105,7 @@ pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, 
     }
     let looks = SUREST * looks;
     let (realised, _) =
-        task.realise_decisions(values, &surest, &pass.margins, looks, &mut Packing::default())?;
+        case.realise_decisions(values, &surest, &pass.margins, looks, &mut Packing::default())?;
     Ok(if let Realised::Fits(fitting) = realised { Some(fitting) } else { None })
 }
 
@@ -155,18 +155,18 @@ struct Best {
 
 impl<'a> Pass<'a> {
     fn new(problem: &'a Problem<'a>) -> Pass<'a> {
-        let Problem { task, values, .. } = *problem;
+        let Problem { case, values, .. } = *problem;
         let of = |g: &GapId| &values.gaps[*g];
         let is_open = |g: &GapId| of(g).before.is_some() && (of(g).swap || of(g).recompute);
         let mut open: Vec<GapId> = values.gaps.keys().filter(is_open).collect();
         open.sort_by_key(|g| (of(g).begin(), Reverse(of(g).before), *g));
-        let (clock, keep) = (Clock::new(&task.request.link), values.keep_all());
+        let (clock, keep) = (Clock::new(&case.request.link), values.keep_all());
         let (walk, margins, order) = (Walk::default(), vec![0; values.alternatives.len()].into(), Vec::new());
         Pass {
             problem,
             clock,
             walk,
-            host: Host::new(task, values),
+            host: Host::new(case, values),
             margins,
             open,
             keep,
@@ -206,7 +206,7 @@ impl<'a> Pass<'a> {
     fn try_split(&mut self, over: &RangeMax<OpId>, split: Split, best: &mut Best) {
         let decisions = self.split(over.clone(), split);
         self.needs(&decisions);
-        let cost = self.clock.evaluate(&self.walk.course, self.problem.task.pool);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
         let score = self.score(&cost);
         if cost.overflow == 0 && score < self.fits_in {
             (self.fits_in, self.fits) = (score, Some(decisions.clone()));
@@ -237,8 +237,8 @@ impl<'a> Pass<'a> {
 
     /// How much of the order is best recomputed, as far as sums of seconds and bytes tell.
     fn balance(&self, over: &RangeMax<OpId>) -> usize {
-        let Problem { task, values, .. } = *self.problem;
-        let link = &task.request.link;
+        let Problem { case, values, .. } = *self.problem;
+        let link = &case.request.link;
         let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
         let fullest = over.argmax();
         let seconds = |op: OpId| values.alternatives[op][0].seconds;
@@ -282,15 +282,15 @@ impl<'a> Pass<'a> {
 
     /// What a plan of this cost is worth: its seconds, with what does not fit as if it went over the link many times.
     fn score(&self, cost: &Cost) -> f64 {
-        let link = &self.problem.task.request.link;
+        let link = &self.problem.case.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
         cost.seconds + STRICTNESS * Bytes(cost.overflow).to_f64() / slow
     }
 
     /// Walks through the decisions: by op, how many bytes more than the pool it needs, what is recomputed for it included.
     fn needs(&mut self, decisions: &Decisions) -> RangeMax<OpId> {
-        let (Problem { task, values, .. }, margins) = (self.problem, &self.margins);
-        let pool = task.pool;
+        let (Problem { case, values, .. }, margins) = (self.problem, &self.margins);
+        let pool = case.pool;
         if !self.walk.go(Iteration { values, decisions, margins, pool }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
@@ -342,13 +342,13 @@ impl<'a> Pass<'a> {
         let mut decisions = self.keep.clone();
         recomputed.iter().for_each(|g| decisions.choices[*g] = Choice::Recompute);
         if let Some(part) = split.chains {
-            decisions = cut_chains(self.problem.values, decisions, self.problem.task.pool / part);
+            decisions = cut_chains(self.problem.values, decisions, self.problem.case.pool / part);
         }
         for g in recomputed.iter().filter(|g| decisions.choices[**g] == Choice::Recompute) {
             over.take(across(self.problem.gap(*g)), self.problem.bytes(*g));
         }
         let mut taken = self.swap_more(&mut decisions, &mut over);
-        if !self.problem.task.request.allow.swap || self.host.is_some() {
+        if !self.problem.case.request.allow.swap || self.host.is_some() {
             taken.extend(self.recompute_more(&mut decisions, &mut over));
         }
         if !split.exact {
@@ -432,13 +432,13 @@ impl<'a> Pass<'a> {
             }
             over = self.needs(&decisions);
         }
-        let cost = self.clock.evaluate(&self.walk.course, self.problem.task.pool);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
         (decisions, cost)
     }
 
     /// The bytes that the link could move each way beside the steps of the last walk, and does not.
     fn spare_link(&self) -> u64 {
-        let link = &self.problem.task.request.link;
+        let link = &self.problem.case.request.link;
         let seconds = |stream, bytes| link.seconds(stream, Bytes(bytes)).0;
         let (mut out, mut back) = (0.0, 0.0);
         for piece in &self.walk.course.moves {
@@ -481,7 +481,7 @@ impl<'a> Pass<'a> {
     /// Leaves so many bytes free at every op that does not need them itself, and more where addresses stood out of the pool.
     fn leave(&mut self, bytes: u64, excess: &TiSlice<OpId, u64>) {
         let excess = excess.iter().copied().chain(std::iter::repeat(0));
-        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.task.spare()) {
+        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.case.spare()) {
             *margin = bytes.max(margin.saturating_add(excess)).min(spare);
         }
     }

@@ -12,7 +12,7 @@
 
 use crate::decide::walk::Walk;
 use crate::iteration::values::{Choice, Decisions, GapId, ValueId, Values};
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use plimsoll_ir::TensorId;
 use plimsoll_ir::schedule::place_on_host;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,9 +28,9 @@ pub(super) struct Host {
 
 impl Host {
     /// None where everything that may leave fits the host, or nothing may.
-    pub fn new(task: &Task<'_>, values: &Values) -> Option<Host> {
-        let limit = task.request.allow.host?.0;
-        let tensors = &task.trace.tensors;
+    pub fn new(case: &Case<'_>, values: &Values) -> Option<Host> {
+        let limit = case.request.allow.host?.0;
+        let tensors = &case.trace.tensors;
         let open = values.gaps.iter().filter(|gap| gap.swap);
         let open: BTreeSet<TensorId> = open.map(|gap| values.tensor[gap.value]).collect();
         let all = open.iter().map(|t| u128::from(place_on_host(tensors[t.index()].bytes.0))).sum::<u128>();

@@ -91,7 +91,7 @@ impl<'a> Moves<'a> {
     /// `pieces`: whether parts of values may be swapped.
     pub fn new(problem: &'a Problem<'a>, pieces: bool) -> Moves<'a> {
         let of_use = |kind: Move| match kind {
-            Move::Trade | Move::Early => problem.task.request.allow.recompute,
+            Move::Trade | Move::Early => problem.case.request.allow.recompute,
             Move::Alternative => !problem.with_alternatives.is_empty(),
             Move::Part => pieces,
             _ => true,
@@ -229,7 +229,7 @@ impl<'a> Making<'a> {
         let (count, g) = (self.problem.open.len(), self.problem.open[at]);
         let mine = self.decisions.choices[g];
         // Nearby, or anywhere.
-        let near = !self.problem.task.request.allow.recompute && self.random.unit() < 0.5;
+        let near = !self.problem.case.request.allow.recompute && self.random.unit() < 0.5;
         let reach = if near { 24.min(count) } else { count };
         for _ in 0..12 {
             let other = self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];

@@ -5,7 +5,7 @@
 
 use crate::iteration::values::{Gap, GapId, ValueId, Values};
 use crate::numbers::counted;
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use crate::request::Trick;
 use plimsoll_ir::{Bytes, OpId, define_id};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const DUST: u64 = 20_000;
 
 pub(super) struct Problem<'a> {
     /// Trace, request, pool and bound.
-    pub task: &'a Task<'a>,
+    pub case: &'a Case<'a>,
     /// The values of the trace, and their gaps.
     pub values: &'a Values,
     /// The gaps with another choice than to keep, in order of time.
@@ -38,9 +38,9 @@ pub(super) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    pub fn new(task: &'a Task<'a>, values: &'a Values) -> Problem<'a> {
-        let open = open_gaps(task, values);
-        let kinds = alike(task, values, &open);
+    pub fn new(case: &'a Case<'a>, values: &'a Values) -> Problem<'a> {
+        let open = open_gaps(case, values);
+        let kinds = alike(case, values, &open);
         let mut kind_of: TiVec<GapId, _> = vec![None; values.gaps.len()].into();
         for (kind, gaps) in kinds.iter_enumerated() {
             gaps.iter().enumerate().for_each(|(at, g)| kind_of[*g] = Some((kind, at)));
@@ -50,7 +50,7 @@ impl<'a> Problem<'a> {
             Some(maker) => values.alternatives[maker][0].seconds / Bytes(values.bytes[v]).to_f64(),
         };
         Problem {
-            task,
+            case,
             values,
             open,
             kinds,
@@ -75,31 +75,31 @@ impl<'a> Problem<'a> {
     }
 
     pub fn uses(&self, trick: Trick) -> bool {
-        self.task.request.uses(trick)
+        self.case.request.uses(trick)
     }
 
     /// Evaluations of a search of this problem: as many as the request allows, else as many as its size suggests.
     pub fn evaluations(&self) -> u64 {
-        self.task.request.limits.evaluations.unwrap_or_else(|| suggested(self.values))
+        self.case.request.limits.evaluations.unwrap_or_else(|| suggested(self.values))
     }
 }
 
-fn open_gaps(task: &Task<'_>, values: &Values) -> Vec<GapId> {
+fn open_gaps(case: &Case<'_>, values: &Values) -> Vec<GapId> {
     let gap = |g: GapId| &values.gaps[g];
     let mut open: Vec<GapId> = values.gaps.keys().filter(|g| gap(*g).swap || gap(*g).recompute).collect();
-    if task.request.uses(Trick::Dust) {
-        open.retain(|g| values.bytes[gap(*g).value] > task.pool / DUST);
+    if case.request.uses(Trick::Dust) {
+        open.retain(|g| values.bytes[gap(*g).value] > case.pool / DUST);
     }
     open.sort_by_key(|g| (gap(*g).begin(), *g));
     open
 }
 
 /// The gaps in sets of gaps that are alike.
-fn alike(task: &Task<'_>, values: &Values, gaps: &[GapId]) -> TiVec<KindId, Vec<GapId>> {
+fn alike(case: &Case<'_>, values: &Values, gaps: &[GapId]) -> TiVec<KindId, Vec<GapId>> {
     let mut kinds: BTreeMap<(&str, u64, usize), Vec<GapId>> = BTreeMap::new();
     for &g in gaps {
         let v = values.gaps[g].value;
-        let kind = values.maker[v].map_or("", |maker| task.trace.ops[maker.index()].kind.as_str());
+        let kind = values.maker[v].map_or("", |maker| case.trace.ops[maker.index()].kind.as_str());
         let place = values.gaps_of(v).take_while(|earlier| *earlier < g).count();
         kinds.entry((kind, values.bytes[v], place)).or_default().push(g);
     }

@@ -8,7 +8,7 @@
 use crate::bound::joint::{Relaxed, relax};
 use crate::iteration::values::{Choice, Decisions, GapId, PARTS, ValueId, Values};
 use crate::numbers::real;
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use crate::request::Trick;
 use crate::request::{Allow, Limits};
 use crate::threads::{Expired, each};
@@ -34,17 +34,17 @@ const FEW: usize = 100;
 const CHAINS: [u64; 3] = [4, 16, 64];
 
 /// What the linear program says, for each share of the budget, as many of them as `most`.
-pub(super) fn solutions(task: &Task<'_>, most: usize) -> Vec<Relaxed> {
-    let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
-    let budget = Bytes(task.pool) + task.trace.resident_bytes;
-    let request = task.request;
+pub(super) fn solutions(case: &Case<'_>, most: usize) -> Vec<Relaxed> {
+    let floor = case.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
+    let budget = Bytes(case.pool) + case.trace.resident_bytes;
+    let request = case.request;
     let shares: &[f64] = match () {
         () if !request.uses(Trick::Seeds) => &[],
         () if !request.uses(Trick::Budgets) => &[1.0],
-        () if task.trace.ops.len() > MANY => &SHARES[..3],
+        () if case.trace.ops.len() > MANY => &SHARES[..3],
         () => &SHARES,
     };
-    let (trace, link) = (task.trace, request.link);
+    let (trace, link) = (case.trace, request.link);
     let (allow, tilts) = (Allow { swap: true, ..request.allow }, request.uses(Trick::Tilts));
     let solve = |at: usize, expired: Expired<'_>| {
         let room = budget.saturating_sub(floor).share(shares[at]);
@@ -56,14 +56,14 @@ pub(super) fn solutions(task: &Task<'_>, most: usize) -> Vec<Relaxed> {
 }
 
 /// Seeds of all solutions; in parts of values, or of whole ones.
-pub(super) fn seeds(task: &Task<'_>, values: &Values, solutions: &[Relaxed], parts: bool) -> Vec<Decisions> {
+pub(super) fn seeds(case: &Case<'_>, values: &Values, solutions: &[Relaxed], parts: bool) -> Vec<Decisions> {
     let mut seeds = vec![values.keep_all(), swap_all(values)];
     for relaxed in solutions {
         for tail in [Choice::RecomputeEach, Choice::Recompute] {
             let seed = round(values, relaxed, tail, parts);
-            let chains: &[u64] = if task.request.uses(Trick::Chains) { &CHAINS } else { &[] };
+            let chains: &[u64] = if case.request.uses(Trick::Chains) { &CHAINS } else { &[] };
             let cut: Vec<Decisions> =
-                chains.iter().map(|part| cut_chains(values, seed.clone(), task.pool / part)).collect();
+                chains.iter().map(|part| cut_chains(values, seed.clone(), case.pool / part)).collect();
             for seed in [seed].into_iter().chain(cut) {
                 if !seeds.contains(&seed) {
                     seeds.push(seed);
