@@ -426,9 +426,10 @@ impl Walk {
             instances.free(piece.after.next()..piece.before, piece.bytes);
         }
         course.need.clear();
-        // Nothing runs at the start.
-        let beside = std::iter::once(&0).chain(beside.iter());
-        course.need.extend(beside.zip(instances.sums()).map(|(beside, bytes)| beside + bytes));
+        // Nothing runs at the start, so that nothing is beside the instances.
+        let mut sums = instances.sums();
+        course.need.extend(sums.next());
+        course.need.extend(beside.iter().zip(sums).map(|(beside, bytes)| beside + bytes));
         for (slot, alternative) in &mut self.alternatives {
             let op = self.steps[slot.index() - 1].op;
             let alternatives = &values.alternatives[op];
