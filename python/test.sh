@@ -35,6 +35,10 @@ fi
 bin="$(cd "$venv/bin" && pwd)"
 "$bin/python" -m pip install --quiet numpy maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 ruff==0.17.6 \
   || missing "the tools are not to be had from PyPI"
+if [ -z "$ci" ]; then # 300 MB, which CI does without: their tests are skipped there
+  "$bin/python" -m pip install --quiet accelerate lightning peft transformers \
+    || missing "accelerate, lightning, peft and transformers are not to be had from PyPI"
+fi
 step() { echo "python: $1 (after $SECONDS s)"; }
 
 step "formats and lints"
@@ -58,5 +62,5 @@ PLIMSOLL_TEST_THREADS=1 "$bin/python" -m pytest -q --durations 5 ${some[@]+"${so
 step "tests with two threads"
 PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "sgd and 0.1 and 20GB or everything" ${some[@]+"${some[@]}"}
 step "example"
-"$bin/python" ../examples/digits.py --epochs 1
+"$bin/plimsoll" auto ../examples/digits.py --study ../dist/digits -- --epochs 1
 step "done"

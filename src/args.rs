@@ -22,7 +22,9 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_study::data::DataSource;
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Loads a GPU to the line: measures a network and a machine, chooses batch size, placement and learning rate for a
 /// memory budget, and trains exactly that.
@@ -329,6 +331,18 @@ pub struct TrainArgs {
     pub save_every: Option<Seconds>,
 }
 
+static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Says which line this process runs, the program's name first. The first one counts.
+pub fn begin(line: Vec<OsString>) -> &'static [OsString] {
+    LINE.get_or_init(|| line)
+}
+
+/// The line that this process runs, the program's name first; empty in a process that runs none.
+pub fn line() -> &'static [OsString] {
+    LINE.get().map_or(&[], Vec::as_slice)
+}
+
 /// The command line as it was given, its words quoted where a shell would split them.
 pub fn command_line() -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
@@ -336,7 +350,7 @@ pub fn command_line() -> String {
         let as_it_is = !word.is_empty() && word.chars().all(plain);
         if as_it_is { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
-    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    let words = line().iter().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
     std::iter::once("plimsoll".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
@@ -347,10 +361,51 @@ pub fn defaults<T: Args>() -> T {
     T::from_arg_matches(&given).expect("defaults are values")
 }
 
+/// The options of `auto` that a script decides for itself.
+const OF_NETWORKS: [&str; 30] = [
+    "network",
+    "onnx",
+    "image",
+    "channels",
+    "classes",
+    "data",
+    "device",
+    "no_graph",
+    "kernels",
+    "tf32",
+    "deterministic",
+    "threads",
+    "duplex",
+    "host",
+    "host_memory",
+    "search",
+    "objective",
+    "min_batch",
+    "max_batch",
+    "base_batch",
+    "base_rate",
+    "rate_rule",
+    "convexity",
+    "epochs",
+    "decay",
+    "momentum",
+    "weight_decay",
+    "seed",
+    "save_every",
+    "fresh",
+];
+
 /// `auto`
 #[derive(Clone, Debug, Args)]
 #[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct AutoArgs {
+    /// Instead of a network: a Python script that calls plimsoll.tune. --budget and --link stand for those of its calls, and a
+    /// report of each planned step is written where it ends. Needs the Python package
+    #[arg(value_name = "SCRIPT", conflicts_with_all = OF_NETWORKS)]
+    pub script: Option<PathBuf>,
+    /// What the script is given, after `--`
+    #[arg(last = true, value_name = "ARGUMENTS", requires = "script")]
+    pub script_arguments: Vec<OsString>,
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
@@ -652,7 +707,7 @@ pub struct ConfigShowArgs {
     pub all: bool,
     /// A command, with as many of its options as you like, such as `tune --budget 90%`; without one all commands
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    pub command: Vec<std::ffi::OsString>,
+    pub command: Vec<OsString>,
 }
 
 /// `completions`
@@ -685,6 +740,18 @@ pub struct ManArgs {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn a_script_takes_budget_link_and_study_only() {
+        let program = Cli::command();
+        let auto = program.find_subcommand("auto").expect("a command");
+        let options = crate::settings::settable(auto).map(|(arg, _)| arg.get_id().as_str());
+        let mut own: Vec<&str> = options.filter(|id| !["budget", "link", "study"].contains(id)).collect();
+        let mut refused = OF_NETWORKS.to_vec();
+        own.sort_unstable();
+        refused.sort_unstable();
+        assert_eq!(own, refused);
+    }
 
     #[test]
     fn every_command_has_an_example_that_it_takes() {

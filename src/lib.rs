@@ -3,7 +3,8 @@
 //!
 //! The crates of the house are re-exported under their short names; [`study`] joins them to the jobs that the command line
 //! offers. The rest is the command line itself, a thin layer: it turns options into requests ([`args`]), calls the job
-//! ([`verbs`]), lays the result out as tables ([`output`]), and says what to do where the job fails ([`failure`]).
+//! ([`verbs`]), lays the result out as tables ([`output`]), and says what to do where the job fails ([`failure`]);
+//! [`program`] is all of that for one line.
 #![forbid(unsafe_code)]
 
 pub use plimsoll_ir as ir;
@@ -18,6 +19,7 @@ pub mod failure;
 pub mod files;
 pub mod interrupt;
 pub mod output;
+pub mod program;
 pub mod progress;
 pub mod settings;
 mod terminal;

@@ -66,6 +66,19 @@ fn a_plan_is_made_checked_and_simulated_and_every_format_says_the_same() {
 }
 
 #[test]
+fn a_script_is_the_python_package_s_to_run() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    fs::write(folder.join("train.py"), "import plimsoll").expect("a file");
+    check(folder, "auto train.py --budget 60% -- --epochs 3", 2, &["Python package", "pip install ./python"]);
+    check(folder, "auto none.py", 2, &["none.py"]);
+    check(folder, "auto resnet18", 2, &["resnet18 is no Python script", "--network"]);
+    check(folder, "auto train.py --network lenet", 2, &["cannot be used with"]);
+    check(folder, "auto train.py --format json", 2, &["--format"]);
+    assert!(!folder.join("studies").exists());
+}
+
+#[test]
 fn shells_and_man_know_every_command() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();

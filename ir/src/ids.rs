@@ -4,28 +4,62 @@
 //! JSON as that bare integer.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
+/// Defines a typed position, counted from 0: `define_id!(/// An op of a trace. OpId, "op")`. The word is that of its `Display`.
+///
+/// The conversions from and to `usize` are those that vectors with typed positions ask for.
+#[macro_export]
 macro_rules! define_id {
-    ($(#[$doc:meta])* $name:ident, $word:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(transparent)]
+    ($(#[$attribute:meta])* $name:ident, $word:literal) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub u32);
 
         impl $name {
-            /// The id of position `index`. Panics above 2^32 - 1 positions, which no document that was read has.
+            /// The id of position `index`. Panics above 2^32 - 1 positions, which nothing made of a document has.
+            #[inline]
             pub fn new(index: usize) -> Self {
                 Self(u32::try_from(index).expect("a document has fewer than 2^32 entries"))
             }
             /// The position, for indexing.
+            #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
+            /// The position after this one.
+            #[inline]
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+            /// The ids of a range, in order.
+            #[inline]
+            pub fn each(range: std::ops::Range<Self>) -> impl DoubleEndedIterator<Item = Self> + Clone {
+                (range.start.0..range.end.0).map(Self)
+            }
+            /// The position before this one; none before the first.
+            #[inline]
+            pub fn previous(self) -> Option<Self> {
+                self.0.checked_sub(1).map(Self)
+            }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl From<usize> for $name {
+            #[inline]
+            fn from(index: usize) -> Self {
+                Self::new(index)
+            }
+        }
+
+        impl From<$name> for usize {
+            #[inline]
+            fn from(id: $name) -> usize {
+                id.index()
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, concat!($word, " {}"), self.0)
             }
         }
@@ -34,16 +68,26 @@ macro_rules! define_id {
 
 define_id!(
     /// An op of a trace; the op's kernel has the same position in the program.
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
     OpId, "op");
 define_id!(
     /// A tensor (one storage) of a trace.
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
     TensorId, "tensor");
 define_id!(
     /// A command of a schedule.
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
     CommandId, "command");
 define_id!(
     /// A buffer of a schedule.
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
     BufferId, "buffer");
 define_id!(
     /// A layer of a network.
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
     LayerId, "layer");

@@ -33,6 +33,19 @@ impl Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 
+    /// As a real number: exact up to 2^53 bytes (8 PiB), rounded to 53 binary digits above.
+    #[inline]
+    pub const fn to_f64(self) -> f64 {
+        self.0 as f64
+    }
+
+    /// This share of the bytes, rounded down to whole bytes; none for a share below 0 or NaN, and no more than can be
+    /// counted.
+    #[inline]
+    pub fn share(self, share: f64) -> Bytes {
+        Bytes((self.to_f64() * share) as u64)
+    }
+
     /// The smallest multiple of `alignment` that is at least this.
     pub fn round_up(self, alignment: u64) -> Bytes {
         Bytes(self.0.div_ceil(alignment) * alignment)
@@ -123,7 +136,15 @@ impl Div<BytesPerSecond> for Bytes {
     type Output = Seconds;
     /// How long this many bytes take at that rate.
     fn div(self, rate: BytesPerSecond) -> Seconds {
-        Seconds(self.0 as f64 / rate.0)
+        Seconds(self.to_f64() / rate.0)
+    }
+}
+
+impl Mul<BytesPerSecond> for Seconds {
+    type Output = Bytes;
+    /// The whole bytes that pass in this time at that rate; none in a time below 0.
+    fn mul(self, rate: BytesPerSecond) -> Bytes {
+        Bytes((self.0 * rate.0) as u64)
     }
 }
 
@@ -139,7 +160,7 @@ fn short(value: f64) -> String {
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.0 as f64;
+        let value = self.to_f64();
         let text = match self.0 {
             0..1024 => format!("{} B", self.0),
             1024..1_048_576 => format!("{} KiB", short(value / 1024.0)),
@@ -287,7 +308,7 @@ impl Size {
     pub fn of(self, whole: Bytes) -> Bytes {
         match self {
             Size::Exact(bytes) => bytes,
-            Size::Share(share) => Bytes((whole.0 as f64 * share).round() as u64),
+            Size::Share(share) => Bytes((whole.to_f64() * share).round() as u64),
         }
     }
 }

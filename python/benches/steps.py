@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import NETWORKS, Network
+from rows import NETWORKS, Network
 
 import plimsoll
 

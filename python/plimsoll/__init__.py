@@ -7,26 +7,56 @@ for x, y in loader:
     optimizer.step()
 """
 
-from ._core import Schedule, Trace
-from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
-from .fitting import Fit, fits
-from .planning import Link, plan, trace
-from .step import Step, tune
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._core import Schedule, Trace
+    from .buckets import Buckets
+    from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
+    from .fitting import Fit, fits
+    from .outputs import Outputs
+    from .planning import Link, plan, trace
+    from .step import Step, tune
+    from .suggestion import Suggestion, suggest
 
 __all__ = [
     "BadInput",
+    "Buckets",
     "Error",
     "Fit",
     "Link",
     "NoCompiler",
     "NoPlan",
+    "Outputs",
     "Refused",
     "Schedule",
     "Step",
+    "Suggestion",
     "Trace",
     "VerificationError",
     "fits",
     "plan",
+    "suggest",
     "trace",
     "tune",
 ]
+
+# The command line begins without PyTorch, which takes seconds to import: names are looked up when they are asked for.
+_MODULES = ("_core", "errors", "planning", "buckets", "outputs", "fitting", "step", "suggestion")
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that nobody has asked for yet."""
+    return sorted(__all__)
+
+
+def __getattr__(name: str) -> object:
+    """What a module of the package has under a public name."""
+    if name in __all__:
+        for module in _MODULES:
+            found = getattr(importlib.import_module(f".{module}", __name__), name, None)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,6 +49,7 @@ int64_t call = -1, next_slot = 0, end_slot = 0;
 int64_t served = 0, unplanned = 0, unplanned_bytes = 0, unused = 0, faulty_call = -1;
 
 c10::Allocator* heap = nullptr;
+std::atomic<int64_t> failures{0};  // allocations that found no memory
 
 void log_free(void* address) {
   if (!recording.load(std::memory_order_relaxed)) return;
@@ -79,6 +80,18 @@ void free_raw(void* address) {
 
 struct PlannedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
+    try {
+      return place(bytes);
+    } catch (...) {
+      failures++;
+      throw;
+    }
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_raw; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+ private:
+  c10::DataPtr place(size_t bytes) {
     if (bytes == 0 || mode == Mode::Pass) return heap->allocate(bytes);
     const c10::Device cpu(c10::DeviceType::CPU);
     if (mode == Mode::Record) {
@@ -104,8 +117,6 @@ struct PlannedAllocator final : c10::Allocator {
     events.push_back({3, reinterpret_cast<int64_t>(own.get()), static_cast<int64_t>(bytes)});
     return own;
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &free_raw; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
 PlannedAllocator planned;
@@ -130,6 +141,9 @@ void plimsoll_install() {
 
 // Whether another allocator was installed over this one.
 int plimsoll_is_installed() { return c10::GetCPUAllocator() == &planned; }
+
+// How many allocations have found no memory since this was last called.
+int64_t plimsoll_failures() { return failures.exchange(0); }
 
 void plimsoll_record(int on) {
   std::lock_guard<std::mutex> lock(guard);

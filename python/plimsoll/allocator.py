@@ -118,6 +118,7 @@ def library() -> ctypes.PyDLL:
     except OSError as error:
         raise NoCompiler(f"the allocator cannot be loaded ({error}); delete {path} and try again") from error
     loaded.plimsoll_events.restype = ctypes.c_int64
+    loaded.plimsoll_failures.restype = ctypes.c_int64
     loaded.plimsoll_read_events.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.plimsoll_call.argtypes = [ctypes.c_int64]
@@ -130,6 +131,11 @@ def _installed() -> ctypes.PyDLL:
     if not loaded.plimsoll_is_installed():
         raise Refused("another library installed an allocator over Plimsoll's: load that library first")
     return loaded
+
+
+def failures() -> int:
+    """How many allocations of PyTorch's have found no memory since this was last asked."""
+    return library().plimsoll_failures()
 
 
 class Log:

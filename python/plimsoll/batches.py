@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _core, recording
+from . import _core, outputs, recording
 from .errors import BadInput
 from .ops import tensors_in
 from .recording import Loss
@@ -79,30 +79,27 @@ def family(
     return _core.Batches(*texts), values
 
 
-def fastest(
-    fn: Loss,
-    model: torch.nn.Module,
-    sample: Arguments,
-    state_bytes: int,
-    budget: int,
-    rates: tuple[float, float],
-) -> int | None:
-    """The batch that is predicted to train the most samples per second within a budget; none where none fits.
+def steps(
+    fn: Loss, model: torch.nn.Module, sample: Arguments, state_bytes: int, adds: bool = False
+) -> _core.Batches:
+    """The step at any batch, from recordings of the sample's batch and of half of it, where that is not too small; with `adds`
+    as in `family`.
 
-    Predicted from the sample's batch and half of it. Raises `BadInput` where tensors do not grow linearly with the batch.
+    Raises `BadInput` where tensors do not grow linearly with the batch.
     """
     size, name = size_of(sample), type(model).__name__
-    sizes = (max(1, size // 2), max(2, size))
-    steps, values = family(fn, model, sample, state_bytes, name, sizes=sizes)
+    sizes = (size // 2, size) if size >= SMALL[1] else SMALL
+    found, values = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes)
+    if adds:
+        return found  # it has the tensors of the step that sets gradients, and theirs, which do not grow
     double = 2 * sizes[1]
     tape = recording.record_shapes(fn, model, taken(sample, 0, double), values)
     shapes = _core.Trace(to_document(tape, name, double, state_bytes).text)
-    if steps.bytes_at(double) != shapes.tensor_bytes():
+    if found.bytes_at(double) != shapes.tensor_bytes():
         raise BadInput(
             "no batch is recommended: the step's tensors do not grow linearly with the batch. Try batches by hand"
         )
-    found = steps.fastest(budget, LARGEST, *rates, PLAN_SECONDS, PREDICTED_WITHIN)
-    return None if found is None else found[0]
+    return found
 
 
 def weights(losses: str, sizes: list[int]) -> list[float]:
@@ -129,7 +126,7 @@ def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
             module.training = False
         with torch.no_grad():
             one, other, both = (
-                float(fn(*taken(batch, first, end)))
+                float(outputs.of(fn(*taken(batch, first, end))).loss)
                 for first, end in ((0, half), (half, 2 * half), (0, 2 * half))
             )
     finally:

@@ -85,8 +85,7 @@ def fits(
     scratch libraries take, where parameters, gradients and optimizer state fit the budget. The model may lie on the device
     `meta`. Everything is left as it was.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
+    planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     size = batches.size_of(batch)
     state = planning.optimizer_bytes(optimizer)

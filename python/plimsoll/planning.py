@@ -52,7 +52,7 @@ class Link:
         return Link(rate, rate)
 
 
-def budget_bytes(budget: int | str, peak: int) -> int:
+def budget_bytes(budget: int | str | None, peak: int) -> int:
     """A budget such as `22GiB`, or `60%` of what eager takes, in bytes."""
     if isinstance(budget, bool) or not isinstance(budget, int | str):
         raise BadInput(
@@ -63,6 +63,27 @@ def budget_bytes(budget: int | str, peak: int) -> int:
             raise BadInput(f"a budget of {budget} bytes holds nothing; it must be above 0")
         return budget
     return _core.parse_size(budget, peak)
+
+
+def check(model: object, optimizer: object) -> None:
+    """Refuses what is no model, and what is no optimizer."""
+    if not isinstance(model, torch.nn.Module):
+        raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise BadInput(
+            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
+        )
+
+
+def host_bytes(budget: int | str | None) -> int | None:
+    """A budget of the host's memory such as `4GiB`, in bytes; 0 is for no swapping, and none for any number."""
+    if budget is None:
+        return None
+    if isinstance(budget, str) and "%" not in budget:
+        return _core.parse_size(budget, 0)
+    if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0:
+        return budget
+    raise BadInput(f"a host budget is a size such as '4GiB' or a number of bytes from 0 on, not {budget!r}")
 
 
 def as_sample(sample: Any) -> tuple[Any, ...]:
@@ -89,6 +110,15 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
             if p.requires_grad
         )
     return total
+
+
+def is_state_known(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it can be said what the optimizer's state takes: of some kinds only after their first step."""
+    try:
+        optimizer_bytes(optimizer)
+    except BadInput:
+        return False
+    return True
 
 
 def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[int, int]:
@@ -120,6 +150,17 @@ def rate_rule(optimizer: torch.optim.Optimizer) -> str:
     )
 
 
+def rate_of(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate of the first group of parameters, before a scheduler changed it."""
+    group = optimizer.param_groups[0]
+    return float(group.get("initial_lr", group["lr"]))
+
+
+def rate_at(optimizer: torch.optim.Optimizer, size: int, batch: int) -> float:
+    """The learning rate that follows for a batch from the optimizer's, which is for a batch of `size`."""
+    return _core.learning_rate(rate_rule(optimizer), size, rate_of(optimizer), batch)
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A tape and the trace that it is to the planner."""
@@ -133,14 +174,13 @@ def record(
     fn: Loss,
     model: torch.nn.Module,
     sample: tuple[Any, ...],
-    optimizer: torch.optim.Optimizer | None = None,
+    other_resident_bytes: int,
     name: str | None = None,
     adds: bool = False,
 ) -> Recorded:
     """Records a step; with `adds` as it is when every parameter has a gradient that it adds to."""
-    state = optimizer_bytes(optimizer)
     tape = recording.record(fn, model, sample, adds)
-    document = to_document(tape, name or type(model).__name__, size_of(sample), state)
+    document = to_document(tape, name or type(model).__name__, size_of(sample), other_resident_bytes)
     return Recorded(tape, document, _core.Trace(document.text))
 
 
@@ -156,16 +196,22 @@ def trace(
     The model, its gradients and the generators are left as they were. With an optimizer its state counts as resident.
     `trace.save("step.trace.json")` writes what every verb of the command line takes.
     """
-    return record(fn, model, as_sample(sample), optimizer, name).trace
+    return record(fn, model, as_sample(sample), optimizer_bytes(optimizer), name).trace
 
 
 def plan(
-    trace: _core.Trace, budget: int | str, link: Link | str | None = None, seconds: float | None = None
+    trace: _core.Trace,
+    budget: int | str,
+    link: Link | str | None = None,
+    seconds: float | None = None,
+    host_budget: int | str | None = None,
 ) -> _core.Schedule:
     """The best schedule for a trace that the planner finds within a budget, proved valid.
 
     `budget` is a size such as `"22GiB"`, a share of the trace's peak such as `"60%"`, or bytes. `link` is a rate such as
-    `"12GB/s"`; without it the machine's is measured. `seconds` bounds the search. Raises `NoPlan` where nothing fits.
+    `"12GB/s"`; without it the machine's is measured. `seconds` bounds the search. What is swapped takes at most `host_budget`
+    of the host's memory, a size or bytes; where that is short, the plan recomputes. Raises `NoPlan` where nothing fits.
     """
     rates = Link.parse(link)
-    return trace.plan(budget_bytes(budget, trace.peak_bytes), rates.offload, rates.prefetch, seconds)
+    limit, host = budget_bytes(budget, trace.peak_bytes), host_bytes(host_budget)
+    return trace.plan(limit, rates.offload, rates.prefetch, seconds, host)

@@ -8,6 +8,8 @@ Nothing is decided here: the order, the addresses and the waits are the schedule
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +19,17 @@ import torch
 from . import allocator
 from ._core import ALIGNMENT, Compute, Schedule
 from .ops import running_positions, same_value
+from .outputs import Given, Outputs
 from .tape import Call, Document, Role, Tape, Window, aligned
 from .torch_private import below_autograd, tree_unflatten
+
+Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
+"""Of the compute, the swap-out and the swap-in stream: start and end of each command, in seconds from the start of the step."""
+
+
+def seconds_of(spans: Spans) -> float:
+    """How long the step took, to the end of its last command."""
+    return max(end for stream in spans for _, end in stream)
 
 
 class Diverged(Exception):
@@ -45,13 +56,22 @@ class Arena:
         self.size = 0
         self.generation = 0
 
+    def holds(self, size: int) -> bool:
+        """Whether so many bytes are there."""
+        return size <= self.size and self.generation > 0
+
+    def give_back(self) -> None:
+        """Frees it, as soon as no tensor lies in it any more."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self.size = 0
+        self.generation += 1
+
     def reserve(self, size: int) -> None:
         """Makes sure that so many bytes are there; what lay in it is lost where it grows."""
-        if size > self.size or self.generation == 0:
-            self._bytes = torch.empty(0, dtype=torch.uint8)  # first, so that both are never there at once
+        if not self.holds(size):
+            self.give_back()  # first, so that both are never there at once
             self._bytes = torch.empty(size + 2 * ALIGNMENT, dtype=torch.uint8)
             self.size = size
-            self.generation += 1
 
     @property
     def storage(self) -> torch.UntypedStorage:
@@ -72,12 +92,36 @@ class Memory:
         self.host = Arena()
         self.gradients = Arena()
         self.results = Arena()
+        self._bound: weakref.WeakSet[Program] = weakref.WeakSet()
+
+    @property
+    def _arenas(self) -> tuple[Arena, ...]:
+        return self.pool, self.host, self.gradients, self.results
 
     @property
     def generation(self) -> tuple[int, ...]:
         """Another value where something moved."""
-        arenas = (self.pool, self.host, self.gradients, self.results)
-        return tuple(arena.generation for arena in arenas)
+        return tuple(arena.generation for arena in self._arenas)
+
+    def reserve(self, program: Program, *sizes: int) -> None:
+        """Makes sure that a program has so many bytes of the pool, the host, gradients and results."""
+        if not all(arena.holds(size) for arena, size in zip(self._arenas, sizes, strict=True)):
+            self._unbind()
+            for arena, size in zip(self._arenas, sizes, strict=True):
+                arena.reserve(size)
+        self._bound.add(program)
+
+    def give_back(self) -> None:
+        """Frees what holds nothing between steps: the pool, and its part of the host."""
+        self._unbind()
+        self.pool.give_back()
+        self.host.give_back()
+
+    def _unbind(self) -> None:
+        """Windows would keep the memory that they are on."""
+        for program in list(self._bound):
+            program.unbind()
+        self._bound.clear()
 
 
 @dataclass(frozen=True)
@@ -156,6 +200,10 @@ class Program:
         self._needed_states = self._sources()
         self.counts: allocator.Counts | None = None
         """What the last run allocated."""
+        self.runs = 0
+        """How often it began to run."""
+        self.spans: Spans | None = None
+        """When each command ran in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time."""
 
     def _sources(self) -> set[int]:
         calls = self.tape.calls
@@ -166,10 +214,8 @@ class Program:
     def bind(self) -> None:
         """Makes all windows, unless they are there."""
         memory, schedule = self._memory, self.schedule
-        memory.pool.reserve(schedule.pool_bytes)
-        memory.host.reserve(schedule.host_bytes)
-        memory.gradients.reserve(self._gradient_bytes)
-        memory.results.reserve(self._result_bytes)
+        sizes = (schedule.pool_bytes, schedule.host_bytes, self._gradient_bytes, self._result_bytes)
+        memory.reserve(self, *sizes)
         bound_to = (*memory.generation, *(p.grad.data_ptr() for p in self._added_to if p.grad is not None))
         if self._bound_to == bound_to:
             return
@@ -192,6 +238,14 @@ class Program:
         self._saved_gradients = [torch.empty_like(p) for p in self._added_to]
         self._calls = [(compute.op, compute.again) for compute in computes]
         self._bound_to = bound_to
+
+    def unbind(self) -> None:
+        """Forgets all windows, so that the memory under them can be freed."""
+        self._bound_to = None
+        self._windows = Windows()
+        self._resident, self._running = {}, {}
+        self._steps, self._inputs, self._gradients = [], [], []
+        self._loss = torch.empty(0)
 
     def _place_residents(self) -> dict[int, Place]:
         """Everything outside of the pool. What was there before the step is where it was. Gradients have slots in a slab whose
@@ -326,8 +380,11 @@ class Program:
 
         return run
 
-    def run(self, inputs: list[torch.Tensor]) -> torch.Tensor:
-        """Runs the step: sets gradients or adds to them, gives the loss. Where it ends early, all is as it was."""
+    def run(self, inputs: list[torch.Tensor]) -> Given:
+        """Runs the step: sets gradients or adds to them, gives what the step's function gives.
+
+        Where it ends early, all is as it was.
+        """
         self.bind()
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
@@ -346,7 +403,17 @@ class Program:
                 raise
             for parameter, gradient in self._gradients:
                 parameter.grad = gradient
+            return self._given()
+
+    def _given(self) -> Given:
+        if self.tape.others is None:
             return self._loss.clone()
+        leaves, spec = self.tape.others
+        others = [
+            self._windows.at(self._resident[leaf.storage], leaf).clone() if isinstance(leaf, Window) else leaf
+            for leaf in leaves
+        ]
+        return Outputs(self._loss.clone(), tree_unflatten(others, spec))
 
     def _gradient_copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Where the gradients that the step adds to are kept meanwhile, and they themselves."""
@@ -359,23 +426,36 @@ class Program:
                 window.copy_(tensor)
         transfers, call = self._transfers, self._plan.call
         swaps = len(transfers) > 0
+        clock = time.perf_counter
+        self.runs += 1
+        is_timed = self.runs & (self.runs - 1) == 0
+        times: list[tuple[float, float]] | None = [] if is_timed else None
         self._plan.begin()
         try:
+            start = clock()
             transfers.start()
             with below_autograd():
                 for number, step in enumerate(self._steps):
                     if step.wait is not None:
                         transfers.wait(*step.wait)
+                    if times is not None:
+                        began = clock() - start
                     if step.special is not None:
                         step.special(number)
                     else:
                         call(number)
                         step.func(*step.arguments, **step.keywords)
+                    if times is not None:
+                        times.append((began, clock() - start))
                     if swaps:
                         transfers.computed()
         finally:
             self.counts = self._plan.end()
         transfers.finish()
+        if times is not None:
+            spans = (times, *transfers.spans())
+            if self.spans is None or seconds_of(spans) < seconds_of(self.spans):
+                self.spans = spans
         if self.counts.faulty_call is not None:
             op, _ = self._calls[self.counts.faulty_call]
             culprit = self.tape.calls[op]

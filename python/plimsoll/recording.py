@@ -14,20 +14,29 @@ from typing import Any
 
 import torch
 
-from . import allocator
+from . import allocator, outputs
 from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
+from .outputs import Given, Outputs
 from .recorder import Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
-from .torch_private import FakeTensorMode, has_accumulate_hooks, storage_key, tree_flatten, tree_unflatten
+from .torch_private import (
+    FakeTensorMode,
+    TreeSpec,
+    has_accumulate_hooks,
+    storage_key,
+    tree_flatten,
+    tree_unflatten,
+    uncompiled,
+)
 
 RUNS = 3
 MOST_RUNS = 10
 ENOUGH_SECONDS = 0.1
 """A step that is over sooner runs a few times more: short times are noisy."""
 
-Loss = Callable[..., torch.Tensor]
+Loss = Callable[..., Given]
 
 
 def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool = False) -> Tape:
@@ -159,10 +168,16 @@ def _record_once(
     # Copies, so that a sample that is a slice of a data set is no larger than its elements.
     leaves, spec = tree_flatten(sample)
     copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    arrivals: list[int] = []
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
+        for number, parameter in enumerate(parameters)
+    ]
     try:
         with (
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
+            uncompiled(),
             allocator.recording() if values is None else contextlib.nullcontext() as log,
             modules.watched(),
         ):
@@ -174,12 +189,20 @@ def _record_once(
                     recorder.number(parameter.grad, Role.GRADIENT)
             inputs = [recorder.window(t, Role.INPUT) for t in copies if isinstance(t, torch.Tensor)]
             with NoDetours(), recorder:
-                loss = fn(*tree_unflatten(copies, spec))
-                _check_loss(loss)
+                given = fn(*tree_unflatten(copies, spec))
+                has_others = isinstance(given, Outputs)
+                made = outputs.of(given)
+                _check_loss(made.loss)
                 recorder.phase = "backward"
-                loss.backward()
-            return _tape(recorder, inputs, loss, parameters, keeper)
+                made.loss.backward()
+            tape = _tape(recorder, inputs, made.loss, parameters, keeper)
+            tape.arrivals = arrivals
+            if has_others:
+                tape.others = _others(recorder, made.others)
+            return tape
     finally:
+        for hook in hooks:
+            hook.remove()
         keeper.restore()
         generators.restore()
         torch.clear_autocast_cache()
@@ -216,6 +239,15 @@ def _tape(
     if len(added) < there or (there and len(tape.slots()) < results):
         raise Refused("a gradient that is there before the step is replaced, not added to; use `zero_grad()`")
     return tape
+
+
+def _others(recorder: Recorder, others: Any) -> tuple[list[object], TreeSpec]:
+    leaves, spec = tree_flatten(others)
+    windows = [recorder.window(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    for window in windows:
+        if isinstance(window, Window):
+            _outlives(recorder, window, "an output")
+    return windows, spec
 
 
 def _outlives(recorder: Recorder, window: Window, what: str) -> None:

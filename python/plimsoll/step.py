@@ -13,26 +13,41 @@ import logging
 import math
 import time
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import _core, allocator, batches, planning, viz
+from . import (
+    _core,
+    allocator,
+    batches,
+    distributed,
+    outputs,
+    planning,
+    reporting,
+    scripts,
+    shortage,
+    viz,
+)
 from ._core import show_bytes, show_seconds
+from .buckets import Buckets
 from .errors import BadInput, NoPlan, Refused, VerificationError
+from .options import Options
+from .outputs import Given
 from .planning import Link, Recorded
 from .program import Diverged, Memory, Program, Unplanned
 from .recording import Loss
 from .tape import Role
-from .torch_private import has_hooks, modules_of, tree_flatten
+from .torch_private import has_hooks, modules_of, tree_flatten, uncompiled
 from .verification import State, differences, outcome
 
 logger = logging.getLogger("plimsoll")
 
 KINDS_KEPT = 16
-"""Plans of so many kinds of batches are kept; the one that was used longest ago goes first."""
+"""Plans of so many kinds of batches are kept, in each bucket; the one that was used longest ago goes first."""
 
 DECLINED_AFTER = 6
 """A plan is declined after so many comparisons at least."""
@@ -47,6 +62,7 @@ class Planned:
     """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
 
     def __init__(self, recorded: Recorded, program: Program, verify: int, weight: float | None) -> None:
+        self.recorded = recorded
         self.trace = recorded.trace
         self.tape = recorded.tape
         self.program = program
@@ -90,19 +106,19 @@ class Step:
         fn: Loss,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
-        budget: int | str,
-        link: Link,
-        verify: int,
-        seconds: float | None,
+        options: Options,
     ) -> None:
         self.fallback = None
-        self._fn = fn
-        self._model = model
+        self._replica = distributed.replica_of(model)
+        self._fn = fn if self._replica is None else distributed.inside(self._replica, fn)
+        self._model = model if self._replica is None else self._replica.module
         self._optimizer = optimizer
-        self._budget: int | str = budget
-        self._link = link
-        self._verify = verify
-        self._seconds = seconds
+        self._budget: int | str | None = options.budget
+        self._link = Link.parse(options.link)
+        self._verify = options.verify
+        self._seconds = options.seconds
+        self._host_budget = planning.host_bytes(options.host_budget)
+        self._buckets = Buckets.parse(options.buckets)
         self._memory = Memory()
         self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
         self._pointers: list[int] = []
@@ -110,18 +126,25 @@ class Step:
         self._parts: Parts | None = None
         self._choice: int | None = None
 
-    def __call__(self, *batch: Any) -> torch.Tensor:
-        """Trains one batch: sets the gradients or adds to them, gives the loss."""
+    def __call__(self, *batch: Any) -> Any:
+        """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
+        if self._buckets is not None:
+            batch = self._buckets.fitted(batch)
+        if self._replica is None:
+            return self._train(batch)
+        return distributed.reduced(self._replica, lambda: self._train(batch), lambda: self._current().tape)
+
+    def _train(self, batch: tuple[Any, ...]) -> Given:
         planned = self._planned(batch)
         if isinstance(planned, Parts):
             self._parts = planned
-            return self._in_parts(planned, batch)
+            return self.in_parts(planned, batch)
         self._parts = None
         return self._run(planned, batch)
 
-    def _in_parts(self, parts: Parts, batch: tuple[Any, ...]) -> torch.Tensor:
-        """Trains a batch part by part. Whatever ends it early leaves everything as it was before."""
+    def in_parts(self, parts: Parts, batch: tuple[Any, ...], is_trial: bool = False) -> torch.Tensor:
+        """Trains a batch part by part. A trial, and whatever ends it early, leaves everything as it was before."""
         before: State | None = None
         total: torch.Tensor | None = None
         first = 0
@@ -134,6 +157,7 @@ class Step:
                     before = State(planned.tape)
                 assert not isinstance(planned, Parts)
                 loss = self._run(planned, part, weight)
+                assert isinstance(loss, torch.Tensor)
                 total = loss if total is None else total + loss
                 fallback = self.fallback or fallback
                 first += size
@@ -141,13 +165,13 @@ class Step:
             if before is not None:
                 before.restore()
             raise
+        if is_trial and before is not None:
+            before.restore()
         self.fallback = fallback
         assert total is not None
         return total
 
-    def _run(
-        self, planned: Planned | str, batch: tuple[Any, ...], weight: float | None = None
-    ) -> torch.Tensor:
+    def _run(self, planned: Planned | str, batch: tuple[Any, ...], weight: float | None = None) -> Given:
         """Trains a batch, or a part of one, as a whole."""
         if isinstance(planned, str):
             return self._in_eager(planned, batch, weight)
@@ -156,19 +180,55 @@ class Step:
         self._last = planned
         tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
         try:
-            if planned.verify > 0:
-                loss = self._verified(planned, batch, tensors)
-                planned.verify -= 1
-                self._decline(planned)
-            else:
-                loss = planned.program.run(tensors)
+            given = shortage.retried(
+                lambda: self._by_plan(planned, batch, tensors), lambda: self._with_less(planned)
+            )
         except Diverged as diverged:
             return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
             return self._in_eager(planned.broken, batch, weight, planned)
         self.fallback = None
-        return loss
+        return given
+
+    def _by_plan(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
+        """Runs a batch by its plan, beside eager where that is due; by a plan with less where memory has become short since."""
+        self._bind(planned)
+        if planned.verify > 0:
+            try:
+                given = self._verified(planned, batch, tensors)
+                planned.verify -= 1
+                self._decline(planned)
+                return given
+            except Exception as error:
+                if not shortage.is_one(error):
+                    raise
+                logger.warning(
+                    "this kind of batch is no longer compared with eager: memory is too short for both"
+                )
+                planned.verify = 0
+        return planned.program.run(tensors)
+
+    def _bind(self, planned: Planned) -> None:
+        assert isinstance(self._budget, int)
+        if planned.program.schedule.budget_bytes > self._budget:
+            planned.program = self._program(planned.recorded)
+        planned.program.bind()
+
+    def _with_less(self, planned: Planned) -> str | None:
+        """Gives the pool back and lowers the budget; says to what, or gives None where no plan takes less."""
+        self._memory.give_back()
+        resident, pool = planned.trace.resident_bytes, planned.program.schedule.pool_bytes
+        less = max(planned.trace.floor_bytes, resident + int(shortage.SHARE * pool))
+        if less >= resident + pool:
+            return None
+        before, self._budget = self._budget, less
+        try:
+            planned.program = self._program(planned.recorded)
+        except NoPlan:
+            self._budget = before
+            return None
+        return f"planning with {show_bytes(less)} in place of {show_bytes(resident + pool)}"
 
     def _decline(self, planned: Planned) -> None:
         """Leaves the next batches to eager where eager fits the budget and was faster."""
@@ -239,6 +299,26 @@ class Step:
             )
         return "\n".join(lines)
 
+    def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
+        """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file that a browser opens offline.
+
+        Memory over time, what is swapped and recomputed layer by layer and why, the timeline as predicted and as measured in
+        the fastest run that was timed, eager beside it, and what other policies make of the same step: no further one is
+        planned after `seconds`.
+        """
+        planned, whole = self._usual()
+        if not Path(path).parent.is_dir():
+            raise BadInput(f"the report cannot be written to {path}: there is no folder {Path(path).parent}")
+        page = reporting.page(
+            planned.trace,
+            planned.program,
+            parts=None if whole is None else str(whole),
+            eager_seconds=planned.eager_seconds,
+            fallback=planned.broken or self.fallback,
+            seconds=seconds,
+        )
+        Path(path).write_text(page, encoding="utf-8")
+
     def memory_viz(self, path: str | Path) -> None:
         """Writes a memory snapshot with tensors by name: the last kind of batch's plan is device 0, its last run device 1.
 
@@ -253,8 +333,17 @@ class Step:
 
     @property
     def batch(self) -> int:
-        """The batch that is predicted to train the most samples per second within the budget. Nothing is changed by it."""
-        return self._recommended()
+        """The batch that trains the most samples per second within the budget, of those that were run. Nothing is changed.
+
+        `plimsoll.suggest` says more of it, and of the best way to keep the batch of the sample.
+        """
+        if self._choice is None:
+            from .suggestion import find  # which runs steps of its own
+
+            assert isinstance(self._budget, int)
+            step = (self._fn, self._model, self._optimizer, self._sample)
+            self._choice = find(*step, self._budget, self._link, keep_batch=False).batch
+        return self._choice
 
     @property
     def learning_rate(self) -> float:
@@ -262,21 +351,14 @@ class Step:
 
         It is that of the first group of parameters; the others are multiplied by as much.
         """
-        optimizer = self._optimizer
-        if optimizer is None:
+        if self._optimizer is None:
             raise BadInput("without an optimizer no learning rate is known: give it to `plimsoll.tune`")
-        size, group = batches.size_of(self._sample), optimizer.param_groups[0]
-        rate = float(group.get("initial_lr", group["lr"]))
-        return _core.learning_rate(planning.rate_rule(optimizer), size, rate, self.batch)
+        return planning.rate_at(self._optimizer, batches.size_of(self._sample), self.batch)
 
-    def _recommended(self) -> int:
-        if self._choice is None:
-            assert isinstance(self._budget, int)
-            state = planning.optimizer_bytes(self._optimizer)
-            rates = (self._link.offload, self._link.prefetch)
-            found = batches.fastest(self._fn, self._model, self._sample, state, self._budget, rates)
-            self._choice = found or batches.size_of(self._sample)
-        return self._choice
+    @property
+    def trace(self) -> _core.Trace:
+        """The trace of the last kind of batch."""
+        return self._current().trace
 
     @property
     def program(self) -> Program:
@@ -288,6 +370,16 @@ class Step:
             raise BadInput("no batch has been planned: call the step first")
         return self._last
 
+    def _usual(self) -> tuple[Planned, Parts | None]:
+        """The kind of batch that ran most often, and the batch that it is a part of, if it is one."""
+        kinds = [kind for kind in self._kinds.values() if isinstance(kind, Planned)]
+        planned = max(kinds, key=lambda kind: kind.program.runs, default=self._current())
+        if planned.weight is None:
+            return planned, None
+        wholes = (kind for kind in self._kinds.values() if isinstance(kind, Parts))
+        part = (planned.trace.batch, planned.weight)
+        return planned, next((w for w in wholes if part in zip(w.sizes, w.weights, strict=True)), None)
+
     def __reduce__(self) -> str:
         """A step is memory and threads of this process."""
         raise BadInput(
@@ -295,8 +387,10 @@ class Step:
         )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Records and plans this kind of batch, which is the sample."""
-        self._sample = batch
+        """Records and plans this kind of batch, which is the sample; the largest bucket first, whose plan takes most."""
+        if self._buckets is not None:
+            batch = self._buckets.fitted(batch)
+        self.begin(batch)
         hooked = [name or "the model" for name, module in self._model.named_modules() if has_hooks(module)]
         if hooked:
             logger.warning(
@@ -304,17 +398,25 @@ class Step:
                 "plan, anything else that they do is not repeated",
                 ", ".join(hooked[:3]) + (", ..." if len(hooked) > 3 else ""),
             )
-        self._pointers = _addresses(modules_of(self._model))
+        if self._buckets is not None:
+            self._planned(self._buckets.longest(batch), is_first=True)
         self._planned(batch, is_first=True)
+
+    def begin(self, batch: tuple[Any, ...]) -> None:
+        """Takes a batch for the sample."""
+        self._sample = batch
+        self._pointers = _addresses(modules_of(self._model))
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
-        recorded = planning.record(fn, self._model, batch, self._optimizer)
+        recorded = shortage.retried(
+            lambda: planning.record(fn, self._model, batch, self._resident_beside()), self._without_pool
+        )
         budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
         # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
         self._budget = budget
         try:
-            schedule = planning.plan(recorded.trace, budget, self._link, self._seconds)
+            program = self._program(recorded)
         except NoPlan as no_plan:
             if recorded.tape.adds_to_gradients() and weight is None:
                 no_plan.args = (
@@ -322,22 +424,46 @@ class Step:
                     "was not meant, call `optimizer.zero_grad()` before the step",
                 )
             if weight is None and batches.size_of(batch) > 1:
-                return self._split(batch, no_plan)
+                if recorded.tape.others is None:
+                    return self._split(batch, no_plan)
+                no_plan.args = (
+                    f"{no_plan}. A step that gives more than its loss is not split: give batches that fit, and accumulate "
+                    "gradients",
+                )
             raise
-        program = Program(recorded.tape, recorded.document, schedule, self._memory)
-        program.bind()
         planned = Planned(recorded, program, self._verify, weight)
+        shortage.retried(lambda: self._bind(planned), lambda: self._with_less(planned))
         self._last = planned
         if weight is None:
             self._parts = None
             logger.info("%s", self.why)
         return planned
 
+    def _schedule(self, recorded: Recorded) -> _core.Schedule:
+        assert self._budget is not None
+        return planning.plan(recorded.trace, self._budget, self._link, self._seconds, self._host_budget)
+
+    def _program(self, recorded: Recorded) -> Program:
+        return Program(recorded.tape, recorded.document, self._schedule(recorded), self._memory)
+
+    def _resident_beside(self) -> int:
+        """What is resident beside the step itself: the optimizer's state, and what reducing gradients takes."""
+        reducing = 0 if self._replica is None else distributed.own_bytes(self._replica)
+        return planning.optimizer_bytes(self._optimizer) + reducing
+
+    def _without_pool(self) -> str | None:
+        """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""
+        if self._memory.pool.size == 0:
+            return None
+        said = f"giving the pool of {show_bytes(self._memory.pool.size)} back meanwhile"
+        self._memory.give_back()
+        return said
+
     def _split(self, batch: tuple[Any, ...], no_plan: NoPlan) -> Parts:
         """The fewest parts of a batch that a plan fits, where its loss is the mean or the sum of theirs."""
         assert isinstance(self._budget, int)
         size = batches.size_of(batch)
-        state = planning.optimizer_bytes(self._optimizer)
+        state = self._resident_beside()
         name = type(self._model).__name__
         # All parts but the first add to the gradients of those before, which takes more.
         family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True)
@@ -346,10 +472,10 @@ class Step:
         while largest is not None and largest > 0:
             sizes = batches.part_sizes(size, largest)
             part = planning.record(
-                self._fn, self._model, batches.taken(batch, 0, sizes[0]), self._optimizer, adds=True
+                self._fn, self._model, batches.taken(batch, 0, sizes[0]), self._resident_beside(), adds=True
             )
             try:
-                planning.plan(part.trace, self._budget, self._link, self._seconds)
+                self._schedule(part)
                 break
             except NoPlan:
                 largest -= max(1, largest // 16)  # the estimate was too high
@@ -388,14 +514,14 @@ class Step:
                     raise
                 found = f"it cannot be recorded: {refused}"
             self._kinds[kind] = found
-            if len(self._kinds) > KINDS_KEPT:
+            if len(self._kinds) > KINDS_KEPT * (len(self._buckets.lengths) if self._buckets else 1):
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
         return found
 
     def _in_eager(
         self, why: str, batch: tuple[Any, ...], weight: float | None, planned: Planned | None = None
-    ) -> torch.Tensor:
+    ) -> Given:
         """Runs a batch without a plan, and says why."""
         if planned is not None and isinstance(self._budget, int) and planned.trace.peak_bytes > self._budget:
             need, budget = show_bytes(planned.trace.peak_bytes), show_bytes(self._budget)
@@ -405,37 +531,36 @@ class Step:
         self.fallback = why
         return self._eager(batch, weight)
 
-    def _eager(self, batch: tuple[Any, ...], weight: float | None) -> torch.Tensor:
+    def _eager(self, batch: tuple[Any, ...], weight: float | None) -> Given:
         with torch.enable_grad():
-            loss = self._weighted(weight)(*batch)
-            loss.backward()
-        return loss.detach()
+            return outputs.backward(self._weighted(weight)(*batch))
 
     def _weighted(self, weight: float | None) -> Loss:
         """What a part of a batch trains on: its share of the loss."""
         if weight is None or weight == 1:
             return self._fn
-        return lambda *batch: self._fn(*batch) * weight
+        return lambda *batch: outputs.of(self._fn(*batch)).loss * weight
 
-    def _verified(
-        self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]
-    ) -> torch.Tensor:
+    def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
         tape, before = planned.tape, State(planned.tape)
         start = time.perf_counter()
         try:
-            eager = outcome(self._model, tape, self._eager(batch, planned.weight))
-        finally:
+            with uncompiled():
+                loss = self._eager(batch, planned.weight)
             planned.eager_seconds = min(planned.eager_seconds, time.perf_counter() - start)
+            eager = outcome(self._model, tape, loss)
+        finally:
             before.restore()
         start = time.perf_counter()
-        loss = planned.program.run(tensors)
+        given = planned.program.run(tensors)
         planned.plan_seconds = min(planned.plan_seconds, time.perf_counter() - start)
-        different = differences(eager, outcome(self._model, tape, loss))
+        different = differences(eager, outcome(self._model, tape, given))
         if not different:
-            return loss
+            return given
         before.restore()
-        again = outcome(self._model, tape, self._eager(batch, planned.weight))
+        with uncompiled():
+            again = outcome(self._model, tape, self._eager(batch, planned.weight))
         before.restore()
         spread = differences(eager, again)
         if all(name in spread and by <= spread[name] for name, by in different.items()):
@@ -494,30 +619,46 @@ def tune(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     sample: Any,
-    budget: int | str,
+    budget: int | str | None = None,
     link: Link | str | None = None,
     verify: int = 2,
     seconds: float | None = None,
+    host_budget: int | str | None = None,
+    buckets: Buckets | Sequence[int] | None = None,
 ) -> Step:
     """Plans a training step for a memory budget.
 
-    `fn(*sample)` gives the loss. `budget` is all that parameters, gradients, optimizer state and the step may take:
-    `"22GiB"`, bytes, or `"60%"` of what eager takes. The first `verify` steps are compared with eager, bit for bit, which
-    takes eager's memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
+    `fn(*sample)` gives the loss, or `plimsoll.Outputs`. `budget` is all that parameters, gradients, optimizer state and the
+    step may take: `"22GiB"`, bytes, or `"60%"` of what eager takes; in a script that `plimsoll auto` runs, its `--budget` and
+    `--link` stand for what is given here. The first `verify` steps are compared with eager, bit for bit, which takes eager's
+    memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
+
+    `link` is a rate such as `"12GB/s"`, measured where none is given, and `seconds` bounds the search for each plan. What is
+    swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); where that is short, plans recompute.
+    `buckets` are the lengths of sequences that have a plan, such as `[128, 256]` or `plimsoll.Buckets`: the largest is planned
+    here, the others when they first come, and a batch of another length is padded or refused. Without, each shape has a plan.
 
     A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
     Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise BadInput(
-            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
-        )
-    if verify < 0:
-        raise BadInput(f"{verify} steps cannot be verified; give 0 or more")
+    options = Options(budget, link, verify, seconds, host_budget, buckets)
+    return make(Step, fn, model, optimizer, sample, options)
+
+
+def make(
+    kind: type[Step],
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: Any,
+    options: Options,
+) -> Step:
+    """What `tune` does, for a kind of step."""
+    planning.check(model, optimizer)
     batch = planning.as_sample(sample)
-    step = Step(fn, model, optimizer, budget, Link.parse(link), verify, seconds)
+    limit, rates = scripts.arguments(options.budget, options.link)
+    step = kind(fn, model, optimizer, replace(options, budget=limit, link=rates))
     step.prepare(batch)
+    scripts.keep(step)
     return step

@@ -36,6 +36,21 @@ def user_line() -> str:
     return ""
 
 
+@contextlib.contextmanager
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Gives an object or a class another attribute for a while."""
+    own = vars(owner)
+    had, before = name in own, own.get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if had:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
+
+
 class Modules:
     """Which module runs: by hooks in the forward pass, by the node of autograd in the backward pass."""
 

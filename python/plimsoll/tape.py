@@ -137,6 +137,10 @@ class Tape:
     """Kept tensors that the step updates: running statistics, counters."""
     lifted: set[int] = field(default_factory=set)
     """Constants that the host makes in every step."""
+    arrivals: list[int] = field(default_factory=list)
+    """The parameters by number, in the order in which autograd has their gradients."""
+    others: tuple[list[object], TreeSpec] | None = None
+    """What the step gives beside its loss, flattened; tensors are windows. None where it gives the loss alone."""
 
     def is_recomputable(self, call: Call) -> bool:
         """Whether the call may run again: nobody else writes what it leaves outside of the pool."""

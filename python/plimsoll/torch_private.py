@@ -6,16 +6,18 @@ All of it stands here and in `allocator.py`, so that a new version of PyTorch is
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
 __all__ = [
     "BATCH_NORMS",
+    "DDP_FORWARD",
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
@@ -29,11 +31,18 @@ __all__ = [
     "sequence_number",
     "storage_key",
     "tree_flatten",
+    "tree_map_only",
+    "tree_map_with_path",
     "tree_unflatten",
+    "uncompiled",
 ]
 
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
+
+
+DDP_FORWARD = "_run_ddp_forward"
+"""The method by which `DistributedDataParallel` calls the module inside, after buffers and before the reducer."""
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -44,6 +53,15 @@ def storage_key(tensor: torch.Tensor) -> int:
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Calls within it skip autograd, and the bookkeeping of versions and views with it."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+def uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """What `torch.compile` compiled runs as it was written within it. A tape has no other ops: PyTorch does so wherever calls
+    are recorded."""
+    # Nothing is compiled before this module is there, and importing it takes seconds.
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def sequence_number() -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .ops import tensors_in
+from .outputs import Given, Outputs
 from .tape import Tape
 
 
@@ -33,9 +35,11 @@ class State:
             generator.set_state(state)
 
 
-def outcome(model: torch.nn.Module, tape: Tape, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+def outcome(model: torch.nn.Module, tape: Tape, given: Given) -> dict[str, torch.Tensor]:
     """All that a step leaves, by name."""
+    loss, others = (given.loss, given.others) if isinstance(given, Outputs) else (given, None)
     left = {"the loss": loss.detach().clone()}
+    left |= {f"output {number}": other for number, other in enumerate(tensors_in(others))}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             left[f"the gradient of {name}"] = parameter.grad.detach().clone()

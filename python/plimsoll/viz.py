@@ -34,6 +34,7 @@ class Span:
 
 def write(program: Program, trace: dict[str, Any], names: dict[int, str], path: str | Path) -> None:
     """Writes the snapshot. `names` has the name of each parameter and buffer by its address."""
+    program.bind()
     schedule = json.loads(program.schedule.to_json())
     end = len(schedule["commands"])
     planned = [*_planned(program, schedule, trace, end), *_residents(program, names, end)]
@@ -79,7 +80,7 @@ def _residents(program: Program, names: dict[int, str], end: int) -> list[Span]:
             parameter = next(p for p, w in tape.gradients if w is not None and w.storage == number)
             name = f"{names.get(parameter.data_ptr(), 'a parameter')} (gradient)"
         else:
-            name = "the loss"
+            name = "the loss" if number == tape.loss.storage else "an output"
         spans.append(Span(name, place.address, aligned(storage.size), 0, end))
     return spans
 

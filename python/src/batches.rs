@@ -4,12 +4,16 @@
 //! its caller finds out, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
 
 use crate::errors::BadInput;
-use crate::trace::{Trace, search};
+use crate::trace::{Trace, plan_within};
 use plimsoll_ir::program::STORAGE_ALIGNMENT;
 use plimsoll_ir::schedule::Link;
+use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, trace};
-use plimsoll_tuner::search::{Planned, SearchError, SearchRequest, largest, search as search_batches};
+use plimsoll_study::tuning::counts_as_equal;
+use plimsoll_tuner::search::{
+    self, Planned, SearchError, SearchRequest, frugal, largest, search, search_among,
+};
 use plimsoll_tuner::{Outcome, Plan};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -19,9 +23,6 @@ const STEPS_DOWN: u64 = 8;
 
 /// Plans that a search for the fastest batch makes at most.
 const EVALUATIONS: usize = 16;
-
-/// Epochs that are longer than the shortest by no more than this count as equal to it.
-const WITHIN: f64 = 0.01;
 
 /// One step at any batch size.
 #[pyclass(frozen, module = "plimsoll")]
@@ -97,34 +98,35 @@ impl Batches {
         Ok(None)
     }
 
-    /// The batch up to `limit` that trains the most samples per second within the budget, with its seconds for an iteration
-    /// and its peak; none where no plan is found. Of batches that are equally fast within 1 % the one that swaps and
-    /// recomputes least, then the smallest. A batch that swaps counts as faster than one that keeps everything only by more
-    /// than `error`.
-    #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, seconds, error))]
+    /// Batches with a plan within the budget: first the one that trains the most samples per second, then the others by that;
+    /// none where no plan is found. Looked for among `among`, or where that is empty, up to `limit`. Of batches that are
+    /// equally fast within 1 % the one that swaps and recomputes least counts as the fastest, then the smallest. A batch that
+    /// swaps counts as faster than one that keeps everything only by more than `error`.
+    #[pyo3(signature = (budget, limit, among, offload_rate, prefetch_rate, seconds, error))]
     #[allow(clippy::too_many_arguments)]
     fn fastest(
         &self,
         py: Python<'_>,
         budget: u64,
         limit: u64,
+        among: Vec<u64>,
         offload_rate: f64,
         prefetch_rate: f64,
         seconds: f64,
         error: f64,
-    ) -> PyResult<Option<(u64, f64, u64)>> {
+    ) -> PyResult<Vec<Candidate>> {
         let limits = limits(budget, offload_rate, prefetch_rate, seconds)?;
         let at = |batch: u64| self.trace_at(batch).memory();
         let keeps = |batch| Ok::<_, PyErr>(at(batch).peak().is_none_or(|(_, peak)| peak.0 <= budget));
         let fits = |batch| Ok::<_, PyErr>(at(batch).floor().is_none_or(|(_, floor)| floor.0 <= budget));
-        let Some(most) = largest(limit, &mut { fits })? else { return Ok(None) };
+        let Some(most) = largest(limit, &mut { fits })? else { return Ok(Vec::new()) };
         let request = SearchRequest {
             dataset: most.saturating_mul(64),
             least: 1,
             most,
             keeps_all: largest(most, &mut { keeps })?,
             between: &|_| Seconds(0.0),
-            within: WITHIN,
+            within: counts_as_equal(0.0),
             evaluations: EVALUATIONS,
             stop: &|| false,
         };
@@ -133,19 +135,83 @@ impl Batches {
             let found = plan(py, &trace, &limits)?;
             Ok::<_, PyErr>(found.map(|plan| {
                 let makespan = simulate(&trace, &plan.schedule).makespan();
-                Planned { trace, schedule: plan.schedule, makespan }
+                Planned { trace, schedule: plan.schedule, makespan, log: SearchLog::default() }
             }))
         };
-        match search_batches(&request, &mut plan_at) {
+        let found = if among.is_empty() {
+            search(&request, &mut plan_at)
+        } else {
+            let among: Vec<u64> = among.into_iter().filter(|batch| *batch <= most).collect();
+            search_among(&request, &among, &mut plan_at)
+        };
+        match found {
             Ok(found) => {
-                let chosen = found.choose(&|_| error, WITHIN).candidate;
-                Ok(Some((chosen.batch, chosen.iteration.0, chosen.peak.0)))
+                let chosen = found.choose(&|_| error, request.within).candidate;
+                let others = found.ranked().into_iter().filter(|other| other.batch != chosen.batch);
+                Ok(std::iter::once(chosen).chain(others).map(|inner| Candidate { inner }).collect())
             }
             Err(SearchError::Caller(error)) => Err(error),
-            Err(SearchError::NoPlan { .. }) => Ok(None),
+            Err(SearchError::NoPlan { .. } | SearchError::Stopped) => Ok(Vec::new()),
             Err(other) => Err(BadInput::new_err(other.to_string())),
         }
     }
+}
+
+/// A batch with a plan, as it was predicted.
+#[pyclass(frozen, module = "plimsoll")]
+pub struct Candidate {
+    inner: search::Candidate,
+}
+
+#[pymethods]
+impl Candidate {
+    /// Samples in an iteration.
+    #[getter]
+    fn batch(&self) -> u64 {
+        self.inner.batch
+    }
+
+    /// One iteration.
+    #[getter]
+    fn seconds(&self) -> f64 {
+        self.inner.iteration.0
+    }
+
+    /// What the device holds.
+    #[getter]
+    fn peak_bytes(&self) -> u64 {
+        self.inner.peak.0
+    }
+
+    /// Bytes that are swapped out in one iteration.
+    #[getter]
+    fn offloaded_bytes(&self) -> u64 {
+        self.inner.moved.offloaded.0
+    }
+
+    /// How many ops are recomputed in one iteration.
+    #[getter]
+    fn recomputed_ops(&self) -> u64 {
+        self.inner.moved.recomputed_ops
+    }
+}
+
+/// Which of these to take, by what one sample of each took when it was run, and by how far such times scatter, relative to
+/// them: of those that are as fast as the fastest, within the scatter (1 % at least, 3 % at most), the one that swaps and
+/// recomputes least, then the smallest.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)]
+pub fn choose(candidates: Vec<PyRef<'_, Candidate>>, seconds: Vec<f64>, scatter: f64) -> PyResult<u64> {
+    let measured: Vec<search::Candidate> = candidates
+        .iter()
+        .zip(&seconds)
+        .map(|(candidate, seconds)| search::Candidate { epoch: Seconds(*seconds), ..candidate.inner })
+        .collect();
+    let shortest = measured.iter().map(|candidate| candidate.epoch).min_by(|a, b| a.0.total_cmp(&b.0));
+    shortest
+        .and_then(|shortest| frugal(measured.iter(), shortest * (1.0 + counts_as_equal(scatter))))
+        .map(|chosen| chosen.batch)
+        .ok_or_else(|| BadInput::new_err("there is nothing to choose from"))
 }
 
 fn limits(budget: u64, offload_rate: f64, prefetch_rate: f64, seconds: f64) -> PyResult<Limits> {
@@ -159,7 +225,7 @@ fn limits(budget: u64, offload_rate: f64, prefetch_rate: f64, seconds: f64) -> P
 /// A plan, where one is found.
 fn plan(py: Python<'_>, trace: &trace::Trace, limits: &Limits) -> PyResult<Option<Plan>> {
     let deadline = Instant::now().checked_add(limits.seconds);
-    let (outcome, interrupted) = py.detach(|| search(trace, limits.budget, limits.link, deadline));
+    let (outcome, interrupted) = py.detach(|| plan_within(trace, limits.budget, limits.link, None, deadline));
     if let Some(interrupted) = interrupted {
         return Err(interrupted);
     }

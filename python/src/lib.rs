@@ -2,10 +2,14 @@
 //!
 //! Documents come as JSON text and leave as JSON text. A [`trace::Trace`] is validated once, when it is made; a
 //! [`schedule::Schedule`] exists only where `check` passed. Copies between pool and host run here too
-//! ([`transfers::Transfers`]), on two threads without Python. No tensor and no kernel is known here: those are PyTorch's.
+//! ([`transfers::Transfers`]), on two threads without Python. The whole command line is in it too ([`program`]). No tensor
+//! and no kernel is known here: those are PyTorch's.
 
 mod batches;
+mod program;
+mod report;
 mod schedule;
+mod signals;
 mod trace;
 mod transfers;
 
@@ -63,11 +67,17 @@ fn learning_rate(rule: &str, base_batch: u64, base_rate: f64, batch: u64) -> PyR
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ALIGNMENT", plimsoll_ir::program::STORAGE_ALIGNMENT)?;
     module.add_class::<batches::Batches>()?;
+    module.add_class::<batches::Candidate>()?;
+    module.add_class::<program::Script>()?;
     module.add_class::<trace::Trace>()?;
     module.add_class::<schedule::Schedule>()?;
     module.add_class::<schedule::Compute>()?;
     module.add_class::<transfers::Transfers>()?;
+    module.add_function(wrap_pyfunction!(batches::choose, module)?)?;
     module.add_function(wrap_pyfunction!(learning_rate, module)?)?;
+    module.add_function(wrap_pyfunction!(program::run_program, module)?)?;
+    module.add_function(wrap_pyfunction!(program::script, module)?)?;
+    module.add_function(wrap_pyfunction!(report::report_page, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(show_bytes, module)?)?;

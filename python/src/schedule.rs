@@ -8,10 +8,11 @@ mod methods;
 pub use methods::Compute;
 
 use crate::errors::BadInput;
-use crate::transfers::Progress;
+use crate::transfers::{Progress, Spans};
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::schedule::{self, Stream, moved};
-use plimsoll_ir::trace;
+use plimsoll_ir::simulate::{Span, Timeline};
+use plimsoll_ir::{Seconds, trace};
 use plimsoll_tuner::{Plan, Status};
 use pyo3::prelude::*;
 
@@ -49,6 +50,30 @@ impl Schedule {
             BadInput::new_err(format!("the schedule is not valid for its trace: {violation}"))
         })?;
         Ok(Schedule { inner, places, trace: trace.clone(), plan })
+    }
+
+    /// Itself, as the house has it.
+    pub fn inner(&self) -> &schedule::Schedule {
+        &self.inner
+    }
+
+    /// The trace that it is valid for.
+    pub fn trace(&self) -> &trace::Trace {
+        &self.trace
+    }
+
+    /// When every command ran, from the spans of each stream's commands in their order; none where there are no spans.
+    pub fn timeline(&self, spans: [Spans; 3]) -> PyResult<Option<Timeline>> {
+        if spans.iter().all(Vec::is_empty) {
+            return Ok(None);
+        }
+        let mut spans = spans.map(Vec::into_iter);
+        let span = |(start, end)| Span { start: Seconds(start), end: Seconds(end) };
+        let measured = self.inner.commands.iter().map(|command| spans[command.stream().index()].next());
+        let timeline: Option<Vec<Span>> = measured.map(|one| one.map(span)).collect();
+        let all = timeline.filter(|_| spans.iter_mut().all(|rest| rest.next().is_none()));
+        let message = "the spans are not one for each command of the schedule";
+        all.map(|spans| Some(Timeline { spans })).ok_or_else(|| BadInput::new_err(message))
     }
 
     fn moved_bytes(&self, stream: Stream) -> u64 {

@@ -5,15 +5,12 @@
 
 use crate::errors::{BadInput, NoPlan};
 use crate::schedule::Schedule;
+use crate::signals::Signals;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId, trace};
 use plimsoll_tuner::{Outcome, PlanRequest, Policy, Witness};
 use pyo3::prelude::*;
-use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
-
-/// How long a Ctrl-C may go unnoticed while a plan is looked for.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// One training iteration, op by op: a `trace/1`.
 #[pyclass(frozen, module = "plimsoll")]
@@ -120,8 +117,9 @@ impl Trace {
     }
 
     /// A schedule within `budget` bytes for a link of these rates (bytes per second), or `NoPlan`. `seconds` bounds the search,
-    /// which then gives its best plan so far; without it the same trace gives the same plan.
-    #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None))]
+    /// which then gives its best plan so far; without it the same trace gives the same plan. What is swapped takes at most
+    /// `host` bytes of the host's memory, and any number without it.
+    #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None, host=None))]
     fn plan(
         &self,
         py: Python<'_>,
@@ -129,6 +127,7 @@ impl Trace {
         offload_rate: f64,
         prefetch_rate: f64,
         seconds: Option<f64>,
+        host: Option<u64>,
     ) -> PyResult<Schedule> {
         let mut link = Link::symmetric(BytesPerSecond(offload_rate));
         link.prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
@@ -137,7 +136,8 @@ impl Trace {
             Some(Ok(limit)) => Instant::now().checked_add(limit),
             Some(Err(error)) => return Err(BadInput::new_err(format!("the time limit: {error}"))),
         };
-        let (outcome, interrupted) = py.detach(|| search(&self.inner, Bytes(budget), link, deadline));
+        let (outcome, interrupted) =
+            py.detach(|| plan_within(&self.inner, Bytes(budget), link, host.map(Bytes), deadline));
         if let Some(interrupted) = interrupted {
             return Err(interrupted);
         }
@@ -149,31 +149,21 @@ impl Trace {
 }
 
 /// Looks for a plan until the deadline or a Ctrl-C, whose exception is returned beside the outcome.
-// The method that clippy would rather have named is not general enough over the lifetime of the lock.
-#[allow(clippy::redundant_closure_for_method_calls)]
-pub fn search(
+pub fn plan_within(
     trace: &trace::Trace,
     budget: Bytes,
     link: Link,
+    host: Option<Bytes>,
     deadline: Option<Instant>,
 ) -> (Result<Outcome, plimsoll_tuner::PlanError>, Option<PyErr>) {
-    let interrupted = RefCell::new(None);
-    let looked = Cell::new(Instant::now());
-    let expired = || {
-        let now = Instant::now();
-        if now.duration_since(looked.get()) > SIGNALS_EVERY {
-            looked.set(now);
-            if let Err(error) = Python::attach(|py| py.check_signals()) {
-                interrupted.replace(Some(error));
-            }
-        }
-        interrupted.borrow().is_some() || deadline.is_some_and(|deadline| now >= deadline)
-    };
+    let signals = Signals::default();
+    let expired = || signals.came() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let mut request = PlanRequest::new(budget, link, Policy::Plimsoll);
+    request.allow.host = host;
     request.limits.expired = Some(&expired);
     request.anytime = deadline.is_some();
     let outcome = plimsoll_tuner::plan(trace, &request);
-    (outcome, interrupted.into_inner())
+    (outcome, signals.into_error())
 }
 
 impl Trace {
@@ -188,9 +178,10 @@ impl Trace {
         let verb = if witness.why.is_proved() { "fits" } else { "was found within" };
         let place = if layer.is_empty() { String::new() } else { format!(" (layer `{layer}`)") };
         let name = &self.inner.name;
+        let advice = if witness.why.is_of_host() { "the host budget" } else { "the budget above it" };
         let message = format!(
-            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise the \
-             budget above it, or lower the batch",
+            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise \
+             {advice}, or lower the batch",
             self.inner.batch
         );
         let error = NoPlan::new_err(message);

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How many commands of each stream must have ended, by [`Stream::index`](plimsoll_ir::schedule::Stream::index).
 pub type Progress = [usize; 3];
 
+/// Start and end of each command of a stream, in seconds from the start of the iteration.
+pub type Spans = Vec<(f64, f64)>;
+
 /// One copy.
 #[derive(Clone, Debug)]
 pub struct Copy {
@@ -33,8 +36,8 @@ pub struct Copy {
 struct TransferState {
     ended: Progress,
     aborted: bool,
-    /// Seconds in copies, and seconds in copies while the compute stream was not waiting.
-    copying: Duration,
+    /// By stream: when each copy began and ended, in seconds from the start of the iteration.
+    spans: [Spans; 2],
 }
 
 #[derive(Default)]
@@ -57,10 +60,13 @@ impl Shared {
         !state.aborted
     }
 
-    fn end(&self, stream: usize, copying: Duration) {
+    /// One more command of a stream has ended; of a copy it is said when.
+    fn end(&self, stream: usize, span: Option<(f64, f64)>) {
         let mut state = self.lock();
         state.ended[stream] += 1;
-        state.copying += copying;
+        if let Some(span) = span {
+            state.spans[stream - 1].push(span);
+        }
         self.changed.notify_all();
     }
 }
@@ -97,12 +103,13 @@ impl Transfers {
     /// Begins an iteration.
     fn start(&mut self, py: Python<'_>) {
         self.abort(py);
+        let begun = Instant::now();
         self.shared = Arc::default();
         self.stalled = Duration::ZERO;
         for (stream, copies) in (1..).zip(&self.copies) {
             if !copies.is_empty() {
                 let (copies, shared) = (copies.clone(), self.shared.clone());
-                self.threads.push(std::thread::spawn(move || run(stream, &copies, &shared)));
+                self.threads.push(std::thread::spawn(move || run(stream, &copies, &shared, begun)));
             }
         }
     }
@@ -117,7 +124,7 @@ impl Transfers {
 
     /// One more compute command has ended.
     fn computed(&self) {
-        self.shared.end(0, Duration::ZERO);
+        self.shared.end(0, None);
     }
 
     /// Waits for the rest of the copies.
@@ -148,7 +155,14 @@ impl Transfers {
     /// Seconds that the two threads spent copying in the last iteration.
     #[getter]
     fn copying_seconds(&self) -> f64 {
-        self.shared.lock().copying.as_secs_f64()
+        self.shared.lock().spans.iter().flatten().map(|(start, end)| end - start).sum()
+    }
+
+    /// When each copy of the last iteration began and ended, in seconds from its start: those of the swap-out stream, and those
+    /// of the swap-in stream.
+    fn spans(&self) -> (Spans, Spans) {
+        let [out, back] = self.shared.lock().spans.clone();
+        (out, back)
     }
 
     /// Seconds that the compute stream waited for copies in the last iteration.
@@ -167,15 +181,15 @@ impl Drop for Transfers {
 }
 
 /// One stream of copies.
-fn run(stream: usize, copies: &[Copy], shared: &Shared) {
+fn run(stream: usize, copies: &[Copy], shared: &Shared, begun: Instant) {
     for copy in copies {
         if !shared.reach(&copy.needs) {
             return;
         }
-        let start = Instant::now();
+        let start = begun.elapsed().as_secs_f64();
         // SAFETY: whoever made the transfers keeps pool and host slab allocated (`Schedule::transfers`); `check` proved that
         // the bytes lie inside of them and that no other command touches them meanwhile; pool and host never overlap.
         unsafe { std::ptr::copy_nonoverlapping(copy.from as *const u8, copy.to as *mut u8, copy.length) };
-        shared.end(stream, start.elapsed());
+        shared.end(stream, Some((start, begun.elapsed().as_secs_f64())));
     }
 }

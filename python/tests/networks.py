@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from models import GPT, Checkpointed
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 BATCH = 4
+
+SMALL_GPT = {"words": 96, "width": 32, "length": 24, "depth": 3}
 
 
 @dataclass
@@ -21,63 +23,6 @@ class Task:
     model: nn.Module
     loss: Callable[..., Tensor]
     batches: list[tuple[Tensor, ...]]
-
-
-class Block(nn.Module):
-    """A block of a transformer, with attention of PyTorch's own and dropout."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True)
-        x = x + self.dropout(self.out(y.transpose(1, 2).reshape(batch, length, width)))
-        return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
-
-
-class GPT(nn.Module):
-    """A language model whose embedding is its head, too."""
-
-    def __init__(self, words: int = 96, width: int = 32, length: int = 24) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.position = nn.Parameter(torch.randn(1, length, width) * 0.02)
-        self.blocks = nn.ModuleList(Block(width, 4) for _ in range(3))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, words, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, words: Tensor) -> Tensor:
-        x = self.embedding(words) + self.position[:, : words.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-class Checkpointed(nn.Module):
-    """Recomputes a part by PyTorch's own means, dropout included."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(16, 64),
-            nn.GELU(),
-            nn.Dropout(0.2),
-            nn.Linear(64, 64),
-            nn.Dropout(0.2),
-            nn.Linear(64, 16),
-        )
-        self.head = nn.Linear(16, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.dropout(checkpoint(self.body, x, use_reentrant=False), 0.1))
 
 
 def _images(size: int) -> list[tuple[Tensor, ...]]:
@@ -118,12 +63,12 @@ def convolutions() -> Task:
 
 
 def gpt() -> Task:
-    model = GPT()
+    model = GPT(**SMALL_GPT)
     return Task(model, lambda x, y: F.cross_entropy(model(x).flatten(0, 1), y.flatten()), _words())
 
 
 def gpt_bf16() -> Task:
-    model = GPT()
+    model = GPT(**SMALL_GPT)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -133,7 +78,15 @@ def gpt_bf16() -> Task:
 
 
 def checkpointed() -> Task:
-    return _classifier(Checkpointed(), _vectors(16))
+    body = [
+        nn.Linear(16, 64),
+        nn.GELU(),
+        nn.Dropout(0.2),
+        nn.Linear(64, 64),
+        nn.Dropout(0.2),
+        nn.Linear(64, 16),
+    ]
+    return _classifier(Checkpointed(nn.Sequential(*body), nn.Linear(16, 8)), _vectors(16))
 
 
 def frozen() -> Task:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from networks import budget_at, build, eager, optimizer_of, train
+from steps import highest_byte
 from torch import nn
 
 import plimsoll
@@ -205,20 +206,18 @@ def test_the_pool_is_all_that_a_step_takes():
     begin, end = pool.address, pool.address + pool.size
     memory = program._memory
     slabs = [(slab.address, slab.address + slab.size) for slab in (memory.gradients, memory.results)]
-    ends = []
     for number in range(len(program._plan._first) - 1):
         for slot in range(program._plan._first[number], program._plan._first[number + 1]):
             address, size = program._plan._slots[2 * slot], program._plan._slots[2 * slot + 1]
             if begin <= address < end:
                 assert address + size <= end
-                ends.append(address + size)
             else:
                 assert any(first <= address and address + size <= last for first, last in slabs)
     counts = program.counts
     assert counts.served == len(program._plan._slots) // 2
     assert (counts.unplanned, counts.unused) == (0, 0)
-    # The highest byte that the allocator gave out is the last of the pool, up to the rounding of one tensor.
-    assert end - max(ends) < 256
+    # The highest byte that the allocator gave out, or that a copy wrote, is the pool's last, up to the rounding of one tensor.
+    assert 0 <= pool.size - highest_byte(program) < 256
 
 
 def test_no_step_leaves_memory_behind():
@@ -329,8 +328,25 @@ def test_explain_names_the_floor():
     _, step = tuned("convolutions")
     text = step.explain()
     assert "floor" in text
-    assert "(layer `7`)" in text
+    # Which layer that is depends on the scratch that the processor's kernels take.
+    assert step.trace.floor_layer in ("6", "7")
+    assert f"(layer `{step.trace.floor_layer}`)" in text
     assert step.why.startswith("batch 4, lr unchanged, peak ")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_what_is_compiled_runs_as_it_was_written(backend):
+    task = build("mlp")
+    compiled = torch.compile(task.model, backend=backend)
+    expected = eager(task)(*task.batches[0])
+    gradients = [p.grad.clone() for p in task.model.parameters()]
+    task.model.zero_grad()
+    step = plimsoll.tune(
+        lambda x, y: F.cross_entropy(compiled(x), y), task.model, None, task.batches[0], "100%", "20GB/s"
+    )
+    assert torch.equal(step(*task.batches[0]), expected)
+    assert step.fallback is None
+    assert all(torch.equal(p.grad, g) for p, g in zip(task.model.parameters(), gradients, strict=True))
 
 
 def test_without_a_compiler_the_message_says_what_to_install(tmp_path, monkeypatch):

@@ -1,10 +1,7 @@
 """What a trace says, that recording changes nothing, and what is refused."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
 
 import pytest
 import torch
@@ -220,21 +217,6 @@ def test_a_sample_that_is_a_slice_counts_only_its_elements():
     data = torch.randn(1000, 8)
     document = json.loads(trace_of(lambda x: model(x).sum(), model, data[:4]).to_json())
     assert [t["bytes"] for t in document["tensors"] if t["kind"] == "input"] == [256]
-
-
-def test_the_command_line_plans_a_trace_unchanged(tmp_path):
-    program = os.environ.get("PLIMSOLL_PROGRAM") or shutil.which("plimsoll")
-    if program is None:
-        pytest.skip(
-            "no program `plimsoll`: build it with `cargo build --release` and name it in PLIMSOLL_PROGRAM"
-        )
-    trace = of("gpt")
-    trace.save(tmp_path / "step.trace.json")
-    command = [program, "plan", "--budget", str(trace.floor_bytes), "--link", "1GB/s", "--time-limit", "2s"]
-    command += ["--output", "step.schedule.json", "step.trace.json"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    schedule = plimsoll.Schedule.from_json((tmp_path / "step.schedule.json").read_text(), trace)
-    assert schedule.recomputed_ops > 0 or schedule.offloaded_bytes > 0
 
 
 def test_a_document_that_is_no_trace_says_where():

@@ -7,7 +7,8 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import GPT, Task, budget_at, build, eager
+from models import GPT
+from networks import SMALL_GPT, Task, budget_at, build, eager
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -163,7 +164,7 @@ def test_tied_weights_have_one_gradient():
 
     g = torch.Generator().manual_seed(3)
     data = [tuple(torch.randint(0, 96, (4, 24), generator=g) for _ in range(2)) for _ in range(3)]
-    step = run_both(GPT, loss, data)
+    step = run_both(lambda: GPT(**SMALL_GPT), loss, data)
     assert len(step.program.tape.gradients) == len(
         set(map(id, dict(step._model.named_parameters()).values()))
     )

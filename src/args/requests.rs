@@ -134,10 +134,8 @@ impl KernelArgs {
 
     /// What they choose of a device that is modelled: products in TF32, and nothing else.
     pub fn tf32_alone(&self) -> Result<bool, Failure> {
-        match self.given() {
-            Some(option) if option != "--tf32" || self.deterministic => Err(only(option, "cuda")),
-            _ => Ok(self.tf32),
-        }
+        let others = KernelArgs { tf32: false, ..*self };
+        others.given().map_or(Ok(self.tf32), |option| Err(only(option, "cuda")))
     }
 }
 

@@ -1,11 +1,13 @@
 //! `auto`: measures, tunes, trains and compares with the prediction. What the study's folder holds of the same task is used.
+//! A Python script is the Python package's to run.
 
 use crate::args::{AutoArgs, study_of, tune_request};
 use crate::failure::{Failure, of_trained};
-use crate::output::{Cell, Table};
+use crate::output::{Cell, Format, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
 use crate::verbs::report;
+use crate::verbs::script::Script;
 use crate::verbs::tune::{choice, figures};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
@@ -15,7 +17,10 @@ use plimsoll_study::tuning::missed;
 use plimsoll_study::{Chosen, NetworkWorkload, Study, Watch, Workload};
 
 /// Runs the verb.
-pub fn run(args: &AutoArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, Failure> {
+    if let Some(script) = Script::asked(args, format, quiet)? {
+        return Err(script.needs_python());
+    }
     watched(quiet, |watch| run_watched(args, watch))
 }
 

@@ -1,7 +1,7 @@
 //! `config`: which settings hold and from where, and the schema of `plimsoll.toml`, both made of the command line's own
 //! definitions.
 
-use crate::args::{ConfigArgs, ConfigShowArgs, ConfigVerb, program};
+use crate::args::{self, ConfigArgs, ConfigShowArgs, ConfigVerb, program};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use crate::settings::{Given, Kind, Layers, Source, Stop, commands, in_words, settable};
@@ -43,8 +43,7 @@ fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
             ("place", "which"),
         ],
     );
-    let whole_line: Vec<OsString> = std::env::args_os().collect();
-    let layers = Layers::find(&whole_line)?;
+    let layers = Layers::find(args::line())?;
     let line = |words: &[OsString]| [&[OsString::from("plimsoll")], words].concat();
     let mut format = format;
     if command.is_empty() {

@@ -13,6 +13,7 @@ pub mod planning;
 pub mod profile;
 pub mod report;
 pub mod run;
+pub mod script;
 pub mod shell;
 pub mod simulate;
 pub mod trace;

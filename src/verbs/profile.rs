@@ -7,6 +7,7 @@ use crate::progress::watched;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{Profile, undisturbed};
+use plimsoll_study::device::is_cpu;
 use plimsoll_study::measure::may_be_off;
 use plimsoll_study::{MeasureRequest, Study, Workload};
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
@@ -62,7 +63,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     let health = profile.machine.health.clone().unwrap_or_default();
     let doubts: Vec<String> = health.warnings(&Health::default()).iter().map(ToString::to_string).collect();
     let doubts = Some(doubts.join("; ")).filter(|doubts| !doubts.is_empty());
-    let on_cpu = profile.machine.device.starts_with("cpu");
+    let on_cpu = is_cpu(&profile.machine.device);
     let overview = Table::facts(
         "profile",
         vec![

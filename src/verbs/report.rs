@@ -9,9 +9,9 @@ use crate::output::{self, Format, Table};
 use crate::verbs::planning::timeless;
 use crate::verbs::trace::of_a_model;
 use plimsoll_study::Study;
-use plimsoll_study::report::gather::Subject;
-use plimsoll_study::report::policies::{TIME_LIMIT, compare};
-use plimsoll_study::report::{About, Report, Tuned};
+use plimsoll_study::report::policies::TIME_LIMIT;
+use plimsoll_study::report::scheduled::{self, Known};
+use plimsoll_study::report::{Report, Tuned};
 use plimsoll_study::training::Trained;
 use std::path::{Path, PathBuf};
 
@@ -87,24 +87,13 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
 /// The report of a schedule: what it does, and what others would.
 pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
     let (trace, schedule) = read_valid(trace, schedule)?;
-    let policies = compare(&trace, &schedule, ("this schedule", ""), TIME_LIMIT, &interrupt::pressed)?;
     let timeless = timeless(&trace).map(|words| format!("A{}.", &words[1..]));
     let of_model = of_a_model(&trace).map(|words| format!("T{}.", &words[1..]));
-    let modelled = of_model.is_some();
-    let about = About {
-        network: trace.name.clone(),
-        data: None,
-        batch: trace.batch,
-        budget_bytes: schedule.budget_bytes.0,
-        device: None,
-        modelled,
-        machine: Vec::new(),
-        plimsoll: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: plimsoll_study::COMMIT.map(str::to_owned),
+    let known = Known {
+        modelled: of_model.is_some(),
         command: Some(command_line()),
-        seed: None,
-        unix_seconds: None,
         warnings: timeless.into_iter().chain(of_model).collect(),
+        ..Known::default()
     };
-    Ok(Subject { trace: &trace, schedule: &schedule, measured: None }.report(policies, about))
+    Ok(scheduled::of_schedule(&trace, &schedule, known, TIME_LIMIT, &interrupt::pressed)?)
 }

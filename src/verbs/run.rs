@@ -12,7 +12,7 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_networks::Mode;
 use plimsoll_study::data::{DataSource, of_network};
-use plimsoll_study::device::cores;
+use plimsoll_study::device::{cores, is_cpu};
 use plimsoll_study::error::SetupError;
 use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
@@ -137,7 +137,7 @@ fn events(
 
 /// The device as the config was tuned for it: its kernels' scratch is part of the schedule.
 fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup, Failure> {
-    let on_cpu = config.device.starts_with("cpu");
+    let on_cpu = is_cpu(&config.device);
     match args.device.unwrap_or(if on_cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) }) {
         DeviceChoice::Cpu if on_cpu && !args.no_graph => {
             let (threads, cores) = (config.threads, cores());

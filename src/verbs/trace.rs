@@ -12,6 +12,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
 use plimsoll_study::Setup;
+use plimsoll_study::device::is_cpu;
 use plimsoll_study::measure::may_be_off;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
@@ -64,7 +65,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         return Err(Failure::usage("the profile is of a device that is modelled, not measured")
             .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
     }
-    let setup = match machine.filter(|machine| !machine.device.starts_with("cpu")) {
+    let setup = match machine.filter(|machine| !is_cpu(&machine.device)) {
         Some(_) => Some(args.kernels.chosen()?),
         None => match args.kernels.given() {
             Some(option) => return Err(only_with_gpu(option)),

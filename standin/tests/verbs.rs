@@ -24,7 +24,7 @@ fn a_verb() {
     let Ok(line) = std::env::var(CHILD) else { return };
     let cli = Cli::parse_from(line.split(' '));
     let outcome = match &cli.verb {
-        Verb::Auto(args) => verbs::auto::run(args, true),
+        Verb::Auto(args) => verbs::auto::run(args, cli.format, true),
         Verb::Run(args) => verbs::run::run(args, true),
         Verb::Trace(args) => verbs::trace::run(args),
         Verb::Verify(args) => verbs::verify::run(args, true),

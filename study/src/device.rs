@@ -159,6 +159,11 @@ impl Setup {
     }
 }
 
+/// Whether a document's name of a device means the CPU: `cpu`, or with its model, `cpu: AMD EPYC 9J14`.
+pub fn is_cpu(name: &str) -> bool {
+    name.split(':').next() == Some("cpu")
+}
+
 /// The cores that this process may use.
 pub fn cores() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -153,8 +153,9 @@ impl NetworkWorkload {
     }
 
     /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of
-    /// one budget, and what is free, or which batch is the least, changes from run to run. Else as [`NetworkWorkload::budget`] says; on
-    /// a processor at least what keeps everything of the least batch that is wanted, where less does not train it.
+    /// one budget, and what is free, or which batch is the least, changes from run to run. Else as
+    /// [`NetworkWorkload::budget`] says; on a processor at least what keeps everything of the least batch that is wanted,
+    /// where less does not train it.
     pub fn budget_in(
         &self,
         study: &Study,

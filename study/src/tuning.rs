@@ -75,7 +75,7 @@ impl TuneRequest {
     /// much.
     fn within(&self, scatter: f64) -> f64 {
         match self.objective {
-            Objective::Frugal => scatter.clamp(WITHIN_LEAST, WITHIN_MOST),
+            Objective::Frugal => counts_as_equal(scatter),
             Objective::Fastest => 0.0,
         }
     }
@@ -145,6 +145,11 @@ const REFITS: usize = 3;
 /// Epochs within this share of the shortest count as equal to it, and within what measurements scatter by up to the other.
 const WITHIN_LEAST: f64 = 0.01;
 const WITHIN_MOST: f64 = 0.03;
+
+/// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so much.
+pub fn counts_as_equal(scatter: f64) -> f64 {
+    scatter.clamp(WITHIN_LEAST, WITHIN_MOST)
+}
 
 /// Batch sizes that a search plans at most.
 const EVALUATIONS: usize = 40;

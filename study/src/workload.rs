@@ -1,7 +1,7 @@
 //! What is tuned: an iteration at any batch size, and something that measures and runs it.
 //!
-//! The search asks nothing else. [`NetworkWorkload`](crate::NetworkWorkload) is a network of the house on one of its devices; whatever else
-//! gives traces and runs schedules, such as a training step of another framework, is tuned by the same search.
+//! The search asks nothing else. [`NetworkWorkload`](crate::NetworkWorkload) is a network of the house on one of its devices;
+//! whatever else gives traces and runs schedules, such as a training step of another framework, is tuned by the same search.
 
 use crate::error::{Error, Iteration, WorkloadError};
 use crate::folder::Study;

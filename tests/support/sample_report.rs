@@ -526,6 +526,27 @@ fn policies(makespan: f64, compute: f64, memory: &Memory) -> Policies {
     }
 }
 
+/// A plan, and eager, which is over the budget.
+fn beside_eager(memory: &Memory, batch: u64, makespan: f64) -> Vec<Setting> {
+    let setting = |what: &str, peak_bytes: u64, iteration: f64, note: Option<&str>| Setting {
+        what: what.to_owned(),
+        batch,
+        predicted_iteration_seconds: Some(iteration),
+        predicted_error: None,
+        iteration_seconds: Some(iteration * 1.03),
+        relative_error: None,
+        samples_per_second: Some(batch as f64 / iteration / 1.03),
+        peak_bytes: Some(peak_bytes),
+        epoch_seconds: None,
+        note: note.map(str::to_owned),
+    };
+    let above = Some("its peak is above the budget");
+    vec![
+        setting("the plan", memory.resident_bytes + memory.pool_bytes, makespan, None),
+        setting("eager", memory.keeping_everything_bytes, makespan * 0.97, above),
+    ]
+}
+
 /// The report.
 pub fn report(sample: &Sample) -> Report {
     let mut dice = Dice(7);
@@ -546,6 +567,7 @@ pub fn report(sample: &Sample) -> Report {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     Report {
         kind: ReportKind::Report1,
+        settings: if sample.tuned { Vec::new() } else { beside_eager(&memory, chosen, makespan) },
         about: About {
             network: sample.network.to_owned(),
             data: sample.tuned.then(|| "32x32x3 images, 10 classes, 50000 samples".to_owned()),

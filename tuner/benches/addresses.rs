@@ -9,10 +9,13 @@
 //! never asserted.
 
 use plimsoll_ir::testing::Random;
-use plimsoll_tuner::place::address::{Block, Item, Work, assign, most_alive};
+use plimsoll_tuner::decide::placement::Slot;
+use plimsoll_tuner::place::address::{Block, Item, ItemId, Work, assign, most_alive};
 use plimsoll_tuner::{Trick, Tricks};
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Name and MiniMalloc's seconds.
 const INSTANCES: [(&str, f64); 11] = [
@@ -50,13 +53,13 @@ fn main() {
         }
     }
     for (pieces, seed_of_cut) in [(50, 1), (100, 2), (200, 3), (400, 4)] {
-        let mut items = Vec::new();
+        let mut items = TiVec::new();
         cut(&mut Random::new(seed_of_cut), [0, 2000], [0, CAPACITY], pieces, &mut items);
         row(&format!("cut {pieces}"), &items, (seed, without), None);
     }
 }
 
-fn row(name: &str, items: &[Item], (seed, without): (u64, Tricks), theirs: Option<f64>) {
+fn row(name: &str, items: &TiSlice<ItemId, Item>, (seed, without): (u64, Tricks), theirs: Option<f64>) {
     let began = Instant::now();
     let work = Work { looks: LOOKS, expired: None, without };
     let found = assign(items, CAPACITY, 1, work, seed);
@@ -67,32 +70,36 @@ fn row(name: &str, items: &[Item], (seed, without): (u64, Tricks), theirs: Optio
 }
 
 /// A line of an instance: `id,lower,upper,size`.
-fn items(text: &str) -> Vec<Item> {
+fn items(text: &str) -> TiVec<ItemId, Item> {
     let number = |field: &str| field.trim().parse::<u64>().expect("a number");
     let item = |line: &str| {
         let fields: Vec<u64> = line.split(',').map(number).collect();
         let [_, lower, upper, size] = fields[..] else { panic!("four fields, not {line}") };
-        Item { hull: Block { slots: lower as u32..upper as u32, bytes: 0..size }, blocks: Vec::new() }
+        Item { hull: Block { slots: slots(lower as u32..upper as u32), bytes: 0..size }, blocks: Vec::new() }
     };
     text.lines().skip(1).map(item).collect()
 }
 
+fn slots(range: Range<u32>) -> Range<Slot> {
+    Slot(range.start)..Slot(range.end)
+}
+
 /// Cuts a rectangle of time and bytes into so many pieces, which fill it without a gap.
-fn cut(random: &mut Random, slots: [u64; 2], bytes: [u64; 2], pieces: u64, into: &mut Vec<Item>) {
-    let [life, size] = [slots, bytes].map(|[start, end]| end - start);
+fn cut(random: &mut Random, during: [u64; 2], bytes: [u64; 2], pieces: u64, into: &mut TiVec<ItemId, Item>) {
+    let [life, size] = [during, bytes].map(|[start, end]| end - start);
     if pieces < 2 || life < 2 || size < 2 {
-        let hull = Block { slots: slots[0] as u32..slots[1] as u32, bytes: 0..size };
+        let hull = Block { slots: slots(during[0] as u32..during[1] as u32), bytes: 0..size };
         into.push(Item { hull, blocks: Vec::new() });
         return;
     }
     let half = 1 + random.below(pieces - 1);
     if random.percent(50) {
-        let at = slots[0] + 1 + random.below(life - 1);
-        cut(random, [slots[0], at], bytes, half, into);
-        cut(random, [at, slots[1]], bytes, pieces - half, into);
+        let at = during[0] + 1 + random.below(life - 1);
+        cut(random, [during[0], at], bytes, half, into);
+        cut(random, [at, during[1]], bytes, pieces - half, into);
     } else {
         let at = bytes[0] + 1 + random.below(size - 1);
-        cut(random, slots, [bytes[0], at], half, into);
-        cut(random, slots, [at, bytes[1]], pieces - half, into);
+        cut(random, during, [bytes[0], at], half, into);
+        cut(random, during, [at, bytes[1]], pieces - half, into);
     }
 }

@@ -1,5 +1,7 @@
 //! A small seeded generator (SplitMix64) for searches: the same seed gives the same plan on every machine.
 
+use crate::numbers::real;
+
 /// The state.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
@@ -25,6 +27,17 @@ impl Random {
     /// A position below `count`, which is at least 1.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.next()) * count as u128) >> 64) as usize
+    }
+
+    /// The same below a count of at most 256.
+    pub(crate) fn below_u8(&mut self, count: usize) -> u8 {
+        u8::try_from(self.below(count)).expect("below a count of at most 256")
+    }
+
+    /// A number from 1 to `most`, as likely in one octave as in another.
+    pub(crate) fn few(&mut self, most: usize) -> usize {
+        // Rounded down, and above 0.
+        real(most).powf(self.unit()) as usize
     }
 
     /// A number in [0, 1).

@@ -3,7 +3,9 @@
 //!
 //! What it does not do: grow.
 
+use std::marker::PhantomData;
 use std::ops::Range;
+use typed_index_collections::TiSlice;
 
 /// Stands for no number at all, so low that sums with it stay so.
 const NOTHING: i64 = i64::MIN / 2;
@@ -11,55 +13,71 @@ const NOTHING: i64 = i64::MIN / 2;
 /// No number is lower at first.
 const LEAST: i64 = i64::MIN / 4;
 
-/// The numbers.
+/// For each position, an op or a slot: the bytes that it needs beyond a pool, below 0 where it leaves some.
 #[derive(Clone)]
-pub(crate) struct RangeMax {
+pub(crate) struct RangeMax<At> {
     /// By node, leaves from `count` on: the largest below it, with what was added to it and below, not with what was added
     /// to all of a node above.
     largest: Vec<i64>,
     /// By inner node: what was added to all below it at once.
     added: Vec<i64>,
     count: usize,
+    at: PhantomData<At>,
 }
 
-impl RangeMax {
-    /// By slot or op: the bytes that it needs beyond the pool, below 0 where it leaves some.
-    pub fn beyond(needs: &[u64], pool: u64) -> RangeMax {
+impl<At: From<usize> + Into<usize>> RangeMax<At> {
+    /// By position: so many bytes, within a pool of so many.
+    pub fn beyond(needs: &TiSlice<At, u64>, pool: u64) -> RangeMax<At> {
         let count = needs.len().next_power_of_two();
         let mut largest = vec![NOTHING; 2 * count];
         for (leaf, need) in largest[count..].iter_mut().zip(needs) {
-            let beyond = i128::from(*need) - i128::from(pool);
-            *leaf = beyond.clamp(i128::from(LEAST), i128::from(i64::MAX / 4)) as i64;
+            let (over, spare) = (need.saturating_sub(pool), pool.saturating_sub(*need));
+            *leaf = signed(over).min(i64::MAX / 4) - signed(spare).min(-LEAST);
         }
         for node in (1..count).rev() {
             largest[node] = largest[2 * node].max(largest[2 * node + 1]);
         }
-        RangeMax { largest, added: vec![0; count], count }
+        RangeMax { largest, added: vec![0; count], count, at: PhantomData }
     }
 
-    /// Whether any is above 0.
+    /// Whether any needs more than the pool.
     pub fn is_over(&self) -> bool {
         self.largest[1] > 0
     }
 
-    /// The position of the first of the largest.
-    pub fn argmax(&self) -> usize {
+    /// Whether any of a range does.
+    pub fn is_over_in(&self, range: Range<At>) -> bool {
+        self.max(range) > 0
+    }
+
+    /// Whether the pool has room for so many bytes more at all of a range.
+    pub fn has_room(&self, range: Range<At>, bytes: u64) -> bool {
+        self.max(range).saturating_add(signed(bytes)) <= 0
+    }
+
+    /// The first of those that need most.
+    pub fn argmax(&self) -> At {
         let mut node = 1;
         while node < self.count {
             node *= 2;
             node += usize::from(self.largest[node + 1] > self.largest[node]);
         }
-        node - self.count
+        At::from(node - self.count)
+    }
+
+    /// All of a range need so many bytes more.
+    pub fn add(&mut self, range: Range<At>, bytes: u64) {
+        self.add_below(1, 0..self.count, &positions(range), signed(bytes));
+    }
+
+    /// All of a range need so many bytes less.
+    pub fn take(&mut self, range: Range<At>, bytes: u64) {
+        self.add_below(1, 0..self.count, &positions(range), -signed(bytes));
     }
 
     /// The largest of a range; very low for an empty one.
-    pub fn max(&self, range: Range<usize>) -> i64 {
-        self.max_below(1, 0..self.count, &range)
-    }
-
-    /// Adds to all of a range.
-    pub fn add(&mut self, range: Range<usize>, change: i64) {
-        self.add_below(1, 0..self.count, &range, change);
+    fn max(&self, range: Range<At>) -> i64 {
+        self.max_below(1, 0..self.count, &positions(range))
     }
 
     fn max_below(&self, node: usize, of: Range<usize>, range: &Range<usize>) -> i64 {
@@ -93,34 +111,54 @@ impl RangeMax {
     }
 }
 
+/// A number of bytes, as one that may be below 0 beside others.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn positions<At: Into<usize>>(range: Range<At>) -> Range<usize> {
+    range.start.into()..range.end.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::random::Random;
+    use plimsoll_ir::OpId;
+    use typed_index_collections::TiVec;
 
     #[test]
     fn a_pool_of_any_size_has_a_side() {
-        assert!(!RangeMax::beyond(&[0, 1 << 62], u64::MAX).is_over());
-        assert!(RangeMax::beyond(&[0, u64::MAX], 0).is_over());
+        let beyond = |needs: &[u64], pool| RangeMax::<OpId>::beyond(TiSlice::from_ref(needs), pool);
+        assert!(!beyond(&[0, 1 << 62], u64::MAX).is_over());
+        assert!(beyond(&[0, u64::MAX], 0).is_over());
     }
 
     #[test]
     fn it_says_what_a_list_of_numbers_says() {
         let mut random = Random::new(7);
         for count in [1, 2, 37, 64] {
-            let needs: Vec<u64> = (0..count).map(|_| random.below(41) as u64).collect();
+            let needs: TiVec<OpId, u64> = (0..count).map(|_| random.below(41) as u64).collect();
             let mut list: Vec<i64> = needs.iter().map(|need| *need as i64 - 20).collect();
             let mut tree = RangeMax::beyond(&needs, 20);
             for _ in 0..200 {
                 let first = random.below(count);
                 let range = first..first + random.below(count - first + 1);
-                let found = Some(tree.max(range.clone())).filter(|found| *found > LEAST);
-                assert_eq!(found, list[range.clone()].iter().copied().max(), "{range:?} of {list:?}");
+                let ops = OpId::new(range.start)..OpId::new(range.end);
+                let most = list[range.clone()].iter().copied().max();
+                let found = Some(tree.max(ops.clone())).filter(|found| *found > LEAST);
+                assert_eq!(found, most, "{range:?} of {list:?}");
+                assert_eq!(tree.is_over_in(ops.clone()), most.is_some_and(|most| most > 0));
+                assert_eq!(tree.has_room(ops.clone(), 3), most.is_none_or(|most| most + 3 <= 0));
                 let all = list.iter().copied().max().expect("not empty");
-                assert_eq!((tree.is_over(), list[tree.argmax()]), (all > 0, all), "{list:?}");
+                assert_eq!((tree.is_over(), list[tree.argmax().index()]), (all > 0, all), "{list:?}");
                 let change = random.below(13) as i64 - 6;
                 list[range.clone()].iter_mut().for_each(|number| *number += change);
-                tree.add(range, change);
+                if change < 0 {
+                    tree.take(ops, change.unsigned_abs());
+                } else {
+                    tree.add(ops, change.unsigned_abs());
+                }
             }
         }
     }

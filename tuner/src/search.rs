@@ -199,6 +199,19 @@ pub fn search<E>(
     state.finish()
 }
 
+/// The same for these batch sizes alone, such as those that divide a batch which is to be kept.
+pub fn search_among<E>(
+    request: &SearchRequest<'_>,
+    batches: &[u64],
+    plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
+) -> Result<Search, SearchError<E>> {
+    let mut state = State { request, tried: BTreeMap::new(), cut_short: false };
+    for batch in batches {
+        state.evaluate(*batch, plan_at)?;
+    }
+    state.finish()
+}
+
 /// The first batch sizes to plan: the two that matter most first, then powers of two and an even spread, largest first.
 fn first_pass(least: u64, most: u64, keeps_all: Option<u64>) -> Vec<u64> {
     let keeps_all = keeps_all.map(|k| k.min(most));
@@ -225,8 +238,11 @@ fn more_frugal(a: &Candidate, b: &Candidate) -> Ordering {
 }
 
 /// Of candidates whose epoch is no longer than a limit the one that swaps and recomputes for the fewest seconds, then the
-/// smallest batch.
-fn frugal<'c>(candidates: impl Iterator<Item = &'c Candidate>, longest: Seconds) -> Option<&'c Candidate> {
+/// smallest batch; none where all epochs are longer.
+pub fn frugal<'c>(
+    candidates: impl Iterator<Item = &'c Candidate>,
+    longest: Seconds,
+) -> Option<&'c Candidate> {
     candidates.filter(|c| c.epoch <= longest).min_by(|a, b| more_frugal(a, b))
 }
 
@@ -315,6 +331,13 @@ impl Search {
     /// Batch sizes that were tried and have no plan, ascending.
     pub fn no_plan(&self) -> Vec<u64> {
         self.tried.iter().filter(|(_, point)| point.is_none()).map(|(batch, _)| *batch).collect()
+    }
+
+    /// Every batch size that was planned and fits, the shortest epoch first.
+    pub fn ranked(&self) -> Vec<Candidate> {
+        let mut ranked: Vec<Candidate> = self.curve().copied().collect();
+        ranked.sort_by(shorter);
+        ranked
     }
 
     /// The one with the shortest epoch.
@@ -485,7 +508,7 @@ pub struct Observed {
 /// and the peak, which is computed and not fitted, is no larger than predicted. A measurement that is no number refits.
 pub fn confirm(predicted: &Observed, measured: &Observed) -> Verdict {
     let iteration_off = measured.iteration / predicted.iteration - 1.0;
-    let peak_off = measured.peak.0 as f64 / predicted.peak.0 as f64 - 1.0;
+    let peak_off = measured.peak.to_f64() / predicted.peak.to_f64() - 1.0;
     if iteration_off.abs() <= predicted.relative_error && measured.peak <= predicted.peak {
         Verdict::Accept
     } else {

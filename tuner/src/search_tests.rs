@@ -163,6 +163,25 @@ fn batches_without_a_plan_are_named_and_passed_by() {
 }
 
 #[test]
+fn of_given_batches_no_other_is_planned() {
+    let request = SearchRequest {
+        dataset: 12,
+        least: 1,
+        most: 12,
+        keeps_all: None,
+        between: &|_| Seconds::ZERO,
+        evaluations: 9,
+        within: 0.0,
+        stop: &|| false,
+    };
+    let mut plan_at = |k: u64| Ok::<_, Infallible>((k != 6).then(|| planned(k, 1.0 + k as f64, false)));
+    let found = search_among(&request, &[12, 6, 4, 3], &mut plan_at).expect("found");
+    let ranked: Vec<u64> = found.ranked().iter().map(|candidate| candidate.batch).collect();
+    assert_eq!((ranked, found.no_plan()), (vec![12, 4, 3], vec![6]));
+    assert_eq!(found.choose(&|_| 0.0, 0.2).candidate.batch, 4);
+}
+
+#[test]
 fn limits_end_the_search_with_the_best_so_far() {
     let (found, _) = run(&Case { evaluations: 2, ..CASE }, |k| Some(1.0 + k as f64)).expect("found");
     assert_eq!(found.curve().map(|c| c.batch).collect::<Vec<_>>(), [100, 400]);

@@ -5,27 +5,34 @@ use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
-use plimsoll_tuner::place::address::{Addresses, Block, Item, Work, assign, most_alive};
+use plimsoll_tuner::decide::placement::Slot;
+use plimsoll_tuner::place::address::{Addresses, Block, Item, ItemId, Work, assign, most_alive};
 use plimsoll_tuner::{Allow, PlanRequest, Policy, Trick, Tricks, plan};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use typed_index_collections::{TiSlice, TiVec};
 
-fn items(random: &mut Random, count: u64) -> Vec<Item> {
+fn slots(range: Range<u32>) -> Range<Slot> {
+    Slot(range.start)..Slot(range.end)
+}
+
+fn items(random: &mut Random, count: u64) -> TiVec<ItemId, Item> {
     let item = |random: &mut Random| {
         let start = random.below(60) as u32;
         let longest = if random.percent(30) { 40 } else { 5 };
         let life = 1 + random.below(longest) as u32;
         let size = 1 + random.below(5000) * if random.percent(20) { 256 } else { 1 };
-        let hull = Block { slots: start..start + life, bytes: 0..size };
+        let hull = Block { slots: slots(start..start + life), bytes: 0..size };
         // A piece that is away for a while: what stays, and the piece before and after.
         let split = random.percent(30) && life > 4 && size > 10;
         let blocks = if split {
             let piece = 1 + random.below(size - 1);
             let piece_during = |slots| Block { slots, bytes: 0..piece };
             let rest = Block { slots: hull.slots.clone(), bytes: piece..size };
-            vec![rest, piece_during(start..start + 2), piece_during(start + life - 2..start + life)]
+            let after = slots(start + life - 2..start + life);
+            vec![rest, piece_during(slots(start..start + 2)), piece_during(after)]
         } else {
             Vec::new()
         };
@@ -39,7 +46,7 @@ fn parts(item: &Item) -> &[Block] {
 }
 
 /// Assigns twice, and compares every pair of blocks. Gives the height.
-fn check(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> u64 {
+fn check(items: &TiSlice<ItemId, Item>, limit: u64, alignment: u64, work: u64, seed: u64) -> u64 {
     let found = assign(items, limit, alignment, work, seed);
     assert_eq!(found, assign(items, limit, alignment, work, seed), "seed {seed}: it is deterministic");
     apart(items, &found, alignment, &format!("seed {seed}"));
@@ -47,9 +54,9 @@ fn check(items: &[Item], limit: u64, alignment: u64, work: u64, seed: u64) -> u6
 }
 
 /// Compares every pair of blocks.
-fn apart(items: &[Item], found: &Addresses, alignment: u64, case: &str) {
+fn apart(items: &TiSlice<ItemId, Item>, found: &Addresses, alignment: u64, case: &str) {
     assert!(found.height >= most_alive(items), "{case}");
-    let mut order: Vec<usize> = (0..items.len()).collect();
+    let mut order: Vec<ItemId> = items.keys().collect();
     order.sort_by_key(|i| items[*i].hull.slots.start);
     for (at, &i) in order.iter().enumerate() {
         let a = &items[i];
@@ -127,13 +134,13 @@ fn a_clock_ends_it_with_what_is_found() {
 }
 
 /// Lives that nest, with sizes by chance, and short ones between them.
-fn nested(layers: u32, random: &mut Random) -> Vec<Item> {
+fn nested(layers: u32, random: &mut Random) -> TiVec<ItemId, Item> {
     let end = 3 * layers;
     let long = (0..layers).map(|i| i..end - i);
     let short = (0..layers).map(|i| end / 2 + i..end / 2 + i + 3);
     let size = |random: &mut Random| 256 * (1 + random.below(250));
-    let item = |(at, slots)| Item {
-        hull: Block { slots, bytes: 0..size(random) + u64::from(at == 7) },
+    let item = |(at, during)| Item {
+        hull: Block { slots: slots(during), bytes: 0..size(random) + u64::from(at == 7) },
         blocks: Vec::new(),
     };
     long.chain(short).enumerate().map(item).collect()
@@ -157,9 +164,9 @@ fn items_by_the_ten_thousand_are_walked_through() {
 }
 
 /// The same as [`apart`] for many solid items: walks through time with what is taken.
-fn lie_apart(items: &[Item], found: &Addresses) {
-    let mut events: Vec<(u32, bool, usize)> = Vec::new();
-    for (i, item) in items.iter().enumerate() {
+fn lie_apart(items: &TiSlice<ItemId, Item>, found: &Addresses) {
+    let mut events: Vec<(Slot, bool, ItemId)> = Vec::new();
+    for (i, item) in items.iter_enumerated() {
         events.extend([(item.hull.slots.start, true, i), (item.hull.slots.end, false, i)]);
     }
     events.sort_unstable();
@@ -180,28 +187,34 @@ fn lie_apart(items: &[Item], found: &Addresses) {
 }
 
 /// Cuts a rectangle of bytes and time into pieces, across the longer side as a rule.
-fn cut(random: &mut Random, slots: Range<u32>, bytes: Range<u64>, pieces: u64, into: &mut Vec<Item>) {
-    let (life, size) = (slots.end - slots.start, bytes.end - bytes.start);
+fn cut(
+    random: &mut Random,
+    during: Range<u32>,
+    bytes: Range<u64>,
+    pieces: u64,
+    into: &mut TiVec<ItemId, Item>,
+) {
+    let (life, size) = (during.end - during.start, bytes.end - bytes.start);
     if pieces < 2 || life < 2 || size < 2 {
-        into.push(Item { hull: Block { slots, bytes: 0..size }, blocks: Vec::new() });
+        into.push(Item { hull: Block { slots: slots(during), bytes: 0..size }, blocks: Vec::new() });
         return;
     }
     let half = 1 + random.below(pieces - 1);
     if random.percent(50) {
-        let at = slots.start + 1 + random.below(u64::from(life) - 1) as u32;
-        cut(random, slots.start..at, bytes.clone(), half, into);
-        cut(random, at..slots.end, bytes, pieces - half, into);
+        let at = during.start + 1 + random.below(u64::from(life) - 1) as u32;
+        cut(random, during.start..at, bytes.clone(), half, into);
+        cut(random, at..during.end, bytes, pieces - half, into);
     } else {
         let at = bytes.start + 1 + random.below(size - 1);
-        cut(random, slots.clone(), bytes.start..at, half, into);
-        cut(random, slots, at..bytes.end, pieces - half, into);
+        cut(random, during.clone(), bytes.start..at, half, into);
+        cut(random, during, at..bytes.end, pieces - half, into);
     }
 }
 
 #[test]
 fn what_fills_the_pool_at_every_instant_is_found() {
     for seed in 0..40 {
-        let mut items = Vec::new();
+        let mut items = TiVec::new();
         cut(&mut Random::new(seed), 0..400, 0..1 << 20, 60, &mut items);
         assert_eq!(most_alive(&items), 1 << 20);
         assert_eq!(check(&items, 1 << 20, 1, 100_000_000, 1), 1 << 20, "seed {seed}: {} pieces", items.len());
@@ -209,15 +222,15 @@ fn what_fills_the_pool_at_every_instant_is_found() {
 }
 
 /// A trace of which keeping everything asks for these items: an op for each slot, which writes what begins and reads what ends.
-fn trace_of(items: &[Item]) -> Trace {
-    let tensor = |(i, item): (usize, &Item)| Tensor {
-        name: format!("t{i}"),
+fn trace_of(items: &TiSlice<ItemId, Item>) -> Trace {
+    let tensor = |(i, item): (ItemId, &Item)| Tensor {
+        name: format!("t{}", i.0),
         bytes: Bytes(item.hull.bytes.end),
         kind: TensorKind::Activation,
     };
-    let end = items.iter().map(|item| item.hull.slots.end).max().unwrap_or_default();
+    let end = items.iter().map(|item| item.hull.slots.end).max().map_or(0, |end| end.0);
     let of = |is: &dyn Fn(&Item) -> bool| -> Vec<TensorId> {
-        (0..items.len()).filter(|i| is(&items[*i])).map(TensorId::new).collect()
+        items.keys().filter(|i| is(&items[*i])).map(|i| TensorId(i.0)).collect()
     };
     let op = |slot: u32| Op {
         name: format!("op{slot}"),
@@ -225,8 +238,8 @@ fn trace_of(items: &[Item]) -> Trace {
         kind: "op".into(),
         phase: Phase::Forward,
         seconds: Seconds(1.0),
-        reads: of(&|item| item.hull.slots.end == slot + 1 && item.hull.slots.start < slot),
-        writes: of(&|item| item.hull.slots.start == slot),
+        reads: of(&|item| item.hull.slots.end == Slot(slot + 1) && item.hull.slots.start < Slot(slot)),
+        writes: of(&|item| item.hull.slots.start == Slot(slot)),
         workspace_bytes: Bytes(0),
         flops: 0,
         recomputable: false,
@@ -237,7 +250,7 @@ fn trace_of(items: &[Item]) -> Trace {
         name: "cut".into(),
         batch: 1,
         resident_bytes: Bytes(0),
-        tensors: items.iter().enumerate().map(tensor).collect(),
+        tensors: items.iter_enumerated().map(tensor).collect(),
         ops: (0..end).map(op).collect(),
     }
 }
@@ -245,7 +258,7 @@ fn trace_of(items: &[Item]) -> Trace {
 #[test]
 fn a_plan_finds_the_addresses_that_there_are() {
     for seed in 0..16 {
-        let (mut random, mut items) = (Random::new(100 + seed), Vec::new());
+        let (mut random, mut items) = (Random::new(100 + seed), TiVec::new());
         // Also sizes that are multiples of 16 or 256, and pools that are not full all the time.
         let grain = [1, 16, 256][seed as usize % 3];
         cut(&mut random, 0..200, 0..(1 << 20) / grain, 40 + 4 * seed, &mut items);
@@ -272,8 +285,8 @@ fn odd_small_tensors_cost_little() {
     let mut random = Random::new(3);
     let size =
         |i: u64, random: &mut Random| if i.is_multiple_of(5) { 1 << 20 } else { 4 + 4 * random.below(100) };
-    let items: Vec<Item> = (0..1000)
-        .map(|i| Block { slots: i..i + 50, bytes: 0..size(u64::from(i), &mut random) })
+    let items: TiVec<ItemId, Item> = (0..1000)
+        .map(|i| Block { slots: slots(i..i + 50), bytes: 0..size(u64::from(i), &mut random) })
         .map(|hull| Item { hull, blocks: Vec::new() })
         .collect();
     let least = most_alive(&items);
@@ -295,9 +308,12 @@ fn the_instances_of_minimalloc_are_solved_at_their_capacity() {
         let item = |line: &str| {
             let fields: Vec<u64> = line.split(',').map(number).collect();
             let [_, lower, upper, size] = fields[..] else { panic!("{name}: {line}") };
-            Item { hull: Block { slots: lower as u32..upper as u32, bytes: 0..size }, blocks: Vec::new() }
+            Item {
+                hull: Block { slots: slots(lower as u32..upper as u32), bytes: 0..size },
+                blocks: Vec::new(),
+            }
         };
-        let items: Vec<Item> = text.lines().skip(1).map(item).collect();
+        let items: TiVec<ItemId, Item> = text.lines().skip(1).map(item).collect();
         assert!(check(&items, 1 << 20, 1, 2_000_000_000, 1) <= 1 << 20, "{name}");
     }
 }

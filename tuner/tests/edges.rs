@@ -303,9 +303,9 @@ fn the_host_holds_the_newest_version_only() {
         trace(&[100; 4], &[(&[], &[0]), (&[0], &[1]), (&[], &[0]), (&[0, 1], &[2]), (&[1, 2], &[3])]);
     trace.ops.iter_mut().for_each(|op| op.recomputable = true);
     let values = Values::new(&trace, Bytes(1000), Allow::default());
-    let ends = |v: usize| values.gaps[values.first_gap[v + 1] as usize - 1];
-    let versions: Vec<usize> = (0..values.tensor.len()).filter(|v| values.tensor[*v].0 == 0).collect();
-    let after_last: Vec<bool> = versions.iter().map(|v| ends(*v).swap).collect();
+    let versions = values.tensor.keys().filter(|v| values.tensor[*v].0 == 0);
+    let after_last: Vec<bool> =
+        versions.filter_map(|v| values.gaps_of(v).last()).map(|g| values.gaps[g].swap).collect();
     assert_eq!(after_last, [false, true]);
 }
 

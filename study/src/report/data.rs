@@ -16,6 +16,9 @@ pub struct Report {
     pub about: About,
     /// What to use, and what it costs; of a tuning.
     pub answer: Option<Answer>,
+    /// Where there was no tuning: what runs, and what it stands beside; what runs first. Empty where nothing else is known.
+    #[serde(default)]
+    pub settings: Vec<Setting>,
     /// Time over batch size; of a tuning.
     pub batches: Option<Batches>,
     /// One iteration, predicted and, where it was run, measured.
@@ -100,7 +103,8 @@ pub struct Answer {
 /// One way to train, predicted and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
-    /// `chosen`, `yours`, `keeping everything`, `AccUDNN's search` or `plimsoll's search`.
+    /// `chosen`, `yours`, `keeping everything`, `AccUDNN's search` or `plimsoll's search`; of a step of PyTorch's `the plan` or
+    /// `eager`.
     pub what: String,
     /// Samples of one iteration.
     pub batch: u64,

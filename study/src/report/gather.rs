@@ -43,6 +43,7 @@ impl Subject<'_> {
             kind: ReportKind::Report1,
             about,
             answer: None,
+            settings: Vec::new(),
             batches: None,
             iteration: Iteration {
                 names: names.list,

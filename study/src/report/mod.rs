@@ -1,8 +1,8 @@
 //! Reports: what a tuning found, or what a schedule does, as plain data for people and for scripts.
 //!
-//! [`Report`] is the data; [`gather`] makes it of a trace and its schedule, [`Tuned`] of a study; [`reasons`] says why each
-//! feature map stays, leaves or is recomputed; [`policies`] asks the others. What it does not do: it decides nothing, and
-//! measures nothing.
+//! [`Report`] is the data; [`gather`] makes it of a trace and its schedule, [`scheduled`] of a schedule by itself, [`Tuned`]
+//! of a study; [`reasons`] says why each feature map stays, leaves or is recomputed; [`policies`] asks the others. What it
+//! does not do: it decides nothing, and measures nothing.
 
 mod data;
 pub mod gather;
@@ -10,6 +10,7 @@ pub mod limits;
 mod page;
 pub mod policies;
 pub mod reasons;
+pub mod scheduled;
 mod tuned;
 
 pub use data::*;

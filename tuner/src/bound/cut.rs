@@ -14,39 +14,54 @@
 
 use super::values::Instant;
 use crate::request::Limits;
+use plimsoll_ir::define_id;
 use std::ops::Range;
+use typed_index_collections::{TiVec, ti_vec};
 
-const SOURCE: usize = 0;
-const SINK: usize = 1;
+define_id!(
+    /// A node of the network: the source, the sink, the makers, and the values that are dead.
+    NodeId, "node");
+define_id!(
+    /// An arc from one node to another.
+    ArcId, "arc");
+
+const SOURCE: NodeId = NodeId(0);
+const SINK: NodeId = NodeId(1);
+
+/// The node of a maker.
+fn node_of(maker: usize) -> NodeId {
+    NodeId::new(2 + maker)
+}
 
 /// The network of an instant.
 pub(super) struct Cut {
     /// By node: its first arc; those of a node follow each other, in the order in which they were added.
-    first: Vec<u32>,
-    arcs: Vec<Arc>,
+    first: TiVec<NodeId, ArcId>,
+    arcs: TiVec<ArcId, Arc>,
     /// Arcs that may carry something from the start, and what.
-    limits: Vec<(u32, Limit)>,
+    limits: Vec<(ArcId, Limit)>,
     makers: usize,
-    level: Vec<u32>,
-    next: Vec<u32>,
-    queue: Vec<u32>,
+    /// By node: its distance from the source over arcs that carry more, in arcs; none where it was not reached.
+    level: TiVec<NodeId, Option<u32>>,
+    next: TiVec<NodeId, ArcId>,
+    queue: Vec<NodeId>,
     /// The arcs from the source to where the search for paths is.
-    path: Vec<u32>,
+    path: Vec<ArcId>,
 }
 
 /// From one node to another.
 #[derive(Clone, Copy)]
 struct Arc {
-    to: u32,
+    to: NodeId,
     /// The same arc backwards.
-    back: u32,
+    back: ArcId,
     /// What it may carry yet.
     left: f64,
 }
 
 /// Arcs as they are added: from where, to where, and what each may carry.
 #[derive(Default)]
-struct Arcs(Vec<(u32, u32, Limit)>);
+struct Arcs(Vec<(NodeId, NodeId, Limit)>);
 
 /// After so many paths it is asked whether time is up.
 const PATHS: usize = 256;
@@ -54,9 +69,9 @@ const PATHS: usize = 256;
 /// What an arc may carry.
 enum Limit {
     /// The price of a value.
-    Value(u32),
+    Value(usize),
     /// The prices of these values.
-    Values(Vec<u32>),
+    Values(Vec<usize>),
     /// The price of a maker.
     Maker(usize),
     None,
@@ -71,29 +86,36 @@ pub(super) struct Cheapest {
 }
 
 impl Arcs {
-    fn add(&mut self, from: usize, to: usize, limit: Limit) {
-        self.0.push((from as u32, to as u32, limit));
+    fn add(&mut self, from: NodeId, to: NodeId, limit: Limit) {
+        self.0.push((from, to, limit));
     }
 
-    /// The network of these arcs and so many nodes.
-    fn network(self, nodes: usize, makers: usize) -> Cut {
-        let mut first = vec![0u32; nodes + 1];
+    /// The network of these arcs and as many nodes as come before this one.
+    fn network(self, end: NodeId, makers: usize) -> Cut {
+        let mut counts: TiVec<NodeId, u32> = ti_vec![0; end.index()];
         for (from, to, _) in &self.0 {
-            first[*from as usize + 1] += 1;
-            first[*to as usize + 1] += 1;
+            counts[*from] += 1;
+            counts[*to] += 1;
         }
-        (0..nodes).for_each(|node| first[node + 1] += first[node]);
+        let mut first: TiVec<NodeId, ArcId> = ti_vec![ArcId(0)];
+        let mut sum = 0;
+        first.extend(counts.iter().map(|count| {
+            sum += count;
+            ArcId(sum)
+        }));
         let mut free = first.clone();
-        let mut place = |node: u32| {
-            free[node as usize] += 1;
-            free[node as usize] - 1
+        let mut place = |node: NodeId| {
+            let place = free[node];
+            free[node] = place.next();
+            place
         };
-        let mut arcs = vec![Arc { to: 0, back: 0, left: 0.0 }; 2 * self.0.len()];
+        let mut arcs: TiVec<ArcId, Arc> =
+            ti_vec![Arc { to: SOURCE, back: ArcId(0), left: 0.0 }; 2 * self.0.len()];
         let mut limits = Vec::with_capacity(self.0.len());
         for (from, to, limit) in self.0 {
             let (there, back) = (place(from), place(to));
-            arcs[there as usize] = Arc { to, back, left: 0.0 };
-            arcs[back as usize] = Arc { to: from, back: there, left: 0.0 };
+            arcs[there] = Arc { to, back, left: 0.0 };
+            arcs[back] = Arc { to: from, back: there, left: 0.0 };
             limits.push((there, limit));
         }
         let (level, next, queue, path) = Default::default();
@@ -104,29 +126,30 @@ impl Arcs {
 impl Cut {
     pub fn new(instant: &Instant) -> Cut {
         let makers = instant.makers.len();
-        let mut nodes = 2 + makers;
+        let mut next = node_of(makers);
         let mut arcs = Arcs::default();
-        let mut outputs: Vec<Vec<u32>> = vec![Vec::new(); makers];
-        let mut node_of = vec![None; instant.wanted.len()];
+        let mut outputs: Vec<Vec<usize>> = vec![Vec::new(); makers];
+        // By value: its node, where it is dead.
+        let mut dead = vec![None; instant.wanted.len()];
         for (v, value) in instant.wanted.iter().enumerate() {
             if value.needed {
-                value.maker.into_iter().for_each(|m| outputs[m].push(v as u32));
+                value.maker.into_iter().for_each(|m| outputs[m].push(v));
             } else {
-                node_of[v] = Some(nodes);
-                arcs.add(nodes, value.maker.map_or(SINK, |m| 2 + m), Limit::Value(v as u32));
-                nodes += 1;
+                dead[v] = Some(next);
+                arcs.add(next, value.maker.map_or(SINK, node_of), Limit::Value(v));
+                next = next.next();
             }
         }
         for (m, (maker, outputs)) in instant.makers.iter().zip(outputs).enumerate() {
             if !outputs.is_empty() {
-                arcs.add(SOURCE, 2 + m, Limit::Values(outputs));
+                arcs.add(SOURCE, node_of(m), Limit::Values(outputs));
             }
-            arcs.add(2 + m, SINK, Limit::Maker(m));
-            for node in maker.inputs.iter().filter_map(|v| node_of[*v]) {
-                arcs.add(2 + m, node, Limit::None);
+            arcs.add(node_of(m), SINK, Limit::Maker(m));
+            for node in maker.inputs.iter().filter_map(|v| dead[*v]) {
+                arcs.add(node_of(m), node, Limit::None);
             }
         }
-        arcs.network(nodes, makers)
+        arcs.network(next, makers)
     }
 
     /// The cheapest choice at these prices, by wanted value and by maker. When time is up it is some choice, and its cost
@@ -134,9 +157,9 @@ impl Cut {
     pub fn cheapest(&mut self, values: &[f64], makers: &[f64], tiny: f64, limits: &Limits<'_>) -> Cheapest {
         self.arcs.iter_mut().for_each(|arc| arc.left = 0.0);
         for (arc, limit) in &self.limits {
-            self.arcs[*arc as usize].left = match limit {
-                Limit::Value(v) => values[*v as usize],
-                Limit::Values(of) => of.iter().map(|v| values[*v as usize]).sum(),
+            self.arcs[*arc].left = match limit {
+                Limit::Value(v) => values[*v],
+                Limit::Values(of) => of.iter().map(|v| values[*v]).sum(),
                 Limit::Maker(m) => makers[*m],
                 Limit::None => f64::INFINITY,
             };
@@ -145,7 +168,7 @@ impl Cut {
         let mut paths = 0;
         let mut late = false;
         while self.reach(tiny) && !late {
-            self.next.clone_from(&self.first);
+            self.next.raw.clone_from(&self.first.raw);
             self.path.clear();
             loop {
                 late |= paths % PATHS == 0 && limits.is_expired();
@@ -157,31 +180,30 @@ impl Cut {
                 cost += more;
             }
         }
-        let again = (0..self.makers).map(|m| self.level[2 + m] != u32::MAX).collect();
+        let again = (0..self.makers).map(|m| self.level[node_of(m)].is_some()).collect();
         Cheapest { cost, again }
     }
 
-    fn arcs_of(&self, node: usize) -> Range<usize> {
-        self.first[node] as usize..self.first[node + 1] as usize
+    fn arcs_of(&self, node: NodeId) -> Range<ArcId> {
+        self.first[node]..self.first[node.next()]
     }
 
-    /// By node: its distance from the source over arcs that carry more, as far as it is no more than the sink's. Whether
-    /// the sink can be reached.
+    /// Works out the levels, as far as they are no more than the sink's. Whether the sink can be reached.
     fn reach(&mut self, tiny: f64) -> bool {
         self.level.clear();
-        self.level.resize(self.first.len() - 1, u32::MAX);
-        self.level[SOURCE] = 0;
+        self.level.resize(self.first.len() - 1, None);
+        self.level[SOURCE] = Some(0);
         self.queue.clear();
-        self.queue.push(SOURCE as u32);
+        self.queue.push(SOURCE);
         let mut at = 0;
         while let Some(&node) = self.queue.get(at) {
             at += 1;
-            let further = self.level[node as usize] + 1;
-            for arc in &self.arcs[self.arcs_of(node as usize)] {
-                let level = &mut self.level[arc.to as usize];
-                if arc.left > tiny && *level == u32::MAX {
+            let further = self.level[node].map(|level| level + 1);
+            for arc in &self.arcs[self.arcs_of(node)] {
+                let level = &mut self.level[arc.to];
+                if arc.left > tiny && level.is_none() {
                     *level = further;
-                    if arc.to as usize == SINK {
+                    if arc.to == SINK {
                         return true;
                     }
                     self.queue.push(arc.to);
@@ -193,35 +215,33 @@ impl Cut {
 
     /// One path to the sink, filled; how much it carries. It goes on where the last one was full.
     fn augment(&mut self, tiny: f64) -> f64 {
-        let mut node = self.path.last().map_or(SOURCE, |arc| self.arcs[*arc as usize].to as usize);
+        let mut node = self.path.last().map_or(SOURCE, |arc| self.arcs[*arc].to);
         while node != SINK {
-            let end = self.first[node + 1];
-            let (further, from) = (self.level[node] + 1, self.next[node].min(end));
-            let arcs = &self.arcs[from as usize..end as usize];
-            let on = |arc: &Arc| arc.left > tiny && self.level[arc.to as usize] == further;
-            if let Some(skip) = arcs.iter().position(on) {
-                let arc = from + skip as u32;
+            let end = self.first[node.next()];
+            let further = self.level[node].map(|level| level + 1);
+            let from = self.next[node].min(end);
+            let on = |arc: &Arc| arc.left > tiny && self.level[arc.to] == further;
+            if let Some((arc, to)) = (from.0..).map(ArcId).zip(&self.arcs[from..end]).find(|(_, arc)| on(arc))
+            {
                 self.next[node] = arc;
                 self.path.push(arc);
-                node = self.arcs[arc as usize].to as usize;
+                node = to.to;
             } else {
                 // A dead end: back, and past it.
                 self.next[node] = end;
                 let Some(arc) = self.path.pop() else { return 0.0 };
-                let back = self.arcs[arc as usize].back;
-                node = self.arcs[back as usize].to as usize;
-                self.next[node] += 1;
+                node = self.arcs[self.arcs[arc].back].to;
+                self.next[node] = self.next[node].next();
             }
         }
-        let left = |arc: &u32| self.arcs[*arc as usize].left;
+        let left = |arc: &ArcId| self.arcs[*arc].left;
         let most = self.path.iter().map(left).fold(f64::INFINITY, f64::min);
         for &arc in &self.path {
-            let arc = &mut self.arcs[arc as usize];
-            arc.left -= most;
-            let back = arc.back;
-            self.arcs[back as usize].left += most;
+            let Arc { back, .. } = self.arcs[arc];
+            self.arcs[arc].left -= most;
+            self.arcs[back].left += most;
         }
-        let full = self.path.iter().position(|arc| self.arcs[*arc as usize].left <= tiny);
+        let full = self.path.iter().position(|arc| self.arcs[*arc].left <= tiny);
         self.path.truncate(full.unwrap_or_default());
         most
     }

@@ -13,6 +13,7 @@
 //!
 //! What this file does not do: find x.
 
+use crate::numbers::real;
 use crate::request::Limits;
 
 /// After so many steps the averages are looked at.
@@ -26,7 +27,7 @@ const SCALINGS: usize = 8;
 #[derive(Default)]
 struct Sparse {
     first: Vec<usize>,
-    entries: Vec<(u32, f64)>,
+    entries: Vec<(usize, f64)>,
 }
 
 /// A linear program; see the head of the file.
@@ -34,29 +35,29 @@ struct Sparse {
 pub(super) struct Program {
     cost: Vec<f64>,
     most: Vec<f64>,
-    rows: Vec<(u32, u32, f64)>,
+    rows: Vec<(usize, usize, f64)>,
     right: Vec<f64>,
 }
 
 impl Sparse {
-    fn new(count: usize, entries: impl Iterator<Item = (u32, u32, f64)> + Clone) -> Sparse {
+    fn new(count: usize, entries: impl Iterator<Item = (usize, usize, f64)> + Clone) -> Sparse {
         let mut first = vec![0; count + 1];
-        entries.clone().for_each(|(row, ..)| first[row as usize + 1] += 1);
+        entries.clone().for_each(|(row, ..)| first[row + 1] += 1);
         (0..count).for_each(|row| first[row + 1] += first[row]);
         let (mut next, mut placed) = (first.clone(), vec![(0, 0.0); first[count]]);
         for (row, column, number) in entries {
-            placed[next[row as usize]] = (column, number);
-            next[row as usize] += 1;
+            placed[next[row]] = (column, number);
+            next[row] += 1;
         }
         Sparse { first, entries: placed }
     }
 
-    fn of(&self, row: usize) -> &[(u32, f64)] {
+    fn of(&self, row: usize) -> &[(usize, f64)] {
         &self.entries[self.first[row]..self.first[row + 1]]
     }
 
     fn times(&self, row: usize, vector: &[f64]) -> f64 {
-        self.of(row).iter().map(|(at, number)| number * vector[*at as usize]).sum()
+        self.of(row).iter().map(|(at, number)| number * vector[*at]).sum()
     }
 }
 
@@ -86,9 +87,8 @@ impl Program {
 
     /// A row: these columns times these numbers are at least `right`.
     pub fn row(&mut self, numbers: impl IntoIterator<Item = (usize, f64)>, right: f64) {
-        let row = self.right.len() as u32;
-        self.rows
-            .extend(numbers.into_iter().filter(|n| n.1 != 0.0).map(|(column, n)| (row, column as u32, n)));
+        let row = self.right.len();
+        self.rows.extend(numbers.into_iter().filter(|n| n.1 != 0.0).map(|(column, n)| (row, column, n)));
         self.right.push(right);
     }
 
@@ -102,7 +102,6 @@ impl Program {
         for at in 0..=SCALINGS {
             let (mut rows, mut columns) = (vec![0.0f64; of_row.len()], vec![0.0f64; of_column.len()]);
             for &(row, column, number) in &self.rows {
-                let (row, column) = (row as usize, column as usize);
                 let size = (number * of_row[row] * of_column[column]).abs();
                 // The largest, and in the end the sum.
                 for all in [&mut rows[row], &mut columns[column]] {
@@ -117,10 +116,9 @@ impl Program {
             of_row.iter_mut().zip(rows).for_each(divide);
             of_column.iter_mut().zip(columns).for_each(divide);
         }
-        let scale = |&(row, column, n): &(u32, u32, f64)| {
-            (row, column, n * of_row[row as usize] * of_column[column as usize])
-        };
-        let turned = |(row, column, n): (u32, u32, f64)| (column, row, n);
+        let scale =
+            |&(row, column, n): &(usize, usize, f64)| (row, column, n * of_row[row] * of_column[column]);
+        let turned = |(row, column, n): (usize, usize, f64)| (column, row, n);
         let times = |(a, b): (&f64, &f64)| a * b;
         Scaled {
             by_row: Sparse::new(of_row.len(), self.rows.iter().map(scale)),
@@ -148,7 +146,7 @@ impl Program {
             if !at.is_multiple_of(CHECK) {
                 continue;
             }
-            let part = 1.0 / count as f64;
+            let part = 1.0 / real(count);
             let mean = |v: &[f64]| v.iter().map(|x| x * part).collect::<Vec<f64>>();
             let mean = Point { x: mean(&sum.x), y: mean(&sum.y) };
             let (of_mean, of_now) = (scaled.judge(&mean, weight), scaled.judge(&now, weight));
@@ -182,7 +180,7 @@ impl Program {
 impl Scaled {
     /// The largest singular value, nearly.
     fn norm(&self) -> f64 {
-        let mut x: Vec<f64> = (0..self.cost.len()).map(|at| 1.0 + (at % 7) as f64 * 0.1).collect();
+        let mut x: Vec<f64> = (0..self.cost.len()).map(|at| 1.0 + real(at % 7) * 0.1).collect();
         let mut size = 1.0f64;
         for _ in 0..20 {
             let y: Vec<f64> = (0..self.right.len()).map(|row| self.by_row.times(row, &x)).collect();

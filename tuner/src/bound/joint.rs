@@ -95,6 +95,7 @@ use super::cut::Cut;
 use super::master::{Choice, Column, Frame, Master, Prices};
 use super::several::{self, Question};
 use super::values::{Instant, Values, Wanted};
+use crate::numbers::real;
 use crate::request::{Allow, Limits};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::Trace;
@@ -151,8 +152,8 @@ impl<'a> Program<'a> {
         let frame = Frame {
             released: all.until[..=p + 1].iter().map(|s| s / scale).collect(),
             rest: all.until[p + 1..all.until.len() - 1].iter().map(|s| (total - s) / scale).collect(),
-            room: room.saturating_sub(instant.touched) as f64 / sum,
-            host: host.filter(|_| *swap).map(|host| host as f64 / sum),
+            room: Bytes(room.saturating_sub(instant.touched)).to_f64() / sum,
+            host: host.filter(|_| *swap).map(|host| Bytes(host).to_f64() / sum),
             lack: LACK,
         };
         Program {
@@ -327,9 +328,9 @@ impl<'a> Search<'a> {
 
     /// No program that has a solution has a larger minimum: all ops twice and, where something is swapped, everything each way.
     fn most(&self) -> f64 {
-        let bytes: f64 = self.all.values.iter().map(|value| value.bytes as f64).sum();
+        let bytes: f64 = self.all.values.iter().map(|value| Bytes(value.bytes).to_f64()).sum();
         let rates = [self.link.offload_bytes_per_second, self.link.prefetch_bytes_per_second];
-        let latency = 2.0 * self.link.latency_seconds.0 * self.all.values.len() as f64;
+        let latency = 2.0 * self.link.latency_seconds.0 * real(self.all.values.len());
         let moved = rates.iter().map(|rate| bytes / rate.0).sum::<f64>() + latency;
         2.0 * self.all.until[self.all.seconds.len()] + if self.swap { moved } else { 0.0 }
     }

@@ -113,7 +113,7 @@ pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     let total = trace.fastest_seconds();
     let mut bound = total;
     let mut before = Seconds::ZERO;
-    for (op, in_use) in trace.ops.iter().zip(&gaps.base[1..]) {
+    for (op, in_use) in trace.ops.iter().zip(&gaps.base.raw[1..]) {
         let seconds = op.fastest_seconds();
         let excess = (Bytes(*in_use) + trace.resident_bytes).saturating_sub(budget);
         if excess > Bytes::ZERO {

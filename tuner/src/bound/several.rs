@@ -73,6 +73,7 @@
 use super::first_order::Program;
 use super::values::{Instant, Values};
 use crate::request::Limits;
+use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Duplex, Link};
 use std::collections::BTreeMap;
 
@@ -224,9 +225,10 @@ impl<'a> Writer<'a> {
                 self.program.row(had.into_iter().chain([(column, -1.0)]), 0.0);
             }
         }
-        let unit = wanted.iter().map(|v| all.values[v.0].bytes as f64).sum::<f64>().max(1.0);
-        let room = self.question.room.saturating_sub(self.instant(s).touched) as f64;
-        let bytes = wanted.iter().map(|v| (self.kept[s][&v.0], -(all.values[v.0].bytes as f64) / unit));
+        let weight = |v: usize| Bytes(all.values[v].bytes).to_f64();
+        let unit = wanted.iter().map(|v| weight(v.0)).sum::<f64>().max(1.0);
+        let room = Bytes(self.question.room.saturating_sub(self.instant(s).touched)).to_f64();
+        let bytes = wanted.iter().map(|v| (self.kept[s][&v.0], -weight(v.0) / unit));
         self.program.row(bytes, -room / unit);
         let back: Vec<(usize, usize)> = self.back[s].iter().map(|(v, column)| (*v, *column)).collect();
         for (v, column) in back {
@@ -287,7 +289,7 @@ impl<'a> Writer<'a> {
         let seconds = |from: usize, to: usize| (all.until[to] - all.until[from]) / self.scale;
         let time = self.program.column(1.0, LONGEST);
         let latency = link.latency_seconds.0;
-        let cost = |v: usize, rate: f64| -(all.values[v].bytes as f64 / rate + latency) / self.scale;
+        let cost = |v: usize, rate: f64| -(Bytes(all.values[v].bytes).to_f64() / rate + latency) / self.scale;
         let back: Vec<(usize, (usize, f64))> = self.back[s]
             .iter()
             .map(|(v, c)| (*v, (*c, cost(*v, link.prefetch_bytes_per_second.0))))

@@ -8,8 +8,11 @@
 //! What this file does not do: it knows no budget and no link. Tensors of 0 bytes take no room and no time, and are left
 //! out.
 
-use plimsoll_ir::TensorId;
+use crate::iteration::uses::{Uses, ValueId};
+use crate::levels::Levels;
 use plimsoll_ir::trace::{Op, Trace};
+use plimsoll_ir::{Bytes, OpId, TensorId};
+use typed_index_collections::TiSlice;
 
 /// A tensor in one version.
 pub(super) struct Value {
@@ -45,43 +48,32 @@ impl Values {
         let mut until = vec![0.0];
         seconds.iter().for_each(|s| until.push(until[until.len() - 1] + s));
         let least = |op: &Op| (trace.touched_bytes(op) + op.least_workspace()).0;
-        let mut all = Values {
-            values: Vec::new(),
-            reads: Vec::new(),
-            writes: Vec::new(),
+        let uses = Uses::of(trace);
+        let value = |(v, readers): (ValueId, &Vec<OpId>)| Value {
+            tensor: uses.tensor[v],
+            bytes: trace.tensors[uses.tensor[v].index()].bytes.0,
+            slot: uses.maker[v].map_or(0, |maker| maker.index() + 1),
+            readers: readers.iter().map(|reader| reader.index()).collect(),
+            overwritten: None,
+        };
+        let mut values: Vec<Value> = uses.readers.iter_enumerated().map(value).collect();
+        for (previous, maker) in uses.previous.iter().zip(&uses.maker) {
+            if let Some(previous) = previous {
+                values[previous.index()].overwritten = maker.map(OpId::index);
+            }
+        }
+        let positions = |rows: &TiSlice<OpId, Vec<ValueId>>| {
+            rows.iter().map(|row| row.iter().map(|value| value.index()).collect()).collect()
+        };
+        Values {
+            values,
+            reads: positions(&uses.reads),
+            writes: positions(&uses.writes),
             recomputable: trace.ops.iter().map(|op| recompute && op.recomputable).collect(),
             touched: trace.ops.iter().map(least).collect(),
             until,
             seconds,
-        };
-        let mut now: Vec<Option<usize>> = vec![None; trace.tensors.len()];
-        for (i, op) in trace.ops.iter().enumerate() {
-            let sized = |t: &&TensorId| trace.tensors[t.index()].bytes.0 > 0;
-            let mut reads = Vec::new();
-            for t in op.reads.iter().filter(sized) {
-                let value = *now[t.index()].get_or_insert_with(|| all.add(trace, *t, 0));
-                all.values[value].readers.push(i);
-                reads.push(value);
-            }
-            let mut writes = Vec::new();
-            for t in op.writes.iter().filter(sized) {
-                if let Some(old) = now[t.index()] {
-                    all.values[old].overwritten = Some(i);
-                }
-                let value = all.add(trace, *t, i + 1);
-                now[t.index()] = Some(value);
-                writes.push(value);
-            }
-            all.reads.push(reads);
-            all.writes.push(writes);
         }
-        all
-    }
-
-    fn add(&mut self, trace: &Trace, tensor: TensorId, slot: usize) -> usize {
-        let bytes = trace.tensors[tensor.index()].bytes.0;
-        self.values.push(Value { tensor, bytes, slot, readers: Vec::new(), overwritten: None });
-        self.values.len() - 1
     }
 
     /// The bytes that an op touches, and its leanest workspace.
@@ -112,27 +104,18 @@ impl Values {
 
     /// The same; of what an op does not touch only these values count.
     pub fn in_use_of(&self, counts: &dyn Fn(&Value) -> bool) -> Vec<u64> {
-        let count = self.touched.len();
-        let mut change = vec![0i128; count + 1];
+        let mut beside: Levels<usize> = Levels::new(self.touched.len());
         for value in self.values.iter().filter(|value| counts(value)) {
             let Some(&last) = value.readers.last() else { continue };
-            let bytes = i128::from(value.bytes);
             // It is beside what the ops strictly between its writer and its last reader touch, but for its readers.
             if value.slot < last {
-                change[value.slot] += bytes;
-                change[last] -= bytes;
+                beside.hold(value.slot..last, value.bytes);
             }
             for &reader in value.readers.iter().filter(|r| **r < last) {
-                change[reader] -= bytes;
-                change[reader + 1] += bytes;
+                beside.free(reader..reader + 1, value.bytes);
             }
         }
-        let mut beside = 0;
-        let mut add = |(change, touched): (&i128, &u64)| {
-            beside += change;
-            *touched + beside as u64
-        };
-        change.iter().zip(&self.touched).map(&mut add).collect()
+        beside.sums().zip(&self.touched).map(|(beside, touched)| touched + beside).collect()
     }
 }
 
@@ -181,7 +164,7 @@ impl Instant {
             if let Some(deadline) = deadlines.of_value[v] {
                 wanted_of[v] = Some(instant.wanted.len());
                 let needed = value.readers.last().is_some_and(|r| *r > p);
-                let (bytes, slot) = (value.bytes as f64, value.slot);
+                let (bytes, slot) = (Bytes(value.bytes).to_f64(), value.slot);
                 instant.wanted.push(Wanted {
                     value: v,
                     tensor: value.tensor,

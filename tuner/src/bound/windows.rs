@@ -55,6 +55,7 @@
 //! instant.
 
 use super::values::Values;
+use crate::levels::Levels;
 use crate::request::Limits;
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::trace::Trace;
@@ -66,9 +67,9 @@ const PAIRS: usize = 4_000_000;
 /// A read of a value. Instants are numbered as slots: 0 is the start of the iteration, i + 1 the end of op i.
 struct Read {
     /// The instant of the touch before.
-    since: u32,
+    since: usize,
     /// The instant at which the value was made.
-    made: u32,
+    made: usize,
     bytes: u64,
     /// Whether nothing reads it later.
     last: bool,
@@ -95,25 +96,19 @@ impl<'a> Windows<'a> {
     fn new(all: &'a Values, room: u64, link: &'a Link) -> Windows<'a> {
         let count = all.seconds.len();
         let mut reads: Vec<Vec<Read>> = (0..count).map(|_| Vec::new()).collect();
-        let mut change = vec![0i128; count + 2];
+        let mut alive: Levels<usize> = Levels::new(count + 1);
         for value in &all.values {
-            let (mut since, made) = (value.slot as u32, value.slot as u32);
+            let (mut since, made) = (value.slot, value.slot);
             for (at, &reader) in value.readers.iter().enumerate() {
                 let last = at + 1 == value.readers.len();
                 reads[reader].push(Read { since, made, bytes: value.bytes, last });
-                since = reader as u32 + 1;
+                since = reader + 1;
             }
             if let Some(&last) = value.readers.last() {
-                change[value.slot + 1] += i128::from(value.bytes);
-                change[last + 1] -= i128::from(value.bytes);
+                alive.hold(value.slot + 1..last + 1, value.bytes);
             }
         }
-        let mut sum = 0;
-        let add = |change: &i128| {
-            sum += change;
-            sum as u64
-        };
-        let alive = change[..=count].iter().map(add).collect();
+        let alive = alive.sums().collect();
         let excess: Vec<u64> = all.in_use().iter().map(|bytes| bytes.saturating_sub(room)).collect();
         let mut ahead = excess.clone();
         (1..count).rev().for_each(|j| ahead[j - 1] = ahead[j - 1].max(ahead[j]));
@@ -127,8 +122,9 @@ impl<'a> Windows<'a> {
             return 0.0;
         }
         let latency = self.link.latency_seconds.0;
-        let time =
-            |bytes: u64, rate: f64| bytes as f64 / rate + latency * bytes.div_ceil(self.largest) as f64;
+        let time = |bytes: u64, rate: f64| {
+            Bytes(bytes).to_f64() / rate + latency * bytes.div_ceil(self.largest) as f64
+        };
         let back = time(back, self.link.prefetch_bytes_per_second.0);
         let out = time(out, self.link.offload_bytes_per_second.0);
         if self.link.duplex == Duplex::Half { back + out } else { back.max(out) }
@@ -163,7 +159,7 @@ impl<'a> Windows<'a> {
     /// Lengthens the paths to the ends of ops by the windows from an instant.
     fn go(&self, from: usize, longest: &mut [f64]) {
         let Values { until, seconds, .. } = self.all;
-        let (begun, most, old) = (longest[from], self.most(from), from as u32);
+        let (begun, most, old) = (longest[from], self.most(from), from);
         let free = from.checked_sub(1).map_or(u64::MAX, |i| self.room.saturating_sub(self.all.touched(i)));
         let (mut need, mut alive) = (0, self.alive[from]);
         for j in from..seconds.len() {

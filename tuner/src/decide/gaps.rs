@@ -10,29 +10,43 @@
 //! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that
 //! lie strictly between its two uses. With all gaps swapped, every slot holds just what its op touches.
 
-use crate::decide::placement::{Direction, Opens, Placement, Residency, Step, Transfer, Window};
-use crate::decide::windows::{Clock, Course, Move};
+use crate::decide::placement::{
+    Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer, Window,
+};
+use crate::decide::windows::{Clock, Course, Move, MoveId};
+use crate::levels::Levels;
 use plimsoll_ir::trace::{Op, Trace};
-use plimsoll_ir::{Bytes, OpId, TensorId};
+use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
 use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
+
+define_id!(
+    /// A gap between two uses of a piece of a tensor.
+    GapId, "gap");
+define_id!(
+    /// A stretch of time during which a tensor holds something that is still needed.
+    LiveId, "stretch");
+define_id!(
+    /// The contents of a piece from one write to the next.
+    VersionId, "version");
 
 /// The decisions that a trace leaves open; see the head of this file.
 #[derive(Clone, Debug)]
 pub struct Gaps {
     /// How long each slot's op takes, in seconds; slot 0 takes none.
-    pub seconds: Vec<f64>,
+    pub seconds: TiVec<Slot, f64>,
     /// The pool bytes that each slot needs when nothing is swapped, workspace included.
-    pub base: Vec<u64>,
+    pub base: TiVec<Slot, u64>,
     /// The workspace of each slot, in bytes.
-    pub workspace: Vec<u64>,
-    /// In which way each op runs.
-    pub alternatives: Vec<Option<u32>>,
+    pub workspace: TiVec<Slot, u64>,
+    /// In which alternative each op runs.
+    pub alternatives: TiVec<OpId, Option<u32>>,
     /// The stretches during which tensors hold something that is still needed; none for tensors of no bytes.
-    pub lives: Vec<Live>,
+    pub lives: TiVec<LiveId, Live>,
     /// The gaps: those of one piece of one stretch side by side, in order of time.
-    pub gaps: Vec<Gap>,
-    /// How many different versions the gaps name.
-    pub versions: u32,
+    pub gaps: TiVec<GapId, Gap>,
+    /// The version after the last that a gap names.
+    pub versions: VersionId,
 }
 
 /// A stretch of time during which a tensor holds something that is still needed.
@@ -43,11 +57,11 @@ pub struct Live {
     /// Its pieces, from the first byte to the last without holes; one where it is not split.
     pub pieces: Vec<Range<u64>>,
     /// The slots from its first to its last use.
-    pub slots: Range<u32>,
+    pub slots: Range<Slot>,
     /// From the start, or written.
     pub opens: Opens,
     /// The first gap of the first piece.
-    pub first_gap: u32,
+    pub first_gap: GapId,
     /// How many gaps each piece has.
     pub gaps_each: u32,
 }
@@ -56,20 +70,32 @@ pub struct Live {
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
     /// The stretch that it lies in.
-    pub live: u32,
+    pub live: LiveId,
     /// How many bytes.
     pub bytes: u64,
-    /// The slot of the last use before; 0 where there is none since the start.
-    pub after: u32,
+    /// The slot of the last use before; the start where there is none since the start.
+    pub after: Slot,
     /// The slot of the next use.
-    pub before: u32,
-    /// The slot of the write that made the contents, 0 where they are there from the start.
-    pub writer: u32,
+    pub before: Slot,
+    /// The slot of the write that made the contents, the start where they are there from the start.
+    pub writer: Slot,
     /// Gaps of the same version hold the same contents, of which one host copy is enough.
-    pub version: u32,
+    pub version: VersionId,
 }
 
-/// Which way each op should run.
+impl Live {
+    /// The gaps of the first piece, in order of time.
+    pub fn gaps(&self) -> impl Iterator<Item = GapId> + use<> {
+        (self.first_gap.0..self.first_gap.0 + self.gaps_each).map(GapId)
+    }
+
+    /// The gap at this position of the piece at that one.
+    fn gap(&self, piece: u32, at: u32) -> GapId {
+        GapId(self.first_gap.0 + piece * self.gaps_each + at)
+    }
+}
+
+/// Which alternative each op should run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alternatives {
     /// The fastest whose workspace fits beside everything that is alive with nothing swapped.
@@ -85,30 +111,29 @@ pub enum Alternatives {
 /// The fastest alternative of an op with at most so much workspace; the leanest where none fits.
 fn fastest(op: &Op, room: u64) -> (Option<u32>, f64, u64) {
     let mut alternatives = vec![(None, op.seconds.0, op.workspace_bytes.0)];
-    let others = op.alternatives.iter().enumerate();
-    alternatives.extend(others.map(|(k, a)| (Some(k as u32), a.seconds.0, a.workspace_bytes.0)));
+    let others = (0..).zip(&op.alternatives);
+    alternatives.extend(others.map(|(k, a)| (Some(k), a.seconds.0, a.workspace_bytes.0)));
     let leanest = alternatives.iter().map(|w| w.2).min().unwrap_or_default();
     alternatives.retain(|w| w.2 <= room.max(leanest));
     alternatives
         .into_iter()
         .min_by(|a, b| a.1.total_cmp(&b.1).then(a.2.cmp(&b.2)))
-        .expect("an op has at least its own way")
+        .expect("an op has at least its own alternative")
 }
 
 /// The uses of one tensor, in order: slot, reads it, writes it.
-type Uses = Vec<(u32, bool, bool)>;
+type Uses = Vec<(Slot, bool, bool)>;
 
-fn uses_of(trace: &Trace) -> Vec<Uses> {
-    let mut uses: Vec<Uses> = vec![Vec::new(); trace.tensors.len()];
-    for (i, op) in trace.ops.iter().enumerate() {
-        let slot = i as u32 + 1;
+fn uses_of(trace: &Trace) -> TiVec<TensorId, Uses> {
+    let mut uses: TiVec<TensorId, Uses> = vec![Vec::new(); trace.tensors.len()].into();
+    for (slot, op) in (1..).map(Slot).zip(&trace.ops) {
         for t in &op.reads {
-            uses[t.index()].push((slot, true, false));
+            uses[*t].push((slot, true, false));
         }
         for t in &op.writes {
-            match uses[t.index()].last_mut() {
+            match uses[*t].last_mut() {
                 Some(last) if last.0 == slot => last.2 = true,
-                _ => uses[t.index()].push((slot, false, true)),
+                _ => uses[*t].push((slot, false, true)),
             }
         }
     }
@@ -125,39 +150,39 @@ impl Gaps {
     ) -> Gaps {
         let slots = trace.ops.len() + 1;
         let mut gaps = Gaps {
-            seconds: vec![0.0; slots],
-            base: vec![0; slots],
-            workspace: vec![0; slots],
-            alternatives: Vec::with_capacity(slots - 1),
-            lives: Vec::new(),
-            gaps: Vec::new(),
-            versions: 0,
+            seconds: vec![0.0; slots].into(),
+            base: vec![0; slots].into(),
+            workspace: vec![0; slots].into(),
+            alternatives: vec![None; trace.ops.len()].into(),
+            lives: TiVec::new(),
+            gaps: TiVec::new(),
+            versions: VersionId(0),
         };
-        for (t, uses) in uses_of(trace).iter().enumerate() {
-            if trace.tensors[t].bytes > Bytes::ZERO {
-                gaps.add_tensor(TensorId::new(t), trace.tensors[t].bytes.0, uses, split(TensorId::new(t)));
+        for (t, uses) in uses_of(trace).iter_enumerated() {
+            let bytes = trace.tensors[t.index()].bytes;
+            if bytes > Bytes::ZERO {
+                gaps.add_tensor(t, bytes.0, uses, split(t));
             }
         }
         gaps.add_memory();
-        for (i, op) in trace.ops.iter().enumerate() {
+        for (at, op) in (0..).map(OpId).zip(&trace.ops) {
             let room = match alternatives {
-                Alternatives::BesideAll => pool.0.saturating_sub(gaps.base[i + 1]),
+                Alternatives::BesideAll => pool.0.saturating_sub(gaps.base[Slot::of(at)]),
                 Alternatives::BesideOwn => pool.saturating_sub(trace.touched_bytes(op)).0,
                 Alternatives::Fastest => u64::MAX,
                 Alternatives::Leanest => 0,
             };
-            gaps.alternatives.push(None);
-            gaps.set_alternative(op, i + 1, room);
+            gaps.set_alternative(op, at, room);
         }
         gaps
     }
 
-    /// Chooses the fastest alternative for the op of a slot with at most so much workspace.
-    pub fn set_alternative(&mut self, op: &Op, slot: usize, room: u64) {
+    /// Chooses the fastest alternative of an op, which stands at this position, with at most so much workspace.
+    pub fn set_alternative(&mut self, op: &Op, at: OpId, room: u64) {
         let (alternative, seconds, workspace) = fastest(op, room);
+        let slot = Slot::of(at);
         self.base[slot] = self.base[slot] - self.workspace[slot] + workspace;
-        (self.alternatives[slot - 1], self.seconds[slot], self.workspace[slot]) =
-            (alternative, seconds, workspace);
+        (self.alternatives[at], self.seconds[slot], self.workspace[slot]) = (alternative, seconds, workspace);
     }
 
     /// Cuts one tensor's uses into stretches and gaps.
@@ -173,26 +198,26 @@ impl Gaps {
             let more = uses[from + 1..].iter().position(|u| !u.1).unwrap_or(uses.len() - from - 1);
             let stretch = &uses[from..=from + more];
             let at_start = from == 0 && stretch[0].1;
-            let begins = if at_start { 0 } else { stretch[0].0 };
-            let ends = stretch[stretch.len() - 1].0 + 1;
-            let first_gap = self.gaps.len() as u32;
+            let begins = if at_start { Slot::START } else { stretch[0].0 };
+            let ends = stretch[stretch.len() - 1].0.next();
+            let (first_gap, mut gaps_each) = (self.gaps.next_key(), 0);
             for piece in &pieces {
-                let live = self.lives.len() as u32;
+                let (live, first) = (self.lives.next_key(), self.gaps.next_key());
                 let (mut after, mut writer) = (begins, begins);
                 let mut version = self.versions;
                 for use_ in stretch {
-                    if use_.0 > after + 1 {
+                    if use_.0 > after.next() {
                         let bytes = piece.end - piece.start;
                         self.gaps.push(Gap { live, bytes, after, before: use_.0, writer, version });
                     }
                     after = use_.0;
                     if use_.2 && use_.0 != begins {
-                        (writer, version) = (use_.0, version + 1);
+                        (writer, version) = (use_.0, version.next());
                     }
                 }
-                self.versions = version + 1;
+                self.versions = version.next();
+                gaps_each = self.gaps.next_key().0 - first.0;
             }
-            let gaps_each = (self.gaps.len() as u32 - first_gap) / pieces.len() as u32;
             let opens = if at_start { Opens::Start } else { Opens::Written };
             let pieces = pieces.clone();
             self.lives.push(Live { tensor, pieces, slots: begins..ends, opens, first_gap, gaps_each });
@@ -202,67 +227,63 @@ impl Gaps {
 
     /// Sums the stretches into `base`.
     fn add_memory(&mut self) {
-        let mut change = vec![0i64; self.base.len() + 1];
+        let mut alive = Levels::new(self.base.len());
         for live in &self.lives {
-            let bytes = live.pieces.last().map_or(0, |p| p.end) as i64;
-            change[live.slots.start as usize] += bytes;
-            change[live.slots.end as usize] -= bytes;
+            alive.hold(live.slots.clone(), live.pieces.last().map_or(0, |p| p.end));
         }
-        let mut alive = 0;
-        for (base, change) in self.base.iter_mut().zip(change) {
-            alive += change;
-            *base = alive as u64;
-        }
+        self.base = alive.sums().collect();
+    }
+
+    /// Nothing swapped, as one entry for each gap.
+    pub fn none(&self) -> TiVec<GapId, bool> {
+        vec![false; self.gaps.len()].into()
+    }
+
+    /// Everything swapped, as one entry for each gap.
+    pub fn all(&self) -> TiVec<GapId, bool> {
+        vec![true; self.gaps.len()].into()
     }
 
     /// The pool bytes that each slot needs at least when these gaps are swapped.
-    pub fn least(&self, swapped: &[bool]) -> Vec<u64> {
-        let mut freed = vec![0i64; self.base.len() + 1];
-        for gap in self.gaps.iter().zip(swapped).filter(|(_, swapped)| **swapped).map(|(gap, _)| gap) {
-            freed[gap.after as usize + 1] += gap.bytes as i64;
-            freed[gap.before as usize] -= gap.bytes as i64;
+    pub fn least(&self, swapped: &TiSlice<GapId, bool>) -> TiVec<Slot, u64> {
+        let mut away = Levels::new(self.base.len());
+        for (gap, _) in self.gaps.iter().zip(swapped).filter(|(_, swapped)| **swapped) {
+            away.hold(gap.after.next()..gap.before, gap.bytes);
         }
-        let mut free = 0;
-        let mut least = self.base.clone();
-        for (least, freed) in least.iter_mut().zip(freed) {
-            free += freed;
-            *least -= free as u64;
-        }
-        least
+        self.base.iter().zip(away.sums()).map(|(base, away)| base - away).collect()
     }
 
     /// The iteration in which just these gaps are swapped, and the gap of each of its moves. One entry of `swapped` a gap.
-    pub fn course(&self, swapped: &[bool]) -> (Course, Vec<u32>) {
-        let mut of_move: Vec<u32> = (0..self.gaps.len() as u32).filter(|g| swapped[*g as usize]).collect();
-        let mut hosted = vec![false; self.versions as usize];
-        let mut offload = vec![false; self.gaps.len()];
+    pub fn course(&self, swapped: &TiSlice<GapId, bool>) -> (Course, TiVec<MoveId, GapId>) {
+        let mut of_move: Vec<GapId> = self.gaps.keys().filter(|g| swapped[*g]).collect();
+        let mut hosted: TiVec<VersionId, bool> = vec![false; self.versions.index()].into();
+        let mut offload: TiVec<GapId, bool> = vec![false; self.gaps.len()].into();
         for &g in &of_move {
             // Gaps of one version stand in order of time; one copy serves all.
-            let version = self.gaps[g as usize].version as usize;
-            offload[g as usize] = !std::mem::replace(&mut hosted[version], true);
+            offload[g] = !std::mem::replace(&mut hosted[self.gaps[g].version], true);
         }
-        of_move.sort_by_key(|g| self.gaps[*g as usize].before);
-        let move_of = |g: &u32| {
-            let Gap { bytes, after, before, writer, .. } = self.gaps[*g as usize];
-            Move { bytes, after, before, writer, offload: offload[*g as usize] }
+        of_move.sort_by_key(|g| self.gaps[*g].before);
+        let move_of = |g: &GapId| {
+            let Gap { bytes, after, before, writer, .. } = self.gaps[*g];
+            Move { bytes, after, before, writer, offload: offload[*g] }
         };
         let moves = of_move.iter().map(move_of).collect();
-        (Course { seconds: self.seconds.clone(), need: self.least(swapped), moves }, of_move)
+        (Course { seconds: self.seconds.clone(), need: self.least(swapped), moves }, of_move.into())
     }
 
     /// By gap: when it leaves and returns within a pool of so many bytes; see [`Clock::windows`].
     pub fn windows(
         &self,
         clock: &mut Clock,
-        swapped: &[bool],
+        swapped: &TiSlice<GapId, bool>,
         pool: u64,
         tighten: f64,
-    ) -> Vec<Option<Window>> {
+    ) -> TiVec<GapId, Option<Window>> {
         let (course, of_move) = self.course(swapped);
         clock.evaluate(&course, pool);
-        let mut windows = vec![None; self.gaps.len()];
+        let mut windows: TiVec<GapId, Option<Window>> = vec![None; self.gaps.len()].into();
         for (g, window) in of_move.into_iter().zip(clock.windows(&course, tighten)) {
-            windows[g as usize] = Some(window);
+            windows[g] = Some(window);
         }
         windows
     }
@@ -271,52 +292,56 @@ impl Gaps {
     ///
     /// `windows` has one entry for each gap. Offloads are ordered by the slot after which their gap begins,
     /// prefetches by the slot of their next use.
-    pub fn placement(&self, windows: &[Option<Window>]) -> Placement {
+    pub fn placement(&self, windows: &TiSlice<GapId, Option<Window>>) -> Placement {
         let mut placement = Placement::default();
-        placement.steps.extend(self.alternatives.iter().enumerate().map(|(i, alternative)| Step {
-            op: OpId::new(i),
+        placement.steps.extend(self.alternatives.iter_enumerated().map(|(op, alternative)| Step {
+            op,
             again: false,
             alternative: *alternative,
         }));
         // Transfers with the key that orders them, as the course of these gaps does: slot, offloads first and those by last
         // use and writer, then by next use and gap.
-        type Key = (u32, u8, (u32, u32), (u32, u32));
+        type Key = (Slot, Direction, (Slot, Slot), (Slot, GapId));
         let mut keyed: Vec<(Key, Transfer)> = Vec::new();
-        let mut homes = 0;
+        let mut homes = HomeId(0);
         for live in &self.lives {
-            let count = live.gaps_each;
-            for (piece, bytes) in live.pieces.iter().enumerate() {
-                let first_gap = live.first_gap + piece as u32 * count;
+            let whole = |at: u32| (0..).zip(&live.pieces).all(|(p, _)| windows[live.gap(p, at)].is_some());
+            for (piece, bytes) in (0..).zip(&live.pieces) {
                 let mut home = homes;
                 let mut begins = live.slots.start;
                 let mut opens = live.opens;
-                for k in 0..count {
-                    let whole = (0..live.pieces.len() as u32)
-                        .all(|p| windows[(live.first_gap + p * count + k) as usize].is_some());
-                    if let Some(window) = windows[(first_gap + k) as usize] {
-                        let gap = &self.gaps[(first_gap + k) as usize];
-                        let order = (gap.before, first_gap + k);
-                        let here = placement.residencies.len() as u32;
+                for at in 0..live.gaps_each {
+                    let g = live.gap(piece, at);
+                    if let Some(window) = windows[g] {
+                        let gap = &self.gaps[g];
+                        let order = (gap.before, g);
                         let (tensor, bytes) = (live.tensor, bytes.clone());
                         let slots = begins..window.leaves;
-                        placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
+                        let residency = Residency { tensor, bytes, home, slots, opens };
+                        let here = placement.residencies.push_and_get_key(residency);
                         if let Some(before) = window.offload {
                             let transfer =
                                 Transfer { residency: here, direction: Direction::Offload, before };
-                            keyed.push(((before, 0, (gap.after, gap.writer), order), transfer));
+                            keyed.push((
+                                (before, Direction::Offload, (gap.after, gap.writer), order),
+                                transfer,
+                            ));
                         }
                         let before = window.returns;
                         let transfer =
-                            Transfer { residency: here + 1, direction: Direction::Prefetch, before };
-                        keyed.push(((before, 1, (0, 0), order), transfer));
+                            Transfer { residency: here.next(), direction: Direction::Prefetch, before };
+                        let first = (Slot::START, Slot::START);
+                        keyed.push(((before, Direction::Prefetch, first, order), transfer));
                         (begins, opens) = (window.returns, Opens::Prefetched);
                     }
-                    home += u32::from(whole);
+                    if whole(at) {
+                        home = home.next();
+                    }
                 }
                 let (tensor, bytes, slots) = (live.tensor, bytes.clone(), begins..live.slots.end);
                 placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
             }
-            homes += count + 1;
+            homes = HomeId(homes.0 + live.gaps_each + 1);
         }
         keyed.sort_by_key(|(key, transfer)| (*key, transfer.residency));
         placement.transfers = keyed.into_iter().map(|(_, transfer)| transfer).collect();
@@ -324,7 +349,7 @@ impl Gaps {
     }
 
     /// The tensor that a gap belongs to.
-    pub fn tensor(&self, gap: usize) -> TensorId {
-        self.lives[self.gaps[gap].live as usize].tensor
+    pub fn tensor(&self, gap: GapId) -> TensorId {
+        self.lives[self.gaps[gap].live].tensor
     }
 }

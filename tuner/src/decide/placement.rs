@@ -22,8 +22,22 @@
 //! into residencies.
 
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{OpId, TensorId};
+use plimsoll_ir::{OpId, TensorId, define_id};
 use std::ops::Range;
+use typed_index_collections::TiVec;
+
+define_id!(
+    /// A slot of the iteration; see the head of this file.
+    Slot, "slot");
+define_id!(
+    /// A residency of a placement.
+    ResidencyId, "residency");
+define_id!(
+    /// A transfer of a placement.
+    TransferId, "transfer");
+define_id!(
+    /// A home of residencies; see the head of this file.
+    HomeId, "home");
 
 /// What is decided about an iteration; see the head of this file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,9 +45,9 @@ pub struct Placement {
     /// The compute stream, in order.
     pub steps: Vec<Step>,
     /// What is on the device when.
-    pub residencies: Vec<Residency>,
+    pub residencies: TiVec<ResidencyId, Residency>,
     /// All transfers in list order: `before` never decreases.
-    pub transfers: Vec<Transfer>,
+    pub transfers: TiVec<TransferId, Transfer>,
     /// How a policy synchronises its streams, beyond what validity needs; at most one for each transfer.
     pub barriers: Vec<Barrier>,
 }
@@ -41,13 +55,13 @@ pub struct Placement {
 /// A transfer that is bound to steps by a policy's own rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Barrier {
-    /// The position of the transfer.
-    pub transfer: u32,
+    /// Which transfer.
+    pub transfer: TransferId,
     /// It starts no earlier than the step of this slot could: when the step before it has ended. At most the slot before
     /// which the transfer is listed.
-    pub from: u32,
+    pub from: Slot,
     /// The step of this slot waits until it has ended. At least the slot before which the transfer is listed.
-    pub until: Option<u32>,
+    pub until: Option<Slot>,
 }
 
 /// One command of the compute stream.
@@ -69,9 +83,9 @@ pub struct Residency {
     /// Which of its bytes; not empty.
     pub bytes: Range<u64>,
     /// Those of one home lie as they would in the whole tensor.
-    pub home: u32,
+    pub home: HomeId,
     /// The slots during which the bytes are taken; not empty, and from 0 exactly where it opens at the start.
-    pub slots: Range<u32>,
+    pub slots: Range<Slot>,
     /// How the bytes come there.
     pub opens: Opens,
 }
@@ -90,16 +104,16 @@ pub enum Opens {
 /// A copy between device and host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The position of the residency whose bytes leave or come.
-    pub residency: u32,
+    /// The residency whose bytes leave or come.
+    pub residency: ResidencyId,
     /// Which way.
     pub direction: Direction,
     /// It is listed just before this slot's step.
-    pub before: u32,
+    pub before: Slot,
 }
 
 /// The direction of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// To the host.
     Offload,
@@ -111,11 +125,28 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The first slot during which the bytes are free for others.
-    pub leaves: u32,
+    pub leaves: Slot,
     /// The first slot during which they are taken again; at least `leaves`.
-    pub returns: u32,
+    pub returns: Slot,
     /// The slot before which the offload is listed; none where the host holds these very bytes already.
-    pub offload: Option<u32>,
+    pub offload: Option<Slot>,
+}
+
+impl Slot {
+    /// The start of the iteration.
+    pub const START: Slot = Slot(0);
+
+    /// The slot of the step that runs an op, where every op runs once and in the order of the trace.
+    #[inline]
+    pub fn of(op: OpId) -> Slot {
+        Slot(op.0 + 1)
+    }
+
+    /// The op whose step has the slot, where every op runs once and in the order of the trace; none for the start.
+    #[inline]
+    pub fn op(self) -> Option<OpId> {
+        self.0.checked_sub(1).map(OpId)
+    }
 }
 
 impl Placement {
@@ -124,7 +155,7 @@ impl Placement {
         let mut tensors: Vec<TensorId> = Vec::new();
         let mut seen = vec![false; trace.tensors.len()];
         for transfer in &self.transfers {
-            let Residency { tensor, bytes, .. } = &self.residencies[transfer.residency as usize];
+            let Residency { tensor, bytes, .. } = &self.residencies[transfer.residency];
             let part = bytes.end - bytes.start < trace.tensors[tensor.index()].bytes.0;
             if part && !std::mem::replace(&mut seen[tensor.index()], true) {
                 tensors.push(*tensor);

@@ -15,27 +15,53 @@
 
 mod trail;
 
-pub use trail::Trail;
+pub use trail::{Trail, earlier};
 
-use crate::decide::placement::{Direction, Opens, Placement, Residency, Step, Transfer, Window};
-use crate::decide::windows::{Course, Move};
-use crate::iteration::values::{Choice, Decisions, NONE, OpAlternative, Touch, Values};
-use plimsoll_ir::OpId;
+use crate::decide::placement::{
+    Direction, HomeId, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, Window,
+};
+use crate::decide::windows::{Course, Move, MoveId};
+use crate::iteration::values::{Choice, Decisions, GapId, OpAlternative, Touch, ValueId, Values};
+use crate::levels::Levels;
+use plimsoll_ir::{OpId, define_id};
 use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
+
+define_id!(
+    /// An instance of a walk.
+    InstanceId, "instance");
 
 /// A value on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// The value that it is last.
-    pub value: u32,
-    /// The slot of the step that makes it; 0 where it is there from the start.
-    pub opens: u32,
+    pub value: ValueId,
+    /// The slot of the step that makes it; the start where it is there from the start.
+    pub opens: Slot,
     /// The slot of its last use.
-    pub last: u32,
+    pub last: Slot,
 }
 
-/// What lies at a place; see [`Walk::names`].
-pub type Name = (u32, u32, u32);
+/// What lies at a place. What has the same name in two walks is the same thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Name {
+    /// An instance of a value: of its instances that of this position, and of its homes that of this position.
+    Instance {
+        /// The value that it is last.
+        value: ValueId,
+        /// The position among the instances of the value.
+        ordinal: u32,
+        /// The position among the homes of the instance.
+        home: u32,
+    },
+    /// The workspace of an op.
+    Workspace {
+        /// The op.
+        op: OpId,
+        /// Whether the op is recomputed.
+        again: bool,
+    },
+}
 
 /// What a walk goes through.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +71,8 @@ pub struct Iteration<'a> {
     /// What is decided about them.
     pub decisions: &'a Decisions,
     /// By op: bytes that are left free while it runs, and while others are recomputed for it.
-    pub margins: &'a [u64],
-    /// In bytes: where it is short, an op runs in the next leaner way than decided that fits.
+    pub margins: &'a TiSlice<OpId, u64>,
+    /// In bytes: where it is short, an op runs in the next leaner alternative than decided that fits.
     pub pool: u64,
 }
 
@@ -64,8 +90,8 @@ impl Limit {
     pub const NONE: Limit = Limit { steps: usize::MAX, again: f64::INFINITY };
 
     /// Whether it is passed by a walk with so many ops to go.
-    fn is_passed(self, walk: &Walk, ops: u32) -> bool {
-        walk.steps.len() + ops as usize > self.steps || walk.again_seconds > self.again
+    fn is_passed(self, walk: &Walk, ops: usize) -> bool {
+        walk.steps.len() + ops > self.steps || walk.again_seconds > self.again
     }
 }
 
@@ -73,9 +99,9 @@ impl Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The op.
-    pub op: u32,
+    pub op: OpId,
     /// The op of the trace that it runs for: itself, or the one that needs what is recomputed.
-    pub serves: u32,
+    pub serves: OpId,
 }
 
 /// The evaluator of decisions, with its memory.
@@ -87,28 +113,41 @@ pub struct Walk {
     pub steps: Vec<Run>,
     /// Seconds of all steps.
     pub seconds: f64,
-    /// Seconds of those that recompute ops, in the ways decided.
+    /// Seconds of those that recompute ops, in the alternatives decided.
     pub again_seconds: f64,
-    instances: Vec<Instance>,
+    instances: TiVec<InstanceId, Instance>,
     /// By move of the course: its instance, and the first byte of it that moves.
-    of_move: Vec<(u32, u64)>,
+    of_move: TiVec<MoveId, (InstanceId, u64)>,
+    memory: Memory,
+    /// The slots of ops that have more than one alternative, and the one in which each runs.
+    alternatives: Vec<(Slot, u8)>,
+    states: TiVec<ValueId, State>,
+    /// The gaps whose choice was looked at before their end, each with the op at which that was first.
+    looks: Vec<(GapId, OpId)>,
+    /// The op at which the walk ended early; none where it did not.
+    ended: Option<OpId>,
+    batch: Batch,
+}
+
+/// What is added up to the bytes that each slot needs.
+#[derive(Clone, Debug, Default)]
+struct Memory {
     /// By step: its workspace and its margin.
     beside: Vec<u64>,
-    /// The steps of ops that have more than one way, and the way in which each runs.
-    alternatives: Vec<(u32, u8)>,
-    /// By value.
-    states: Vec<State>,
-    /// The gaps whose choice was looked at before their end, each with the op at which that was first.
-    looks: Vec<(u32, u32)>,
-    /// The op at which the walk ended early; [`NONE`] where it did not.
-    ended: u32,
-    /// The batch that is being put together: by op, whether it is in it; its ops; values to make; values that it made.
-    marked: Vec<bool>,
-    batch: Vec<u32>,
-    open: Vec<u32>,
-    made: Vec<u32>,
-    /// By slot: by how much the bytes on the device change.
-    change: Vec<i64>,
+    /// By slot: the bytes of the instances that are on the device.
+    instances: Levels<Slot>,
+}
+
+/// The ops that are recomputed before an op, while they are put together.
+#[derive(Clone, Debug, Default)]
+struct Batch {
+    /// By op: whether it is among them.
+    marked: TiVec<OpId, bool>,
+    ops: Vec<OpId>,
+    /// Values to make.
+    open: Vec<ValueId>,
+    /// Values that they made.
+    made: Vec<ValueId>,
 }
 
 /// What is known of a value.
@@ -117,13 +156,13 @@ struct State {
     place: Place,
     /// Whether the host has its part.
     hosted: bool,
-    /// Its instance on the device, the last one if it is gone.
-    instance: u32,
+    /// Its instance on the device, the last one if it is gone; none before it is made.
+    instance: Option<InstanceId>,
     /// The slot that wrote the instance.
-    written: u32,
+    written: Slot,
     /// The gap that it is in, and the slot of the touch before; no gap once it was updated in place.
-    gap: u32,
-    since: u32,
+    gap: Option<GapId>,
+    since: Slot,
 }
 
 /// Where a value is.
@@ -149,14 +188,28 @@ impl From<Choice> for Place {
     }
 }
 
-const UNBORN: State =
-    State { place: Place::Gone, hosted: false, instance: NONE, written: 0, gap: NONE, since: 0 };
+const UNBORN: State = State {
+    place: Place::Gone,
+    hosted: false,
+    instance: None,
+    written: Slot::START,
+    gap: None,
+    since: Slot::START,
+};
+
+impl State {
+    /// The instance of a value that was made.
+    #[inline]
+    fn made(&self) -> InstanceId {
+        self.instance.expect("what is read was made before")
+    }
+}
 
 impl Walk {
     /// Works out what follows from the decisions. Tells whether the walk came to the end.
     pub fn go(&mut self, of: Iteration<'_>, limit: Limit) -> bool {
         self.begin(of.values);
-        self.advance(of, 0..of.values.alternatives.len() as u32, limit) && self.finish(of)
+        self.advance(of, OpId(0)..of.values.alternatives.next_key(), limit) && self.finish(of)
     }
 
     /// Puts values that are there from the start on the device, and nothing else.
@@ -165,7 +218,7 @@ impl Walk {
         (self.seconds, self.again_seconds) = (0.0, 0.0);
         self.instances.clear();
         self.of_move.clear();
-        self.beside.clear();
+        self.memory.beside.clear();
         self.alternatives.clear();
         self.looks.clear();
         self.course.moves.clear();
@@ -173,22 +226,20 @@ impl Walk {
         self.course.seconds.push(0.0);
         self.states.clear();
         self.states.resize(values.tensor.len(), UNBORN);
-        self.marked.resize(values.alternatives.len(), false);
-        for v in (0..values.tensor.len()).filter(|v| values.maker[*v] == NONE) {
-            self.states[v].instance = self.instances.len() as u32;
+        self.batch.marked.resize(values.alternatives.len(), false);
+        for v in values.tensor.keys().filter(|v| values.maker[*v].is_none()) {
+            let there = Instance { value: v, opens: Slot::START, last: Slot::START };
+            self.states[v].instance = Some(self.instances.push_and_get_key(there));
             self.states[v].place = Place::Here;
-            self.instances.push(Instance { value: v as u32, opens: 0, last: 0 });
-            let gap = values.first_gap[v];
-            let gap = if gap < values.first_gap[v + 1] { gap } else { NONE };
-            self.leave(Touch { value: v as u32, gap }, 0);
+            self.leave(Touch { value: v, gap: values.gaps_of(v).next() }, Slot::START);
         }
     }
 
     /// Goes on through some ops.
-    fn advance(&mut self, of: Iteration<'_>, ops: Range<u32>, limit: Limit) -> bool {
+    fn advance(&mut self, of: Iteration<'_>, ops: Range<OpId>, limit: Limit) -> bool {
         let Iteration { values, decisions, .. } = of;
-        for op in ops {
-            let (reads, writes) = (values.reads.row(op as usize), values.writes.row(op as usize));
+        for op in OpId::each(ops) {
+            let (reads, writes) = (values.reads.row(op), values.writes.row(op));
             let early = decisions.early_at(op);
             let mut gone = false;
             for z in reads {
@@ -199,16 +250,15 @@ impl Walk {
             }
             if gone {
                 self.make_again(of, op, early);
-                if limit.is_passed(self, values.alternatives.len() as u32 - op) {
-                    self.ended = op;
+                if limit.is_passed(self, values.alternatives.len() - op.index()) {
+                    self.ended = Some(op);
                     return false;
                 }
             }
             let slot = self.step(of, Run { op, serves: op });
             for y in writes {
-                let instance = self.instance(values, y.value, slot);
-                self.states[y.value as usize] =
-                    State { place: Place::Here, instance, written: slot, ..UNBORN };
+                let instance = Some(self.instance(values, y.value, slot));
+                self.states[y.value] = State { place: Place::Here, instance, written: slot, ..UNBORN };
             }
             if gone {
                 self.forget(of, reads, early);
@@ -221,78 +271,78 @@ impl Walk {
     }
 
     /// Where a value is, which its gap's choice tells the first who asks.
-    fn place(&mut self, decisions: &Decisions, v: u32) -> Place {
-        let state = &mut self.states[v as usize];
-        if state.place == Place::Chosen {
-            state.place = decisions.choices[state.gap as usize].into();
+    fn place(&mut self, decisions: &Decisions, v: ValueId) -> Place {
+        let state = &mut self.states[v];
+        if let (Place::Chosen, Some(gap)) = (state.place, state.gap) {
+            state.place = decisions.choices[gap].into();
         }
         state.place
     }
 
     /// Whether a value is nowhere, asked for the sake of an op that does not read it.
-    fn is_gone(&mut self, decisions: &Decisions, v: u32, op: u32) -> bool {
-        let state = &self.states[v as usize];
-        if state.place == Place::Chosen {
-            self.looks.push((state.gap, op));
+    fn is_gone(&mut self, decisions: &Decisions, v: ValueId, op: OpId) -> bool {
+        let state = &self.states[v];
+        if let (Place::Chosen, Some(gap)) = (state.place, state.gap) {
+            self.looks.push((gap, op));
         }
         self.place(decisions, v) == Place::Gone
     }
 
     /// Whether the value of a gap, which this op lies in, is nowhere.
-    fn is_due(&mut self, of: Iteration<'_>, gap: u32, op: u32) -> bool {
-        let v = of.values.gaps[gap as usize].value;
-        self.states[v as usize].gap == gap && self.is_gone(of.decisions, v, op)
+    fn is_due(&mut self, of: Iteration<'_>, gap: GapId, op: OpId) -> bool {
+        let v = of.values.gaps[gap].value;
+        self.states[v].gap == Some(gap) && self.is_gone(of.decisions, v, op)
     }
 
     /// Recomputes what makes the inputs of this op that are gone, and what is to be recomputed before it.
-    fn make_again(&mut self, of: Iteration<'_>, op: u32, early: &[(u32, u32)]) {
+    fn make_again(&mut self, of: Iteration<'_>, op: OpId, early: &[(OpId, GapId)]) {
         let Iteration { values, decisions, .. } = of;
-        let (mut batch, mut open) = (std::mem::take(&mut self.batch), std::mem::take(&mut self.open));
-        self.made.clear();
-        batch.clear();
-        let reads = values.reads.row(op as usize).iter().map(|z| z.value);
-        open.extend(reads.filter(|v| self.states[*v as usize].place == Place::Gone));
+        let mut ops = std::mem::take(&mut self.batch.ops);
+        let mut open = std::mem::take(&mut self.batch.open);
+        self.batch.made.clear();
+        ops.clear();
+        let reads = values.reads.row(op).iter().map(|z| z.value);
+        open.extend(reads.filter(|v| self.states[*v].place == Place::Gone));
         for (_, gap) in early {
             if self.is_due(of, *gap, op) {
-                open.push(values.gaps[*gap as usize].value);
+                open.push(values.gaps[*gap].value);
             }
         }
         while let Some(v) = open.pop() {
-            let maker = values.maker[v as usize];
-            if !std::mem::replace(&mut self.marked[maker as usize], true) {
-                batch.push(maker);
-                let inputs = values.reads.row(maker as usize).iter().map(|z| z.value);
+            let maker = values.maker[v].expect("what is there from the start is never recomputed");
+            if !std::mem::replace(&mut self.batch.marked[maker], true) {
+                ops.push(maker);
+                let inputs = values.reads.row(maker).iter().map(|z| z.value);
                 open.extend(inputs.filter(|v| self.is_gone(decisions, *v, op)));
             }
         }
-        batch.sort_unstable();
-        for &maker in &batch {
-            self.marked[maker as usize] = false;
+        ops.sort_unstable();
+        for &maker in &ops {
+            self.batch.marked[maker] = false;
             self.step_again(of, Run { op: maker, serves: op });
         }
-        (self.batch, self.open) = (batch, open);
+        (self.batch.ops, self.batch.open) = (ops, open);
     }
 
     /// Runs an op that has what it reads; gives its slot.
-    fn step(&mut self, of: Iteration<'_>, run: Run) -> u32 {
+    fn step(&mut self, of: Iteration<'_>, run: Run) -> Slot {
         let Iteration { values, decisions, margins, .. } = of;
-        let (alternatives, decided) =
-            (&values.alternatives[run.op as usize], decisions.alternatives[run.op as usize]);
+        let (alternatives, decided) = (&values.alternatives[run.op], decisions.alternatives[run.op]);
         let alternative = &alternatives[usize::from(decided)];
+        let slot = self.course.seconds.push_and_get_key(alternative.seconds);
         if alternatives.len() > 1 {
-            self.alternatives.push((self.steps.len() as u32, decided));
+            self.alternatives.push((slot, decided));
         }
         self.steps.push(run);
         self.seconds += alternative.seconds;
-        self.course.seconds.push(alternative.seconds);
-        self.beside
-            .push(alternative.workspace + margins.get(run.serves as usize).copied().unwrap_or_default());
-        let slot = self.steps.len() as u32;
-        for z in values.reads.row(run.op as usize) {
-            let state = &mut self.states[z.value as usize];
-            self.instances[state.instance as usize].last = slot;
+        let margin = margins.get(run.serves).copied().unwrap_or_default();
+        self.memory.beside.push(alternative.workspace + margin);
+        for z in values.reads.row(run.op) {
+            let state = &mut self.states[z.value];
+            let instance = state.made();
+            self.instances[instance].last = slot;
             // What was away is prefetched. Between two steps that follow each other nothing can leave.
-            if std::mem::replace(&mut state.place, Place::Here) == Place::Away && slot > state.since + 1 {
+            if std::mem::replace(&mut state.place, Place::Here) == Place::Away && slot > state.since.next() {
                 let offload = !std::mem::replace(&mut state.hosted, true);
                 let (after, writer) = (state.since, state.written);
                 let mut first = 0;
@@ -302,7 +352,7 @@ impl Walk {
                         continue;
                     }
                     self.course.moves.push(Move { bytes, after, before: slot, writer, offload });
-                    self.of_move.push((state.instance, first));
+                    self.of_move.push((instance, first));
                     first = end;
                 }
             }
@@ -314,36 +364,35 @@ impl Walk {
     fn step_again(&mut self, of: Iteration<'_>, run: Run) {
         let Iteration { values, decisions, .. } = of;
         let slot = self.step(of, run);
-        self.again_seconds += self.course.seconds[slot as usize];
-        for y in values.writes.row(run.op as usize) {
-            let instance = self.instance(values, y.value, slot);
+        self.again_seconds += self.course.seconds[slot];
+        for y in values.writes.row(run.op) {
+            let instance = Some(self.instance(values, y.value, slot));
             if self.is_gone(decisions, y.value, run.serves) {
-                self.made.push(y.value);
+                self.batch.made.push(y.value);
             }
-            let state = &mut self.states[y.value as usize];
+            let state = &mut self.states[y.value];
             (state.place, state.instance, state.written) = (Place::Here, instance, slot);
         }
     }
 
     /// The instance that a step makes of a value: a new one, or that of the value which it updates in place.
-    fn instance(&mut self, values: &Values, v: u32, slot: u32) -> u32 {
-        let from = values.from[v as usize];
-        if from == NONE {
-            self.instances.push(Instance { value: v, opens: slot, last: slot });
-            return self.instances.len() as u32 - 1;
-        }
-        let from = &mut self.states[from as usize];
+    fn instance(&mut self, values: &Values, v: ValueId, slot: Slot) -> InstanceId {
+        let Some(from) = values.from[v] else {
+            return self.instances.push_and_get_key(Instance { value: v, opens: slot, last: slot });
+        };
+        let from = &mut self.states[from];
         from.place = Place::Gone;
-        self.instances[from.instance as usize].value = v;
-        from.instance
+        let instance = from.made();
+        self.instances[instance].value = v;
+        instance
     }
 
     /// Gives up what the last batch made for its own sake, and not for the op of these reads or to be held from here on.
-    fn forget(&mut self, of: Iteration<'_>, reads: &[Touch], early: &[(u32, u32)]) {
-        for &v in &self.made {
-            let state = &mut self.states[v as usize];
-            let each = state.gap == NONE || of.decisions.choices[state.gap as usize] == Choice::RecomputeEach;
-            let held = early.iter().any(|(_, gap)| *gap == state.gap);
+    fn forget(&mut self, of: Iteration<'_>, reads: &[Touch], early: &[(OpId, GapId)]) {
+        for &v in &self.batch.made {
+            let state = &mut self.states[v];
+            let each = state.gap.is_none_or(|gap| of.decisions.choices[gap] == Choice::RecomputeEach);
+            let held = early.iter().any(|(_, gap)| Some(*gap) == state.gap);
             if each && !held && !reads.iter().any(|z| z.value == v) {
                 state.place = Place::Gone;
             }
@@ -351,70 +400,63 @@ impl Walk {
     }
 
     /// A value's next gap begins.
-    fn leave(&mut self, touch: Touch, slot: u32) {
-        let state = &mut self.states[touch.value as usize];
+    fn leave(&mut self, touch: Touch, slot: Slot) {
+        let state = &mut self.states[touch.value];
         (state.gap, state.since) = (touch.gap, slot);
-        if touch.gap != NONE {
+        if touch.gap.is_some() {
             state.place = Place::Chosen;
         }
     }
 
     /// What leaves for the host: of which value, and the end of the bytes that leave.
-    pub fn offloads(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub fn offloads(&self) -> impl Iterator<Item = (ValueId, u64)> {
         let moves = self.course.moves.iter().zip(&self.of_move).filter(|(piece, _)| piece.offload);
-        moves
-            .map(|(piece, (instance, first))| (self.instances[*instance as usize].value, first + piece.bytes))
+        moves.map(|(piece, (instance, first))| (self.instances[*instance].value, first + piece.bytes))
     }
 
     /// Adds up the memory: instances, less what is away, beside the workspaces.
     fn finish(&mut self, of: Iteration<'_>) -> bool {
         let Iteration { values, decisions, pool, .. } = of;
-        let Walk { course, change, instances, .. } = self;
-        change.clear();
-        change.resize(self.beside.len() + 2, 0);
-        for here in instances.iter() {
-            let bytes = values.bytes[here.value as usize] as i64;
-            change[here.opens as usize] += bytes;
-            change[here.last as usize + 1] -= bytes;
+        let Walk { course, memory: Memory { beside, instances }, .. } = self;
+        instances.clear(beside.len() + 1);
+        for here in &self.instances {
+            instances.hold(here.opens..here.last.next(), values.bytes[here.value]);
         }
         for piece in &course.moves {
-            change[piece.after as usize + 1] -= piece.bytes as i64;
-            change[piece.before as usize] += piece.bytes as i64;
+            instances.free(piece.after.next()..piece.before, piece.bytes);
         }
-        let mut bytes = change[0];
         course.need.clear();
-        course.need.push(bytes as u64);
-        course.need.extend(self.beside.iter().zip(&change[1..]).map(|(beside, change)| {
-            bytes += change;
-            beside + bytes as u64
-        }));
-        for (step, alternative) in &mut self.alternatives {
-            let (op, slot) = (self.steps[*step as usize].op as usize, *step as usize + 1);
+        // Nothing runs at the start, so that nothing is beside the instances.
+        let mut sums = instances.sums();
+        course.need.extend(sums.next());
+        course.need.extend(beside.iter().zip(sums).map(|(beside, bytes)| beside + bytes));
+        for (slot, alternative) in &mut self.alternatives {
+            let op = self.steps[slot.index() - 1].op;
+            let alternatives = &values.alternatives[op];
             let decided = usize::from(decisions.alternatives[op]);
-            let (first, need) = (values.alternatives[op][decided], &mut course.need[slot]);
+            let (first, need) = (alternatives[decided], &mut course.need[*slot]);
             let room = pool.saturating_sub(*need - first.workspace);
-            let leaner = values.alternatives[op][decided..]
-                .iter()
-                .position(|alternative| alternative.workspace <= room);
-            let chosen = leaner.map_or(values.alternatives[op].len() - 1, |leaner| decided + leaner);
-            let OpAlternative { seconds, workspace, .. } = values.alternatives[op][chosen];
-            *alternative = chosen as u8;
+            let mut leaner = (decisions.alternatives[op]..=u8::MAX).zip(&alternatives[decided..]);
+            let fits = leaner.clone().find(|(_, alternative)| alternative.workspace <= room);
+            let chosen = fits.or_else(|| leaner.next_back()).expect("the alternative decided is one");
+            let OpAlternative { seconds, workspace, .. } = chosen.1;
+            *alternative = chosen.0;
             *need = *need - first.workspace + workspace;
-            course.seconds[slot] = seconds;
+            course.seconds[*slot] = *seconds;
             self.seconds += seconds - first.seconds;
         }
-        self.ended = NONE;
+        self.ended = None;
         true
     }
 
     /// The op of the trace that a slot's step runs for.
-    pub fn serves(&self, slot: u32) -> u32 {
+    pub fn serves(&self, slot: Slot) -> OpId {
         self.run(slot).serves
     }
 
-    /// A slot's step. There is none at slot 0, before the first op; that op's stands for it.
-    pub fn run(&self, slot: u32) -> Run {
-        self.steps[(slot as usize).max(1) - 1]
+    /// A slot's step. There is none at the start, before the first op; that op's stands for it.
+    pub fn run(&self, slot: Slot) -> Run {
+        self.steps[slot.previous().map_or(0, Slot::index)]
     }
 }
 
@@ -424,48 +466,47 @@ impl Walk {
         self.alternatives(values).map(|alternative| alternative.workspace).collect()
     }
 
-    /// By home of the placement: the value that lies there, the how-manieth instance of it, and the how-manieth home of that.
-    /// What has the same name in another walk is the same thing.
-    pub fn names(&self) -> Vec<Name> {
-        let mut gaps = vec![0; self.instances.len()];
+    /// By home of the placement: what lies there.
+    pub fn names(&self) -> TiVec<HomeId, Name> {
+        let mut gaps: TiVec<InstanceId, u32> = vec![0; self.instances.len()].into();
         for (instance, _) in self.of_move.iter().filter(|(_, first)| *first == 0) {
-            gaps[*instance as usize] += 1;
+            gaps[*instance] += 1;
         }
-        let mut ordinals = vec![0; self.states.len()];
-        let mut names = Vec::new();
+        let mut ordinals: TiVec<ValueId, u32> = vec![0; self.states.len()].into();
+        let mut names = TiVec::new();
         for (here, gaps) in self.instances.iter().zip(gaps) {
-            let ordinal = &mut ordinals[here.value as usize];
-            names.extend((0..=gaps).map(|home| (here.value, *ordinal, home)));
-            *ordinal += 1;
+            let (value, ordinal) = (here.value, ordinals[here.value]);
+            names.extend((0..=gaps).map(|home| Name::Instance { value, ordinal, home }));
+            ordinals[value] += 1;
         }
         names
     }
 
-    /// By step: the way in which its op runs.
+    /// By step: the alternative in which its op runs.
     fn alternatives<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = &'a OpAlternative> {
         let mut alternatives = self.alternatives.iter().peekable();
-        self.steps.iter().enumerate().map(move |(step, run)| {
-            let alternative = alternatives
-                .next_if(|(of, _)| *of as usize == step)
-                .map_or(0, |(_, alternative)| *alternative);
-            &values.alternatives[run.op as usize][usize::from(alternative)]
+        (1..).map(Slot).zip(&self.steps).map(move |(slot, run)| {
+            let alternative =
+                alternatives.next_if(|(of, _)| *of == slot).map_or(0, |(_, alternative)| *alternative);
+            &values.alternatives[run.op][usize::from(alternative)]
         })
     }
 
     /// The last walk, with the windows of its moves.
-    pub fn placement(&self, values: &Values, windows: &[Window]) -> Placement {
+    pub fn placement(&self, values: &Values, windows: &TiSlice<MoveId, Window>) -> Placement {
         let mut placement = Placement::default();
         let steps = self.steps.iter().zip(self.alternatives(values));
         placement.steps.extend(steps.map(|(run, alternative)| Step {
-            op: OpId(run.op),
+            op: run.op,
             again: run.op != run.serves,
             alternative: alternative.alternative,
         }));
-        let mut moves: Vec<Vec<u32>> = vec![Vec::new(); self.instances.len()];
-        for (m, (instance, _)) in self.of_move.iter().enumerate() {
-            moves[*instance as usize].push(m as u32);
+        let mut moves: TiVec<InstanceId, Vec<MoveId>> = vec![Vec::new(); self.instances.len()].into();
+        for (m, (instance, _)) in self.of_move.iter_enumerated() {
+            moves[*instance].push(m);
         }
-        let mut placing = Placing { walk: self, values, windows, placement, keyed: Vec::new(), homes: 0 };
+        let mut placing =
+            Placing { walk: self, values, windows, placement, keyed: Vec::new(), homes: HomeId(0) };
         self.instances.iter().zip(&moves).for_each(|(here, moves)| placing.add(here, moves));
         let Placing { mut placement, mut keyed, .. } = placing;
         keyed.sort_by_key(|(key, transfer)| (*key, transfer.residency));
@@ -476,23 +517,23 @@ impl Walk {
 
 /// The order of transfers is that of [`crate::decide::windows`]: by slot, offloads first and those by last use and writer,
 /// then by move.
-type Key = (u32, u8, (u32, u32), u32);
+type Key = (Slot, Direction, (Slot, Slot), MoveId);
 
 /// Turns instances into residencies.
 struct Placing<'a> {
     walk: &'a Walk,
     values: &'a Values,
-    windows: &'a [Window],
+    windows: &'a TiSlice<MoveId, Window>,
     placement: Placement,
     /// Transfers with the key that orders them.
     keyed: Vec<(Key, Transfer)>,
-    homes: u32,
+    homes: HomeId,
 }
 
 impl Placing<'_> {
     /// Cuts an instance into the pieces that its moves ask for.
-    fn add(&mut self, here: &Instance, moves: &[u32]) {
-        let whole = self.values.bytes[here.value as usize];
+    fn add(&mut self, here: &Instance, moves: &[MoveId]) {
+        let whole = self.values.bytes[here.value];
         let mut cuts: Vec<u64> = moves.iter().map(|m| self.moved(*m).end).collect();
         cuts.push(whole);
         cuts.sort_unstable();
@@ -502,54 +543,51 @@ impl Placing<'_> {
             self.add_piece(here, first..cut, moves);
             first = cut;
         }
-        self.homes += self.gaps(moves).count() as u32 + 1;
+        // One more than there are gaps.
+        self.homes = self.gaps(moves).fold(self.homes, |home, _| home.next()).next();
     }
 
     /// Which bytes of its instance a move takes.
-    fn moved(&self, m: u32) -> Range<u64> {
-        let (_, first) = self.walk.of_move[m as usize];
-        first..first + self.walk.course.moves[m as usize].bytes
+    fn moved(&self, m: MoveId) -> Range<u64> {
+        let (_, first) = self.walk.of_move[m];
+        first..first + self.walk.course.moves[m].bytes
     }
 
     /// The moves of an instance by gap: chunk by chunk.
-    fn gaps<'m>(&self, moves: &'m [u32]) -> impl Iterator<Item = &'m [u32]> {
-        let before = |m: u32| self.walk.course.moves[m as usize].before;
+    fn gaps<'m>(&self, moves: &'m [MoveId]) -> impl Iterator<Item = &'m [MoveId]> {
+        let before = |m: MoveId| self.walk.course.moves[m].before;
         moves.chunk_by(move |a, b| before(*a) == before(*b))
     }
 
-    fn add_piece(&mut self, here: &Instance, bytes: Range<u64>, moves: &[u32]) {
-        let whole = self.values.bytes[here.value as usize];
-        let tensor = self.values.tensor[here.value as usize];
+    fn add_piece(&mut self, here: &Instance, bytes: Range<u64>, moves: &[MoveId]) {
+        let whole = self.values.bytes[here.value];
+        let tensor = self.values.tensor[here.value];
         let mut home = self.homes;
         let mut begins = here.opens;
-        let mut opens = if begins == 0 { Opens::Start } else { Opens::Written };
-        let gaps: Vec<&[u32]> = self.gaps(moves).collect();
+        let mut opens = if begins == Slot::START { Opens::Start } else { Opens::Written };
+        let gaps: Vec<&[MoveId]> = self.gaps(moves).collect();
         for gap in gaps {
             if let Some(&m) = gap.iter().find(|m| self.moved(**m).contains(&bytes.start)) {
-                let (window, piece) = (self.windows[m as usize], self.walk.course.moves[m as usize]);
-                let here = self.placement.residencies.len() as u32;
+                let (window, piece) = (self.windows[m], self.walk.course.moves[m]);
                 let slots = begins..window.leaves;
-                self.placement.residencies.push(Residency {
-                    tensor,
-                    bytes: bytes.clone(),
-                    home,
-                    slots,
-                    opens,
-                });
+                let residency = Residency { tensor, bytes: bytes.clone(), home, slots, opens };
+                let here: ResidencyId = self.placement.residencies.push_and_get_key(residency);
                 if let Some(before) = window.offload {
                     let transfer = Transfer { residency: here, direction: Direction::Offload, before };
-                    self.keyed.push(((before, 0, (piece.after, piece.writer), m), transfer));
+                    self.keyed.push(((before, Direction::Offload, (piece.after, piece.writer), m), transfer));
                 }
-                let transfer =
-                    Transfer { residency: here + 1, direction: Direction::Prefetch, before: window.returns };
-                self.keyed.push(((window.returns, 1, (0, 0), m), transfer));
+                let before = window.returns;
+                let transfer = Transfer { residency: here.next(), direction: Direction::Prefetch, before };
+                self.keyed.push(((before, Direction::Prefetch, (Slot::START, Slot::START), m), transfer));
                 (begins, opens) = (window.returns, Opens::Prefetched);
             }
             // Where all of it leaves, it may return elsewhere.
-            let gone: u64 = gap.iter().map(|m| self.walk.course.moves[*m as usize].bytes).sum();
-            home += u32::from(gone == whole);
+            let gone: u64 = gap.iter().map(|m| self.walk.course.moves[*m].bytes).sum();
+            if gone == whole {
+                home = home.next();
+            }
         }
-        let slots = begins..here.last + 1;
+        let slots = begins..here.last.next();
         self.placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
     }
 }

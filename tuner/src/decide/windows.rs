@@ -16,25 +16,26 @@
 //! for it. An exact account of the bytes at every instant was tried instead; it finds the same makespans on networks, and
 //! no better plans on small random traces.
 
-use crate::decide::placement::Window;
-use plimsoll_ir::Bytes;
+use crate::decide::placement::{Direction, Slot, Window};
+use crate::levels::Levels;
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
+use plimsoll_ir::{Bytes, define_id};
+use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
 
-const UNSET: u32 = u32::MAX;
-
-/// The two ways of a transfer, as positions.
-const OFFLOAD: u8 = 0;
-const PREFETCH: u8 = 1;
+define_id!(
+    /// A move of a course.
+    MoveId, "move");
 
 /// What an iteration asks of the streams and of the pool: the steps in order, and what is swapped between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
     /// How long each slot's step takes, in seconds; slot 0 takes none.
-    pub seconds: Vec<f64>,
+    pub seconds: TiVec<Slot, f64>,
     /// The pool bytes that each slot needs at least: without what is swapped, but at the slots of its two uses.
-    pub need: Vec<u64>,
+    pub need: TiVec<Slot, u64>,
     /// What is swapped, in order of `before`.
-    pub moves: Vec<Move>,
+    pub moves: TiVec<MoveId, Move>,
 }
 
 /// Bytes that are off the device between two uses.
@@ -43,11 +44,11 @@ pub struct Move {
     /// How many.
     pub bytes: u64,
     /// The slot of the last use before; 0 where there is none since the start.
-    pub after: u32,
+    pub after: Slot,
     /// The slot of the next use; more than one later.
-    pub before: u32,
+    pub before: Slot,
     /// The slot of the write that made the contents, 0 where they are there from the start.
-    pub writer: u32,
+    pub writer: Slot,
     /// They are copied to the host; where not, it holds them from an earlier move.
     pub offload: bool,
 }
@@ -70,29 +71,57 @@ pub struct Cost {
 pub struct Clock {
     link: Link,
     half: bool,
-    /// By position: the moves that need an offload, in order of `after`, then of `writer`.
-    offloads: Vec<u32>,
-    /// By slot: the last move so far whose `after` it is, and by move the one before it.
-    chain: Vec<u32>,
-    previous: Vec<u32>,
-    /// By slot: room in the pool, which prefetch must not be held any longer, start and end in seconds.
-    room: Vec<i64>,
-    pop_to: Vec<u32>,
-    start: Vec<f64>,
-    done: Vec<f64>,
-    /// By move: its window so far, the seconds of its transfers, and when they start and end.
-    leaves: Vec<u32>,
-    returns: Vec<u32>,
-    listed: Vec<u32>,
-    offload_seconds: Vec<f64>,
-    prefetch_seconds: Vec<f64>,
-    offload_end: Vec<f64>,
-    prefetch_start: Vec<f64>,
-    prefetch_end: Vec<f64>,
-    /// The transfers in list order: move, way, and the slot before which each is listed.
-    sequence: Vec<(u32, u8, u32)>,
+    /// The moves that need an offload, in order of `after`, then of `writer`.
+    offloads: Vec<MoveId>,
+    queues: Queues,
+    steps: Steps,
+    windows: Windows,
+    copies: Copies,
+    /// The transfers in list order, each with the slot before which it is listed.
+    sequence: Vec<(MoveId, Direction, Slot)>,
     /// The slots that exceed the pool.
-    over: Vec<u32>,
+    over: Vec<Slot>,
+}
+
+/// The moves that need an offload, sorted by the slot of their last use.
+#[derive(Clone, Debug, Default)]
+struct Queues {
+    /// By slot: the last move so far whose `after` it is.
+    last: TiVec<Slot, Option<MoveId>>,
+    /// By move: the one before it in its slot.
+    previous: TiVec<MoveId, Option<MoveId>>,
+}
+
+/// The steps of the iteration, by slot.
+#[derive(Clone, Debug, Default)]
+struct Steps {
+    /// The pool bytes that are taken at least, what waits to leave included.
+    taken: TiVec<Slot, u64>,
+    /// The first move whose bytes leave at this slot: from it on, none is held before the slot.
+    unheld: TiVec<Slot, MoveId>,
+    /// Start and end in seconds.
+    start: TiVec<Slot, f64>,
+    /// See `start`.
+    done: TiVec<Slot, f64>,
+}
+
+/// The windows so far, by move.
+#[derive(Clone, Debug, Default)]
+struct Windows {
+    /// The slot after the last one while the bytes have not left.
+    leaves: TiVec<MoveId, Slot>,
+    returns: TiVec<MoveId, Slot>,
+    listed: TiVec<MoveId, Slot>,
+}
+
+/// The copies between device and host, by move, in seconds.
+#[derive(Clone, Debug, Default)]
+struct Copies {
+    offload_seconds: TiVec<MoveId, f64>,
+    prefetch_seconds: TiVec<MoveId, f64>,
+    offload_end: TiVec<MoveId, f64>,
+    prefetch_start: TiVec<MoveId, f64>,
+    prefetch_end: TiVec<MoveId, f64>,
 }
 
 impl Clock {
@@ -102,20 +131,10 @@ impl Clock {
             link: *link,
             half: link.duplex == Duplex::Half,
             offloads: Vec::new(),
-            chain: Vec::new(),
-            previous: Vec::new(),
-            room: Vec::new(),
-            pop_to: Vec::new(),
-            start: Vec::new(),
-            done: Vec::new(),
-            leaves: Vec::new(),
-            returns: Vec::new(),
-            listed: Vec::new(),
-            offload_seconds: Vec::new(),
-            prefetch_seconds: Vec::new(),
-            offload_end: Vec::new(),
-            prefetch_start: Vec::new(),
-            prefetch_end: Vec::new(),
+            queues: Queues::default(),
+            steps: Steps::default(),
+            windows: Windows::default(),
+            copies: Copies::default(),
             sequence: Vec::new(),
             over: Vec::new(),
         }
@@ -123,192 +142,192 @@ impl Clock {
 
     /// What a course costs within a pool of so many bytes.
     pub fn evaluate(&mut self, course: &Course, pool: u64) -> Cost {
-        let moved = self.collect(course, pool);
-        let (overflow, excess) = self.release(course);
-        self.fetch(course);
+        let moved = self.collect(course);
+        let (overflow, excess) = self.release(course, pool);
+        self.fetch(course, pool);
         Cost { seconds: self.run(course), overflow, excess, moved }
     }
 
     /// The slots that exceeded the pool in the last evaluation.
-    pub fn over(&self) -> &[u32] {
+    pub fn over(&self) -> &[Slot] {
         &self.over
     }
 
-    /// Lists the offloads and works out the room at every slot. Gives the bytes moved.
-    fn collect(&mut self, course: &Course, pool: u64) -> u64 {
+    /// Lists the offloads. Gives the bytes moved.
+    fn collect(&mut self, course: &Course) -> u64 {
+        let Clock { offloads, queues, steps, windows, copies, .. } = self;
         let (slots, moves) = (course.need.len(), course.moves.len());
-        self.chain.clear();
-        self.chain.resize(slots, UNSET);
-        self.pop_to.clear();
-        self.pop_to.resize(slots + 1, UNSET);
-        self.room.clear();
-        self.room.extend(course.need.iter().map(|need| pool as i64 - *need as i64));
-        for by_slot in [&mut self.start, &mut self.done] {
+        queues.last.clear();
+        queues.last.resize(slots, None);
+        queues.previous.resize(moves, None);
+        steps.unheld.clear();
+        steps.unheld.resize(slots + 1, course.moves.next_key());
+        steps.taken.clear();
+        steps.taken.extend_from_slice(&course.need);
+        for by_slot in [&mut steps.start, &mut steps.done] {
             by_slot.resize(slots, 0.0);
         }
-        for by_move in [&mut self.offload_end, &mut self.prefetch_start, &mut self.prefetch_end] {
+        for by_move in [&mut copies.offload_end, &mut copies.prefetch_start, &mut copies.prefetch_end] {
             by_move.resize(moves, 0.0);
         }
-        for by_move in [&mut self.previous, &mut self.leaves, &mut self.returns, &mut self.listed] {
-            by_move.resize(moves, UNSET);
+        let end = course.need.next_key();
+        for by_move in [&mut windows.leaves, &mut windows.returns, &mut windows.listed] {
+            by_move.resize(moves, end);
         }
-        self.offload_seconds.clear();
-        self.prefetch_seconds.clear();
+        copies.offload_seconds.clear();
+        copies.prefetch_seconds.clear();
         let mut moved = 0u64;
-        for (m, piece) in course.moves.iter().enumerate() {
+        for (m, piece) in (0..).map(MoveId).zip(&course.moves) {
             let seconds = |stream| self.link.seconds(stream, Bytes(piece.bytes)).0;
-            self.offload_seconds.push(seconds(Stream::Offload));
-            self.prefetch_seconds.push(seconds(Stream::Prefetch));
-            self.listed[m] = UNSET;
+            copies.offload_seconds.push(seconds(Stream::Offload));
+            copies.prefetch_seconds.push(seconds(Stream::Prefetch));
             // A tensor of 2^60 bytes may be moved more than eight times each way.
             moved = moved.saturating_add(piece.bytes);
             if piece.offload {
                 moved = moved.saturating_add(piece.bytes);
-                self.leaves[m] = UNSET;
-                self.previous[m] = self.chain[piece.after as usize];
-                self.chain[piece.after as usize] = m as u32;
+                windows.leaves[m] = end;
+                queues.previous[m] = queues.last[piece.after].replace(m);
             } else {
                 // The host has these bytes already: they are free as soon as their last use is over.
-                self.leaves[m] = piece.after + 1;
+                windows.leaves[m] = piece.after.next();
             }
         }
-        self.offloads.clear();
-        for slot in 0..slots {
-            let from = self.offloads.len();
-            let mut m = self.chain[slot];
-            while m != UNSET {
-                self.offloads.push(m);
-                m = self.previous[m as usize];
+        offloads.clear();
+        for last in &queues.last {
+            let from = offloads.len();
+            let mut next = *last;
+            while let Some(m) = next {
+                offloads.push(m);
+                next = queues.previous[m];
             }
             // Of pieces whose last use is the same the one that was written first goes first: it may start earlier.
-            self.offloads[from..].sort_unstable_by_key(|m| (course.moves[*m as usize].writer, *m));
+            offloads[from..].sort_unstable_by_key(|m| (course.moves[*m].writer, *m));
         }
         moved
     }
 
-    /// Pass 1: when each piece's bytes leave. Gives the overflow, at most and summed, and takes what waits to leave out of
-    /// `room`.
-    fn release(&mut self, course: &Course) -> (u64, u64) {
+    /// Pass 1: when each piece's bytes leave. Gives the overflow, at most and summed, and counts what waits to leave as
+    /// taken.
+    fn release(&mut self, course: &Course, pool: u64) -> (u64, u64) {
+        let Clock { offloads, steps: Steps { taken, done, .. }, windows, copies, over, .. } = self;
         let moves = &course.moves;
-        let (mut next, mut head, mut due) = (0, 0, 0);
-        let (mut waiting, mut overflow) = (0i64, (-self.room[0]).max(0) as u64);
+        let (mut next, mut head, mut due) = (0, 0, MoveId(0));
+        let (mut waiting, mut overflow) = (0, taken[Slot::START].saturating_sub(pool));
         let mut excess = overflow;
-        self.over.clear();
+        over.clear();
         let (mut time, mut link) = (0.0f64, 0.0f64);
-        self.done[0] = 0.0;
-        for slot in 1..course.need.len() {
-            while let Some(&m) =
-                self.offloads.get(next).filter(|m| moves[**m as usize].after as usize + 1 == slot)
-            {
-                let piece = &moves[m as usize];
-                link = link.max(self.done[piece.writer as usize]) + self.offload_seconds[m as usize];
-                self.offload_end[m as usize] = link;
-                waiting += piece.bytes as i64;
+        done[Slot::START] = 0.0;
+        for slot in Slot::each(Slot(1)..course.need.next_key()) {
+            while let Some(&m) = offloads.get(next).filter(|m| moves[**m].after.next() == slot) {
+                let piece = &moves[m];
+                link = link.max(done[piece.writer]) + copies.offload_seconds[m];
+                copies.offload_end[m] = link;
+                waiting += piece.bytes;
                 next += 1;
             }
             // The bytes must have left before they can return for this very slot.
             let mut must = head;
-            while let Some(piece) = moves.get(due).filter(|piece| piece.before as usize == slot) {
-                if piece.offload && self.leaves[due] == UNSET {
-                    let at = self.offloads[must..next].iter().position(|o| *o as usize == due);
+            while let Some(piece) = moves.get(due).filter(|piece| piece.before == slot) {
+                if piece.offload && windows.leaves[due] > slot {
+                    let at = offloads[must..next].iter().position(|m| *m == due);
                     must += at.map_or(0, |at| at + 1);
                 }
-                due += 1;
+                due = due.next();
             }
             while head < next {
-                let m = self.offloads[head] as usize;
-                let ended = self.offload_end[m] <= time;
-                if !ended && head >= must && waiting <= self.room[slot] {
+                let m = offloads[head];
+                let ended = copies.offload_end[m] <= time;
+                if !ended && head >= must && taken[slot] + waiting <= pool {
                     break;
                 }
-                time = time.max(self.offload_end[m]);
-                self.leaves[m] = slot as u32;
-                waiting -= moves[m].bytes as i64;
+                time = time.max(copies.offload_end[m]);
+                windows.leaves[m] = slot;
+                waiting -= moves[m].bytes;
                 head += 1;
             }
-            self.room[slot] -= waiting;
-            if self.room[slot] < 0 {
-                let over = self.room[slot].unsigned_abs();
-                overflow = overflow.max(over);
-                excess = excess.saturating_add(over);
-                self.over.push(slot as u32);
+            taken[slot] += waiting;
+            if taken[slot] > pool {
+                let beyond = taken[slot] - pool;
+                overflow = overflow.max(beyond);
+                excess = excess.saturating_add(beyond);
+                over.push(slot);
             }
             time += course.seconds[slot];
-            self.done[slot] = time;
+            done[slot] = time;
         }
         (overflow, excess)
     }
 
     /// Pass 2: from when each piece's bytes are held again.
-    fn fetch(&mut self, course: &Course) {
+    fn fetch(&mut self, course: &Course, pool: u64) {
+        let Clock { steps: Steps { taken, unheld, .. }, windows: Windows { leaves, returns, .. }, .. } = self;
         let moves = &course.moves;
-        for (at, leaves) in self.leaves[..moves.len()].iter().enumerate() {
-            let last = &mut self.pop_to[*leaves as usize];
-            *last = (*last).min(at as u32);
+        for (m, leaves) in (0..).map(MoveId).zip(leaves.iter()) {
+            unheld[*leaves] = m.min(unheld[*leaves]);
         }
-        let (mut enter, mut front) = (moves.len(), moves.len());
-        let mut held = 0i64;
-        for slot in (0..course.need.len()).rev() {
-            while enter > 0 && moves[enter - 1].before as usize == slot + 1 {
-                enter -= 1;
-                held += moves[enter].bytes as i64;
+        // The moves from `front` to `enter` are held.
+        let (mut enter, mut front) = (moves.next_key(), moves.next_key());
+        let mut held = 0;
+        for slot in Slot::each(Slot::START..course.need.next_key()).rev() {
+            while let Some(m) = enter.previous().filter(|m| moves[*m].before == slot.next()) {
+                enter = m;
+                held += moves[m].bytes;
             }
-            let must = self.pop_to[slot + 1];
-            while front > enter && (front as u32 > must || held > self.room[slot]) {
-                front -= 1;
-                self.returns[front] = slot as u32 + 1;
-                held -= moves[front].bytes as i64;
+            let must = unheld[slot.next()];
+            while let Some(m) =
+                front.previous().filter(|m| *m >= enter && (*m >= must || taken[slot] + held > pool))
+            {
+                front = m;
+                returns[m] = slot.next();
+                held -= moves[m].bytes;
             }
         }
     }
 
     /// Pass 3: the three streams. Gives the makespan.
     fn run(&mut self, course: &Course) -> f64 {
+        let Clock { offloads, steps: Steps { start, done, .. }, windows, copies, sequence, half, .. } = self;
         let moves = &course.moves;
-        let (mut listed, mut left, mut came, mut due) = (0, 0, 0, 0);
-        let mut next_listed = self.listing(course, 0, 0);
-        self.sequence.clear();
+        // Before which slot an offload is listed: after its writer, and not before its predecessor.
+        let listing =
+            |at: usize, previous: Slot| offloads.get(at).map(|m| previous.max(moves[*m].writer.next()));
+        let (mut listed, mut left, mut came, mut due) = (0, 0, MoveId(0), MoveId(0));
+        let mut next_listed = listing(0, Slot::START);
+        sequence.clear();
         let (mut out, mut into, mut gate, mut time) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
-        for slot in 0..course.need.len() {
-            while listed < self.offloads.len() && next_listed as usize == slot {
-                let m = self.offloads[listed] as usize;
-                let free = if self.half { out.max(into) } else { out };
-                out = free.max(self.done[moves[m].writer as usize]) + self.offload_seconds[m];
-                self.offload_end[m] = out;
-                self.listed[m] = next_listed;
-                self.sequence.push((m as u32, OFFLOAD, next_listed));
+        for slot in Slot::each(Slot::START..course.need.next_key()) {
+            while next_listed == Some(slot) {
+                let m = offloads[listed];
+                let free = if *half { out.max(into) } else { out };
+                out = free.max(done[moves[m].writer]) + copies.offload_seconds[m];
+                copies.offload_end[m] = out;
+                windows.listed[m] = slot;
+                sequence.push((m, Direction::Offload, slot));
                 listed += 1;
-                next_listed = self.listing(course, listed, next_listed);
+                next_listed = listing(listed, slot);
             }
-            while let Some(&m) =
-                self.offloads.get(left).filter(|m| self.leaves[**m as usize] as usize <= slot)
-            {
-                gate = gate.max(self.offload_end[m as usize]);
+            while let Some(&m) = offloads.get(left).filter(|m| windows.leaves[**m] <= slot) {
+                gate = gate.max(copies.offload_end[m]);
                 left += 1;
             }
-            while came < moves.len() && self.returns[came] as usize == slot {
-                let free = if self.half { out.max(into) } else { into };
-                self.prefetch_start[came] = free.max(time).max(gate);
-                into = self.prefetch_start[came] + self.prefetch_seconds[came];
-                self.prefetch_end[came] = into;
-                self.sequence.push((came as u32, PREFETCH, slot as u32));
-                came += 1;
+            while came < moves.next_key() && windows.returns[came] == slot {
+                let free = if *half { out.max(into) } else { into };
+                copies.prefetch_start[came] = free.max(time).max(gate);
+                into = copies.prefetch_start[came] + copies.prefetch_seconds[came];
+                copies.prefetch_end[came] = into;
+                sequence.push((came, Direction::Prefetch, slot));
+                came = came.next();
             }
-            let mut start = time.max(gate);
-            while moves.get(due).is_some_and(|piece| piece.before as usize == slot) {
-                start = start.max(self.prefetch_end[due]);
-                due += 1;
+            let mut begin = time.max(gate);
+            while moves.get(due).is_some_and(|piece| piece.before == slot) {
+                begin = begin.max(copies.prefetch_end[due]);
+                due = due.next();
             }
-            self.start[slot] = start;
-            time = start + course.seconds[slot];
-            self.done[slot] = time;
+            start[slot] = begin;
+            time = begin + course.seconds[slot];
+            done[slot] = time;
         }
         time.max(out).max(into)
-    }
-
-    /// Before which slot the offload at this position is listed: after its writer, and not before its predecessor.
-    fn listing(&self, course: &Course, at: usize, previous: u32) -> u32 {
-        self.offloads.get(at).map_or(UNSET, |m| previous.max(course.moves[*m as usize].writer + 1))
     }
 
     /// The windows of the moves of the last evaluation, which was of this course.
@@ -317,12 +336,13 @@ impl Clock {
     /// window as wide as memory allows, 1 delays every prefetch, and every step before the fullest slot, as far as the
     /// makespan allows, and lets bytes leave as soon as their offload has ended then. What is not given up is room for
     /// times that differ from the prediction.
-    pub fn windows(&mut self, course: &Course, tighten: f64) -> Vec<Window> {
-        let window = |(m, piece): (usize, &Move)| {
-            let offload = piece.offload.then_some(self.listed[m]);
-            Window { leaves: self.leaves[m], returns: self.returns[m], offload }
+    pub fn windows(&mut self, course: &Course, tighten: f64) -> TiVec<MoveId, Window> {
+        let Windows { leaves, returns, listed } = &self.windows;
+        let window = |(m, piece): (MoveId, &Move)| {
+            let offload = piece.offload.then_some(listed[m]);
+            Window { leaves: leaves[m], returns: returns[m], offload }
         };
-        let mut windows: Vec<Window> = course.moves.iter().enumerate().map(window).collect();
+        let mut windows: TiVec<MoveId, Window> = course.moves.iter_enumerated().map(window).collect();
         if tighten > 0.0 {
             self.delay(course, tighten);
             self.narrow(course, &mut windows);
@@ -335,91 +355,87 @@ impl Clock {
     ///
     /// Times that keep all constraints form a convex set, so a point between the earliest and the latest keeps them too.
     fn delay(&mut self, course: &Course, share: f64) {
+        let Clock { steps: Steps { start, done, .. }, windows, copies, sequence, half, .. } = self;
         let moves = &course.moves;
         let slots = course.need.len();
         let fullest = course.fullest_unswapped();
         // By slot: before when its op must have ended for transfers, and when all that left before it must have left.
-        let mut ends = vec![f64::INFINITY; slots];
-        let mut gates = vec![f64::INFINITY; slots + 1];
+        let mut ends: TiVec<Slot, f64> = vec![f64::INFINITY; slots].into();
+        let mut gates: TiVec<Slot, f64> = vec![f64::INFINITY; slots + 1].into();
         let mut next = [f64::INFINITY; 2];
-        let mut sequence = self.sequence.len();
-        for slot in (0..slots).rev() {
+        let mut sequenced = sequence.iter().rev().peekable();
+        for slot in Slot::each(Slot::START..course.need.next_key()).rev() {
             if slot < fullest {
-                let following = self.start[slot + 1];
-                let latest = (ends[slot].min(following) - course.seconds[slot]).max(self.start[slot]);
-                self.start[slot] += (latest - self.start[slot]) * share;
-                self.done[slot] = self.start[slot] + course.seconds[slot];
+                let latest = (ends[slot].min(start[slot.next()]) - course.seconds[slot]).max(start[slot]);
+                start[slot] += (latest - start[slot]) * share;
+                done[slot] = start[slot] + course.seconds[slot];
             }
-            gates[slot] = gates[slot + 1].min(self.start[slot]);
-            while sequence > 0 && self.sequence[sequence - 1].2 as usize == slot {
-                sequence -= 1;
-                let (m, direction, _) = self.sequence[sequence];
-                let (m, link) = (m as usize, if self.half { 0 } else { direction as usize });
-                if direction == PREFETCH {
-                    let earliest = self.prefetch_start[m];
-                    let end = next[link].min(self.start[moves[m].before as usize]);
-                    let latest = (end - self.prefetch_seconds[m]).max(earliest);
-                    self.prefetch_start[m] = earliest + (latest - earliest) * share;
-                    next[link] = self.prefetch_start[m];
-                    gates[slot] = gates[slot].min(next[link]);
-                    ends[slot - 1] = ends[slot - 1].min(next[link]);
+            gates[slot] = gates[slot.next()].min(start[slot]);
+            while let Some(&(m, direction, _)) = sequenced.next_if(|(_, _, listed)| *listed == slot) {
+                let next = &mut next[usize::from(!*half && direction == Direction::Prefetch)];
+                if direction == Direction::Prefetch {
+                    let earliest = copies.prefetch_start[m];
+                    let end = next.min(start[moves[m].before]);
+                    let latest = (end - copies.prefetch_seconds[m]).max(earliest);
+                    *next = earliest + (latest - earliest) * share;
+                    copies.prefetch_start[m] = *next;
+                    gates[slot] = gates[slot].min(*next);
+                    let step = slot.previous().expect("bytes return after a step that they left before");
+                    ends[step] = ends[step].min(*next);
                 } else {
-                    let end = next[link].min(gates[self.leaves[m] as usize]);
-                    next[link] = end - self.offload_seconds[m];
-                    let writer = &mut ends[moves[m].writer as usize];
-                    *writer = writer.min(next[link]);
+                    *next = next.min(gates[windows.leaves[m]]) - copies.offload_seconds[m];
+                    let writer = &mut ends[moves[m].writer];
+                    *writer = writer.min(*next);
                 }
             }
         }
         let mut link = 0.0f64;
-        for &(m, direction, _) in &self.sequence {
-            let m = m as usize;
-            if direction == OFFLOAD {
-                link = link.max(self.done[moves[m].writer as usize]) + self.offload_seconds[m];
-                self.offload_end[m] = link;
-            } else if self.half {
-                link = link.max(self.prefetch_start[m] + self.prefetch_seconds[m]);
+        for &(m, direction, _) in sequence.iter() {
+            if direction == Direction::Offload {
+                link = link.max(done[moves[m].writer]) + copies.offload_seconds[m];
+                copies.offload_end[m] = link;
+            } else if *half {
+                link = link.max(copies.prefetch_start[m] + copies.prefetch_seconds[m]);
             }
         }
     }
 
     /// Makes each window as narrow as the times allow.
-    fn narrow(&self, course: &Course, windows: &mut [Window]) {
+    fn narrow(&self, course: &Course, windows: &mut TiSlice<MoveId, Window>) {
+        let Clock { steps: Steps { start, done, .. }, copies, .. } = self;
         let moves = &course.moves;
         // Sums in another order: a hair's breadth is no reason to wait a whole step.
-        let hair = 1e-12 * self.done[self.done.len() - 1];
-        for (m, window) in windows.iter_mut().enumerate() {
+        let hair = 1e-12 * done.raw[done.len() - 1];
+        let first = |times: &TiVec<Slot, f64>, slots: Range<Slot>, is_before: &dyn Fn(f64) -> bool| {
+            let range = slots.start.index()..slots.end.index();
+            Slot::new(range.start + times.raw[range].partition_point(|time| is_before(*time)))
+        };
+        for (m, window) in windows.iter_mut_enumerated() {
             if let Some(listed) = window.offload {
-                let (from, until) = (moves[m].after as usize + 1, window.leaves as usize);
-                let ended = self.offload_end[m] - hair;
-                let early = from + self.start[from..until].partition_point(|start| *start < ended);
-                window.leaves = (early as u32).max(listed);
+                let ended = copies.offload_end[m] - hair;
+                let early = first(start, moves[m].after.next()..window.leaves, &|start| start < ended);
+                window.leaves = early.max(listed);
             }
         }
-        let mut latest_slot = UNSET;
-        for (m, window) in windows.iter_mut().enumerate().rev() {
-            let (from, until) = (window.returns as usize, moves[m].before as usize);
-            let begins = self.prefetch_start[m] + hair;
-            let late = from + self.done[from..until].partition_point(|done| *done <= begins);
-            latest_slot = latest_slot.min(late as u32);
-            window.returns = latest_slot.max(window.returns);
+        let mut latest = course.need.next_key();
+        for (m, window) in windows.iter_mut_enumerated().rev() {
+            let begins = copies.prefetch_start[m] + hair;
+            let late = first(done, window.returns..moves[m].before, &|done| done <= begins);
+            latest = latest.min(late);
+            window.returns = latest.max(window.returns);
         }
     }
 }
 
 impl Course {
     /// The slot that would need most if nothing were swapped; the last of equals.
-    fn fullest_unswapped(&self) -> usize {
-        let mut change = vec![0i64; self.need.len() + 1];
+    fn fullest_unswapped(&self) -> Slot {
+        let mut away = Levels::new(self.need.len());
         for piece in &self.moves {
-            change[piece.after as usize + 1] += piece.bytes as i64;
-            change[piece.before as usize] -= piece.bytes as i64;
+            away.hold(piece.after.next()..piece.before, piece.bytes);
         }
-        let mut away = 0;
-        let unswapped = self.need.iter().zip(change).map(|(need, change)| {
-            away += change;
-            *need as i64 + away
-        });
-        unswapped.enumerate().max_by_key(|(slot, bytes)| (*bytes, *slot)).map_or(0, |(slot, _)| slot)
+        let unswapped = self.need.iter().zip(away.sums()).map(|(need, away)| need + away);
+        let slots = (0..).map(Slot).zip(unswapped);
+        slots.max_by_key(|(slot, bytes)| (*bytes, *slot)).map_or(Slot::START, |(slot, _)| slot)
     }
 }

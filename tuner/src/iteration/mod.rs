@@ -1,3 +1,5 @@
-//! The iteration as the planner sees it: tensors cut into the values that they hold, and the gaps between their uses.
+//! The iteration as the planner sees it: tensors cut into the values that they hold, which ops use them ([`uses`]), and the
+//! gaps between these uses ([`values`]).
 
+pub mod uses;
 pub mod values;

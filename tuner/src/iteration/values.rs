@@ -8,17 +8,23 @@
 //! [`Choice`] is made. The gap after the last touch matters where an op that is recomputed reads the value; a value that is
 //! updated in place has none.
 //!
-//! [`Decisions`] are all choices about an iteration, with the part of each value that is swapped when it is, and the way in
-//! which each op runs. What follows from them is worked out by [`crate::decide::walk`].
+//! [`Decisions`] are all choices about an iteration, with the part of each value that is swapped when it is, and the
+//! alternative in which each op runs. What follows from them is worked out by [`crate::decide::walk`].
 //!
 //! Tensors of 0 bytes need no decision and are left out.
 
+use crate::iteration::uses::Uses;
 use crate::request::Allow;
 use plimsoll_ir::trace::{Op, Phase, Trace};
-use plimsoll_ir::{Bytes, TensorId};
+use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
+use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
 
-/// No op, value or slot.
-pub const NONE: u32 = u32::MAX;
+pub use crate::iteration::uses::ValueId;
+
+define_id!(
+    /// A gap between two touches of a value.
+    GapId, "gap");
 
 /// A value is swapped whole or a leading part of it, counted in these.
 pub const PARTS: u8 = 8;
@@ -44,11 +50,11 @@ pub enum Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// Of which value.
-    pub value: u32,
-    /// The op of the touch before; [`NONE`] for the start of the iteration.
-    pub after: u32,
-    /// The op of the next touch; [`NONE`] where there is none.
-    pub before: u32,
+    pub value: ValueId,
+    /// The op of the touch before; none for the start of the iteration.
+    pub after: Option<OpId>,
+    /// The op of the next touch; none where there is none.
+    pub before: Option<OpId>,
     /// Whether it may be swapped, and whether it may be recomputed.
     pub swap: bool,
     /// See `swap`.
@@ -70,59 +76,65 @@ pub struct OpAlternative {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// Which value.
-    pub value: u32,
-    /// The gap that begins then.
-    pub gap: u32,
+    pub value: ValueId,
+    /// The gap that begins then; none where the value is updated in place.
+    pub gap: Option<GapId>,
 }
 
-/// Rows of different lengths, side by side.
+/// By op: a row of touches, side by side with the next.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
-    starts: Vec<u32>,
+    starts: TiVec<OpId, usize>,
     entries: Vec<Touch>,
 }
 
 impl Rows {
-    fn push(&mut self, row: impl IntoIterator<Item = u32>) {
-        if self.starts.is_empty() {
-            self.starts.push(0);
+    fn of(values: &TiSlice<OpId, Vec<ValueId>>) -> Rows {
+        let mut rows = Rows { starts: vec![0].into(), entries: Vec::new() };
+        for row in values {
+            rows.entries.extend(row.iter().map(|value| Touch { value: *value, gap: None }));
+            rows.starts.push(rows.entries.len());
         }
-        self.entries.extend(row.into_iter().map(|value| Touch { value, gap: NONE }));
-        self.starts.push(self.entries.len() as u32);
+        rows
     }
 
-    /// One row.
-    pub fn row(&self, at: usize) -> &[Touch] {
-        &self.entries[self.starts[at] as usize..self.starts[at + 1] as usize]
+    /// The row of an op.
+    #[inline]
+    pub fn row(&self, op: OpId) -> &[Touch] {
+        &self.entries[self.range(op)]
+    }
+
+    #[inline]
+    fn range(&self, op: OpId) -> Range<usize> {
+        self.starts[op]..self.starts[op.next()]
     }
 }
 
 /// The values of a trace; see the head of this file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Values {
     /// By value: its tensor, and its bytes; more than 0.
-    pub tensor: Vec<TensorId>,
+    pub tensor: TiVec<ValueId, TensorId>,
     /// See `tensor`.
-    pub bytes: Vec<u64>,
-    /// By value: the op that makes it; [`NONE`] where it is there from the start.
-    pub maker: Vec<u32>,
-    /// By value: the one that it is made of in place, and the one that is made of it; [`NONE`] where there is none.
-    pub from: Vec<u32>,
+    pub bytes: TiVec<ValueId, u64>,
+    /// By value: the op that makes it; none where it is there from the start.
+    pub maker: TiVec<ValueId, Option<OpId>>,
+    /// By value: the one that it is made of in place, and the one that is made of it.
+    pub from: TiVec<ValueId, Option<ValueId>>,
     /// See `from`.
-    pub becomes: Vec<u32>,
+    pub becomes: TiVec<ValueId, Option<ValueId>>,
     /// By value: its first gap. One entry more than there are values.
-    pub first_gap: Vec<u32>,
+    first_gap: TiVec<ValueId, GapId>,
     /// All gaps, those of a value side by side in order of time.
-    pub gaps: Vec<Gap>,
-    /// By op: the values that it reads, and those that it makes, each with the gap that begins then ([`NONE`] where the
-    /// value is updated in place).
+    pub gaps: TiVec<GapId, Gap>,
+    /// By op: the values that it reads, and those that it makes.
     pub reads: Rows,
     /// See `reads`.
     pub writes: Rows,
-    /// By op: the ways in which it may run, the fastest first, each with less workspace than the one before.
-    pub alternatives: Vec<Vec<OpAlternative>>,
+    /// By op: the alternatives in which it may run, the fastest first, each with less workspace than the one before.
+    pub alternatives: TiVec<OpId, Vec<OpAlternative>>,
     /// The first op that may change parameters, which have no versions: nothing is recomputed after it.
-    pub update: u32,
+    pub update: OpId,
     /// In bytes: what is larger is large.
     large: u64,
 }
@@ -131,14 +143,14 @@ pub struct Values {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decisions {
     /// By gap.
-    pub choices: Vec<Choice>,
+    pub choices: TiVec<GapId, Choice>,
     /// By value: how many of its [`PARTS`] are swapped where it is; at least 1.
-    pub parts: Vec<u8>,
-    /// By op: which of its ways.
-    pub alternatives: Vec<u8>,
+    pub parts: TiVec<ValueId, u8>,
+    /// By op: which of its alternatives.
+    pub alternatives: TiVec<OpId, u8>,
     /// Gaps whose value is recomputed before another op than the one that next asks for it, and held from there on: op and
     /// gap, in order. The op lies within the gap; a gap has one entry at most.
-    pub early: Vec<(u32, u32)>,
+    pub early: Vec<(OpId, GapId)>,
     /// Into so many chunks what is swapped of a large value is cut, so that each leaves and returns by itself; 1 where it
     /// goes as one. At most [`PARTS`].
     pub chunks: u8,
@@ -147,88 +159,72 @@ pub struct Decisions {
 impl Values {
     /// The values of a valid trace, and what may be decided about them within a pool of so many bytes.
     pub fn new(trace: &Trace, pool: Bytes, allow: Allow) -> Values {
-        let mut values = Values { large: pool.0 / LARGE, ..Values::default() };
-        let mut readers: Vec<Vec<u32>> = Vec::new();
-        let mut current = vec![NONE; trace.tensors.len()];
-        for (i, op) in trace.ops.iter().enumerate() {
-            let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
-            let mut row = Vec::with_capacity(op.reads.len());
-            for t in op.reads.iter().filter(sized) {
-                if current[t.index()] == NONE {
-                    current[t.index()] = values.add(trace, *t, NONE, &mut readers);
+        let Uses { tensor, maker, readers, previous, reads, writes } = Uses::of(trace);
+        let mut from: TiVec<ValueId, Option<ValueId>> = vec![None; tensor.len()].into();
+        let mut becomes = from.clone();
+        for (read, written) in reads.iter().zip(&writes) {
+            for (old, new) in written.iter().filter_map(|new| previous[*new].map(|old| (old, *new))) {
+                if read.contains(&old) {
+                    from[new] = Some(old);
+                    becomes[old] = Some(new);
                 }
-                readers[current[t.index()] as usize].push(i as u32);
-                row.push(current[t.index()]);
             }
-            values.reads.push(row);
-            let mut row = Vec::with_capacity(op.writes.len());
-            for t in op.writes.iter().filter(sized) {
-                let value = values.add(trace, *t, i as u32, &mut readers);
-                let old = std::mem::replace(&mut current[t.index()], value);
-                if op.reads.contains(t) {
-                    values.from[value as usize] = old;
-                    values.becomes[old as usize] = value;
-                }
-                row.push(value);
-            }
-            values.writes.push(row);
-            values.alternatives.push(alternatives(trace, op, pool));
         }
+        let update = trace.ops.iter().position(|op| op.phase == Phase::Update);
+        let mut values = Values {
+            bytes: tensor.iter().map(|t| trace.tensors[t.index()].bytes.0).collect(),
+            tensor,
+            maker,
+            from,
+            becomes,
+            first_gap: TiVec::new(),
+            gaps: TiVec::new(),
+            reads: Rows::of(&reads),
+            writes: Rows::of(&writes),
+            alternatives: trace.ops.iter().map(|op| alternatives(trace, op, pool)).collect(),
+            update: OpId::new(update.unwrap_or(trace.ops.len())),
+            large: pool.0 / LARGE,
+        };
         values.add_gaps(trace, &readers, allow);
         values
     }
 
-    fn add(&mut self, trace: &Trace, tensor: TensorId, maker: u32, readers: &mut Vec<Vec<u32>>) -> u32 {
-        self.tensor.push(tensor);
-        self.bytes.push(trace.tensors[tensor.index()].bytes.0);
-        self.maker.push(maker);
-        self.from.push(NONE);
-        self.becomes.push(NONE);
-        readers.push(Vec::new());
-        self.tensor.len() as u32 - 1
-    }
-
-    fn add_gaps(&mut self, trace: &Trace, readers: &[Vec<u32>], allow: Allow) {
+    fn add_gaps(&mut self, trace: &Trace, readers: &TiSlice<ValueId, Vec<OpId>>, allow: Allow) {
         let can = self.recomputable(trace, allow);
-        // Before the first op that may change some parameters ops may be recomputed.
-        let update =
-            trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len()) as u32;
-        self.update = update;
-        let mut newest = vec![NONE; trace.tensors.len()];
-        (0..self.tensor.len()).for_each(|v| newest[self.tensor[v].index()] = v as u32);
-        for v in 0..self.tensor.len() {
-            self.first_gap.push(self.gaps.len() as u32);
+        let mut newest: TiVec<TensorId, Option<ValueId>> = vec![None; trace.tensors.len()].into();
+        self.tensor.iter_enumerated().for_each(|(v, tensor)| newest[*tensor] = Some(v));
+        for v in self.tensor.keys() {
+            self.first_gap.push(self.gaps.next_key());
             let mut after = self.maker[v];
-            let least = self.part(v as u32, if allow.pieces { 1 } else { PARTS });
+            let least = self.part(v, if allow.pieces { 1 } else { PARTS });
             let hosted = allow.swap && allow.hosts(least);
             for &before in &readers[v] {
-                let apart = before > after.wrapping_add(1);
-                let (swap, recompute) = (apart && hosted, apart && can[v] && before <= update);
-                self.gaps.push(Gap { value: v as u32, after, before, swap, recompute });
-                after = before;
+                let apart = before > after.map_or(OpId(0), OpId::next);
+                let (swap, recompute) = (apart && hosted, apart && can[v] && before <= self.update);
+                self.gaps.push(Gap { value: v, after, before: Some(before), swap, recompute });
+                after = Some(before);
             }
-            if self.becomes[v] == NONE {
-                let wanted =
-                    readers[v].iter().any(|w| allow.recompute && trace.ops[*w as usize].recomputable);
+            if self.becomes[v].is_none() {
+                let wanted = readers[v].iter().any(|w| allow.recompute && trace.ops[w.index()].recomputable);
                 // The host holds one version: an older one does not go there when a newer one may.
-                let last = newest[self.tensor[v].index()] == v as u32;
+                let last = newest[self.tensor[v]] == Some(v);
                 let (swap, recompute) = (wanted && last && hosted, wanted && can[v]);
-                self.gaps.push(Gap { value: v as u32, after, before: NONE, swap, recompute });
+                self.gaps.push(Gap { value: v, after, before: None, swap, recompute });
             }
         }
-        self.first_gap.push(self.gaps.len() as u32);
+        self.first_gap.push(self.gaps.next_key());
         let mut next = self.first_gap.clone();
-        next.iter_mut().zip(&self.maker).for_each(|(gap, maker)| *gap += u32::from(*maker == NONE));
-        for op in 0..self.alternatives.len() {
+        for (gap, _) in next.iter_mut().zip(&self.maker).filter(|(_, maker)| maker.is_none()) {
+            *gap = gap.next();
+        }
+        for op in self.alternatives.keys() {
             // What is made comes into being after what is read.
             for rows in [&mut self.reads, &mut self.writes] {
-                let (from, until) = (rows.starts[op] as usize, rows.starts[op + 1] as usize);
-                for touch in &mut rows.entries[from..until] {
-                    let gap = &mut next[touch.value as usize];
-                    if *gap < self.first_gap[touch.value as usize + 1] {
-                        touch.gap = *gap;
-                    }
-                    *gap += 1;
+                let row = rows.range(op);
+                for touch in &mut rows.entries[row] {
+                    let gap = &mut next[touch.value];
+                    touch.gap = Some(*gap).filter(|gap| *gap < self.first_gap[touch.value.next()]);
+                    *gap = gap.next();
                 }
             }
         }
@@ -236,42 +232,55 @@ impl Values {
 
     /// By value: whether it can be recomputed at any time. What its maker reads is kept as long as it is needed, or is
     /// recomputed itself; it must be that where it was updated in place.
-    fn recomputable(&self, trace: &Trace, allow: Allow) -> Vec<bool> {
-        let mut can = vec![false; self.tensor.len()];
-        for (i, op) in trace.ops.iter().enumerate() {
-            let inputs = self.reads.row(i);
-            let there = |z: &Touch| self.becomes[z.value as usize] == NONE || can[z.value as usize];
-            let made = allow.recompute && op.recomputable && inputs.iter().all(there);
-            self.writes.row(i).iter().for_each(|v| can[v.value as usize] = made);
+    fn recomputable(&self, trace: &Trace, allow: Allow) -> TiVec<ValueId, bool> {
+        let mut can: TiVec<ValueId, bool> = vec![false; self.tensor.len()].into();
+        for (here, op) in (0..).map(OpId).zip(&trace.ops) {
+            let there = |z: &Touch| self.becomes[z.value].is_none() || can[z.value];
+            let made = allow.recompute && op.recomputable && self.reads.row(here).iter().all(there);
+            self.writes.row(here).iter().for_each(|y| can[y.value] = made);
         }
         can
+    }
+
+    /// The gaps of a value, in order of time.
+    #[inline]
+    pub fn gaps_of(&self, value: ValueId) -> impl DoubleEndedIterator<Item = GapId> + Clone + use<> {
+        GapId::each(self.first_gap[value]..self.first_gap[value.next()])
+    }
+
+    /// The last gap of a value that begins before an op.
+    pub fn gap_before(&self, value: ValueId, op: OpId) -> Option<GapId> {
+        let (first, until) = (self.first_gap[value], self.first_gap[value.next()]);
+        let begun = self.gaps.raw[first.index()..until.index()].partition_point(|gap| gap.after < Some(op));
+        begun.checked_sub(1).map(|last| GapId::new(first.index() + last))
     }
 
     /// Everything stays, what is not read any more goes, and every op runs in its fastest alternative.
     pub fn keep_all(&self) -> Decisions {
         let choice = |gap: &Gap| {
-            if gap.before == NONE && gap.recompute { Choice::RecomputeEach } else { Choice::Keep }
+            if gap.before.is_none() && gap.recompute { Choice::RecomputeEach } else { Choice::Keep }
         };
         Decisions {
             choices: self.gaps.iter().map(choice).collect(),
-            parts: vec![PARTS; self.tensor.len()],
-            alternatives: vec![0; self.alternatives.len()],
+            parts: vec![PARTS; self.tensor.len()].into(),
+            alternatives: vec![0; self.alternatives.len()].into(),
             early: Vec::new(),
             chunks: 1,
         }
     }
 
     /// Where the chunks end of what is swapped of a value, counted from its first byte. The first begins there.
-    pub fn chunk_ends(&self, value: u32, decisions: &Decisions) -> impl Iterator<Item = u64> {
-        let parts = u32::from(decisions.parts[value as usize]);
-        let cut = self.bytes[value as usize] > self.large;
-        let chunks = if cut { u32::from(decisions.chunks).min(parts) } else { 1 };
-        (1..=chunks).map(move |chunk| self.part(value, (parts * chunk / chunks) as u8))
+    #[inline]
+    pub fn chunk_ends(&self, value: ValueId, decisions: &Decisions) -> impl Iterator<Item = u64> {
+        let parts = decisions.parts[value];
+        let chunks = if self.bytes[value] > self.large { decisions.chunks.min(parts) } else { 1 };
+        (1..=chunks).map(move |chunk| self.part(value, parts * chunk / chunks))
     }
 
     /// The bytes of a value that so many of its [`PARTS`] are.
-    pub fn part(&self, value: u32, parts: u8) -> u64 {
-        let bytes = self.bytes[value as usize];
+    #[inline]
+    pub fn part(&self, value: ValueId, parts: u8) -> u64 {
+        let bytes = self.bytes[value];
         // A part is as aligned as its tensor.
         if parts == PARTS {
             bytes
@@ -282,29 +291,45 @@ impl Values {
     }
 }
 
+impl Gap {
+    /// The first op after the touch before.
+    pub fn begin(&self) -> OpId {
+        self.after.map_or(OpId(0), OpId::next)
+    }
+
+    /// Whether it begins before an op, and ends after it or with it.
+    pub fn leads_to(&self, op: OpId) -> bool {
+        self.after < Some(op) && self.before.is_none_or(|before| before >= op)
+    }
+}
+
 impl Decisions {
     /// The gaps whose values are recomputed before this op although it does not ask for them.
-    pub fn early_at(&self, op: u32) -> &[(u32, u32)] {
+    pub fn early_at(&self, op: OpId) -> &[(OpId, GapId)] {
         let from = self.early.partition_point(|entry| entry.0 < op);
         let count = self.early[from..].iter().take_while(|entry| entry.0 == op).count();
         &self.early[from..from + count]
     }
 
-    /// Before which op the value of a gap is recomputed; [`NONE`] where that is the one that asks for it.
-    pub fn early_of(&self, gap: u32) -> u32 {
-        self.early.iter().find(|entry| entry.1 == gap).map_or(NONE, |entry| entry.0)
+    /// Before which op the value of a gap is recomputed; none where that is the one that asks for it.
+    pub fn early_of(&self, gap: GapId) -> Option<OpId> {
+        self.early.iter().find(|entry| entry.1 == gap).map(|entry| entry.0)
     }
 
-    /// Has the value of a gap recomputed before this op, or, with [`NONE`], before the one that asks for it. Gives what was
+    /// Has the value of a gap recomputed before this op, or, with none, before the one that asks for it. Gives what was
     /// decided before.
-    pub fn set_early(&mut self, gap: u32, op: u32) -> u32 {
-        let old =
-            self.early.iter().position(|entry| entry.1 == gap).map_or(NONE, |at| self.early.remove(at).0);
-        if op != NONE {
+    pub fn set_early(&mut self, gap: GapId, op: Option<OpId>) -> Option<OpId> {
+        let old = self.early.iter().position(|entry| entry.1 == gap).map(|at| self.early.remove(at).0);
+        if let Some(op) = op {
             let at = self.early.partition_point(|entry| *entry < (op, gap));
             self.early.insert(at, (op, gap));
         }
         old
+    }
+
+    /// Whether the value of a gap is given up.
+    pub fn recomputes(&self, gap: GapId) -> bool {
+        matches!(self.choices[gap], Choice::Recompute | Choice::RecomputeEach)
     }
 }
 
@@ -319,15 +344,15 @@ impl Choice {
     }
 }
 
-/// The ways of an op that fit beside what it touches; the leanest where none does.
+/// The alternatives of an op that fit beside what it touches; the leanest where none does.
 fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
     let room = pool.saturating_sub(trace.touched_bytes(op)).0;
     let mut all =
         vec![OpAlternative { seconds: op.seconds.0, workspace: op.workspace_bytes.0, alternative: None }];
-    all.extend(op.alternatives.iter().enumerate().map(|(k, a)| OpAlternative {
+    all.extend((0..).zip(&op.alternatives).map(|(k, a)| OpAlternative {
         seconds: a.seconds.0,
         workspace: a.workspace_bytes.0,
-        alternative: Some(k as u32),
+        alternative: Some(k),
     }));
     let leanest = all.iter().map(|alternative| alternative.workspace).min().unwrap_or_default();
     all.retain(|alternative| alternative.workspace <= room.max(leanest));

@@ -18,6 +18,7 @@
 //!
 //! What it deliberately does not do: tell apart ops of one type. That is the next step, `layer.rs`.
 
+use crate::numbers::real;
 use argmin::core::{CostFunction, Error, Executor, State};
 use argmin::solver::neldermead::NelderMead;
 use serde::Serialize;
@@ -67,7 +68,7 @@ impl CostFunction for Problem<'_> {
         let huber = |e: f64| (1.0 + (e / OUTLIER).powi(2)).sqrt() - 1.0;
         let loss: f64 = self.samples.iter().map(|(x, y)| huber((seconds(logs, *x) / y).ln())).sum();
         let pull: f64 = logs.iter().zip(START).map(|(p, start)| (p - start).powi(2)).sum();
-        let cost = loss / self.samples.len() as f64 + PULL * pull;
+        let cost = loss / real(self.samples.len()) + PULL * pull;
         // NaN would end the solver; infinity only turns it away.
         Ok(if cost.is_nan() { f64::INFINITY } else { cost })
     }

@@ -19,6 +19,7 @@
 
 use super::curve::Curve;
 use super::line::Line;
+use crate::numbers::real;
 use serde::Serialize;
 
 /// One op at one measured batch size.
@@ -132,7 +133,7 @@ pub(super) fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
             fitted.map_or(f64::INFINITY, |fitted| miss(&fitted, &points[i], curve))
         };
         let folds = folds(points.len());
-        let score = folds.clone().map(left_out_miss).sum::<f64>() / folds.len() as f64;
+        let score = folds.clone().map(left_out_miss).sum::<f64>() / real(folds.len());
         let worst = Fitted::fit(shape, points, curve)
             .map_or(0.0, |fitted| points.iter().map(|p| miss(&fitted, p, curve)).fold(0.0, f64::max));
         score + (worst - 2.0 * score).max(0.0)
@@ -142,7 +143,7 @@ pub(super) fn scores(points: &[Point], curve: &Curve) -> [f64; 3] {
 /// Fits every op of one type: `ops` are the points of each, ascending in batch. The result is in the same order.
 pub(super) fn fit_group(ops: &[Vec<Point>], curve: &Curve) -> Vec<Fitted> {
     let own: Vec<[f64; 3]> = ops.iter().map(|points| scores(points, curve)).collect();
-    let mean = |s: usize| own.iter().map(|scores| scores[s]).sum::<f64>() / own.len() as f64;
+    let mean = |s: usize| own.iter().map(|scores| scores[s]).sum::<f64>() / real(own.len());
     let company = [mean(0), mean(1), mean(2)];
     ops.iter()
         .zip(&own)

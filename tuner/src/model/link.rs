@@ -150,7 +150,7 @@ fn fit_rate(which: &'static str, samples: &[TransferSample]) -> Result<FittedRat
         sizes.entry(sample.bytes).or_default().push(sample.seconds.0);
     }
     let points: Vec<(f64, f64)> =
-        sizes.into_iter().map(|(bytes, mut seconds)| (bytes.0 as f64, super::median(&mut seconds))).collect();
+        sizes.into_iter().map(|(bytes, mut seconds)| (bytes.to_f64(), super::median(&mut seconds))).collect();
     let Some((largest, slowest)) = points.last().copied() else {
         return Err(FitError::NoTransfers { which });
     };

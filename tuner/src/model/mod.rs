@@ -38,6 +38,7 @@ mod whole;
 pub use layer::Shape;
 pub use link::{FittedRate, LinkModel, Slowdown};
 
+use crate::numbers::real;
 use alternatives::Ratios;
 use curve::Curve;
 use layer::{Fitted, Point};
@@ -282,7 +283,7 @@ fn middle_half(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let quarter = values.len() / 4;
     let middle = &values[quarter..values.len() - quarter];
-    (!middle.is_empty()).then(|| (middle.iter().sum::<f64>() / middle.len() as f64).max(TICK))
+    (!middle.is_empty()).then(|| (middle.iter().sum::<f64>() / real(middle.len())).max(TICK))
 }
 
 /// What the curves take: FLOPs, or the batch size where they are unknown.
@@ -334,13 +335,13 @@ impl Iteration {
             points.iter().zip(sums).map(|(p, sum)| (p.seconds / sum.max(TICK)).ln()).collect();
         let total: f64 = logs.iter().sum();
         let folds = layer::folds(logs.len());
-        let miss = |i: usize| (logs[i] - (total - logs[i]) / (logs.len() - 1) as f64).abs();
+        let miss = |i: usize| (logs[i] - (total - logs[i]) / real(logs.len() - 1)).abs();
         let samples: Vec<(f64, f64)> = points.iter().map(|p| (p.x, p.seconds)).collect();
         let curve = Curve::fit(&samples, None).expect("there is a batch size");
         let [_, line, between] = layer::scores(points, &curve);
         let one_ratio =
-            logs.len() >= 3 && folds.clone().map(miss).sum::<f64>() / folds.len() as f64 <= line.min(between);
-        let ratio = one_ratio.then(|| (total / logs.len() as f64).exp());
+            logs.len() >= 3 && folds.clone().map(miss).sum::<f64>() / real(folds.len()) <= line.min(between);
+        let ratio = one_ratio.then(|| (total / real(logs.len())).exp());
         let fitted = layer::fit_group(&[points.to_vec()], &curve).remove(0);
         let mut iteration = Iteration { curve, fitted, ratio, left_over: LeftOver::default() };
         let off = |(p, sum): (&Point, &f64)| {
@@ -566,7 +567,7 @@ fn hold_out(data: &Data, full: &Fits) -> (Vec<HeldOut>, Vec<[f64; 2]>) {
     }
     let errors = offs.iter().map(|offs| {
         let inside = &offs[layer::folds(count)];
-        let root_mean_square = (inside.iter().map(|off| off * off).sum::<f64>() / inside.len() as f64).sqrt();
+        let root_mean_square = (inside.iter().map(|off| off * off).sum::<f64>() / real(inside.len())).sqrt();
         [root_mean_square, offs[0].max(offs[count - 1])]
     });
     (held_out, errors.collect())

@@ -29,6 +29,7 @@
 //! What it deliberately does not do: know schedules. What stalls and repetitions took stands in the samples.
 
 use super::{TICK, median};
+use crate::numbers::real;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, undisturbed};
 use serde::Serialize;
@@ -75,7 +76,7 @@ const NORMAL: f64 = 1.645;
 /// iterations; none where none was held out. At most 1.
 pub(super) fn nine_of_ten(offs: &[f64], scatter: f64) -> Option<f64> {
     let quantile = QUANTILES[offs.len().checked_sub(1)?.min(QUANTILES.len() - 1)];
-    let mean_square = offs.iter().map(|off| off * off).sum::<f64>() / offs.len() as f64;
+    let mean_square = offs.iter().map(|off| off * off).sum::<f64>() / real(offs.len());
     Some((quantile * mean_square.sqrt()).hypot(NORMAL * scatter).min(1.0))
 }
 

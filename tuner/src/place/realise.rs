@@ -11,12 +11,13 @@
 //! What is chosen in the end is settled: its windows get slack back, its pool shrinks to what is alive, where little work
 //! finds addresses for that.
 
-use crate::decide::gaps::Gaps;
-use crate::decide::placement::Placement;
+use crate::decide::gaps::{GapId, Gaps};
+use crate::decide::placement::{Placement, Slot};
 use crate::decide::walk::{Iteration, Limit, Name, Walk};
 use crate::decide::windows::{Clock, Course};
-use crate::iteration::values::{Decisions, NONE, Values};
-use crate::place::address::{ALIGNMENT, Addresses, Items, Work, assign, assign_like, most_alive};
+use crate::iteration::values::{Decisions, Values};
+use crate::numbers::counted;
+use crate::place::address::{ALIGNMENT, Addresses, ItemId, Items, Work, assign, assign_like, most_alive};
 use crate::place::lower::lower;
 use crate::random::Random;
 use crate::request::Trick;
@@ -26,10 +27,11 @@ use plimsoll_ir::schedule::{Duplex, Schedule, Stream};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId, check, simulate};
 use std::collections::HashMap;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// A request with what follows from it.
 #[derive(Clone, Copy)]
-pub(crate) struct Task<'a> {
+pub(crate) struct Case<'a> {
     pub trace: &'a Trace,
     pub request: &'a PlanRequest<'a>,
     /// Budget less resident bytes.
@@ -39,7 +41,7 @@ pub(crate) struct Task<'a> {
     pub within: Seconds,
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest alternative.
     pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
         let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();
@@ -47,7 +49,7 @@ impl Task<'_> {
     }
 }
 
-/// A schedule that passed the check, or why there is none: too little memory, or no more time than the task allows.
+/// A schedule that passed the check, or why there is none: too little memory, or no more time than the case allows.
 pub(crate) enum Realised {
     Fits(Fitting),
     Short(Witness),
@@ -61,13 +63,13 @@ pub(crate) struct Fitting {
     pub moved: u64,
     /// What has addresses in it; then the same with more slack, the most last.
     packings: Vec<(Placement, Items)>,
-    order: Vec<u32>,
+    order: Vec<ItemId>,
 }
 
 /// How a set of gaps is placed, when it is tried more than once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
-    /// The pool that windows are made for, as a share of the task's.
+    /// The pool that windows are made for, as a share of the case's.
     pub pool: f64,
     /// How far the windows are tightened.
     pub tighten: f64,
@@ -120,7 +122,7 @@ const SETTLING: u64 = 20_000_000;
 const FEW_ITEMS: usize = 100;
 
 /// Where tensors in pieces have no addresses, so often some are turned, each time with such a part of the looks.
-const TURNS: u64 = 24;
+const TURNS: usize = 24;
 const TURNED: u64 = 8;
 
 /// What sums of floats may differ by.
@@ -132,29 +134,31 @@ pub(crate) const CHEAP: [Attempt; 8] =
 
 /// In which order things were placed in plans that are much alike.
 #[derive(Default)]
-pub(crate) struct Packing(HashMap<Name, u32>);
+pub(crate) struct Packing(HashMap<Name, usize>);
 
 impl Packing {
     /// The items of these names in the order that is known; what is new comes last. None where nothing is known.
-    fn order(&self, names: &[Name]) -> Vec<u32> {
-        let count = if self.0.is_empty() { 0 } else { names.len() as u32 };
-        let mut order: Vec<u32> = (0..count).collect();
-        order.sort_by_key(|i| (self.0.get(&names[*i as usize]).copied().unwrap_or(u32::MAX), *i));
+    fn order(&self, names: &TiSlice<ItemId, Name>) -> Vec<ItemId> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let mut order: Vec<ItemId> = names.keys().collect();
+        order.sort_by_key(|i| (self.0.get(&names[*i]).copied().unwrap_or(usize::MAX), *i));
         order
     }
 
-    fn learn(&mut self, names: &[Name], order: &[u32]) {
+    fn learn(&mut self, names: &TiSlice<ItemId, Name>, order: &[ItemId]) {
         for (rank, i) in order.iter().enumerate() {
-            self.0.insert(names[*i as usize], rank as u32);
+            self.0.insert(names[*i], rank);
         }
     }
 }
 
 /// Which of the tensors in pieces are turned at a trial: every other one by order of transfers, so that one begins where its
 /// neighbour ends; then, of what was best so far, one more or one fewer.
-fn turn(pieces: &[TensorId], best: &[TensorId], trial: u64, random: &mut Random) -> Vec<TensorId> {
+fn turn(pieces: &[TensorId], best: &[TensorId], trial: usize, random: &mut Random) -> Vec<TensorId> {
     if trial < 2 {
-        return pieces.iter().skip(trial as usize).step_by(2).copied().collect();
+        return pieces.iter().skip(trial).step_by(2).copied().collect();
     }
     let one = pieces[random.below(pieces.len())];
     let mut tried: Vec<TensorId> = best.iter().copied().filter(|tensor| *tensor != one).collect();
@@ -165,26 +169,31 @@ fn turn(pieces: &[TensorId], best: &[TensorId], trial: u64, random: &mut Random)
 }
 
 /// By item: what it is.
-fn names(walk: &Walk, placement: &Placement, items: &Items) -> Vec<Name> {
+fn names(walk: &Walk, placement: &Placement, items: &Items) -> TiVec<ItemId, Name> {
     let homes = walk.names();
-    let mut names = vec![(NONE, 0, 0); items.items.len()];
+    let mut names: TiVec<ItemId, Option<Name>> = vec![None; items.items.len()].into();
     for (residency, item) in placement.residencies.iter().zip(&items.of_residency) {
-        names[*item as usize] = homes[residency.home as usize];
+        names[*item] = Some(homes[residency.home]);
     }
     for (step, item) in placement.steps.iter().zip(&items.of_step) {
         if let Some((item, _)) = item {
-            names[*item as usize] = (NONE, step.op.0, u32::from(step.again));
+            names[*item] = Some(Name::Workspace { op: step.op, again: step.again });
         }
     }
-    names
+    names.into_iter().map(|name| name.expect("an item is of a home or of a workspace")).collect()
 }
 
-impl Task<'_> {
+/// How many times as large a pool is as what is alive in it, both in bytes.
+fn holes(height: u64, alive: u64) -> f64 {
+    Bytes(height).to_f64() / Bytes(alive.max(1)).to_f64()
+}
+
+impl Case<'_> {
     /// The schedule of a set of swapped gaps, one entry of `swapped` for each gap.
     pub fn realise(
         &self,
         gaps: &Gaps,
-        swapped: &[bool],
+        swapped: &TiSlice<GapId, bool>,
         attempts: &[Attempt],
     ) -> Result<Realised, PlanError> {
         if let Some(witness) = self.overflow(gaps, swapped) {
@@ -202,10 +211,10 @@ impl Task<'_> {
             if lowest < u64::MAX && attempt.pool > surest && self.request.limits.is_expired() {
                 continue;
             }
-            let pool = ((self.pool as f64 * attempt.pool) as u64).min(self.pool);
+            let pool = Bytes(self.pool).share(attempt.pool).0.min(self.pool);
             let windows = gaps.windows(&mut clock, swapped, pool, attempt.tighten);
             let placement = gaps.placement(&windows);
-            let items = Items::new(&placement, &gaps.workspace[1..]);
+            let items = Items::new(&placement, &gaps.workspace.raw[1..]);
             // What is surest to fit is the last resort.
             let work = if attempt.pool < 0.5 { self.thorough() } else { attempt.work };
             let addresses =
@@ -221,18 +230,18 @@ impl Task<'_> {
     }
 
     /// The schedule of decisions, with so much left free at each op; or the least pool that was found with so many looks, and
-    /// by how much each op exceeds the task's in it. `packing` is where things lay in like plans, and learns where they lie
+    /// by how much each op exceeds the case's in it. `packing` is where things lay in like plans, and learns where they lie
     /// in this one.
     ///
-    /// The windows are tight. [`Task::settle`] gives slack back.
+    /// The windows are tight. [`Case::settle`] gives slack back.
     pub fn realise_decisions(
         &self,
         values: &Values,
         decisions: &Decisions,
-        margins: &[u64],
+        margins: &TiSlice<OpId, u64>,
         looks: u64,
         packing: &mut Packing,
-    ) -> Result<(Realised, Vec<u64>), PlanError> {
+    ) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
         let mut walk = Walk::default();
         let mut clock = Clock::new(&self.request.link);
         if !walk.go(Iteration { values, decisions, margins, pool: self.pool }, Limit::NONE) {
@@ -278,7 +287,7 @@ impl Task<'_> {
         packing.learn(&names, &addresses.order);
         tracing::debug!(
             items = items.items.len(),
-            over = addresses.height as f64 / self.pool as f64,
+            over = Bytes(addresses.height).to_f64() / Bytes(self.pool).to_f64(),
             "addressed"
         );
         if addresses.height > self.pool {
@@ -291,13 +300,13 @@ impl Task<'_> {
         if let Realised::Fits(fitting) = &mut realised {
             fitting.packings.extend(SLACK.map(|tighten| place(tighten, &turned)));
         }
-        Ok((realised, vec![0; margins.len()]))
+        Ok((realised, vec![0; margins.len()].into()))
     }
 
     /// The same plan with the widest windows for which little work finds a pool without holes, or with those that leave the
     /// fewest, if that is no slower: slack is for times that differ from the prediction.
     pub fn settle(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
-        let looks = (FULL / 2 + 1_500 * self.trace.ops.len() as u64).min(SETTLING);
+        let looks = (FULL / 2 + 1_500 * counted(self.trace.ops.len())).min(SETTLING);
         let packings = std::mem::take(&mut fitting.packings);
         if self.request.limits.is_expired() {
             return Ok(fitting);
@@ -316,7 +325,7 @@ impl Task<'_> {
             lower.filter(|lower| lower.height < found.height).unwrap_or(found)
         };
         let without_holes = |at: usize, found: &Addresses| {
-            let holes = found.height as f64 / most_alive(&packings[at].1.items).max(1) as f64;
+            let holes = holes(found.height, most_alive(&packings[at].1.items));
             found.height <= within(at) && holes <= NO_HOLES
         };
         // The widest two at once, as the first alone seldom suffices.
@@ -340,7 +349,7 @@ impl Task<'_> {
                 return Ok(fitting);
             }
             let found = wide.pop().unwrap_or_else(|| pack(at, expired));
-            let holes = found.height as f64 / alive.max(1) as f64;
+            let holes = holes(found.height, alive);
             tracing::debug!(at, alive, height = found.height, within = within(at), "settled");
             if found.height > within(at) || best.as_ref().is_some_and(|(least, _)| holes >= *least) {
                 continue;
@@ -357,19 +366,19 @@ impl Task<'_> {
     }
 
     /// By op: by how much what is there while it runs, or while others are recomputed for it, lies above the pool.
-    fn excess(&self, walk: &Walk, items: &Items, addresses: &Addresses) -> Vec<u64> {
-        let mut excess = vec![0; self.trace.ops.len()];
+    fn excess(&self, walk: &Walk, items: &Items, addresses: &Addresses) -> TiVec<OpId, u64> {
+        let mut excess: TiVec<OpId, u64> = vec![0; self.trace.ops.len()].into();
         for (item, offset) in items.items.iter().zip(&addresses.offsets) {
             let over = (offset + item.hull.bytes.end).saturating_sub(self.pool);
-            for slot in item.hull.slots.clone().filter(|slot| over > 0 && *slot > 0) {
-                let of = &mut excess[walk.serves(slot) as usize];
+            for slot in Slot::each(item.hull.slots.clone()).filter(|slot| over > 0 && *slot > Slot::START) {
+                let of = &mut excess[walk.serves(slot)];
                 *of = over.max(*of);
             }
         }
         excess
     }
 
-    /// Whether the steps or the transfers of a course alone take longer than the task allows.
+    /// Whether the steps or the transfers of a course alone take longer than the case allows.
     pub fn is_slow(&self, course: &Course) -> bool {
         let computing: f64 = course.seconds.iter().sum();
         let link = &self.request.link;
@@ -390,12 +399,12 @@ impl Task<'_> {
 
     /// The looks where everything stands on the addresses: no less than [`FULL`] is, and some for every op.
     pub fn thorough(&self) -> u64 {
-        2 * FULL + 10_000 * self.trace.ops.len() as u64
+        2 * FULL + 10_000 * counted(self.trace.ops.len())
     }
 
     /// The looks where nothing may move, so that addresses are all there is to find: as many as the time of a plan allows.
     pub fn exhaustive(&self) -> u64 {
-        self.thorough() + (ONLY_ADDRESSES_PER_OP * self.trace.ops.len() as u64).min(ONLY_ADDRESSES)
+        self.thorough() + (ONLY_ADDRESSES_PER_OP * counted(self.trace.ops.len())).min(ONLY_ADDRESSES)
     }
 
     fn sizes_are_aligned(&self) -> bool {
@@ -405,10 +414,10 @@ impl Task<'_> {
     }
 
     /// The op at which a set of swapped gaps leaves most in the pool, if that is too much.
-    fn overflow(&self, gaps: &Gaps, swapped: &[bool]) -> Option<Witness> {
+    fn overflow(&self, gaps: &Gaps, swapped: &TiSlice<GapId, bool>) -> Option<Witness> {
         let needs = gaps.least(swapped);
-        let (slot, most) = needs.iter().enumerate().rev().max_by_key(|(_, b)| **b)?;
-        let op = OpId::new(slot.saturating_sub(1));
+        let (slot, most) = needs.iter_enumerated().rev().max_by_key(|(_, b)| **b)?;
+        let op = OpId(slot.0.saturating_sub(1));
         let needs = Bytes(*most) + self.trace.resident_bytes;
         (*most > self.pool).then(|| self.witness(op, needs, Shortage::Policy))
     }
@@ -442,8 +451,7 @@ impl Task<'_> {
             return Ok(short);
         }
         let makespan = simulate::simulate(self.trace, &schedule).makespan();
-        let transfers =
-            placement.transfers.iter().map(|t| &placement.residencies[t.residency as usize].bytes);
+        let transfers = placement.transfers.iter().map(|t| &placement.residencies[t.residency].bytes);
         let moved = transfers.fold(0, |moved: u64, bytes| moved.saturating_add(bytes.end - bytes.start));
         let packings = vec![(placement.clone(), items.clone())];
         let order = addresses.order.clone();

@@ -18,7 +18,7 @@ pub mod papers;
 pub mod plimsoll;
 
 use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
-use crate::place::realise::{Fitting, Realised, Task};
+use crate::place::realise::{Case, Fitting, Realised};
 use crate::policies::papers::dqn::Control;
 use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use plimsoll_ir::search_log::SearchLog;
@@ -59,14 +59,14 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
         }
         _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),
     };
-    let task = Task { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
+    let case = Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
     match policy {
-        Policy::Optimal => optimal::decide(&task),
-        Policy::Plimsoll => plimsoll::decide(&task),
-        Policy::Dqn => papers::dqn::decide(&task),
+        Policy::Optimal => optimal::decide(&case),
+        Policy::Plimsoll => plimsoll::decide(&case),
+        Policy::Dqn => papers::dqn::decide(&case),
         of_a_paper => {
-            let realised = papers::realise(of_a_paper, &task)?;
-            Ok((task.outcome(realised, Status::Feasible), SearchLog::default()))
+            let realised = papers::realise(of_a_paper, &case)?;
+            Ok((case.outcome(realised, Status::Feasible), SearchLog::default()))
         }
     }
 }
@@ -80,10 +80,10 @@ pub(crate) fn control(
 ) -> Result<(Outcome, SearchLog), PlanError> {
     let pool = request.budget.0 - trace.resident_bytes.0;
     let (bound, within) = (trace.fastest_seconds(), Seconds(f64::INFINITY));
-    papers::dqn::decide_by_control(&Task { trace, request, pool, bound, within }, control)
+    papers::dqn::decide_by_control(&Case { trace, request, pool, bound, within }, control)
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// The outcome of what came of a policy. `status` is for a plan that is not proved optimal.
     pub(crate) fn outcome(&self, realised: Realised, status: Status) -> Outcome {
         match realised {

@@ -43,7 +43,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-use crate::place::realise::{Fitting, Realised, Task};
+use crate::place::realise::{Case, Fitting, Realised};
 use crate::request::Trick;
 use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use plimsoll_ir::search_log::SearchLog;
@@ -151,34 +151,34 @@ fn end(commands: &[Timed]) -> f64 {
     commands.iter().map(|command| command.end).fold(0.0, f64::max)
 }
 
-/// The fastest plan of the space, for the planner, if it is faster than the task's `within` and has addresses. None at all
+/// The fastest plan of the space, for the planner, if it is faster than the case's `within` and has addresses. None at all
 /// where so many states do not tell, or the trace is too large.
-pub(crate) fn faster(task: &Task<'_>, states: usize) -> Result<Option<Option<Fitting>>, PlanError> {
-    if !takes(task.trace) {
+pub(crate) fn faster(case: &Case<'_>, states: usize) -> Result<Option<Option<Fitting>>, PlanError> {
+    if !takes(case.trace) {
         return Ok(None);
     }
-    let (space, within) = (space(task.trace, task.request, task.pool)?, task.within.0 * (1.0 - SAME));
-    match search(&space, task.request, within, states) {
-        Found::Fastest(commands) => with_addresses(task, &space, &commands, within, states).map(Some),
+    let (space, within) = (space(case.trace, case.request, case.pool)?, case.within.0 * (1.0 - SAME));
+    match search(&space, case.request, within, states) {
+        Found::Fastest(commands) => with_addresses(case, &space, &commands, within, states).map(Some),
         Found::Nothing => Ok(Some(None)),
         Found::Late { .. } => Ok(None),
     }
 }
 
-pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
-    let Task { trace, request, pool, .. } = *task;
+pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+    let Case { trace, request, pool, .. } = *case;
     let space = space(trace, request, pool)?;
     let allow = Allow { pieces: false, ..request.allow };
     // Nothing is recomputed early in the space.
     let without = request.without.with(Trick::Early);
     let plimsoll = PlanRequest { policy: Policy::Plimsoll, allow, without, ..*request };
     let (known, log) = super::decide(trace, &plimsoll)?;
-    Ok((decide_from(task, &space, known)?, log))
+    Ok((decide_from(case, &space, &known)?, log))
 }
 
 /// The outcome of a complete search for what is faster than a plan that is known.
-fn decide_from(task: &Task<'_>, space: &Space, known: Outcome) -> Result<Outcome, PlanError> {
-    let Task { request, bound, .. } = *task;
+fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcome, PlanError> {
+    let Case { request, bound, .. } = *case;
     let so_far = known.plan().map_or(f64::INFINITY, |plan| plan.makespan.0);
     let judged = |status: Status, bound: Seconds| match known.clone() {
         Outcome::Planned(plan) => Outcome::Planned(Plan { status, bound, ..plan }),
@@ -200,7 +200,7 @@ fn decide_from(task: &Task<'_>, space: &Space, known: Outcome) -> Result<Outcome
         return Ok(judged(Status::Optimal, least));
     }
     let Some(Fitting { schedule, makespan, moved, .. }) =
-        with_addresses(task, space, &commands, so_far, states(request))?
+        with_addresses(case, space, &commands, so_far, states(request))?
     else {
         return Ok(judged(Status::Feasible, least));
     };
@@ -231,24 +231,24 @@ fn proved(space: &Space, request: &PlanRequest<'_>, found: f64) -> f64 {
 /// The fastest schedule that has addresses: that of these commands, or of those for smaller pools, if it takes less than
 /// `within`. Of so many states, those for each smaller pool are a part.
 fn with_addresses(
-    task: &Task<'_>,
+    case: &Case<'_>,
     space: &Space,
     commands: &[Timed],
     within: f64,
     states: usize,
 ) -> Result<Option<Fitting>, PlanError> {
-    let (mut pool, mut step) = (task.pool, task.pool / 256);
+    let (mut pool, mut step) = (case.pool, case.pool / 256);
     let (mut space, mut commands) = (space.clone(), commands.to_vec());
     for _ in 0..POOLS {
-        let over = match realise::realise(task, &space, &commands)? {
+        let over = match realise::realise(case, &space, &commands)? {
             Realised::Fits(fitting) => return Ok((fitting.makespan.0 < within).then_some(fitting)),
             Realised::Short(short) => short.short_by.0,
             Realised::Slow => unreachable!("nothing is slow where any makespan will do"),
         };
         step = over.max(step + step / 2);
         pool = pool.saturating_sub(step);
-        space = self::space(task.trace, task.request, pool)?;
-        commands = match search(&space, task.request, within * (1.0 - HAIR), states / (2 * POOLS as usize)) {
+        space = self::space(case.trace, case.request, pool)?;
+        commands = match search(&space, case.request, within * (1.0 - HAIR), states / (2 * POOLS as usize)) {
             Found::Fastest(commands) => commands,
             _ => break,
         };

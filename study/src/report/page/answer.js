@@ -84,7 +84,7 @@ function settings(all) {
 /** On top where there was no tuning: what the schedule does. */
 function schedule() {
   const { about, iteration, memory } = report;
-  const [view] = iteration.timelines;
+  const [view, measured] = iteration.timelines;
   document.getElementById("sections").append(element("li", {}, element("a", { href: "#page" }, "Schedule")));
   const over = view && view.makespan_seconds / iteration.bound_seconds - 1;
   return element(
@@ -96,9 +96,11 @@ function schedule() {
     facts([
       ["Batch", count(about.batch), "samples of one iteration"],
       view && ["Iteration", seconds(view.makespan_seconds), `${view.name}; ${percent(over)} above the lower bound`],
+      measured && ["Measured", seconds(measured.makespan_seconds), `${percent(offBy(measured.makespan_seconds, view.makespan_seconds), true)} off the prediction`],
       ["Compute alone", seconds(iteration.compute_seconds), "what the ops take, were there no budget"],
       ["Device memory", bytes(memory.resident_bytes + memory.pool_bytes), `budget: ${bytes(memory.budget_bytes)}`],
       ["Host memory", bytes(memory.host_bytes), "for what is swapped"],
     ]),
+    report.settings.length ? [element("h2", {}, "What each setting gives"), settings(report.settings)] : null,
   );
 }

@@ -14,11 +14,13 @@
 //! clock after its first pass where offloads alone take too long (3 % with recomputation, nothing without). What was not
 //! tried: to meet the walk that stands again behind the last change, where all slots and instances are counted otherwise.
 
-use super::{Instance, Iteration, Limit, State, Walk};
-use crate::iteration::values::{Choice, Decisions, NONE, Values};
+use super::{Instance, InstanceId, Iteration, Limit, State, Walk};
+use crate::iteration::values::{Choice, Decisions, GapId, ValueId, Values};
+use plimsoll_ir::OpId;
+use typed_index_collections::TiVec;
 
 /// The walk that stands is marked about this often; 4 do nearly as well as 64, and each holds the state of every value.
-const MARKS: u32 = 8;
+const MARKS: usize = 8;
 
 /// The walk of the decisions that stand, and of the last that were tried.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +28,7 @@ pub struct Trail {
     stands: Walk,
     tried: Walk,
     /// By gap: where the walk that stands looked at its choice, if that was before the gap's end.
-    looks: Vec<u32>,
+    looks: TiVec<GapId, Option<OpId>>,
     /// The walk that stands before every so many ops, as far as that is known.
     marks: Vec<Mark>,
     known: usize,
@@ -43,8 +45,8 @@ struct Mark {
     alternatives: usize,
     seconds: f64,
     again_seconds: f64,
-    states: Vec<State>,
-    instances: Vec<Instance>,
+    states: TiVec<ValueId, State>,
+    instances: TiVec<InstanceId, Instance>,
 }
 
 impl Trail {
@@ -53,56 +55,56 @@ impl Trail {
         &self.tried
     }
 
-    /// From which op on the choice of a gap matters to the walk that stands; [`NONE`] where it does not.
-    pub fn look(&self, values: &Values, gap: u32) -> u32 {
-        let look = self.looks[gap as usize].min(values.gaps[gap as usize].before);
-        look.min(self.stands.ended)
+    /// From which op on the choice of a gap matters to the walk that stands; none where it does not.
+    pub fn look(&self, values: &Values, gap: GapId) -> Option<OpId> {
+        let look = earlier(self.looks[gap], values.gaps[gap].before);
+        earlier(look, self.stands.ended)
     }
 
     /// From which op on it matters how much of a value is swapped.
-    pub fn look_at_part(&self, values: &Values, decisions: &Decisions, v: u32) -> u32 {
-        let gaps = values.first_gap[v as usize]..values.first_gap[v as usize + 1];
-        let swapped = gaps.filter(|g| decisions.choices[*g as usize] == Choice::Swap);
-        swapped.map(|g| self.look(values, g)).min().unwrap_or(NONE).min(self.stands.ended)
+    pub fn look_at_part(&self, values: &Values, decisions: &Decisions, v: ValueId) -> Option<OpId> {
+        let swapped = values.gaps_of(v).filter(|g| decisions.choices[*g] == Choice::Swap);
+        let look = swapped.filter_map(|g| self.look(values, g)).min();
+        earlier(look, self.stands.ended)
     }
 
     /// Walks with decisions that differ from those that stand only in what matters from this op on. Tells whether the walk
     /// came to the end.
-    pub fn go(&mut self, of: Iteration<'_>, first: u32, limit: Limit) -> bool {
+    pub fn go(&mut self, of: Iteration<'_>, first: OpId, limit: Limit) -> bool {
         let Trail { stands, tried, marks, .. } = self;
-        let ops = of.values.alternatives.len() as u32;
+        let ops = of.values.alternatives.len();
         let stride = ops.div_ceil(MARKS);
         // Where the walk that stands ended early, nothing is known of what comes after.
-        let all = (first.min(stands.ended).min(ops) / stride) as usize;
+        let first = stands.ended.map_or(first, |ended| first.min(ended));
+        let all = first.index().min(ops) / stride;
         let from = all.min(self.known);
-        let mut op = from as u32 * stride;
         match from.checked_sub(1) {
             None => tried.begin(of.values),
             Some(mark) => tried.take_up(stands, &marks[mark]),
         }
         self.common = (tried.looks.len(), all);
-        if limit.is_passed(tried, ops - op) {
-            tried.ended = op;
+        let marked = |marks: usize| OpId::new(marks * stride);
+        if limit.is_passed(tried, ops - from * stride) {
+            tried.ended = Some(marked(from));
             return false;
         }
         marks.resize_with(marks.len().max(all), Mark::default);
-        for mark in &mut marks[from..all] {
-            if !tried.advance(of, op..op + stride, limit) {
+        for (at, mark) in (from..all).zip(&mut marks[from..]) {
+            if !tried.advance(of, marked(at)..marked(at + 1), limit) {
                 return false;
             }
-            op += stride;
             tried.mark(mark);
             self.known += 1;
         }
-        tried.advance(of, op..ops, limit) && tried.finish(of)
+        tried.advance(of, marked(all)..OpId::new(ops), limit) && tried.finish(of)
     }
 
     /// The decisions tried last stand from now on.
     pub fn accept(&mut self, values: &Values) {
         let (looks, marks) = self.common;
-        self.looks.resize(values.gaps.len(), NONE);
-        self.stands.looks[looks..].iter().for_each(|(gap, _)| self.looks[*gap as usize] = NONE);
-        self.tried.looks[looks..].iter().for_each(|(gap, op)| self.looks[*gap as usize] = *op);
+        self.looks.resize(values.gaps.len(), None);
+        self.stands.looks[looks..].iter().for_each(|(gap, _)| self.looks[*gap] = None);
+        self.tried.looks[looks..].iter().for_each(|(gap, op)| self.looks[*gap] = Some(*op));
         self.known = self.known.min(marks);
         std::mem::swap(&mut self.stands, &mut self.tried);
     }
@@ -113,23 +115,31 @@ impl Walk {
         (mark.steps, mark.moves) = (self.steps.len(), self.of_move.len());
         (mark.looks, mark.alternatives) = (self.looks.len(), self.alternatives.len());
         (mark.seconds, mark.again_seconds) = (self.seconds, self.again_seconds);
-        mark.states.clone_from(&self.states);
-        mark.instances.clone_from(&self.instances);
+        mark.states.raw.clone_from(&self.states.raw);
+        mark.instances.raw.clone_from(&self.instances.raw);
     }
 
     /// Becomes another walk as it was at a mark.
     fn take_up(&mut self, of: &Walk, mark: &Mark) {
         take(&mut self.steps, &of.steps, mark.steps);
-        take(&mut self.beside, &of.beside, mark.steps);
-        take(&mut self.course.seconds, &of.course.seconds, mark.steps + 1);
-        take(&mut self.course.moves, &of.course.moves, mark.moves);
-        take(&mut self.of_move, &of.of_move, mark.moves);
+        take(&mut self.memory.beside, &of.memory.beside, mark.steps);
+        take(&mut self.course.seconds.raw, &of.course.seconds.raw, mark.steps + 1);
+        take(&mut self.course.moves.raw, &of.course.moves.raw, mark.moves);
+        take(&mut self.of_move.raw, &of.of_move.raw, mark.moves);
         take(&mut self.looks, &of.looks, mark.looks);
         take(&mut self.alternatives, &of.alternatives, mark.alternatives);
         (self.seconds, self.again_seconds) = (mark.seconds, mark.again_seconds);
-        self.states.clone_from(&mark.states);
-        self.instances.clone_from(&mark.instances);
-        self.marked.resize(of.marked.len(), false);
+        self.states.raw.clone_from(&mark.states.raw);
+        self.instances.raw.clone_from(&mark.instances.raw);
+        self.batch.marked.resize(of.batch.marked.len(), false);
+    }
+}
+
+/// The earlier of two ops; none where there is neither.
+pub fn earlier(one: Option<OpId>, other: Option<OpId>) -> Option<OpId> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 
@@ -148,38 +158,44 @@ mod tests {
     use plimsoll_ir::testing::random_trace_of;
 
     /// Some decisions otherwise than before, and the first op to which that matters.
-    fn change(random: &mut Random, trail: &Trail, values: &Values, decisions: &mut Decisions) -> u32 {
-        let mut first = NONE;
+    fn change(
+        random: &mut Random,
+        trail: &Trail,
+        values: &Values,
+        decisions: &mut Decisions,
+    ) -> Option<OpId> {
+        let mut first = None;
         for _ in 0..1 + random.below(3) {
             match random.below(9) {
                 8 => {
-                    let g = random.below(values.gaps.len());
+                    let g = GapId::new(random.below(values.gaps.len()));
                     let gap = &values.gaps[g];
-                    let (from, until) = (gap.after.wrapping_add(1), gap.before.min(values.update));
+                    let until = gap.before.map_or(values.update, |before| before.min(values.update));
+                    let from = gap.begin();
                     if from < until {
-                        let early = from + random.below((until - from) as usize + 1) as u32;
-                        let new = if early == until { NONE } else { early };
-                        let old = decisions.set_early(g as u32, new);
-                        first = first.min(old.min(new));
+                        let early = from.index() + random.below(until.index() - from.index() + 1);
+                        let new = Some(OpId::new(early)).filter(|early| *early != until);
+                        let old = decisions.set_early(g, new);
+                        first = earlier(first, earlier(old, new));
                     }
                 }
                 0 => {
-                    let v = random.below(values.tensor.len());
-                    decisions.parts[v] = 1 + random.below(usize::from(PARTS)) as u8;
-                    first = first.min(trail.look_at_part(values, decisions, v as u32));
+                    let v = ValueId::new(random.below(values.tensor.len()));
+                    decisions.parts[v] = 1 + random.below_u8(usize::from(PARTS));
+                    first = earlier(first, trail.look_at_part(values, decisions, v));
                 }
                 1 => {
-                    let op = random.below(values.alternatives.len());
-                    decisions.alternatives[op] = random.below(values.alternatives[op].len()) as u8;
-                    first = first.min(op as u32);
+                    let op = OpId::new(random.below(values.alternatives.len()));
+                    decisions.alternatives[op] = random.below_u8(values.alternatives[op].len());
+                    first = earlier(first, Some(op));
                 }
                 _ => {
-                    let g = random.below(values.gaps.len());
+                    let g = GapId::new(random.below(values.gaps.len()));
                     let all = [Choice::Keep, Choice::Swap, Choice::Recompute, Choice::RecomputeEach];
                     let choice = all[random.below(4)];
                     if choice.is_open(&values.gaps[g]) {
                         decisions.choices[g] = choice;
-                        first = first.min(trail.look(values, g as u32));
+                        first = earlier(first, trail.look(values, g));
                     }
                 }
             }
@@ -188,7 +204,11 @@ mod tests {
     }
 
     /// `memory` is margins and pool.
-    fn of<'a>(values: &'a Values, decisions: &'a Decisions, memory: &'a (Vec<u64>, u64)) -> Iteration<'a> {
+    fn of<'a>(
+        values: &'a Values,
+        decisions: &'a Decisions,
+        memory: &'a (TiVec<OpId, u64>, u64),
+    ) -> Iteration<'a> {
         Iteration { values, decisions, margins: &memory.0, pool: memory.1 }
     }
 
@@ -214,12 +234,12 @@ mod tests {
                 continue;
             }
             let mut random = Random::new(seed);
-            let margins: Vec<u64> = trace.ops.iter().map(|_| random.below(1000) as u64).collect();
+            let margins: TiVec<OpId, u64> = trace.ops.iter().map(|_| random.below(1000) as u64).collect();
             let memory = (margins, trace.memory().peak().expect("an op").1.0 * (seed % 4) / 3);
             let (mut trail, mut full, mut standing) = (Trail::default(), Walk::default(), Walk::default());
             let mut stands = Decisions { chunks: 1 + seed as u8 % 4, ..values.keep_all() };
             let keep = of(&values, &stands, &memory);
-            assert!(trail.go(keep, 0, Limit::NONE) && standing.go(keep, Limit::NONE));
+            assert!(trail.go(keep, OpId(0), Limit::NONE) && standing.go(keep, Limit::NONE));
             trail.accept(&values);
             for _ in 0..60 {
                 let mut decisions = stands.clone();
@@ -231,13 +251,13 @@ mod tests {
                 let again = if random.below(4) == 0 { standing.again_seconds } else { f64::INFINITY };
                 let limit = Limit { steps: 2 * trace.ops.len(), again };
                 let ended = full.go(of(&values, &decisions, &memory), limit);
-                if first == NONE {
+                let Some(first) = first else {
                     unasked += 1;
                     assert!(ended);
                     assert_same(&standing, &full);
                     stands = decisions;
                     continue;
-                }
+                };
                 assert_eq!(trail.go(of(&values, &decisions, &memory), first, limit), ended, "{seed}");
                 taken_up += u32::from(trail.common.1 > 0);
                 ended_early += u32::from(!ended);

@@ -300,7 +300,7 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
             Operand::Resident(_) if matches!(kernel.call, Call::EmbeddingForward { .. }) => written,
             Operand::Resident(offset) => regions.get(&offset).copied().unwrap_or_default(),
         };
-        bytes.0 as f64
+        bytes.to_f64()
             * match spec.access {
                 Access::Read => reads,
                 Access::Write => 1.0,

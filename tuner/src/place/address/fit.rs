@@ -7,8 +7,12 @@
 //! What this file does not do: place an item among others of the same time better than one by one; see the sweeps and
 //! the tree for that.
 
-use super::{Addresses, Block, Effort, Item, padded};
+use super::{Addresses, Block, Effort, Item, ItemId, end, padded};
+use crate::decide::placement::Slot;
+use crate::numbers::counted;
 use crate::random::Random;
+use plimsoll_ir::Bytes;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// What is weighed: powers of size and of life.
 const ORDERS: [(f64, f64); 8] =
@@ -19,14 +23,14 @@ const PATIENCE: f64 = 0.1;
 
 /// A search over orders that can be continued.
 pub(super) struct Fits<'a> {
-    items: &'a [Item],
+    items: &'a TiSlice<ItemId, Item>,
     alignment: u64,
     limit: u64,
     shelf: Shelf,
     /// How many of [`ORDERS`] were tried.
     tried: usize,
     /// The order with the least excess so far, and what it gave.
-    order: Vec<u32>,
+    order: Vec<ItemId>,
     current: Fit,
     /// An order is given up where its excess is more than this.
     bar: u64,
@@ -36,14 +40,14 @@ pub(super) struct Fits<'a> {
 
 /// What an order gives.
 struct Fit {
-    offsets: Vec<u64>,
+    offsets: TiVec<ItemId, u64>,
     /// How far the items' ends lie above the limit, summed up: it tells more than the height of whether a change helps.
     excess: u64,
 }
 
 impl<'a> Fits<'a> {
-    pub fn new(items: &'a [Item], alignment: u64, limit: u64) -> Fits<'a> {
-        let current = Fit { offsets: Vec::new(), excess: u64::MAX };
+    pub fn new(items: &'a TiSlice<ItemId, Item>, alignment: u64, limit: u64) -> Fits<'a> {
+        let current = Fit { offsets: TiVec::new(), excess: u64::MAX };
         let shelf = Shelf::new(items);
         Fits {
             items,
@@ -59,7 +63,7 @@ impl<'a> Fits<'a> {
     }
 
     /// Begins with an order that is known; or with none.
-    pub fn begin(&mut self, order: &[u32], effort: &mut Effort<'_>) {
+    pub fn begin(&mut self, order: &[ItemId], effort: &mut Effort<'_>) {
         let known = order.len() == self.items.len() && !effort.spent();
         if let Some(found) = known.then(|| self.fit(order, 0, effort)).flatten() {
             (self.order, self.current) = (order.to_vec(), found);
@@ -67,7 +71,7 @@ impl<'a> Fits<'a> {
     }
 
     /// The order with the least excess so far; empty where there is none.
-    pub fn order(&self) -> &[u32] {
+    pub fn order(&self) -> &[ItemId] {
         &self.order
     }
 
@@ -77,11 +81,11 @@ impl<'a> Fits<'a> {
             let (size_power, life_power) = ORDERS[self.tried];
             self.tried += 1;
             let score = |item: &Item| {
-                size_power * (item.size() as f64).ln() + life_power * f64::from(item.life()).ln()
+                size_power * Bytes(item.size()).to_f64().ln() + life_power * f64::from(item.life()).ln()
             };
-            let scores: Vec<f64> = self.items.iter().map(score).collect();
-            let mut order: Vec<u32> = (0..self.items.len() as u32).collect();
-            order.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b)));
+            let scores: TiVec<ItemId, f64> = self.items.iter().map(score).collect();
+            let mut order: Vec<ItemId> = self.items.keys().collect();
+            order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
             self.bar = self.current.excess;
             if let Some(found) = self.fit(&order, 0, effort) {
                 (self.order, self.current) = (order, found);
@@ -92,10 +96,10 @@ impl<'a> Fits<'a> {
     /// Changes the best order, until it ends within the limit or the effort is spent.
     pub fn climb(&mut self, random: &mut Random, effort: &mut Effort<'_>) {
         while !self.order.is_empty() && self.current.excess > 0 && !effort.spent() {
-            let top = |i: u32| self.current.offsets[i as usize].saturating_add(self.items[i as usize].size());
+            let top = |i: ItemId| self.current.offsets[i].saturating_add(self.items[i].size());
             let above: Vec<usize> =
                 (0..self.order.len()).filter(|at| top(self.order[*at]) > self.limit).collect();
-            effort.spend(2 * self.order.len() as u64);
+            effort.spend(2 * counted(self.order.len()));
             let from = above[random.below(above.len())];
             let to = random.below(from.max(1));
             let mut order = self.order.clone();
@@ -106,7 +110,7 @@ impl<'a> Fits<'a> {
             }
             // A little worse is good enough, or the climb would end on the next hill.
             let worse = 1.0 - PATIENCE * (1.0 - random.unit()).ln();
-            self.bar = (self.current.excess as f64 * worse) as u64;
+            self.bar = Bytes(self.current.excess).share(worse).0;
             // What comes before the change lies where it lay.
             if let Some(found) = self.fit(&order, to, effort) {
                 (self.order, self.current) = (order, found);
@@ -121,22 +125,22 @@ impl<'a> Fits<'a> {
 
     /// Places all items in this order, the first `known` of them as they are in `current`; none where its excess is
     /// more than `bar`, or the effort is spent.
-    fn fit(&mut self, order: &[u32], known: usize, effort: &mut Effort<'_>) -> Option<Fit> {
-        let mut offsets = vec![0; self.items.len()];
+    fn fit(&mut self, order: &[ItemId], known: usize, effort: &mut Effort<'_>) -> Option<Fit> {
+        let mut offsets: TiVec<ItemId, u64> = vec![0; self.items.len()].into();
         let (mut excess, mut height) = (0u64, 0);
         let mut taken = Forbidden::default();
         self.shelf.clear();
         for (at, &i) in order.iter().enumerate() {
-            let item = &self.items[i as usize];
+            let item = &self.items[i];
             let offset = if at < known {
-                self.current.offsets[i as usize]
+                self.current.offsets[i]
             } else {
                 taken.count = 0;
                 let mut looked = 1;
                 for part in item.parts() {
                     looked += self.shelf.conflicts(part, &mut taken);
                 }
-                effort.spend(looked as u64);
+                effort.spend(counted(looked));
                 narrowest(&mut taken.ranges[..taken.count], item.alignment(self.alignment))
             };
             let top = offset.saturating_add(item.size());
@@ -146,9 +150,9 @@ impl<'a> Fits<'a> {
                 return None;
             }
             for part in item.parts() {
-                effort.spend(u64::from(self.shelf.put(part, offset)));
+                effort.spend(counted(self.shelf.put(part, offset)));
             }
-            offsets[i as usize] = offset;
+            offsets[i] = offset;
         }
         if self.lowest.as_ref().is_none_or(|lowest| height < lowest.height) {
             self.lowest = Some(Addresses { offsets: offsets.clone(), height, order: Vec::new() });
@@ -181,7 +185,7 @@ fn narrowest(forbidden: &mut [(u64, u64)], alignment: u64) -> u64 {
 /// little sorting.
 struct Shelf {
     /// The slots of a stretch.
-    stretch: u32,
+    stretch: usize,
     /// By stretch: what begins in it.
     begins: Vec<Vec<Taken>>,
     /// By stretch: what is there at some slot of it.
@@ -191,24 +195,23 @@ struct Shelf {
 /// Bytes that are taken during some slots.
 #[derive(Clone, Copy)]
 struct Taken {
-    from: u32,
-    until: u32,
+    from: Slot,
+    until: Slot,
     low: u64,
     high: u64,
 }
 
 /// The shortest stretch, in slots.
-const STRETCH: u64 = 16;
+const STRETCH: usize = 16;
 
 /// The stretches that an item lies across on average, at most: what the shelf takes of the memory.
-const ACROSS: u64 = 64;
+const ACROSS: usize = 64;
 
 impl Shelf {
-    fn new(items: &[Item]) -> Shelf {
-        let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
-        let lives: u64 = items.iter().map(|i| u64::from(i.life())).sum();
-        let stretch = STRETCH.max(lives / (ACROSS * items.len().max(1) as u64)) as u32;
-        let count = (end / stretch) as usize + 1;
+    fn new(items: &TiSlice<ItemId, Item>) -> Shelf {
+        let lives: usize = items.iter().map(|i| i.hull.slots.end.index() - i.hull.slots.start.index()).sum();
+        let stretch = STRETCH.max(lives / (ACROSS * items.len().max(1)));
+        let count = end(items).index() / stretch + 1;
         Shelf { stretch, begins: vec![Vec::new(); count], there: vec![Vec::new(); count] }
     }
 
@@ -216,22 +219,27 @@ impl Shelf {
         self.begins.iter_mut().chain(&mut self.there).for_each(Vec::clear);
     }
 
+    /// The first and the last stretch of a block.
+    fn across(&self, block: &Block) -> (usize, usize) {
+        (block.slots.start.index() / self.stretch, (block.slots.end.index() - 1) / self.stretch)
+    }
+
     /// Gives how many places it was put in.
-    fn put(&mut self, block: &Block, offset: u64) -> u32 {
+    fn put(&mut self, block: &Block, offset: u64) -> usize {
         let (low, high) = (offset.saturating_add(block.bytes.start), offset.saturating_add(block.bytes.end));
         let taken = Taken { from: block.slots.start, until: block.slots.end, low, high };
-        let (first, last) = (taken.from / self.stretch, (taken.until - 1) / self.stretch);
-        insert(&mut self.begins[first as usize], taken);
-        self.there[first as usize..=last as usize].iter_mut().for_each(|list| insert(list, taken));
+        let (first, last) = self.across(block);
+        insert(&mut self.begins[first], taken);
+        self.there[first..=last].iter_mut().for_each(|list| insert(list, taken));
         1 + last - first
     }
 
     /// Adds the offsets that an item may not have because of its part `part`. Gives how many blocks were looked at.
     fn conflicts(&self, part: &Block, forbidden: &mut Forbidden) -> usize {
-        let (first, last) = (part.slots.start / self.stretch, (part.slots.end - 1) / self.stretch);
+        let (first, last) = self.across(part);
         let mut looked = 1;
-        let begins = self.begins[first as usize + 1..=last as usize].iter();
-        for list in std::iter::once(&self.there[first as usize]).chain(begins) {
+        let begins = self.begins[first + 1..=last].iter();
+        for list in std::iter::once(&self.there[first]).chain(begins) {
             looked += list.len() + 1;
             let ranges = forbidden.room(list.len());
             let mut count = 0;

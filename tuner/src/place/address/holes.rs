@@ -7,10 +7,17 @@
 //!
 //! What this file does not do: use the holes inside an item. Its hull is taken as long as any part of it is there.
 
-use super::sweep::{Taste, Time};
-use super::{Addresses, Effort, Item, padded, trimmed};
+use super::sweep::{Away, Taste, Time};
+use super::{Addresses, Effort, Item, ItemId, padded, trimmed};
+use crate::decide::placement::Slot;
 use crate::random::Random;
+use plimsoll_ir::{Bytes, define_id};
 use std::collections::BTreeSet;
+use typed_index_collections::{TiSlice, TiVec};
+
+define_id!(
+    /// A stretch of the pool.
+    StretchId, "stretch");
 
 /// Holes that are looked at for an item: by size, and by time in each direction.
 const LOOKS: usize = 8;
@@ -23,34 +30,31 @@ const WORK: u64 = 30;
 struct Stretch {
     low: u64,
     high: u64,
-    before: u32,
-    after: u32,
-    /// When the item goes; [`FREE`] for a hole.
-    until: u32,
+    /// The stretches below and above it; none at the ends of the pool.
+    before: Option<StretchId>,
+    after: Option<StretchId>,
+    /// When the item goes; none for a hole.
+    until: Option<Slot>,
 }
-
-const FREE: u32 = u32::MAX;
-const NONE: u32 = u32::MAX;
 
 struct Pool<'a> {
     limit: u64,
     taste: &'a Taste,
-    /// By time between the item's end and that of a neighbour: its cost.
-    away: Vec<f64>,
-    stretches: Vec<Stretch>,
-    spare: Vec<u32>,
-    last: u32,
+    away: Away,
+    stretches: TiVec<StretchId, Stretch>,
+    spare: Vec<StretchId>,
+    last: StretchId,
     height: u64,
     /// Holes but the last one: by bytes, and by when each neighbour goes.
-    by_size: BTreeSet<(u64, u32)>,
-    by_time: BTreeSet<(u32, u32)>,
+    by_size: BTreeSet<(u64, StretchId)>,
+    by_time: BTreeSet<(Slot, StretchId)>,
 }
 
 /// What is to be placed, its time turned.
 struct Piece {
     size: u64,
     alignment: u64,
-    until: u32,
+    until: Slot,
 }
 
 /// Where it may be placed.
@@ -58,12 +62,12 @@ struct Piece {
 struct Choice {
     cost: f64,
     offset: u64,
-    hole: u32,
+    hole: StretchId,
 }
 
 /// Offsets for all items, at most `limit` high where that is found; none where the effort ended on the way.
 pub fn walk(
-    items: &[Item],
+    items: &TiSlice<ItemId, Item>,
     alignment: u64,
     limit: u64,
     taste: &Taste,
@@ -71,23 +75,23 @@ pub fn walk(
     effort: &mut Effort<'_>,
 ) -> Option<Addresses> {
     let time = Time::new(items, taste.backward);
-    let turn = |i: u32| time.turn(&items[i as usize].hull.slots);
-    let mut goes: Vec<u32> = (0..items.len() as u32).collect();
+    let turn = |i: ItemId| time.turn(&items[i].hull.slots);
+    let mut goes: Vec<ItemId> = items.keys().collect();
     goes.sort_by_cached_key(|i| (turn(*i).end, *i));
     let mut gone = goes.into_iter().peekable();
     let mut pool = Pool::new(limit, time.end, taste);
-    let mut stretch_of = vec![NONE; items.len()];
-    let mut offsets = vec![0; items.len()];
+    let mut stretch_of: TiVec<ItemId, Option<StretchId>> = vec![None; items.len()].into();
+    let mut offsets: TiVec<ItemId, u64> = vec![0; items.len()].into();
     for i in time.arrivals(items) {
-        let item = &items[i as usize];
+        let item = &items[i];
         let slots = turn(i);
         while let Some(other) = gone.next_if(|o| turn(*o).end <= slots.start) {
-            pool.free(stretch_of[other as usize]);
+            pool.free(stretch_of[other].expect("what goes has come before"));
         }
         let piece = Piece { size: item.size(), alignment: item.alignment(alignment), until: slots.end };
         let choice = pool.choose(&piece, random);
-        offsets[i as usize] = choice.offset;
-        stretch_of[i as usize] = pool.take(choice, &piece);
+        offsets[i] = choice.offset;
+        stretch_of[i] = Some(pool.take(choice, &piece));
         effort.spend(WORK);
         if effort.spent() {
             return None;
@@ -97,45 +101,46 @@ pub fn walk(
 }
 
 impl<'a> Pool<'a> {
-    fn new(limit: u64, end: u32, taste: &'a Taste) -> Pool<'a> {
-        let all = Stretch { low: 0, high: u64::MAX, before: NONE, after: NONE, until: FREE };
+    fn new(limit: u64, end: Slot, taste: &'a Taste) -> Pool<'a> {
+        let all = Stretch { low: 0, high: u64::MAX, before: None, after: None, until: None };
         let (spare, by_size, by_time) = Default::default();
         Pool {
             limit,
             taste,
-            away: taste.curve.table(end),
-            stretches: vec![all],
+            away: Away::new(taste.curve, end),
+            stretches: vec![all].into(),
             spare,
-            last: 0,
+            last: StretchId(0),
             height: 0,
             by_size,
             by_time,
         }
     }
 
-    fn at(&mut self, stretch: u32) -> &mut Stretch {
-        &mut self.stretches[stretch as usize]
+    fn at(&mut self, stretch: StretchId) -> &mut Stretch {
+        &mut self.stretches[stretch]
     }
 
-    /// When what lies below and above a stretch goes; at once for the ends of the pool.
-    fn edges(&self, stretch: u32) -> [u32; 2] {
-        let Stretch { before, after, .. } = self.stretches[stretch as usize];
-        [before, after].map(|n| if n == NONE { 0 } else { self.stretches[n as usize].until })
+    /// When what lies below and above a hole goes; at once for the ends of the pool.
+    fn edges(&self, hole: StretchId) -> [Slot; 2] {
+        let Stretch { before, after, .. } = self.stretches[hole];
+        let until = |n: StretchId| self.stretches[n].until.expect("holes side by side are one");
+        [before, after].map(|neighbour| neighbour.map_or(Slot::START, until))
     }
 
     /// Puts a hole into both sets.
-    fn list(&mut self, hole: u32) {
+    fn list(&mut self, hole: StretchId) {
         if hole != self.last {
-            let Stretch { low, high, .. } = self.stretches[hole as usize];
+            let Stretch { low, high, .. } = self.stretches[hole];
             self.by_size.insert((high - low, hole));
             self.by_time.extend(self.edges(hole).map(|until| (until, hole)));
         }
     }
 
     /// Takes it out of them, as long as its neighbours are what they were.
-    fn unlist(&mut self, hole: u32) {
+    fn unlist(&mut self, hole: StretchId) {
         if hole != self.last {
-            let Stretch { low, high, .. } = self.stretches[hole as usize];
+            let Stretch { low, high, .. } = self.stretches[hole];
             self.by_size.remove(&(high - low, hole));
             self.edges(hole).iter().for_each(|until| _ = self.by_time.remove(&(*until, hole)));
         }
@@ -144,19 +149,19 @@ impl<'a> Pool<'a> {
     /// The cheapest end of those holes that are looked at.
     fn choose(&self, piece: &Piece, random: &mut Random) -> Choice {
         let mut best: Option<Choice> = None;
-        let mut offer = |hole: u32| self.ends(hole, piece, random, &mut best);
-        self.by_size.range((piece.size, 0)..).take(LOOKS).for_each(|(_, hole)| offer(*hole));
-        let at = (piece.until, 0);
+        let mut offer = |hole: StretchId| self.ends(hole, piece, random, &mut best);
+        self.by_size.range((piece.size, StretchId(0))..).take(LOOKS).for_each(|(_, hole)| offer(*hole));
+        let at = (piece.until, StretchId(0));
         self.by_time.range(at..).take(LOOKS).for_each(|(_, hole)| offer(*hole));
         self.by_time.range(..at).rev().take(LOOKS).for_each(|(_, hole)| offer(*hole));
         offer(self.last);
-        let above_all = padded(self.stretches[self.last as usize].low, piece.alignment);
+        let above_all = padded(self.stretches[self.last].low, piece.alignment);
         best.unwrap_or(Choice { cost: 0.0, offset: above_all, hole: self.last })
     }
 
     /// Offers both ends of a hole, if the piece fits there below the limit.
-    fn ends(&self, hole: u32, piece: &Piece, random: &mut Random, best: &mut Option<Choice>) {
-        let Stretch { low, high, .. } = self.stretches[hole as usize];
+    fn ends(&self, hole: StretchId, piece: &Piece, random: &mut Random, best: &mut Option<Choice>) {
+        let Stretch { low, high, .. } = self.stretches[hole];
         let first = padded(low, piece.alignment);
         let high = high.min(self.limit.max(self.height));
         let last = trimmed(high.saturating_sub(piece.size), piece.alignment);
@@ -164,8 +169,8 @@ impl<'a> Pool<'a> {
             return;
         }
         let taste = self.taste;
-        let [near, far] = self.edges(hole).map(|edge| self.away[edge.abs_diff(piece.until) as usize]);
-        let share = (last - first) as f64 / self.limit.max(1) as f64;
+        let [near, far] = self.edges(hole).map(|edge| self.away.cost(piece.until, edge));
+        let share = Bytes(last - first).to_f64() / Bytes(self.limit.max(1)).to_f64();
         for (offset, near, far) in [(first, near, far), (last, far, near)] {
             let cost = taste.cost(near, far, share, offset == last && first < last, random);
             if best.is_none_or(|best| (cost, offset) < (best.cost, best.offset)) {
@@ -179,16 +184,16 @@ impl<'a> Pool<'a> {
 
     /// Takes a part of a hole, which falls into what is left below, what is taken and what is left above. Gives the
     /// stretch that is taken.
-    fn take(&mut self, choice: Choice, piece: &Piece) -> u32 {
+    fn take(&mut self, choice: Choice, piece: &Piece) -> StretchId {
         let Choice { offset, hole, .. } = choice;
         self.unlist(hole);
-        let Stretch { low, high, .. } = self.stretches[hole as usize];
+        let Stretch { low, high, .. } = self.stretches[hole];
         let top = offset.saturating_add(piece.size);
         self.height = self.height.max(top);
         let below = (low < offset).then(|| self.cut(hole, offset));
         // What is left above keeps the hole's name, so that the last one is always the last.
         let taken = if top < high || hole == self.last { self.cut(hole, top) } else { hole };
-        self.at(taken).until = piece.until;
+        self.at(taken).until = Some(piece.until);
         below.into_iter().for_each(|below| self.list(below));
         if taken != hole {
             self.list(hole);
@@ -197,57 +202,49 @@ impl<'a> Pool<'a> {
     }
 
     /// Cuts off what lies below `at`, as a hole of its own.
-    fn cut(&mut self, hole: u32, at: u64) -> u32 {
-        let Stretch { low, before, .. } = self.stretches[hole as usize];
-        let part = Stretch { low, high: at, before, after: hole, until: FREE };
+    fn cut(&mut self, hole: StretchId, at: u64) -> StretchId {
+        let Stretch { low, before, .. } = self.stretches[hole];
+        let part = Stretch { low, high: at, before, after: Some(hole), until: None };
         let name = match self.spare.pop() {
             Some(name) => {
                 *self.at(name) = part;
                 name
             }
-            None => {
-                self.stretches.push(part);
-                self.stretches.len() as u32 - 1
-            }
+            None => self.stretches.push_and_get_key(part),
         };
-        if before != NONE {
-            self.at(before).after = name;
+        if let Some(before) = before {
+            self.at(before).after = Some(name);
         }
         let rest = self.at(hole);
-        (rest.low, rest.before) = (at, name);
+        (rest.low, rest.before) = (at, Some(name));
         name
     }
 
     /// Frees a stretch, and joins it with the holes beside it.
-    fn free(&mut self, stretch: u32) {
-        let Stretch { before, after, .. } = self.stretches[stretch as usize];
-        let is_free = |n: u32| n != NONE && self.stretches[n as usize].until == FREE;
-        let (below, above) = (is_free(before), is_free(after));
-        if below {
-            self.unlist(before);
-        }
-        if above {
-            self.unlist(after);
-        }
-        self.at(stretch).until = FREE;
+    fn free(&mut self, stretch: StretchId) {
+        let Stretch { before, after, .. } = self.stretches[stretch];
+        let is_free = |n: &StretchId| self.stretches[*n].until.is_none();
+        let (below, above) = (before.filter(is_free), after.filter(is_free));
+        below.into_iter().chain(above).for_each(|hole| self.unlist(hole));
+        self.at(stretch).until = None;
         let mut hole = stretch;
-        if below {
-            self.join(before, hole);
+        if let Some(below) = below {
+            self.join(below, hole);
         }
-        if above {
-            self.join(hole, after);
-            hole = after;
+        if let Some(above) = above {
+            self.join(hole, above);
+            hole = above;
         }
         self.list(hole);
     }
 
     /// Joins a hole with the one below it.
-    fn join(&mut self, lower: u32, upper: u32) {
-        let Stretch { low, before, .. } = self.stretches[lower as usize];
+    fn join(&mut self, lower: StretchId, upper: StretchId) {
+        let Stretch { low, before, .. } = self.stretches[lower];
         let joined = self.at(upper);
         (joined.low, joined.before) = (low, before);
-        if before != NONE {
-            self.at(before).after = upper;
+        if let Some(before) = before {
+            self.at(before).after = Some(upper);
         }
         self.spare.push(lower);
     }

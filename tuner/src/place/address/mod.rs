@@ -37,14 +37,22 @@ mod sections;
 mod sweep;
 mod tree;
 
-use crate::decide::placement::Placement;
+use crate::decide::placement::{HomeId, Placement, ResidencyId, Slot};
+use crate::levels::Levels;
+use crate::numbers::counted;
 use crate::random::Random;
 use crate::request::{Trick, Tricks};
 use crate::threads::each;
 use fit::Fits;
+use plimsoll_ir::define_id;
 use std::ops::Range;
 use sweep::{Taste, sweep};
 use tree::Forest;
+use typed_index_collections::{TiSlice, TiVec};
+
+define_id!(
+    /// What is placed as one.
+    ItemId, "item");
 
 /// Offsets are multiples of this where the budget allows: what GPUs and vector units like to find.
 pub const ALIGNMENT: u64 = 256;
@@ -56,7 +64,7 @@ pub const SMALL_ALIGNMENT: u64 = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// During which slots; not empty.
-    pub slots: Range<u32>,
+    pub slots: Range<Slot>,
     /// Which bytes, counted from the item's first; not empty.
     pub bytes: Range<u64>,
 }
@@ -74,11 +82,11 @@ pub struct Item {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// By item: the offset of its byte 0 from the start of the pool.
-    pub offsets: Vec<u64>,
+    pub offsets: TiVec<ItemId, u64>,
     /// The bytes from the start of the pool to the end of the highest block.
     pub height: u64,
     /// An order of the items in which best fit came near; for [`assign_like`]. Empty where best fit was not tried.
-    pub order: Vec<u32>,
+    pub order: Vec<ItemId>,
 }
 
 /// The items of a placement: one for each home with a residency, in order of home, then one for each step with a
@@ -86,37 +94,37 @@ pub struct Addresses {
 #[derive(Clone, Debug, Default)]
 pub struct Items {
     /// The items.
-    pub items: Vec<Item>,
+    pub items: TiVec<ItemId, Item>,
     /// By residency: its item.
-    pub of_residency: Vec<u32>,
+    pub of_residency: TiVec<ResidencyId, ItemId>,
     /// By step: the item of its workspace, and the workspace's bytes.
-    pub of_step: Vec<Option<(u32, u64)>>,
+    pub of_step: Vec<Option<(ItemId, u64)>>,
 }
 
 impl Items {
     /// What a placement asks addresses for. `workspace` has the bytes of every step's workspace.
     pub fn new(placement: &Placement, workspace: &[u64]) -> Items {
         let mut items = Items::default();
-        let homes = placement.residencies.iter().map(|r| r.home + 1).max().unwrap_or_default();
-        let mut item_of_home = vec![u32::MAX; homes as usize];
+        let homes = placement.residencies.iter().map(|r| r.home.next()).max().unwrap_or(HomeId(0));
+        let mut item_of_home: TiVec<HomeId, Option<ItemId>> = vec![None; homes.index()].into();
         for residency in &placement.residencies {
             let block = Block { slots: residency.slots.clone(), bytes: residency.bytes.clone() };
-            let item = &mut item_of_home[residency.home as usize];
-            if *item == u32::MAX {
-                *item = items.items.len() as u32;
-                items.items.push(Item { hull: block, blocks: Vec::new() });
-            } else {
-                items.items[*item as usize].add(block);
-            }
-            items.of_residency.push(*item);
+            let known = item_of_home[residency.home];
+            let item = match known {
+                None => items.items.push_and_get_key(Item { hull: block, blocks: Vec::new() }),
+                Some(item) => {
+                    items.items[item].add(block);
+                    item
+                }
+            };
+            item_of_home[residency.home] = Some(item);
+            items.of_residency.push(item);
         }
-        for (step, bytes) in workspace.iter().enumerate() {
-            let here = (*bytes > 0).then_some((items.items.len() as u32, *bytes));
-            if here.is_some() {
-                let slot = step as u32 + 1;
-                let hull = Block { slots: slot..slot + 1, bytes: 0..*bytes };
-                items.items.push(Item { hull, blocks: Vec::new() });
-            }
+        for (slot, bytes) in (1..).map(Slot).zip(workspace) {
+            let here = (*bytes > 0).then(|| {
+                let hull = Block { slots: slot..slot.next(), bytes: 0..*bytes };
+                (items.items.push_and_get_key(Item { hull, blocks: Vec::new() }), *bytes)
+            });
             items.of_step.push(here);
         }
         items
@@ -142,8 +150,9 @@ impl Item {
         self.hull.bytes.end
     }
 
+    /// How many slots it is there.
     fn life(&self) -> u32 {
-        self.hull.slots.end - self.hull.slots.start
+        self.hull.slots.end.0 - self.hull.slots.start.0
     }
 
     /// What its offset is a multiple of, where `alignment` (a power of two) is asked for; see the head of this file.
@@ -157,18 +166,22 @@ impl Item {
 }
 
 /// The most bytes that are taken during one slot: no pool is smaller.
-pub fn most_alive(items: &[Item]) -> u64 {
+pub fn most_alive(items: &TiSlice<ItemId, Item>) -> u64 {
     most_alive_in(items, 1)
 }
 
+/// The slot after the last at which anything is there.
+fn end(items: &TiSlice<ItemId, Item>) -> Slot {
+    items.iter().map(|i| i.hull.slots.end).max().unwrap_or(Slot::START)
+}
+
 /// The same where every block takes a whole number of grains.
-fn most_alive_in(items: &[Item], grain: u64) -> u64 {
-    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
-    let mut change = vec![0i128; end as usize + 1];
+fn most_alive_in(items: &TiSlice<ItemId, Item>, grain: u64) -> u64 {
+    let mut change: TiVec<Slot, i128> = vec![0; end(items).index() + 1].into();
     for block in items.iter().flat_map(Item::parts) {
         let bytes = i128::from((block.bytes.end - block.bytes.start).next_multiple_of(grain));
-        change[block.slots.start as usize] += bytes;
-        change[block.slots.end as usize] -= bytes;
+        change[block.slots.start] += bytes;
+        change[block.slots.end] -= bytes;
     }
     let mut alive = 0;
     let most = change.into_iter().fold(0, |most, change| {
@@ -179,7 +192,7 @@ fn most_alive_in(items: &[Item], grain: u64) -> u64 {
 }
 
 /// Whether the alignment alone takes too much: between starts at multiples of a grain lie whole grains.
-fn hopeless(items: &[Item], limit: u64, alignment: u64) -> bool {
+fn hopeless(items: &TiSlice<ItemId, Item>, limit: u64, alignment: u64) -> bool {
     let grain = items.iter().map(|item| item.alignment(alignment)).min().unwrap_or(1);
     let mut blocks = items.iter().flat_map(Item::parts);
     blocks.all(|block| block.bytes.start.is_multiple_of(grain))
@@ -206,7 +219,7 @@ impl From<u64> for Work<'_> {
 /// Finds addresses whose height is at most `limit`, or the lowest that `work` allows; where none can be, some with little
 /// work. `alignment` is a power of two.
 pub fn assign<'a>(
-    items: &[Item],
+    items: &TiSlice<ItemId, Item>,
     limit: u64,
     alignment: u64,
     work: impl Into<Work<'a>>,
@@ -217,8 +230,8 @@ pub fn assign<'a>(
 
 /// The same for items that are much like others for which an order is known: all items in this order, or none.
 pub fn assign_like<'a>(
-    items: &[Item],
-    order: &[u32],
+    items: &TiSlice<ItemId, Item>,
+    order: &[ItemId],
     limit: u64,
     alignment: u64,
     work: impl Into<Work<'a>>,
@@ -237,19 +250,19 @@ pub fn assign_like<'a>(
         alignment,
         effort,
         random: Random::new(seed),
-        best: Addresses { offsets: vec![0; items.len()], height: u64::MAX, order: Vec::new() },
+        best: Addresses { offsets: vec![0; items.len()].into(), height: u64::MAX, order: Vec::new() },
     };
     search.run(order);
     search.best
 }
 
 /// The same items in a time of which every instant begins or ends a block.
-fn compressed(items: &[Item]) -> Vec<Item> {
+fn compressed(items: &TiSlice<ItemId, Item>) -> TiVec<ItemId, Item> {
     let blocks = items.iter().flat_map(Item::parts);
-    let mut instants: Vec<u32> = blocks.flat_map(|b| [b.slots.start, b.slots.end]).collect();
+    let mut instants: Vec<Slot> = blocks.flat_map(|b| [b.slots.start, b.slots.end]).collect();
     instants.sort_unstable();
     instants.dedup();
-    let at = |slot: u32| instants.partition_point(|instant| *instant < slot) as u32;
+    let at = |slot: Slot| Slot::new(instants.partition_point(|instant| *instant < slot));
     let block = |b: &Block| Block { slots: at(b.slots.start)..at(b.slots.end), bytes: b.bytes.clone() };
     let item = |i: &Item| Item { hull: block(&i.hull), blocks: i.blocks.iter().map(block).collect() };
     items.iter().map(item).collect()
@@ -336,7 +349,7 @@ const MANY_ITEMS: usize = 100;
 const LONG_LOOK: u64 = 100_000;
 
 struct Search<'a> {
-    items: &'a [Item],
+    items: &'a TiSlice<ItemId, Item>,
     limit: u64,
     alignment: u64,
     effort: Effort<'a>,
@@ -345,7 +358,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn run(&mut self, order: &[u32]) {
+    fn run(&mut self, order: &[ItemId]) {
         let looks = looks(self.items);
         let walks = self.uses(Trick::Walks);
         if looks > LONG_SWEEP && walks {
@@ -355,7 +368,7 @@ impl Search<'_> {
         fits.begin(order, &mut self.effort);
         self.offer(fits.lowest());
         if self.best.height > self.limit {
-            let short = looks <= SHORT_SWEEP * self.items.len() as u64;
+            let short = looks <= SHORT_SWEEP * counted(self.items.len());
             if !short && walks {
                 self.walk(0);
             }
@@ -399,7 +412,7 @@ impl Search<'_> {
         self.sweep_at_once();
         let [climb, tastes, tree] = [Trick::Climb, Trick::Tastes, Trick::Tree].map(|trick| self.uses(trick));
         let mut forest = None;
-        let mut slice = FIRST_SLICE * self.items.len() as u64;
+        let mut slice = FIRST_SLICE * counted(self.items.len());
         let mut tree_slice = slice;
         while !self.ended() {
             let before = self.effort.left;
@@ -511,20 +524,16 @@ impl Search<'_> {
 }
 
 /// The blocks that are there when items come, summed up: what a sweep of one state looks at.
-fn looks(items: &[Item]) -> u64 {
-    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default();
-    let (mut change, mut comes) = (vec![0i64; end as usize + 1], vec![0u64; end as usize + 1]);
+fn looks(items: &TiSlice<ItemId, Item>) -> u64 {
+    let end = end(items);
+    let mut there: Levels<Slot> = Levels::new(end.index());
+    let mut comes: TiVec<Slot, u64> = vec![0; end.index()].into();
     for item in items {
-        change[item.hull.slots.start as usize] += item.parts().len() as i64;
-        change[item.hull.slots.end as usize] -= item.parts().len() as i64;
-        comes[item.hull.slots.start as usize] += item.parts().len() as u64;
+        let (Block { slots, .. }, parts) = (&item.hull, counted(item.parts().len()));
+        there.hold(slots.clone(), parts);
+        comes[slots.start] += parts;
     }
-    let mut alive = 0;
-    let there = change.iter().map(|change| {
-        alive += change;
-        alive as u64
-    });
-    there.zip(comes).map(|(there, comes)| there * comes).fold(0, u64::saturating_add)
+    there.sums().zip(comes).map(|(there, comes)| there * comes).fold(0, u64::saturating_add)
 }
 
 /// The next multiple of a power of two, or as large a number as there is.
@@ -541,11 +550,14 @@ fn trimmed(bytes: u64, alignment: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn items(random: &mut Random) -> Vec<Item> {
+    fn items(random: &mut Random) -> TiVec<ItemId, Item> {
         let mut item = || {
-            let (start, life) = (random.below(300) as u32, 1 + random.below(150) as u32);
+            let (start, life) = (random.below(300), 1 + random.below(150));
             let bytes = 256 * (1 + random.below(50) as u64);
-            Item { hull: Block { slots: start..start + life, bytes: 0..bytes }, blocks: Vec::new() }
+            Item {
+                hull: Block { slots: Slot::new(start)..Slot::new(start + life), bytes: 0..bytes },
+                blocks: Vec::new(),
+            }
         };
         (0..2 * MANY_ITEMS).map(|_| item()).collect()
     }
@@ -559,7 +571,7 @@ mod tests {
             let limit = most_alive(&items) * [1, 2][seed as usize % 2];
             let looks = LONG_LOOK * [1, 2, 100][seed as usize % 3];
             let run = |at_once: bool| {
-                let best = Addresses { offsets: Vec::new(), height: u64::MAX - 1, order: Vec::new() };
+                let best = Addresses { offsets: TiVec::new(), height: u64::MAX - 1, order: Vec::new() };
                 let (random, effort) = (Random::new(seed), Effort::new(looks.into()));
                 let mut search = Search { items: &items, limit, alignment: ALIGNMENT, effort, random, best };
                 if at_once {

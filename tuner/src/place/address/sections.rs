@@ -7,20 +7,31 @@
 //! What this file does not do: keep holes inside an item. Of what an item has in a section, the lowest and the highest
 //! byte count.
 
-use super::Item;
+use super::{Item, ItemId, end};
+use crate::decide::placement::Slot;
+use plimsoll_ir::define_id;
+use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
+
+define_id!(
+    /// A section of a problem.
+    SectionId, "section");
+define_id!(
+    /// A shape of a problem.
+    ShapeId, "shape");
 
 /// Some bytes of an item in a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    /// The section, or the shape, whichever the list is not of.
-    pub of: u32,
+pub(super) struct Part<Of> {
+    /// The section, where the list is of a shape; the shape, where it is of a section.
+    pub of: Of,
     /// From this byte of the item,
     pub low: u64,
     /// to this one, half-open.
     pub high: u64,
 }
 
-impl Part {
+impl<Of> Part<Of> {
     pub fn bytes(&self) -> u64 {
         self.high - self.low
     }
@@ -29,58 +40,63 @@ impl Part {
 /// What an item is in the sections of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Its position among all items.
-    pub item: u32,
+    /// Which item.
+    pub item: ItemId,
     /// What it has in which section, in order of time; not empty.
-    pub parts: Vec<Part>,
+    pub parts: Vec<Part<SectionId>>,
     /// The bytes from its first to its last.
     pub size: u64,
 }
 
 impl Shape {
-    pub fn first(&self) -> u32 {
+    pub fn first(&self) -> SectionId {
         self.parts[0].of
     }
 
-    pub fn last(&self) -> u32 {
+    pub fn last(&self) -> SectionId {
         self.parts[self.parts.len() - 1].of
+    }
+
+    /// The sections that it is in together with the next one.
+    pub fn crosses(&self) -> Range<SectionId> {
+        self.first()..self.last()
     }
 }
 
 /// Items that meet, directly or by way of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Problem {
-    pub shapes: Vec<Shape>,
+    pub shapes: TiVec<ShapeId, Shape>,
     /// By section: what is there.
-    pub sections: Vec<Vec<Part>>,
+    pub sections: TiVec<SectionId, Vec<Part<ShapeId>>>,
 }
 
 /// The problems that the items fall into, in order of time.
-pub(super) fn problems(items: &[Item]) -> Vec<Problem> {
+pub(super) fn problems(items: &TiSlice<ItemId, Item>) -> Vec<Problem> {
     let slots = section_slots(items);
-    let shapes: Vec<Shape> =
-        items.iter().enumerate().map(|(i, item)| shape(i as u32, item, &slots)).collect();
-    let mut crossed = vec![false; slots.len() + 1];
+    let shapes: Vec<Shape> = items.iter_enumerated().map(|(i, item)| shape(i, item, &slots)).collect();
+    // By section: whether an item is in it and in the one before.
+    let mut crossed: TiVec<SectionId, bool> = vec![false; slots.len()].into();
     for shape in &shapes {
-        crossed[shape.first() as usize + 1..=shape.last() as usize].fill(true);
+        crossed[shape.first().next()..shape.last().next()].fill(true);
     }
     // By section: its problem and its place there.
     let mut problems: Vec<Problem> = Vec::new();
-    let mut places: Vec<(usize, u32)> = Vec::new();
-    for crossed in &crossed[..slots.len()] {
+    let mut places: TiVec<SectionId, (usize, SectionId)> = TiVec::new();
+    for crossed in crossed {
         if !crossed {
             problems.push(Problem::default());
         }
         let at = problems.len() - 1;
-        places.push((at, problems[at].sections.len() as u32));
-        problems[at].sections.push(Vec::new());
+        places.push((at, problems[at].sections.push_and_get_key(Vec::new())));
     }
     for mut shape in shapes {
-        let problem = &mut problems[places[shape.first() as usize].0];
+        let problem = &mut problems[places[shape.first()].0];
+        let of = problem.shapes.next_key();
         for part in &mut shape.parts {
-            part.of = places[part.of as usize].1;
-            let of = problem.shapes.len() as u32;
-            problem.sections[part.of as usize].push(Part { of, ..*part });
+            part.of = places[part.of].1;
+            let Part { low, high, .. } = *part;
+            problem.sections[part.of].push(Part { of, low, high });
         }
         problem.shapes.push(shape);
     }
@@ -88,10 +104,10 @@ pub(super) fn problems(items: &[Item]) -> Vec<Problem> {
 }
 
 /// The items of the largest of them.
-pub(super) fn largest_problem(items: &[Item]) -> usize {
-    let mut lives: Vec<(u32, u32)> = items.iter().map(|i| (i.hull.slots.start, i.hull.slots.end)).collect();
+pub(super) fn largest_problem(items: &TiSlice<ItemId, Item>) -> usize {
+    let mut lives: Vec<(Slot, Slot)> = items.iter().map(|i| (i.hull.slots.start, i.hull.slots.end)).collect();
     lives.sort_unstable();
-    let (mut until, mut count, mut largest) = (0, 0, 0);
+    let (mut until, mut count, mut largest) = (Slot::START, 0, 0);
     for (start, end) in lives {
         count = if start < until { count + 1 } else { 1 };
         until = until.max(end);
@@ -101,35 +117,36 @@ pub(super) fn largest_problem(items: &[Item]) -> usize {
 }
 
 /// One slot of each section: where something has come since the last one, and something goes next.
-fn section_slots(items: &[Item]) -> Vec<u32> {
-    let end = items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default() as usize;
-    let (mut comes, mut goes) = (vec![false; end + 1], vec![false; end + 1]);
+fn section_slots(items: &TiSlice<ItemId, Item>) -> TiVec<SectionId, Slot> {
+    let end = end(items);
+    let mut comes: TiVec<Slot, bool> = vec![false; end.index() + 1].into();
+    let mut goes = comes.clone();
     for block in items.iter().flat_map(Item::parts) {
-        comes[block.slots.start as usize] = true;
-        goes[block.slots.end as usize] = true;
+        comes[block.slots.start] = true;
+        goes[block.slots.end] = true;
     }
-    let mut slots: Vec<u32> = Vec::new();
+    let mut slots = TiVec::new();
     let mut gone = true;
-    for slot in 0..end {
+    for slot in Slot::each(Slot::START..end) {
         gone |= goes[slot];
         if comes[slot] {
             if !gone {
                 slots.pop();
             }
-            slots.push(slot as u32);
+            slots.push(slot);
             gone = false;
         }
     }
     slots
 }
 
-fn shape(i: u32, item: &Item, slots: &[u32]) -> Shape {
-    let mut parts: Vec<Part> = Vec::new();
-    for block in item.parts() {
+fn shape(item: ItemId, of: &Item, slots: &TiSlice<SectionId, Slot>) -> Shape {
+    let mut parts: Vec<Part<SectionId>> = Vec::new();
+    for block in of.parts() {
         let from = slots.partition_point(|slot| *slot < block.slots.start);
         let until = slots.partition_point(|slot| *slot < block.slots.end);
         let (low, high) = (block.bytes.start, block.bytes.end);
-        parts.extend((from..until).map(|section| Part { of: section as u32, low, high }));
+        parts.extend((from.0..until.0).map(|section| Part { of: SectionId(section), low, high }));
     }
     parts.sort_unstable_by_key(|part| part.of);
     parts.dedup_by(|part, kept| {
@@ -139,5 +156,5 @@ fn shape(i: u32, item: &Item, slots: &[u32]) -> Shape {
         }
         same
     });
-    Shape { item: i, parts, size: item.size() }
+    Shape { item, parts, size: of.size() }
 }

@@ -11,9 +11,18 @@
 //! What this file does not do: look back. A state that has no hole left for an item grows above the limit, and stays
 //! only where all others have, too.
 
-use super::{Addresses, Block, Effort, Item, padded, trimmed};
+use super::{Addresses, Block, Effort, Item, ItemId, end, padded, trimmed};
+use crate::decide::placement::Slot;
+use crate::numbers::counted;
 use crate::random::Random;
+use plimsoll_ir::{Bytes, define_id};
+use std::cmp::Reverse;
 use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
+
+define_id!(
+    /// A state that ever was.
+    PathId, "path");
 
 /// What a sweep prefers.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +92,8 @@ impl Taste {
 struct Taken {
     low: u64,
     high: u64,
-    from: u32,
-    until: u32,
+    from: Slot,
+    until: Slot,
 }
 
 /// One way to have placed all items so far.
@@ -96,8 +105,8 @@ struct State {
     content: u64,
     cost: f64,
     height: u64,
-    /// The last step of the way here.
-    path: u32,
+    /// The last step of the way here; none at the start.
+    path: Option<PathId>,
 }
 
 /// A state with one more item.
@@ -108,12 +117,13 @@ struct Child {
     height: u64,
     cost: f64,
     content: u64,
-    parent: u32,
+    /// The position of the state that it comes of.
+    parent: usize,
     offset: u64,
 }
 
 impl Child {
-    fn new(height: u64, limit: u64, cost: f64, parent: u32, offset: u64) -> Child {
+    fn new(height: u64, limit: u64, cost: f64, parent: usize, offset: u64) -> Child {
         // The bits of a float that is not negative are in its order.
         let bits = cost.to_bits();
         let bits = if bits >> 63 == 0 { bits | 1 << 63 } else { !bits };
@@ -132,35 +142,35 @@ impl Child {
 struct Hole {
     first: u64,
     last: u64,
-    below: u32,
-    above: u32,
+    below: Slot,
+    above: Slot,
 }
 
 /// Time as a walk goes through it: as it is, or from its end to its start.
 pub(super) struct Time {
-    /// The slots that there are.
-    pub end: u32,
+    /// The slot after the last.
+    pub end: Slot,
     backward: bool,
 }
 
 impl Time {
-    pub fn new(items: &[Item], backward: bool) -> Time {
-        Time { end: items.iter().map(|i| i.hull.slots.end).max().unwrap_or_default(), backward }
+    pub fn new(items: &TiSlice<ItemId, Item>, backward: bool) -> Time {
+        Time { end: end(items), backward }
     }
 
     /// Slots as the walk meets them.
-    pub fn turn(&self, slots: &Range<u32>) -> Range<u32> {
-        if self.backward { self.end - slots.end..self.end - slots.start } else { slots.clone() }
+    pub fn turn(&self, slots: &Range<Slot>) -> Range<Slot> {
+        let from_end = |slot: Slot| Slot(self.end.0 - slot.0);
+        if self.backward { from_end(slots.end)..from_end(slots.start) } else { slots.clone() }
     }
 
     /// Items in the order in which they come; of those that come together the one first that stays longest, then the
     /// largest.
-    pub fn arrivals(&self, items: &[Item]) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    pub fn arrivals(&self, items: &TiSlice<ItemId, Item>) -> Vec<ItemId> {
+        let mut order: Vec<ItemId> = items.keys().collect();
         order.sort_by_cached_key(|i| {
-            let item = &items[*i as usize];
-            let slots = self.turn(&item.hull.slots);
-            (slots.start, u32::MAX - slots.end, u64::MAX - item.size(), *i)
+            let slots = self.turn(&items[*i].hull.slots);
+            (slots.start, Reverse(slots.end), Reverse(items[*i].size()), *i)
         });
         order
     }
@@ -169,11 +179,9 @@ impl Time {
 /// The children that one state may have in the choice among all.
 const CHILDREN: usize = 6;
 
-const NO_PATH: u32 = u32::MAX;
-
 /// Offsets for all items, at most `limit` high where that is found; none where the effort ended on the way.
 pub fn sweep(
-    items: &[Item],
+    items: &TiSlice<ItemId, Item>,
     alignment: u64,
     limit: u64,
     taste: &Taste,
@@ -185,7 +193,7 @@ pub fn sweep(
     let mut walk = Walk::new(limit, time.end, taste);
     let mut blocks: Vec<Block> = Vec::new();
     for &i in &order {
-        let item = &items[i as usize];
+        let item = &items[i];
         blocks.clear();
         blocks.extend(
             item.parts().iter().map(|b| Block { slots: time.turn(&b.slots), bytes: b.bytes.clone() }),
@@ -205,8 +213,8 @@ struct Piece<'a> {
     size: u64,
     alignment: u64,
     /// When what lies at its lower and upper edge goes.
-    lower: u32,
-    upper: u32,
+    lower: Slot,
+    upper: Slot,
     /// How its size weighs in costs.
     weight: f64,
 }
@@ -219,9 +227,9 @@ impl<'a> Piece<'a> {
             blocks,
             size,
             alignment: item.alignment(alignment),
-            lower: edge(&|b| b.bytes.start == 0).unwrap_or_default(),
-            upper: edge(&|b| b.bytes.end == size).unwrap_or_default(),
-            weight: (size as f64 / walk.limit.max(1) as f64).min(1.0).powf(walk.taste.power),
+            lower: edge(&|b| b.bytes.start == 0).unwrap_or(Slot::START),
+            upper: edge(&|b| b.bytes.end == size).unwrap_or(Slot::START),
+            weight: (Bytes(size).to_f64() / walk.unit()).min(1.0).powf(walk.taste.power),
         }
     }
 }
@@ -229,28 +237,26 @@ impl<'a> Piece<'a> {
 struct Walk<'a> {
     limit: u64,
     taste: &'a Taste,
-    /// By time between an edge and a neighbour that goes: its cost.
-    away: Vec<f64>,
-    /// When the first of what is there goes.
-    goes: u32,
+    away: Away,
+    /// When the first of what is there goes; none where nothing is there.
+    goes: Option<Slot>,
     states: Vec<State>,
     /// Every state that ever was: the one before it, and the offset of its item.
-    paths: Vec<(u32, u64)>,
+    paths: TiVec<PathId, (Option<PathId>, u64)>,
     children: Vec<Child>,
     holes: Vec<Hole>,
     spare: Vec<State>,
 }
 
 impl<'a> Walk<'a> {
-    fn new(limit: u64, end: u32, taste: &'a Taste) -> Walk<'a> {
-        let first = State { path: NO_PATH, ..State::default() };
+    fn new(limit: u64, end: Slot, taste: &'a Taste) -> Walk<'a> {
         let (paths, children, holes, spare) = Default::default();
         Walk {
             limit,
             taste,
-            away: taste.curve.table(end),
-            goes: u32::MAX,
-            states: vec![first],
+            away: Away::new(taste.curve, end),
+            goes: None,
+            states: vec![State::default()],
             paths,
             children,
             holes,
@@ -258,12 +264,16 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// What sizes are measured by: the limit, as a real number above 0.
+    fn unit(&self) -> f64 {
+        Bytes(self.limit.max(1)).to_f64()
+    }
+
     /// Takes away what is gone by now.
-    fn advance(&mut self, now: u32) {
-        if now < self.goes {
+    fn advance(&mut self, now: Slot) {
+        if self.goes.is_none_or(|goes| now < goes) {
             return;
         }
-        self.goes = u32::MAX;
         for State { taken, content, .. } in &mut self.states {
             let gone = taken.iter().position(|t| t.until <= now).unwrap_or(taken.len());
             let mut left = gone;
@@ -280,19 +290,19 @@ impl<'a> Walk<'a> {
         }
         // All states hold the same things, each elsewhere.
         let left = self.states.first().map_or(&[][..], |state| &state.taken);
-        self.goes = left.iter().map(|t| t.until).min().unwrap_or(u32::MAX);
+        self.goes = left.iter().map(|t| t.until).min();
     }
 
     /// One more item in every state, and the choice among what comes of it.
     fn place(&mut self, piece: &Piece<'_>, random: &mut Random, effort: &mut Effort<'_>) {
         self.children.clear();
-        self.goes = piece.blocks.iter().map(|b| b.slots.end).fold(self.goes, u32::min);
+        self.goes = piece.blocks.iter().map(|b| b.slots.end).chain(self.goes).min();
         for at in 0..self.states.len() {
             let state = &self.states[at];
             let roof = self.limit.max(state.height);
             find_holes(state, piece, roof, &mut self.holes);
-            effort.spend((state.taken.len() * piece.blocks.len() + 4 * self.holes.len()) as u64);
-            self.breed(at as u32, piece, random);
+            effort.spend(counted(state.taken.len() * piece.blocks.len() + 4 * self.holes.len()));
+            self.breed(at, piece, random);
         }
         self.children.sort_unstable_by_key(|child| (child.rank, child.content));
         let mut next = std::mem::take(&mut self.spare);
@@ -307,10 +317,10 @@ impl<'a> Walk<'a> {
             if next.len() == count {
                 next.push(State::default());
             }
-            let parent = &self.states[child.parent as usize];
-            next[count].follow(parent, child, piece.blocks, self.paths.len() as u32);
-            effort.spend(parent.taken.len() as u64 / 4);
-            self.paths.push((parent.path, child.offset));
+            let parent = &self.states[child.parent];
+            let path = self.paths.push_and_get_key((parent.path, child.offset));
+            next[count].follow(parent, child, piece.blocks, path);
+            effort.spend(counted(parent.taken.len()) / 4);
             count += 1;
         }
         next.truncate(count);
@@ -318,16 +328,15 @@ impl<'a> Walk<'a> {
     }
 
     /// The children of one state: both ends of every hole, the cheapest few of them.
-    fn breed(&mut self, parent: u32, piece: &Piece<'_>, random: &mut Random) {
+    fn breed(&mut self, parent: usize, piece: &Piece<'_>, random: &mut Random) {
         let Piece { blocks, size, lower, upper, weight, .. } = *piece;
-        let state = &self.states[parent as usize];
+        let state = &self.states[parent];
         let (from, mut born) = (self.children.len(), 0);
-        let limit = self.limit.max(1) as f64;
+        let unit = self.unit();
         for hole in &self.holes {
             let slack = hole.last - hole.first;
-            let share = slack as f64 / limit;
-            let away = |edge: u32, neighbour: u32| self.away[neighbour.abs_diff(edge) as usize];
-            let (below, above) = (away(lower, hole.below), away(upper, hole.above));
+            let share = Bytes(slack).to_f64() / unit;
+            let (below, above) = (self.away.cost(lower, hole.below), self.away.cost(upper, hole.above));
             let ends = [(hole.first, below, above), (hole.last, above, below)];
             for (end, (offset, near, far)) in ends.into_iter().enumerate().take(1 + usize::from(slack > 0)) {
                 let cost = state.cost + self.taste.cost(near, far, share, end == 1, random) * weight;
@@ -346,15 +355,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn addresses(&self, items: &[Item], order: &[u32]) -> Addresses {
-        let mut found = Addresses { offsets: vec![0; items.len()], ..Addresses::default() };
+    fn addresses(&self, items: &TiSlice<ItemId, Item>, order: &[ItemId]) -> Addresses {
+        let mut found = Addresses { offsets: vec![0; items.len()].into(), ..Addresses::default() };
         let Some(best) = self.states.iter().min_by_key(|state| state.height) else { return found };
         found.height = best.height;
         let mut path = best.path;
         for &i in order.iter().rev() {
-            let (before, offset) = self.paths[path as usize];
-            found.offsets[i as usize] = offset;
-            path = before;
+            let Some(step) = path else { break };
+            (path, found.offsets[i]) = self.paths[step];
         }
         found
     }
@@ -374,29 +382,40 @@ fn offer(children: &mut Vec<Child>, from: usize, child: Child) {
 
 impl State {
     /// Becomes what `child` says, in place.
-    fn follow(&mut self, parent: &State, child: &Child, blocks: &[Block], path: u32) {
+    fn follow(&mut self, parent: &State, child: &Child, blocks: &[Block], path: PathId) {
         self.taken.clone_from(&parent.taken);
         for block in blocks {
             let new = taken(block, child.offset);
             let at = self.taken.partition_point(|t| t.low < new.low);
             self.taken.insert(at, new);
         }
-        (self.cost, self.height, self.content, self.path) = (child.cost, child.height, child.content, path);
+        (self.cost, self.height, self.content, self.path) =
+            (child.cost, child.height, child.content, Some(path));
     }
 }
 
-impl Curve {
-    /// By time, from 0 for none to 1 for all.
-    pub fn table(self, all: u32) -> Vec<f64> {
-        let of = |time: u32| {
-            let (time, all) = (f64::from(time), f64::from(all));
-            match self {
+/// What it costs that a neighbour goes at another time than an edge, from 0 for the same to 1 for all time.
+pub(super) struct Away(
+    /// By slots between them.
+    Vec<f64>,
+);
+
+impl Away {
+    pub fn new(curve: Curve, end: Slot) -> Away {
+        let all = f64::from(end.0);
+        let of = |slots: u32| {
+            let time = f64::from(slots);
+            match curve {
                 Curve::Logarithm => time.ln_1p() / all.ln_1p(),
                 Curve::Root => (time / all).sqrt(),
                 Curve::Line => time / all,
             }
         };
-        (0..=all).map(of).collect()
+        Away((0..=end.0).map(of).collect())
+    }
+
+    pub fn cost(&self, edge: Slot, neighbour: Slot) -> f64 {
+        self.0[neighbour.index().abs_diff(edge.index())]
     }
 }
 
@@ -413,14 +432,19 @@ fn taken(block: &Block, offset: u64) -> Taken {
 fn mark(taken: &Taken) -> u64 {
     let mut mark = taken.low.wrapping_mul(0x9E37_79B9_7F4A_7C15)
         ^ taken.high.rotate_left(32).wrapping_mul(0xBF58_476D_1CE4_E5B9)
-        ^ u64::from(taken.until).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ^ u64::from(taken.until.0).wrapping_mul(0x94D0_49BB_1331_11EB);
     mark = (mark ^ (mark >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mark ^ (mark >> 32)
 }
 
 /// What is free after some bytes that are taken, and when what lies below that goes; the hole before them is added.
 #[inline(always)]
-fn next_hole(free: (u64, u32), taken: (u64, u64, u32), alignment: u64, holes: &mut Vec<Hole>) -> (u64, u32) {
+fn next_hole(
+    free: (u64, Slot),
+    taken: (u64, u64, Slot),
+    alignment: u64,
+    holes: &mut Vec<Hole>,
+) -> (u64, Slot) {
     let (first, until, goes) = taken;
     if first > free.0 {
         holes.push(Hole { first: free.0, last: trimmed(first - 1, alignment), below: free.1, above: goes });
@@ -432,7 +456,7 @@ fn next_hole(free: (u64, u32), taken: (u64, u64, u32), alignment: u64, holes: &m
 fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>) {
     holes.clear();
     let Piece { blocks, size, alignment, .. } = *piece;
-    let mut free = (0, 0u32);
+    let mut free = (0, Slot::START);
     // A block lies below what is taken, or above it: offsets that do neither are given as the first of them and the
     // first after them.
     let between = |block: &Block, t: &Taken| {
@@ -458,6 +482,6 @@ fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>
     let (first, below) = free;
     let last = trimmed(roof.saturating_sub(size), alignment);
     if first <= last || holes.is_empty() {
-        holes.push(Hole { first, last: last.max(first), below, above: 0 });
+        holes.push(Hole { first, last: last.max(first), below, above: Slot::START });
     }
 }

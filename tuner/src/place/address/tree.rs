@@ -22,9 +22,12 @@
 //! What this file does not do: deal well with items that have holes. Such an item rests on the lowest byte that it has
 //! in each section, and the search may miss solutions.
 
-use super::sections::{Part, Problem, largest_problem, problems};
-use super::{Addresses, Effort, Item, most_alive, padded};
+use super::sections::{Part, Problem, SectionId, Shape, ShapeId, largest_problem, problems};
+use super::{Addresses, Effort, Item, ItemId, most_alive, padded};
+use crate::numbers::{counted, real};
 use crate::random::Random;
+use plimsoll_ir::Bytes;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Problems with more items are not searched: their trees are too deep to recover from an early mistake.
 const MOST_ITEMS: usize = 600;
@@ -34,7 +37,7 @@ const TRY: u64 = 1_000_000;
 
 /// All problems that the items fall into, each with what was found.
 pub(super) struct Forest<'a> {
-    items: &'a [Item],
+    items: &'a TiSlice<ItemId, Item>,
     limit: u64,
     trees: Vec<(Problem, Progress)>,
     hopeless: bool,
@@ -42,22 +45,22 @@ pub(super) struct Forest<'a> {
 
 /// What is known of one problem, and what earlier tries have told.
 struct Progress {
-    meetings: Vec<Vec<Meeting>>,
-    alignment: Vec<u64>,
+    meetings: TiVec<ShapeId, Vec<Meeting>>,
+    alignment: TiVec<ShapeId, u64>,
     round: u64,
     /// By section: how often it failed, with earlier rounds counting less.
-    failures: Vec<f64>,
-    offsets: Option<Vec<u64>>,
+    failures: TiVec<SectionId, f64>,
+    offsets: Option<TiVec<ShapeId, u64>>,
 }
 
 impl<'a> Forest<'a> {
-    pub fn new(items: &'a [Item], alignment: u64, limit: u64) -> Forest<'a> {
+    pub fn new(items: &'a TiSlice<ItemId, Item>, alignment: u64, limit: u64) -> Forest<'a> {
         if most_alive(items) > limit || largest_problem(items) > MOST_ITEMS {
             return Forest { items, limit, trees: Vec::new(), hopeless: true };
         }
         let trees = problems(items).into_iter().map(|problem| {
-            let failures = vec![1.0; problem.sections.len()];
-            let alignment = problem.shapes.iter().map(|s| items[s.item as usize].alignment(alignment));
+            let failures = vec![1.0; problem.sections.len()].into();
+            let alignment = problem.shapes.iter().map(|s| items[s.item].alignment(alignment));
             let (alignment, meetings) = (alignment.collect(), meetings(&problem));
             (problem, Progress { meetings, alignment, round: 0, failures, offsets: None })
         });
@@ -79,19 +82,19 @@ impl<'a> Forest<'a> {
                 progress.round += 1;
                 let slice = effort.slice(work);
                 let mut tree = Tree::new(problem, progress, &ranks, self.limit, slice);
-                let all: Vec<u32> = (0..problem.shapes.len() as u32).collect();
+                let all: Vec<ShapeId> = problem.shapes.keys().collect();
                 let end = if tree.all_fit() { tree.solve(&all, (0, 0)) } else { End::Failed };
                 self.hopeless |= end == End::Failed;
-                let Tree { failures, lowest, effort: rest, .. } = tree;
-                progress.learn(&failures);
-                progress.offsets = (end == End::Solved).then_some(lowest);
+                let Tree { shapes, sections, effort: rest, .. } = tree;
+                progress.learn(&sections.failures);
+                progress.offsets = (end == End::Solved).then_some(shapes.lowest);
                 effort.put_back(rest);
             }
         }
-        let mut found = Addresses { offsets: vec![0; self.items.len()], ..Addresses::default() };
+        let mut found = Addresses { offsets: vec![0; self.items.len()].into(), ..Addresses::default() };
         for (problem, progress) in &self.trees {
             for (shape, offset) in problem.shapes.iter().zip(progress.offsets.iter().flatten()) {
-                found.offsets[shape.item as usize] = *offset;
+                found.offsets[shape.item] = *offset;
                 found.height = found.height.max(offset + shape.size);
             }
         }
@@ -100,7 +103,7 @@ impl<'a> Forest<'a> {
 }
 
 impl Progress {
-    fn learn(&mut self, failures: &[f64]) {
+    fn learn(&mut self, failures: &TiSlice<SectionId, f64>) {
         let most = failures.iter().fold(1.0, |most: f64, f| most.max(*f));
         for (known, new) in self.failures.iter_mut().zip(failures) {
             *known = *known * 0.7 + new / most;
@@ -110,18 +113,17 @@ impl Progress {
 
 /// The place of every shape in an order: by length of life, or by its fullest section; from the fourth round on by the
 /// section that failed most, and with some noise.
-fn ranks(problem: &Problem, progress: &Progress, random: &mut Random) -> Vec<u32> {
-    let bytes = |parts: &[Part]| parts.iter().map(Part::bytes).sum::<u64>() as f64;
-    let full: Vec<f64> = problem.sections.iter().map(|section| bytes(section)).collect();
+fn ranks(problem: &Problem, progress: &Progress, random: &mut Random) -> TiVec<ShapeId, u32> {
+    let full: TiVec<SectionId, f64> = problem.sections.iter().map(|section| bytes(section)).collect();
     let first = progress.round < 3;
-    let kind = if first { progress.round as usize } else { random.below(3) };
+    let kind = if first { progress.round } else { counted(random.below(3)) };
     let power = if first { 1e4 } else { [3.0, 10.0][random.below(2)] };
     let noise = if first { 0.0 } else { 0.6 };
     let scores = problem.shapes.iter().map(|shape| {
         let of = if first { &full } else { &progress.failures };
-        let of = shape.parts.iter().map(|part| of[part.of as usize]);
+        let of = shape.parts.iter().map(|part| of[part.of]);
         let section = if first { of.fold(0.0, f64::max) } else { of.sum() };
-        let (life, area) = ((shape.parts.len() as f64).ln(), bytes(&shape.parts).ln());
+        let (life, area) = (real(shape.parts.len()).ln(), bytes(&shape.parts).ln());
         let chance = noise * random.unit();
         match kind {
             0 => 100.0 * (life + chance) + area,
@@ -129,14 +131,17 @@ fn ranks(problem: &Problem, progress: &Progress, random: &mut Random) -> Vec<u32
             _ => power * section.ln() + life + 1e-3 * area + chance,
         }
     });
-    let scores: Vec<f64> = scores.collect();
-    let mut order: Vec<u32> = (0..scores.len() as u32).collect();
-    order.sort_by(|a, b| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b)));
-    let mut ranks = vec![0; order.len()];
-    for (rank, i) in order.iter().enumerate() {
-        ranks[*i as usize] = rank as u32;
-    }
+    let scores: TiVec<ShapeId, f64> = scores.collect();
+    let mut order: Vec<ShapeId> = scores.keys().collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+    let mut ranks: TiVec<ShapeId, u32> = vec![0; order.len()].into();
+    (0..).zip(order).for_each(|(rank, shape)| ranks[shape] = rank);
     ranks
+}
+
+/// The bytes of some parts.
+fn bytes<Of>(parts: &[Part<Of>]) -> f64 {
+    Bytes(parts.iter().map(Part::bytes).sum()).to_f64()
 }
 
 /// 1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8, ...; `i` counts from 1.
@@ -161,7 +166,7 @@ enum End {
 /// Another shape that meets one.
 #[derive(Clone, Copy, Debug)]
 struct Meeting {
-    shape: u32,
+    shape: ShapeId,
     /// If this one lies on the other, its offset is at least the other's and so many bytes.
     on: u64,
     /// The same for the other, if it lies on this one.
@@ -170,46 +175,65 @@ struct Meeting {
 
 struct Tree<'a, 'e> {
     problem: &'a Problem,
-    ranks: &'a [u32],
-    alignment: &'a [u64],
+    ranks: &'a TiSlice<ShapeId, u32>,
+    alignment: &'a TiSlice<ShapeId, u64>,
+    meetings: &'a TiSlice<ShapeId, Vec<Meeting>>,
     limit: u64,
     effort: Effort<'e>,
-    meetings: &'a [Vec<Meeting>],
-    /// By shape: the lowest offset above all that is placed and meets it.
-    sky: Vec<u64>,
-    /// By shape: a bound for its offset, which is more than `sky` where it was passed. The offset once it is placed.
-    lowest: Vec<u64>,
-    placed: Vec<bool>,
-    /// By section: the bytes that are still to be placed.
-    left: Vec<u64>,
-    /// By section: the lowest byte that any of them can have, and the shape that can.
-    floor: Vec<(u64, u32)>,
-    /// By section: shapes still to be placed that are in this one and a later one.
-    crossing: Vec<u32>,
-    /// What was placed, and what `sky`, `lowest` and `floor` were before they changed.
-    stack: Vec<u32>,
-    trail: Vec<(u32, u64, u64)>,
-    floors: Vec<(u32, (u64, u32))>,
-    failures: Vec<f64>,
+    shapes: Shapes,
+    sections: Sections,
+    changes: Changes,
 }
 
-const NONE: u32 = u32::MAX;
+/// What is known of the shapes, each by shape.
+struct Shapes {
+    /// The lowest offset above all that is placed and meets it.
+    sky: TiVec<ShapeId, u64>,
+    /// A bound for its offset, which is more than `sky` where it was passed. The offset once it is placed.
+    lowest: TiVec<ShapeId, u64>,
+    placed: TiVec<ShapeId, bool>,
+}
+
+/// What is known of the sections, each by section.
+struct Sections {
+    /// The bytes that are still to be placed.
+    left: TiVec<SectionId, u64>,
+    floor: TiVec<SectionId, Floor>,
+    /// The shapes still to be placed that are in this one and the next.
+    crossing: TiVec<SectionId, u32>,
+    failures: TiVec<SectionId, f64>,
+}
+
+/// The lowest byte that any shape which is still to be placed in a section can have, and the shape that can.
+#[derive(Clone, Copy, Debug, Default)]
+struct Floor {
+    byte: u64,
+    /// None where nothing is still to be placed.
+    shape: Option<ShapeId>,
+}
+
+/// What was placed, and what `sky`, `lowest` and `floor` were before they changed.
+#[derive(Default)]
+struct Changes {
+    placed: Vec<ShapeId>,
+    bounds: Vec<(ShapeId, u64, u64)>,
+    floors: Vec<(SectionId, Floor)>,
+}
 
 impl<'a, 'e> Tree<'a, 'e> {
     fn new(
         problem: &'a Problem,
         progress: &'a Progress,
-        ranks: &'a [u32],
+        ranks: &'a TiSlice<ShapeId, u32>,
         limit: u64,
         effort: Effort<'e>,
     ) -> Tree<'a, 'e> {
         let (count, sections) = (problem.shapes.len(), problem.sections.len());
-        let mut crossing = vec![0; sections];
+        let mut crossing: TiVec<SectionId, u32> = vec![0; sections].into();
         for shape in &problem.shapes {
-            crossing[shape.first() as usize..shape.last() as usize].iter_mut().for_each(|c| *c += 1);
+            crossing[shape.crosses()].iter_mut().for_each(|c| *c += 1);
         }
         let left = problem.sections.iter().map(|s| s.iter().map(Part::bytes).sum()).collect();
-        let (stack, trail, floors) = Default::default();
         Tree {
             problem,
             ranks,
@@ -217,34 +241,36 @@ impl<'a, 'e> Tree<'a, 'e> {
             effort,
             meetings: &progress.meetings,
             alignment: &progress.alignment,
-            sky: vec![0; count],
-            lowest: vec![0; count],
-            placed: vec![false; count],
-            left,
-            floor: vec![(0, NONE); sections],
-            crossing,
-            stack,
-            trail,
-            floors,
-            failures: vec![0.0; sections],
+            shapes: Shapes {
+                sky: vec![0; count].into(),
+                lowest: vec![0; count].into(),
+                placed: vec![false; count].into(),
+            },
+            sections: Sections {
+                left,
+                floor: vec![Floor::default(); sections].into(),
+                crossing,
+                failures: vec![0.0; sections].into(),
+            },
+            changes: Changes::default(),
         }
     }
 
     /// Works out all floors; no if a section can't be within the limit.
     fn all_fit(&mut self) -> bool {
-        (0..self.problem.sections.len()).all(|section| self.fits(section))
+        self.problem.sections.keys().all(|section| self.fits(section))
     }
 
     /// Places all of a component, whose shapes come after `last` in the order of offset and rank.
-    fn solve(&mut self, component: &[u32], mut last: (u64, u32)) -> End {
-        let start = (self.trail.len(), self.floors.len());
+    fn solve(&mut self, component: &[ShapeId], mut last: (u64, u32)) -> End {
+        let start = self.changes.now();
         loop {
-            self.effort.spend(component.len() as u64);
+            self.effort.spend(counted(component.len()));
             if self.effort.spent() {
                 return End::Spent;
             }
             let Some((offset, rank, shape)) = self.choose(component, last) else { break };
-            let marks = (self.trail.len(), self.floors.len());
+            let marks = self.changes.now();
             if self.place(shape) && self.keep_up(component, offset) {
                 let end = self.solve_rest(component, shape, (offset, rank + 1));
                 if end != End::Failed {
@@ -262,14 +288,13 @@ impl<'a, 'e> Tree<'a, 'e> {
     }
 
     /// The next shape that can be placed: the lowest, if it begins below where any could end.
-    fn choose(&self, component: &[u32], last: (u64, u32)) -> Option<(u64, u32, u32)> {
+    fn choose(&self, component: &[ShapeId], last: (u64, u32)) -> Option<(u64, u32, ShapeId)> {
         let mut top = u64::MAX;
-        let mut best: Option<(u64, u32, u32)> = None;
+        let mut best: Option<(u64, u32, ShapeId)> = None;
         for &shape in component {
-            let i = shape as usize;
-            let here = (self.sky[i], self.ranks[i], shape);
-            top = top.min(here.0 + self.problem.shapes[i].size);
-            let open = self.lowest[i] == here.0 && (here.0, here.1) >= last;
+            let here = (self.shapes.sky[shape], self.ranks[shape], shape);
+            top = top.min(here.0 + self.problem.shapes[shape].size);
+            let open = self.shapes.lowest[shape] == here.0 && (here.0, here.1) >= last;
             if open && best.is_none_or(|best| here < best) {
                 best = Some(here);
             }
@@ -278,18 +303,17 @@ impl<'a, 'e> Tree<'a, 'e> {
     }
 
     /// Searches what is left of a component after `shape` was placed, cut where nothing joins it any more.
-    fn solve_rest(&mut self, component: &[u32], shape: u32, last: (u64, u32)) -> End {
+    fn solve_rest(&mut self, component: &[ShapeId], shape: ShapeId, last: (u64, u32)) -> End {
         let problem = self.problem;
         let rest = component.iter().copied().filter(|i| *i != shape);
-        let placed = &problem.shapes[shape as usize];
-        let cuts: Vec<u32> =
-            (placed.first()..placed.last()).filter(|s| self.crossing[*s as usize] == 0).collect();
-        let mut groups: Vec<Vec<u32>> = vec![Vec::new(); cuts.len() + 1];
+        let crossed = SectionId::each(problem.shapes[shape].crosses());
+        let cuts: Vec<SectionId> = crossed.filter(|s| self.sections.crossing[*s] == 0).collect();
+        let mut groups: Vec<Vec<ShapeId>> = vec![Vec::new(); cuts.len() + 1];
         if cuts.is_empty() {
             groups[0].reserve_exact(component.len());
         }
         for i in rest {
-            let first = problem.shapes[i as usize].first();
+            let first = problem.shapes[i].first();
             groups[cuts.partition_point(|cut| *cut < first)].push(i);
         }
         groups.retain(|group| !group.is_empty());
@@ -304,124 +328,132 @@ impl<'a, 'e> Tree<'a, 'e> {
     }
 
     /// Places a shape as low as it can lie; no if that can't be within the limit.
-    fn place(&mut self, shape: u32) -> bool {
+    fn place(&mut self, shape: ShapeId) -> bool {
         let problem = self.problem;
-        let offset = self.sky[shape as usize];
-        let this = &problem.shapes[shape as usize];
-        self.placed[shape as usize] = true;
-        self.stack.push(shape);
+        let Shapes { sky, lowest, placed } = &mut self.shapes;
+        let offset = sky[shape];
+        let this = &problem.shapes[shape];
+        placed[shape] = true;
+        self.changes.placed.push(shape);
         for part in &this.parts {
-            self.left[part.of as usize] -= part.bytes();
+            self.sections.left[part.of] -= part.bytes();
         }
-        for section in this.first()..this.last() {
-            self.crossing[section as usize] -= 1;
-        }
+        self.sections.crossing[this.crosses()].iter_mut().for_each(|crossing| *crossing -= 1);
         if offset + this.size > self.limit {
             return false;
         }
-        let from = self.trail.len();
-        self.effort.spend(self.meetings[shape as usize].len() as u64);
-        for meeting in &self.meetings[shape as usize] {
-            let other = meeting.shape as usize;
-            let sky = padded(offset + meeting.under, self.alignment[other]);
-            if !self.placed[other] && self.sky[other] < sky {
-                self.trail.push((meeting.shape, self.sky[other], self.lowest[other]));
-                self.sky[other] = sky;
-                self.lowest[other] = self.lowest[other].max(sky);
+        let from = self.changes.bounds.len();
+        self.effort.spend(counted(self.meetings[shape].len()));
+        for meeting in &self.meetings[shape] {
+            let other = meeting.shape;
+            let above = padded(offset + meeting.under, self.alignment[other]);
+            if !placed[other] && sky[other] < above {
+                self.changes.bounds.push((other, sky[other], lowest[other]));
+                sky[other] = above;
+                lowest[other] = lowest[other].max(above);
             }
         }
-        self.refresh(shape) && (from..self.trail.len()).all(|at| self.refresh(self.trail[at].0))
+        let raised = from..self.changes.bounds.len();
+        self.refresh(shape) && { raised }.all(|at| self.refresh(self.changes.bounds[at].0))
     }
 
     /// Works out the floors of the sections where it was this shape's; no if one can't be within the limit.
-    fn refresh(&mut self, shape: u32) -> bool {
+    fn refresh(&mut self, shape: ShapeId) -> bool {
         let problem = self.problem;
-        let mut parts = problem.shapes[shape as usize].parts.iter();
-        parts.all(|part| self.floor[part.of as usize].1 != shape || self.fits(part.of as usize))
+        let mut parts = problem.shapes[shape].parts.iter();
+        parts.all(|part| self.sections.floor[part.of].shape != Some(shape) || self.fits(part.of))
     }
 
     /// Works out the floor of a section; no if it can't be within the limit.
-    fn fits(&mut self, section: usize) -> bool {
-        let problem = self.problem;
-        let parts = problem.sections[section].iter().filter(|part| !self.placed[part.of as usize]);
-        let floor = parts.map(|part| (self.lowest[part.of as usize] + part.low, part.of)).min_by_key(|f| f.0);
-        self.effort.spend(problem.sections[section].len() as u64);
-        self.floors.push((section as u32, self.floor[section]));
-        self.floor[section] = floor.unwrap_or((0, NONE));
-        let fits = self.floor[section].0 + self.left[section] <= self.limit;
-        self.failures[section] += f64::from(u8::from(!fits));
+    fn fits(&mut self, section: SectionId) -> bool {
+        let (parts, Shapes { lowest, placed, .. }) = (&self.problem.sections[section], &self.shapes);
+        let open = parts.iter().filter(|part| !placed[part.of]);
+        let floor = open.map(|part| Floor { byte: lowest[part.of] + part.low, shape: Some(part.of) });
+        let floor = floor.min_by_key(|floor| floor.byte).unwrap_or_default();
+        self.effort.spend(counted(parts.len()));
+        let Sections { left, floor: known, failures, .. } = &mut self.sections;
+        self.changes.floors.push((section, std::mem::replace(&mut known[section], floor)));
+        let fits = floor.byte + left[section] <= self.limit;
+        failures[section] += f64::from(u8::from(!fits));
         fits
     }
 
     /// Raises the bound of a shape that does not lie on what is there now: it will lie on something that comes at
     /// `last` or above. No if that can't be.
-    fn pass(&mut self, shape: u32, last: u64) -> bool {
-        let i = shape as usize;
-        self.effort.spend(self.meetings[i].len() as u64);
-        let others = self.meetings[i].iter().filter(|m| m.on > 0 && !self.placed[m.shape as usize]);
-        let lowest = others.map(|m| self.lowest[m.shape as usize].max(last) + m.on).min();
-        let Some(lowest) = lowest.map(|lowest| padded(lowest, self.alignment[i])) else { return false };
-        if lowest <= self.lowest[i] {
+    fn pass(&mut self, shape: ShapeId, last: u64) -> bool {
+        let Shapes { sky, lowest, placed } = &mut self.shapes;
+        let meetings = &self.meetings[shape];
+        self.effort.spend(counted(meetings.len()));
+        let others = meetings.iter().filter(|m| m.on > 0 && !placed[m.shape]);
+        let bound = others.map(|m| lowest[m.shape].max(last) + m.on).min();
+        let Some(bound) = bound.map(|bound| padded(bound, self.alignment[shape])) else { return false };
+        if bound <= lowest[shape] {
             return true;
         }
-        self.trail.push((shape, self.sky[i], self.lowest[i]));
-        self.lowest[i] = lowest;
+        self.changes.bounds.push((shape, sky[shape], lowest[shape]));
+        lowest[shape] = bound;
         self.refresh(shape)
     }
 
     /// Raises the bounds of what was passed and now is below `last` again.
-    fn keep_up(&mut self, component: &[u32], last: u64) -> bool {
+    fn keep_up(&mut self, component: &[ShapeId], last: u64) -> bool {
         component.iter().all(|&shape| {
-            let i = shape as usize;
-            self.placed[i] || self.lowest[i] >= last || self.pass(shape, last)
+            self.shapes.placed[shape] || self.shapes.lowest[shape] >= last || self.pass(shape, last)
         })
     }
 
     /// Takes back a shape and all that was placed after it.
-    fn take_back(&mut self, shape: u32, marks: (usize, usize)) {
+    fn take_back(&mut self, shape: ShapeId, marks: (usize, usize)) {
         self.unwind(marks);
         let problem = self.problem;
-        while let Some(top) = self.stack.pop() {
-            self.placed[top as usize] = false;
-            let this = &problem.shapes[top as usize];
+        while let Some(top) = self.changes.placed.pop() {
+            self.shapes.placed[top] = false;
+            let this = &problem.shapes[top];
             for part in &this.parts {
-                self.left[part.of as usize] += part.bytes();
+                self.sections.left[part.of] += part.bytes();
             }
-            for section in this.first()..this.last() {
-                self.crossing[section as usize] += 1;
-            }
+            self.sections.crossing[this.crosses()].iter_mut().for_each(|crossing| *crossing += 1);
             if top == shape {
                 break;
             }
         }
     }
 
-    fn unwind(&mut self, (trail, floors): (usize, usize)) {
-        for (shape, sky, lowest) in self.trail.drain(trail..).rev() {
-            (self.sky[shape as usize], self.lowest[shape as usize]) = (sky, lowest);
+    fn unwind(&mut self, (bounds, floors): (usize, usize)) {
+        for (shape, sky, lowest) in self.changes.bounds.drain(bounds..).rev() {
+            (self.shapes.sky[shape], self.shapes.lowest[shape]) = (sky, lowest);
         }
-        for (section, floor) in self.floors.drain(floors..).rev() {
-            self.floor[section as usize] = floor;
+        for (section, floor) in self.changes.floors.drain(floors..).rev() {
+            self.sections.floor[section] = floor;
         }
     }
 }
 
-fn meetings(problem: &Problem) -> Vec<Vec<Meeting>> {
-    let mut all: Vec<Vec<Meeting>> = vec![Vec::new(); problem.shapes.len()];
-    let mut seen = vec![NONE; problem.shapes.len()];
-    for (i, shape) in problem.shapes.iter().enumerate() {
+impl Changes {
+    /// How many bounds and floors have changed.
+    fn now(&self) -> (usize, usize) {
+        (self.bounds.len(), self.floors.len())
+    }
+}
+
+fn meetings(problem: &Problem) -> TiVec<ShapeId, Vec<Meeting>> {
+    // By shape: where it stands in the list at hand, if it does.
+    let mut seen: TiVec<ShapeId, Option<usize>> = vec![None; problem.shapes.len()].into();
+    let mut of = |(this, shape): (ShapeId, &Shape)| {
+        let mut meetings: Vec<Meeting> = Vec::new();
         for part in &shape.parts {
-            for other in problem.sections[part.of as usize].iter().filter(|other| other.of != i as u32) {
-                if seen[other.of as usize] == NONE {
-                    seen[other.of as usize] = all[i].len() as u32;
-                    all[i].push(Meeting { shape: other.of, on: 0, under: 0 });
+            for other in problem.sections[part.of].iter().filter(|other| other.of != this) {
+                let at = *seen[other.of].get_or_insert(meetings.len());
+                if at == meetings.len() {
+                    meetings.push(Meeting { shape: other.of, on: 0, under: 0 });
                 }
-                let meeting = &mut all[i][seen[other.of as usize] as usize];
+                let meeting = &mut meetings[at];
                 meeting.on = meeting.on.max(other.high.saturating_sub(part.low));
                 meeting.under = meeting.under.max(part.high.saturating_sub(other.low));
             }
         }
-        all[i].iter().for_each(|meeting| seen[meeting.shape as usize] = NONE);
-    }
-    all
+        meetings.iter().for_each(|meeting| seen[meeting.shape] = None);
+        meetings
+    };
+    problem.shapes.iter_enumerated().map(&mut of).collect()
 }

@@ -3,9 +3,9 @@
 //! # The variables
 //!
 //! The *steps* of compute stand in one order: stage after stage, the ops that may be recomputed before the op of the stage. A
-//! step runs or not, in one of its ways; its start is a time. A *stay* is a value on the device without a break: from the
-//! start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that reads
-//! it. Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
+//! step runs or not, in one of its alternatives; its start is a time. A *stay* is a value on the device without a break: from
+//! the start, from a step that makes it, or from a prefetch, of which there may be one for each value and each stage that
+//! reads it. Every read of a step that runs is *served* by one stay. Each version may be offloaded once, from one stay.
 //!
 //! # Memory
 //!
@@ -19,11 +19,13 @@
 //! for every plan whose program is small and in the tests. It takes far longer: the solver of the default build (microlp, in
 //! Rust) solves some hundred choices in a second; with the feature `highs` it is HiGHS.
 
-use super::space::{Space, members};
+use super::space::{Space, ValueId, holds, members, only};
+use crate::numbers::real;
 use good_lp::{
     Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable,
     constraint, variable,
 };
+use plimsoll_ir::{Bytes, OpId};
 
 #[cfg(feature = "highs")]
 use good_lp::highs as solver;
@@ -32,9 +34,9 @@ use good_lp::microlp as solver;
 
 /// A step of compute.
 struct Step {
-    stage: usize,
-    op: usize,
-    /// By way of the op: whether it runs so.
+    stage: OpId,
+    op: OpId,
+    /// By alternative of the op: whether it runs so.
     alternatives: Vec<Variable>,
     start: Variable,
 }
@@ -46,7 +48,7 @@ enum From {
     Step(usize),
     /// A prefetch: its start, and whether it takes place.
     Fetch {
-        stage: usize,
+        stage: OpId,
         start: Variable,
         takes: Variable,
     },
@@ -54,7 +56,7 @@ enum From {
 
 /// A value on the device without a break.
 struct Stay {
-    value: usize,
+    value: ValueId,
     from: From,
     /// The steps that it may serve, and whether it does.
     serves: Vec<(usize, Variable)>,
@@ -64,7 +66,7 @@ struct Stay {
 
 /// The offload of a value: whether it takes place, and when it has ended.
 struct Offload {
-    value: usize,
+    value: ValueId,
     takes: Variable,
     end: Variable,
 }
@@ -132,7 +134,7 @@ pub(super) fn least(space: &Space, within: f64, most_choices: usize) -> Solved {
 
 /// How long everything takes that may be done, one after the other.
 fn one_by_one(space: &Space) -> f64 {
-    let stages = space.jobs.len() as f64;
+    let stages = real(space.jobs.len());
     let longest = |alternatives: &[super::space::OpAlternative]| {
         alternatives.iter().map(|alternative| alternative.seconds).fold(0.0, f64::max)
     };
@@ -192,20 +194,20 @@ impl Program<'_> {
             + *start
     }
 
-    fn reads(&self, step: usize, value: usize) -> bool {
-        self.space.jobs[self.steps[step].op].reads >> value & 1 == 1
+    fn reads(&self, step: usize, value: ValueId) -> bool {
+        holds(self.space.jobs[self.steps[step].op].reads, value)
     }
 
-    fn makes(&self, step: usize, value: usize) -> bool {
-        self.space.jobs[self.steps[step].op].writes >> value & 1 == 1
+    fn makes(&self, step: usize, value: ValueId) -> bool {
+        holds(self.space.jobs[self.steps[step].op].writes, value)
     }
 
     fn add_steps(&mut self) {
         let space = self.space;
-        for (stage, job) in space.jobs.iter().enumerate() {
+        for (stage, job) in space.jobs.iter_enumerated() {
             // What the op lacks at most, at first and at second hand.
             let (mut lacks, mut again) = (job.reads, Vec::new());
-            for k in (0..stage).rev().filter(|_| stage < space.final_stage) {
+            for k in OpId::each(OpId(0)..stage).rev().filter(|_| stage < space.final_stage) {
                 if space.jobs[k].again && space.jobs[k].writes & lacks != 0 {
                     lacks |= space.jobs[k].reads;
                     again.push(k);
@@ -232,25 +234,23 @@ impl Program<'_> {
 
     fn add_stays(&mut self) {
         let space = self.space;
-        for v in 0..space.values.len() {
-            if space.start >> v & 1 == 1 {
+        for v in space.values.keys() {
+            if holds(space.start, v) {
                 self.stays.push(Stay { value: v, from: From::Start, serves: Vec::new(), leaves: None });
             }
             for step in (0..self.steps.len()).filter(|s| self.makes(*s, v)).collect::<Vec<usize>>() {
                 self.stays.push(Stay { value: v, from: From::Step(step), serves: Vec::new(), leaves: None });
             }
             let maker = space.values[v].maker;
-            let made = maker.map_or(0, |maker| maker + 1);
+            let made = maker.map_or(OpId(0), OpId::next);
             let recomputes = space.jobs.iter().any(|job| job.again);
-            for stage in (made..space.jobs.len()).filter(|_| space.swap) {
-                let readers = |s: &Step| s.stage == stage && space.jobs[s.op].reads >> v & 1 == 1;
+            for stage in OpId::each(made..space.jobs.next_key()).filter(|_| space.machine.swap) {
+                let readers = |s: &Step| s.stage == stage && holds(space.jobs[s.op].reads, v);
                 // Without recomputing nothing is away but where memory is short.
-                let last = (made..stage)
-                    .rev()
-                    .find(|q| space.jobs[*q].reads >> v & 1 == 1)
-                    .unwrap_or(made.max(1) - 1);
-                let short =
-                    (last..stage).any(|q| space.press[q].away > 0 && space.press[q].across >> v & 1 == 1);
+                let read = OpId::each(made..stage).rev().find(|q| holds(space.jobs[*q].reads, v));
+                let last = read.or(maker).unwrap_or(OpId(0));
+                let short = OpId::each(last..stage)
+                    .any(|q| space.press[q].away > 0 && holds(space.press[q].across, v));
                 if self.steps.iter().any(readers) && (short || recomputes) {
                     let (start, takes) = (self.time(), self.choice());
                     let from = From::Fetch { stage, start, takes };
@@ -300,7 +300,7 @@ impl Program<'_> {
             }
         }
         // What is updated in place serves nothing later.
-        let consumed = |s: usize| self.space.jobs[self.steps[s].op].consumed >> value & 1 == 1;
+        let consumed = |s: usize| holds(self.space.jobs[self.steps[s].op].consumed, value);
         let before: Vec<Variable> =
             self.stays[stay].serves.iter().filter(|(s, _)| *s < step && consumed(*s)).map(|s| s.1).collect();
         for other in before {
@@ -313,7 +313,7 @@ impl Program<'_> {
         let mut used: Vec<Expression> = vec![Expression::from(0.0); self.steps.len()];
         let mut rows = Vec::new();
         for stay in &self.stays {
-            let of_stage = |stage: usize| -> Expression {
+            let of_stage = |stage: OpId| -> Expression {
                 let here = stay.serves.iter().filter(|(s, _)| self.steps[*s].stage == stage);
                 here.map(|(_, serves)| Expression::from(*serves)).sum()
             };
@@ -332,7 +332,7 @@ impl Program<'_> {
     }
 
     fn add_offloads(&mut self) {
-        for v in 0..self.space.values.len() {
+        for v in self.space.values.keys() {
             let fetches: Vec<(Variable, Variable)> = self
                 .stays
                 .iter()
@@ -379,21 +379,17 @@ impl Program<'_> {
     /// What is offloaded fits the host: a tensor has one place there for all of its versions.
     fn fit_host(&mut self) {
         let space = self.space;
-        let Some(host) = space.host else { return };
+        let Some(host) = space.machine.host else { return };
         let mut taken = Expression::from(0.0);
-        for v in 0..space.values.len() {
-            let of: Vec<Variable> = self
-                .offloads
-                .iter()
-                .filter(|o| space.versions[v] >> o.value & 1 == 1)
-                .map(|o| o.takes)
-                .collect();
-            if space.versions[v].trailing_zeros() as usize != v || of.is_empty() {
+        for v in space.values.keys() {
+            let of: Vec<Variable> =
+                self.offloads.iter().filter(|o| holds(space.versions[v], o.value)).map(|o| o.takes).collect();
+            if !space.is_first(v) || of.is_empty() {
                 continue;
             }
             let placed = self.share();
             of.into_iter().for_each(|takes| self.row(constraint!(takes <= placed)));
-            taken += space.on_host(1 << v) as f64 / host.max(1) as f64 * placed;
+            taken += Bytes(space.on_host(only(v))).to_f64() / Bytes(host.max(1)).to_f64() * placed;
         }
         self.row(constraint!(taken <= 1.0));
     }
@@ -402,7 +398,7 @@ impl Program<'_> {
     fn order_links(&mut self) {
         let space = self.space;
         // Start, seconds, whether it takes place, whether it is an offload, the value.
-        let mut jobs: Vec<(Expression, f64, Variable, bool, usize)> = Vec::new();
+        let mut jobs: Vec<(Expression, f64, Variable, bool, ValueId)> = Vec::new();
         for Offload { value, takes, end } in &self.offloads {
             let out = space.values[*value].out;
             jobs.push((*end - out, out, *takes, true, *value));
@@ -414,8 +410,8 @@ impl Program<'_> {
         }
         for (i, a) in jobs.iter().enumerate() {
             for b in &jobs[i + 1..] {
-                let versions = space.versions[a.4] >> b.4 & 1 == 1;
-                if a.3 == b.3 || space.half || versions && a.4 != b.4 {
+                let versions = holds(space.versions[a.4], b.4);
+                if a.3 == b.3 || space.machine.half || versions && a.4 != b.4 {
                     let first: Expression = self.choice().into();
                     let both = [Expression::from(a.2), Expression::from(b.2)];
                     let with = |choice: Expression| [both[0].clone(), both[1].clone(), choice];
@@ -428,14 +424,14 @@ impl Program<'_> {
     }
 
     /// A version that is fetched is the last one that was offloaded.
-    fn keep_versions(&mut self, jobs: &[(Expression, f64, Variable, bool, usize)]) {
+    fn keep_versions(&mut self, jobs: &[(Expression, f64, Variable, bool, ValueId)]) {
         for fetch in jobs.iter().filter(|job| !job.3) {
             let own = self.offloads.iter().position(|offload| offload.value == fetch.4);
             let Some(own) = own.map(|own| (self.offloads[own].end, self.space.values[fetch.4].out)) else {
                 continue;
             };
             for other in jobs.iter().filter(|job| job.3 && job.4 != fetch.4) {
-                if self.space.versions[fetch.4] >> other.4 & 1 == 1 {
+                if holds(self.space.versions[fetch.4], other.4) {
                     let before: Expression = self.choice().into();
                     let both = [Expression::from(fetch.2), Expression::from(other.2)];
                     let with = |choice: Expression| [both[0].clone(), both[1].clone(), choice];
@@ -481,7 +477,7 @@ impl Program<'_> {
     }
 
     /// A choice that can be 1 only if the value's offload has ended at a time.
-    fn gone(&mut self, value: usize, time: Expression) -> Variable {
+    fn gone(&mut self, value: ValueId, time: Expression) -> Variable {
         let end = self.offloads.iter().find(|offload| offload.value == value).map(|offload| offload.end);
         let gone = self.choice();
         if let Some(end) = end {
@@ -496,7 +492,7 @@ impl Program<'_> {
         let need = space.jobs[op].fresh;
         let alternatives = self.steps[step].alternatives.iter().zip(&space.jobs[op].alternatives);
         let mut used: Expression =
-            alternatives.map(|(alternative, of)| (need + of.workspace) as f64 * *alternative).sum();
+            alternatives.map(|(alternative, of)| Bytes(need + of.workspace).to_f64() * *alternative).sum();
         for k in 0..self.stays.len() {
             let (later, value) = match self.stays[k].from {
                 From::Step(made) if made >= step => continue,
@@ -528,7 +524,7 @@ impl Program<'_> {
                     own.into_iter().for_each(|own| self.row(constraint!(gone >= leaves + own - 1.0)));
                 }
             }
-            used += space.values[value].bytes as f64 * there;
+            used += Bytes(space.values[value].bytes).to_f64() * there;
         }
         self.fits(used);
     }
@@ -537,7 +533,7 @@ impl Program<'_> {
         let space = self.space;
         let own = fetches[at];
         let From::Fetch { start, takes, .. } = self.stays[own].from else { return };
-        let mut used: Expression = space.values[self.stays[own].value].bytes as f64 * takes;
+        let mut used: Expression = Bytes(space.values[self.stays[own].value].bytes).to_f64() * takes;
         for (step, &[begun, ended]) in positions[at].iter().enumerate() {
             let op = self.steps[step].op;
             let alternatives: Vec<(Variable, u64)> = self.steps[step]
@@ -551,7 +547,7 @@ impl Program<'_> {
                 if bytes > 0 {
                     let runs = self.share();
                     self.row(constraint!(runs >= alternative + begun + takes - ended - 2.0));
-                    used += bytes as f64 * runs;
+                    used += Bytes(bytes).to_f64() * runs;
                 }
             }
         }
@@ -576,14 +572,14 @@ impl Program<'_> {
                 let gone = self.gone(value, start.into());
                 self.row(constraint!(there >= leaves + takes - later.clone() - gone - 1.0));
             }
-            used += space.values[value].bytes as f64 * there;
+            used += Bytes(space.values[value].bytes).to_f64() * there;
         }
         self.fits(used);
     }
 
     /// Counted in pools, so that the solver meets no large numbers.
     fn fits(&mut self, used: Expression) {
-        let pool = self.space.pool.max(1) as f64;
+        let pool = Bytes(self.space.machine.pool.max(1)).to_f64();
         self.rows.push(constraint!(used * (1.0 / pool) <= 1.0));
     }
 }

@@ -9,13 +9,14 @@
 //! its readers and its stream let it.
 
 use super::search::{Action, Timed};
-use super::space::{Set, Space, members};
-use crate::decide::placement::{Direction, Opens, Placement, Residency, Step, Transfer};
+use super::space::{Set, Space, ValueId, holds, members, only};
+use crate::decide::placement::{Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer};
 use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
-use crate::place::realise::{Realised, Task};
+use crate::place::realise::{Case, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::{Bytes, OpId};
 use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Conflicts that the search for addresses looks at.
 const WORK: u64 = 1_000_000;
@@ -23,7 +24,7 @@ const WORK: u64 = 1_000_000;
 /// A value in the pool without a break, or what an op makes of it in place.
 #[derive(Clone, Debug)]
 struct Stay {
-    value: usize,
+    value: ValueId,
     /// The command that brings it; none from the start.
     opens: Option<usize>,
     /// The commands that use it there.
@@ -31,7 +32,7 @@ struct Stay {
 }
 
 /// The schedule of these commands, if addresses are found.
-pub(super) fn realise(task: &Task<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, PlanError> {
+pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Result<Realised, PlanError> {
     let commands = worthwhile(space, commands);
     let stays = stays(space, &commands);
     let mut lowest = u64::MAX;
@@ -43,16 +44,16 @@ pub(super) fn realise(task: &Task<'_>, space: &Space, commands: &[Timed]) -> Res
         let lay = Lay::new(space, &commands, &stays);
         let (placement, items) = (lay.placement(), lay.items());
         for alignment in [ALIGNMENT, 1] {
-            let addresses = assign(&items.items, task.pool, alignment, task.work(WORK), task.request.seed);
+            let addresses = assign(&items.items, case.pool, alignment, case.work(WORK), case.request.seed);
             lowest = lowest.min(addresses.height);
-            if addresses.height <= task.pool {
-                return task.finish(&placement, &items, &addresses);
+            if addresses.height <= case.pool {
+                return case.finish(&placement, &items, &addresses);
             }
         }
     }
-    let op = task.trace.memory().floor().map_or(OpId(0), |floor| floor.0);
-    let needs = Bytes(lowest) + task.trace.resident_bytes;
-    Ok(Realised::Short(task.witness(op, needs, Shortage::Addresses)))
+    let op = case.trace.memory().floor().map_or(OpId(0), |floor| floor.0);
+    let needs = Bytes(lowest) + case.trace.resident_bytes;
+    Ok(Realised::Short(case.witness(op, needs, Shortage::Addresses)))
 }
 
 /// Without transfers that bring nothing: a prefetch whose bytes nobody reads, an offload that nobody fetches.
@@ -64,19 +65,19 @@ fn worthwhile(space: &Space, commands: &[Timed]) -> Vec<Timed> {
         let keep = match command.action {
             Action::Begin => false,
             Action::Run { op, .. } => {
-                let job = &space.jobs[usize::from(op)];
+                let job = &space.jobs[op];
                 read = read & !job.writes | job.reads;
                 true
             }
             Action::Prefetch { value } => {
-                let wanted = read >> value & 1 == 1;
-                read &= !(1 << value);
-                fetched |= Set::from(wanted) << value;
+                let wanted = holds(read, value);
+                read &= !only(value);
+                fetched |= if wanted { only(value) } else { 0 };
                 wanted
             }
             Action::Offload { value } => {
-                let wanted = fetched >> value & 1 == 1;
-                fetched &= !(1 << value);
+                let wanted = holds(fetched, value);
+                fetched &= !only(value);
                 wanted
             }
         };
@@ -95,9 +96,9 @@ fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
     let start = members(space.start).map(|value| Stay { value, opens: None, uses: Vec::new() });
     let mut stays: Vec<Stay> = start.collect();
     // By value: where it lies.
-    let mut at: Vec<Option<usize>> = vec![None; space.values.len()];
+    let mut at: TiVec<ValueId, Option<usize>> = vec![None; space.values.len()].into();
     stays.iter().enumerate().for_each(|(k, stay)| at[stay.value] = Some(k));
-    let open = |value: usize, c: usize, stays: &mut Vec<Stay>, at: &mut Vec<Option<usize>>| {
+    let open = |value: ValueId, c: usize, stays: &mut Vec<Stay>, at: &mut TiSlice<ValueId, Option<usize>>| {
         at[value] = Some(stays.len());
         stays.push(Stay { value, opens: Some(c), uses: vec![c] });
     };
@@ -106,12 +107,12 @@ fn stays(space: &Space, commands: &[Timed]) -> Vec<Stay> {
         match *action {
             Action::Begin => {}
             Action::Offload { value } => {
-                at[usize::from(value)].into_iter().for_each(|k| stays[k].uses.push(c));
+                at[value].into_iter().for_each(|k| stays[k].uses.push(c));
             }
-            Action::Prefetch { value } => open(usize::from(value), c, &mut stays, &mut at),
+            Action::Prefetch { value } => open(value, c, &mut stays, &mut at),
             Action::Run { op, .. } => {
-                let job = &space.jobs[usize::from(op)];
-                let of = |w: usize| space.values[w].tensor;
+                let job = &space.jobs[op];
+                let of = |w: ValueId| space.values[w].tensor;
                 for v in members(job.reads) {
                     at[v].into_iter().for_each(|k| stays[k].uses.push(c));
                 }
@@ -135,11 +136,11 @@ fn delay(space: &Space, commands: &mut [Timed]) {
         let Timed { action, start, end, .. } = commands[c];
         match action {
             Action::Prefetch { value } => {
-                let versions = space.versions[usize::from(value)];
+                let versions = space.versions[value];
                 let touches = |later: &&Timed| match later.action {
-                    Action::Run { op, .. } => space.jobs[usize::from(op)].reads >> value & 1 == 1,
+                    Action::Run { op, .. } => holds(space.jobs[op].reads, value),
                     // The host's copy must not change while it is read.
-                    Action::Offload { value } => versions >> value & 1 == 1,
+                    Action::Offload { value } => holds(versions, value),
                     _ => false,
                 };
                 let reader = commands[c + 1..].iter().find(touches).map_or(end, |later| later.start);
@@ -147,7 +148,7 @@ fn delay(space: &Space, commands: &mut [Timed]) {
                 (commands[c].start, commands[c].end) = (latest, latest + (end - start));
                 next_on_link = latest;
             }
-            Action::Offload { .. } if space.half => next_on_link = start,
+            Action::Offload { .. } if space.machine.half => next_on_link = start,
             _ => {}
         }
     }
@@ -175,36 +176,35 @@ impl<'a> Lay<'a> {
     fn placement(&self) -> Placement {
         let mut placement = Placement::default();
         // By command: the slot of its step, or before which it is listed.
-        let mut slots = vec![0; self.commands.len()];
+        let mut slots = vec![Slot::START; self.commands.len()];
         for &c in &self.order {
-            slots[c] = placement.steps.len() as u32 + 1;
+            slots[c] = Slot::new(placement.steps.len() + 1);
             if let Action::Run { op, again, alternative } = self.commands[c].action {
-                let alternative =
-                    self.space.jobs[usize::from(op)].alternatives[usize::from(alternative)].alternative;
-                placement.steps.push(Step { op: OpId(u32::from(op)), again, alternative });
+                let alternative = self.space.jobs[op].alternatives[alternative].alternative;
+                placement.steps.push(Step { op, again, alternative });
             }
         }
         let mut transfers: Vec<(usize, Transfer)> = Vec::new();
-        for (home, stay) in self.stays.iter().enumerate() {
+        for (home, stay) in (0..).map(HomeId).zip(self.stays) {
             let value = self.space.values[stay.value];
             let is_step = |c: &&usize| matches!(self.commands[**c].action, Action::Run { .. });
-            let begins = stay.opens.map_or(0, |c| slots[c]);
+            let begins = stay.opens.map_or(Slot::START, |c| slots[c]);
             let last = stay.uses.iter().filter(is_step).map(|c| slots[*c]).max().unwrap_or(begins);
             let opens = match stay.opens.map(|c| self.commands[c].action) {
                 None => Opens::Start,
                 Some(Action::Prefetch { .. }) => Opens::Prefetched,
                 Some(_) => Opens::Written,
             };
-            let home = home as u32;
-            let (tensor, bytes, slots_of) = (value.tensor, 0..value.bytes, begins..last.max(begins) + 1);
-            placement.residencies.push(Residency { tensor, bytes, home, slots: slots_of, opens });
+            let (tensor, bytes, slots_of) = (value.tensor, 0..value.bytes, begins..last.max(begins).next());
+            let residency = Residency { tensor, bytes, home, slots: slots_of, opens };
+            let residency = placement.residencies.push_and_get_key(residency);
             for &c in &stay.uses {
                 let direction = match self.commands[c].action {
                     Action::Offload { .. } => Direction::Offload,
                     Action::Prefetch { .. } => Direction::Prefetch,
                     _ => continue,
                 };
-                transfers.push((self.position[c], Transfer { residency: home, direction, before: slots[c] }));
+                transfers.push((self.position[c], Transfer { residency, direction, before: slots[c] }));
             }
         }
         transfers.sort_by_key(|(position, _)| *position);
@@ -213,33 +213,30 @@ impl<'a> Lay<'a> {
     }
 
     /// The positions in the list during which something is there that these commands open and use.
-    fn positions(&self, opens: Option<usize>, uses: &[usize]) -> Range<u32> {
+    fn positions(&self, opens: Option<usize>, uses: &[usize]) -> Range<Slot> {
         let first = uses.iter().map(|c| self.position[*c] + 1).max().unwrap_or(0);
         let ended = uses.iter().map(|c| self.commands[*c].end).fold(0.0, f64::max);
         let until = (first..self.order.len()).find(|at| self.commands[self.order[*at]].start >= ended);
-        let from = opens.map_or(0, |c| self.position[c] as u32 + 1);
-        from..until.unwrap_or(self.order.len()) as u32 + 1
+        let from = opens.map_or(Slot::START, |c| Slot::new(self.position[c] + 1));
+        from..Slot::new(until.unwrap_or(self.order.len()) + 1)
     }
 
     fn items(&self) -> Items {
-        let item = |slots: Range<u32>, bytes: u64| Item {
+        let item = |slots: Range<Slot>, bytes: u64| Item {
             hull: Block { slots, bytes: 0..bytes },
             blocks: Vec::new(),
         };
         let mut items = Items::default();
-        for (k, stay) in self.stays.iter().enumerate() {
-            items
-                .items
-                .push(item(self.positions(stay.opens, &stay.uses), self.space.values[stay.value].bytes));
-            items.of_residency.push(k as u32);
+        for stay in self.stays {
+            let slots = self.positions(stay.opens, &stay.uses);
+            let item = items.items.push_and_get_key(item(slots, self.space.values[stay.value].bytes));
+            items.of_residency.push(item);
         }
         for &c in &self.order {
             let Action::Run { op, alternative, .. } = self.commands[c].action else { continue };
-            let bytes = self.space.jobs[usize::from(op)].alternatives[usize::from(alternative)].workspace;
-            let here = (bytes > 0).then_some((items.items.len() as u32, bytes));
-            if bytes > 0 {
-                items.items.push(item(self.positions(Some(c), &[c]), bytes));
-            }
+            let bytes = self.space.jobs[op].alternatives[alternative].workspace;
+            let slots = self.positions(Some(c), &[c]);
+            let here = (bytes > 0).then(|| (items.items.push_and_get_key(item(slots, bytes)), bytes));
             items.of_step.push(here);
         }
         items

@@ -22,19 +22,22 @@
 //! - A value that was fetched is not given up before it is read, nor is an op recomputed of which nothing is read in its batch.
 //! - Of what may be given up for room, sets of which a part would do.
 
-use super::space::{Set, Space, members};
+use super::space::{Set, Space, ValueId, Wanted, holds, members, only, set_of};
 use crate::request::{Trick, Tricks};
+use plimsoll_ir::{Bytes, OpId, define_id};
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use typed_index_collections::TiVec;
+
+define_id!(
+    /// A state of the search.
+    StateId, "state");
 
 const COMPUTE: usize = 0;
 const OFFLOAD: usize = 1;
 const PREFETCH: usize = 2;
-
-/// Nothing runs on a stream.
-const IDLE: u8 = u8::MAX;
 
 /// What sums of floats in another order may differ by, as a share.
 const HAIR: f64 = 1e-12;
@@ -45,16 +48,25 @@ pub(super) enum Action {
     /// The start of the iteration.
     Begin,
     Run {
-        op: u8,
+        op: OpId,
         again: bool,
-        alternative: u8,
+        /// The position among the op's alternatives.
+        alternative: usize,
     },
     Offload {
-        value: u8,
+        value: ValueId,
     },
     Prefetch {
-        value: u8,
+        value: ValueId,
     },
+}
+
+/// What a stream is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    Nothing,
+    Op(OpId),
+    Value(ValueId),
 }
 
 /// A command, when it starts, and what was given up for it.
@@ -79,35 +91,53 @@ pub(super) enum Found {
 
 #[derive(Clone, Debug)]
 struct State {
-    parent: u32,
-    action: Action,
-    given_up: Set,
-    stage: u8,
+    step: Step,
+    stage: OpId,
     /// The ops before this one are not recomputed in this batch any more.
-    after: u8,
+    after: OpId,
     dead: bool,
     /// The state before it that has the same key.
-    next: u32,
+    next: Option<StateId>,
+    places: Places,
+    streams: Streams,
+    /// By op: whether it was recomputed in this batch and nothing has read yet what it made.
+    idle: u32,
+    bound: f64,
+}
+
+/// How a state came about.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    parent: StateId,
+    action: Action,
+    given_up: Set,
+}
+
+/// Where the values are.
+#[derive(Clone, Copy, Debug)]
+struct Places {
     device: Set,
     host: Set,
     /// What was ever offloaded, where the host is short.
     placed: Set,
     /// Fetched and not read yet.
     unread: Set,
+}
+
+/// What the streams do.
+#[derive(Clone, Copy, Debug)]
+struct Streams {
     /// The start of the last command.
     now: f64,
-    /// By stream: when it has ended what it does, and what that is: an op or a value.
+    /// By stream: when it has ended what it does, and what that is.
     free: [f64; 3],
-    busy: [u8; 3],
+    busy: [Busy; 3],
     /// Bytes that are free again when compute has ended, and when the offload has; none wait for a prefetch.
     leaving: [u64; 3],
-    /// By op: whether it was recomputed in this batch and nothing has read yet what it made.
-    idle: u32,
-    bound: f64,
 }
 
 /// What must agree for one state to stand for another.
-type Key = (u8, u8, Set);
+type Key = (OpId, OpId, Set);
 
 /// A hash that is quick for a few numbers.
 #[derive(Default)]
@@ -118,7 +148,7 @@ impl Hasher for Mix {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
-    fn write_u8(&mut self, number: u8) {
+    fn write_u32(&mut self, number: u32) {
         self.write_u64(u64::from(number));
     }
 
@@ -127,6 +157,7 @@ impl Hasher for Mix {
     }
 
     fn write_u128(&mut self, number: u128) {
+        // The lower half, and the upper one.
         self.write_u64(number as u64);
         self.write_u64((number >> 64) as u64);
     }
@@ -136,44 +167,50 @@ impl Hasher for Mix {
     }
 }
 
-/// No state.
-const NONE: u32 = u32::MAX;
-
-impl State {
+impl Streams {
     fn is_busy(&self, stream: usize) -> bool {
         self.free[stream] > self.now
     }
 
+    /// Whether a stream transfers one of these values, or did last.
+    fn transfers(&self, stream: usize, values: Set) -> bool {
+        matches!(self.busy[stream], Busy::Value(value) if holds(values, value))
+    }
+}
+
+impl State {
     fn key(&self) -> Key {
-        (self.stage, self.after, self.device)
+        (self.stage, self.after, self.places.device)
     }
 
     /// Whether whatever follows the other can follow this, no later.
     fn stands_for(&self, other: &State) -> bool {
-        let slack = HAIR * other.now;
-        let now = other.now + slack;
+        let (places, theirs) = (&self.places, &other.places);
+        let (streams, others) = (&self.streams, &other.streams);
+        let slack = HAIR * others.now;
+        let now = others.now + slack;
         let stream = |s: usize| {
-            self.free[s] <= now
-                || self.busy[s] == other.busy[s]
-                    && self.free[s] <= other.free[s] + slack
-                    && self.leaving[s] <= other.leaving[s]
+            streams.free[s] <= now
+                || streams.busy[s] == others.busy[s]
+                    && streams.free[s] <= others.free[s] + slack
+                    && streams.leaving[s] <= others.leaving[s]
         };
-        self.now <= now
+        streams.now <= now
             && (0..3).all(stream)
-            && other.host & !self.host == 0
-            && self.placed & !other.placed == 0
-            && self.unread & !other.unread == 0
+            && theirs.host & !places.host == 0
+            && places.placed & !theirs.placed == 0
+            && places.unread & !theirs.unread == 0
             && self.idle & !other.idle == 0
     }
 
     fn end(&self) -> f64 {
-        self.free.iter().copied().fold(0.0, f64::max)
+        self.streams.free.iter().copied().fold(0.0, f64::max)
     }
 }
 
 /// A state in the queue: the least bound first, of equal ones the most advanced.
 #[derive(PartialEq)]
-struct Entry(f64, u8, u32);
+struct Entry(f64, OpId, StateId);
 
 impl Eq for Entry {}
 
@@ -203,7 +240,7 @@ pub(super) fn fastest(
         space,
         within,
         without,
-        states: Vec::new(),
+        states: TiVec::new(),
         lost: Cell::new(false),
         queue: BinaryHeap::new(),
         known: HashMap::default(),
@@ -211,11 +248,11 @@ pub(super) fn fastest(
     search.offer(search.root());
     let mut looked = 0;
     while let Some(Entry(bound, _, at)) = search.queue.pop() {
-        let state = &search.states[at as usize];
+        let state = &search.states[at];
         if state.dead {
             continue;
         }
-        if usize::from(state.stage) == space.jobs.len() {
+        if state.stage == space.jobs.next_key() {
             return (Found::Fastest(search.commands(at)), looked);
         }
         looked += 1;
@@ -237,51 +274,43 @@ struct Search<'a> {
     space: &'a Space,
     within: f64,
     without: Tricks,
-    states: Vec<State>,
+    states: TiVec<StateId, State>,
     /// There were too many ways to make room to look at all of them.
     lost: Cell<bool>,
     queue: BinaryHeap<Entry>,
     /// By key: the last state that has it; each knows the one before.
-    known: HashMap<Key, u32, BuildHasherDefault<Mix>>,
+    known: HashMap<Key, StateId, BuildHasherDefault<Mix>>,
 }
 
 impl Search<'_> {
     fn root(&self) -> State {
         State {
-            parent: 0,
-            action: Action::Begin,
-            given_up: 0,
-            stage: 0,
-            after: 0,
+            step: Step { parent: StateId(0), action: Action::Begin, given_up: 0 },
+            stage: OpId(0),
+            after: OpId(0),
             dead: false,
-            next: NONE,
-            device: self.space.start,
-            host: 0,
-            placed: 0,
-            unread: 0,
-            now: 0.0,
-            free: [0.0; 3],
-            busy: [IDLE; 3],
-            leaving: [0; 3],
+            next: None,
+            places: Places { device: self.space.start, host: 0, placed: 0, unread: 0 },
+            streams: Streams { now: 0.0, free: [0.0; 3], busy: [Busy::Nothing; 3], leaving: [0; 3] },
             idle: 0,
             bound: 0.0,
         }
     }
 
     /// The commands that lead to a state.
-    fn commands(&self, mut at: u32) -> Vec<Timed> {
+    fn commands(&self, mut at: StateId) -> Vec<Timed> {
         let mut commands = Vec::new();
         loop {
-            let state = &self.states[at as usize];
-            let stream = match state.action {
+            let State { step: Step { parent, action, given_up }, streams, .. } = self.states[at].clone();
+            let stream = match action {
                 Action::Begin => break,
                 Action::Run { .. } => COMPUTE,
                 Action::Offload { .. } => OFFLOAD,
                 Action::Prefetch { .. } => PREFETCH,
             };
-            let (start, end) = (state.now, state.free[stream]);
-            commands.push(Timed { action: state.action, start, end, given_up: state.given_up });
-            at = state.parent;
+            let (start, end) = (streams.now, streams.free[stream]);
+            commands.push(Timed { action, start, end, given_up });
+            at = parent;
         }
         commands.reverse();
         commands
@@ -289,13 +318,11 @@ impl Search<'_> {
 
     /// Takes a state into the queue, unless another stands for it or it ends too late.
     fn offer(&mut self, mut state: State) {
-        let at = self.states.len() as u32;
-        let least =
-            if usize::from(state.stage) == self.space.jobs.len() || self.without.contains(Trick::Bounds) {
-                state.end()
-            } else {
-                self.least_end(&state)
-            };
+        let least = if state.stage == self.space.jobs.next_key() || self.without.contains(Trick::Bounds) {
+            state.end()
+        } else {
+            self.least_end(&state)
+        };
         // Sums in another order do not make a state worse.
         if least > state.bound * (1.0 + HAIR) {
             state.bound = least;
@@ -306,65 +333,62 @@ impl Search<'_> {
         if !self.without.contains(Trick::Dominance) && !self.is_best(&mut state) {
             return;
         }
-        self.queue.push(Entry(state.bound, state.stage, at));
-        self.states.push(state);
+        let (bound, stage) = (state.bound, state.stage);
+        self.queue.push(Entry(bound, stage, self.states.push_and_get_key(state)));
     }
 
     /// Whether no state that is known stands for this one. Those for which this one stands are dead then.
     fn is_best(&mut self, state: &mut State) -> bool {
         let key = state.key();
-        let mut head = self.known.get(&key).copied().unwrap_or(NONE);
-        let (mut at, mut before) = (head, NONE);
-        while at != NONE {
-            let other = &self.states[at as usize];
-            let next = other.next;
+        let mut head = self.known.get(&key).copied();
+        let (mut next, mut before) = (head, None::<StateId>);
+        while let Some(at) = next {
+            let other = &self.states[at];
+            next = other.next;
             if other.stands_for(state) {
                 return false;
             }
             if state.stands_for(other) {
-                self.states[at as usize].dead = true;
-                if before == NONE {
-                    head = next;
-                } else {
-                    self.states[before as usize].next = next;
+                self.states[at].dead = true;
+                match before {
+                    None => head = next,
+                    Some(before) => self.states[before].next = next,
                 }
             } else {
-                before = at;
+                before = Some(at);
             }
-            at = next;
         }
         state.next = head;
-        self.known.insert(key, self.states.len() as u32);
+        self.known.insert(key, self.states.next_key());
         true
     }
 
     /// No list that begins like this ends earlier.
     fn least_end(&self, state: &State) -> f64 {
         let space = self.space;
-        let clear = |s: usize| state.free[s].max(state.now);
+        let (places, streams) = (&state.places, &state.streams);
+        let clear = |s: usize| streams.free[s].max(streams.now);
         let (mut ended, left) = (clear(COMPUTE), clear(OFFLOAD));
         // Seconds of prefetches that must come yet.
         let mut fetches = 0.0;
         let mut least = state.end();
-        let mut seen = state.device;
+        let mut seen = places.device;
         let mut made: u32 = 0;
-        for (q, job) in space.jobs.iter().enumerate().skip(usize::from(state.stage)) {
+        for (q, job) in space.jobs.iter_enumerated().skip(state.stage.index()) {
             // What it reads, was made before now and is gone.
             let mut gone = job.reads & !seen;
-            while gone != 0 {
-                let v = gone.trailing_zeros() as usize;
-                gone &= gone - 1;
-                seen |= 1 << v;
-                if space.values[v].maker.is_some_and(|maker| maker >= usize::from(state.stage)) {
+            while let Some(v) = members(gone).next() {
+                gone &= !only(v);
+                seen |= only(v);
+                if space.values[v].maker.is_some_and(|maker| maker >= state.stage) {
                     continue;
                 }
                 let again = space.maker_again(v).filter(|_| q < space.final_stage);
-                let there = state.host >> v & 1 == 1;
-                match (again, there) {
+                match (again, holds(places.host, v)) {
                     (None, true) => fetches += space.values[v].back,
                     (None, false) => return f64::INFINITY,
-                    (Some(maker), false) if made >> maker & 1 == 0 => {
-                        made |= 1 << maker;
+                    (Some(maker), false) if made >> maker.0 & 1 == 0 => {
+                        made |= 1 << maker.0;
                         ended += space.jobs[maker].alternatives[0].seconds;
                         gone |= space.jobs[maker].reads & !seen;
                     }
@@ -374,7 +398,7 @@ impl Search<'_> {
             // On a half-duplex link what comes and what goes add up.
             let before = clear(PREFETCH) + fetches;
             let start = if fetches > 0.0 { ended.max(before) } else { ended };
-            let from = if space.half && fetches > 0.0 { left.max(before) } else { left };
+            let from = if space.machine.half && fetches > 0.0 { left.max(before) } else { left };
             let seconds = job.alternatives[0].seconds;
             let press = &space.press[q];
             ended = start + seconds;
@@ -383,11 +407,11 @@ impl Search<'_> {
                 continue;
             }
             // One option is away when it starts, and one, maybe another, when it ends.
-            let need =
-                press.away.saturating_sub(space.bytes(press.across & (state.host | space.recomputed[q + 1])));
-            let need = need as f64 / space.rates[OFFLOAD - 1];
+            let there = press.across & (places.host | space.stages[q.next()].recomputed);
+            let need = Bytes(press.away.saturating_sub(space.bytes(there)));
+            let need = need.to_f64() / space.machine.offload_rate;
             let out = |swapped: Set| {
-                members(swapped & !state.host).map(|v| space.values[v].out).sum::<f64>().max(need)
+                members(swapped & !places.host).map(|v| space.values[v].out).sum::<f64>().max(need)
             };
             let gone = |swapped: Set| match out(swapped) {
                 0.0 => 0.0,
@@ -407,10 +431,10 @@ impl Search<'_> {
         least
     }
 
-    fn children(&self, at: u32) -> Vec<State> {
+    fn children(&self, at: StateId) -> Vec<State> {
         let mut children = Vec::new();
         self.runs(at, &mut children);
-        if self.space.swap {
+        if self.space.machine.swap {
             self.offloads(at, &mut children);
             self.prefetches(at, &mut children);
         }
@@ -419,17 +443,17 @@ impl Search<'_> {
 
     /// What may be given up without loss of anything that is needed and cannot be had otherwise.
     fn evictable(&self, state: &State) -> Set {
-        let stage = usize::from(state.stage);
-        let spare = state.host | !self.space.needed[stage] | self.space.recomputed[stage];
-        state.device & spare & !state.unread
+        let Wanted { needed, recomputed, .. } = self.space.stages[state.stage];
+        let spare = state.places.host | !needed | recomputed;
+        state.places.device & spare & !state.places.unread
     }
 
     /// The compute command that comes next: the op of the stage, or ops that recompute what it lacks.
-    fn runs(&self, at: u32, children: &mut Vec<State>) {
+    fn runs(&self, at: StateId, children: &mut Vec<State>) {
         let space = self.space;
-        let state = &self.states[at as usize];
-        let stage = usize::from(state.stage);
-        if space.jobs[stage].reads & !state.device == 0 {
+        let state = &self.states[at];
+        let (stage, device) = (state.stage, state.places.device);
+        if space.jobs[stage].reads & !device == 0 {
             for alternative in 0..space.jobs[stage].alternatives.len() {
                 self.run(at, stage, false, alternative, children);
             }
@@ -438,14 +462,14 @@ impl Search<'_> {
         if stage >= space.final_stage {
             return;
         }
-        let mut wanted = space.jobs[stage].reads & !state.device;
-        for k in (usize::from(state.after)..stage).rev() {
+        let mut wanted = space.jobs[stage].reads & !device;
+        for k in OpId::each(state.after..stage).rev() {
             let job = &space.jobs[k];
             if !job.again || job.writes & wanted == 0 {
                 continue;
             }
-            wanted |= job.reads & !state.device;
-            if job.reads & !state.device == 0 {
+            wanted |= job.reads & !device;
+            if job.reads & !device == 0 {
                 for alternative in 0..job.alternatives.len() {
                     self.run(at, k, true, alternative, children);
                 }
@@ -453,31 +477,32 @@ impl Search<'_> {
         }
     }
 
-    fn run(&self, at: u32, op: usize, again: bool, alternative: usize, children: &mut Vec<State>) {
+    fn run(&self, at: StateId, op: OpId, again: bool, alternative: usize, children: &mut Vec<State>) {
         let space = self.space;
-        let state = &self.states[at as usize];
+        let state = &self.states[at];
         let job = &space.jobs[op];
-        let action = Action::Run { op: op as u8, again, alternative: alternative as u8 };
+        let action = Action::Run { op, again, alternative };
         // What it makes anew takes the place of what was there.
-        let replaced = job.writes & state.device;
+        let replaced = job.writes & state.places.device;
         let need = job.fresh + job.alternatives[alternative].workspace;
         let candidates = self.evictable(state) & !job.reads & !replaced;
         let from = self.earliest_by_streams(state, action);
         self.with_room(state, from, need, replaced, candidates, &mut |start, given_up| {
             let mut next = self.begin(at, action, start, given_up);
-            next.device = next.device & !job.consumed | job.writes;
-            next.unread &= !job.reads;
+            next.places.device = next.places.device & !job.consumed | job.writes;
+            next.places.unread &= !job.reads;
             let used = members(job.reads).filter_map(|v| space.values[v].maker);
-            next.idle = used.fold(next.idle, |idle, maker| idle & !(1 << maker)) | u32::from(again) << op;
+            next.idle = used.fold(next.idle, |idle, maker| idle & !(1 << maker.0)) | u32::from(again) << op.0;
             if !again && next.idle != 0 {
                 return;
             }
-            next.free[COMPUTE] = start + job.alternatives[alternative].seconds;
-            next.busy[COMPUTE] = op as u8;
-            next.leaving[COMPUTE] = job.alternatives[alternative].workspace;
-            (next.stage, next.after) = if again { (state.stage, op as u8 + 1) } else { (state.stage + 1, 0) };
-            let useless = next.device & !space.useful[usize::from(next.stage)];
-            if useless & next.unread != 0 {
+            next.streams.free[COMPUTE] = start + job.alternatives[alternative].seconds;
+            next.streams.busy[COMPUTE] = Busy::Op(op);
+            next.streams.leaving[COMPUTE] = job.alternatives[alternative].workspace;
+            (next.stage, next.after) =
+                if again { (state.stage, op.next()) } else { (state.stage.next(), OpId(0)) };
+            let useless = next.places.device & !space.stages[next.stage].useful;
+            if useless & next.places.unread != 0 {
                 return;
             }
             self.give_up(&mut next, useless);
@@ -485,46 +510,49 @@ impl Search<'_> {
         });
     }
 
-    fn offloads(&self, at: u32, children: &mut Vec<State>) {
+    fn offloads(&self, at: StateId, children: &mut Vec<State>) {
         let space = self.space;
-        let state = &self.states[at as usize];
-        for v in members(state.device & !state.host & space.worthy[usize::from(state.stage)]) {
+        let state = &self.states[at];
+        let Places { device, host, .. } = state.places;
+        for value in members(device & !host & space.stages[state.stage].worthy) {
             // The copy is that of the newest version on the device.
-            let newer = space.versions[v] & state.device & !(Set::MAX >> (127 - v));
-            let action = Action::Offload { value: v as u8 };
+            let is_old = members(space.versions[value] & device).any(|version| version > value);
+            let action = Action::Offload { value };
             let start = self.earliest_by_streams(state, action);
-            let late = start < state.now;
-            if newer != 0 || late && !self.without.contains(Trick::Prompt) {
+            let late = start < state.streams.now;
+            if is_old || late && !self.without.contains(Trick::Prompt) {
                 continue;
             }
-            let placed = if space.host.is_some() { state.placed | 1 << v } else { 0 };
-            if space.host.is_some_and(|host| space.on_host(placed) > host) {
+            let short = space.machine.host;
+            let placed = if short.is_some() { state.places.placed | only(value) } else { 0 };
+            if short.is_some_and(|host| space.on_host(placed) > host) {
                 continue;
             }
-            let mut next = self.begin(at, action, start.max(state.now), 0);
+            let mut next = self.begin(at, action, start.max(state.streams.now), 0);
             // The host keeps one version.
-            next.host = next.host & !space.versions[v] | 1 << v;
-            next.placed = placed;
-            next.free[OFFLOAD] = next.now + space.values[v].out;
-            next.busy[OFFLOAD] = v as u8;
-            next.leaving[OFFLOAD] = 0;
+            next.places.host = next.places.host & !space.versions[value] | only(value);
+            next.places.placed = placed;
+            next.streams.free[OFFLOAD] = next.streams.now + space.values[value].out;
+            next.streams.busy[OFFLOAD] = Busy::Value(value);
+            next.streams.leaving[OFFLOAD] = 0;
             children.push(next);
         }
     }
 
-    fn prefetches(&self, at: u32, children: &mut Vec<State>) {
+    fn prefetches(&self, at: StateId, children: &mut Vec<State>) {
         let space = self.space;
-        let state = &self.states[at as usize];
-        for v in members(state.host & !state.device & space.useful[usize::from(state.stage)]) {
-            let action = Action::Prefetch { value: v as u8 };
-            let need = space.values[v].bytes;
+        let state = &self.states[at];
+        let Places { device, host, .. } = state.places;
+        for value in members(host & !device & space.stages[state.stage].useful) {
+            let action = Action::Prefetch { value };
+            let need = space.values[value].bytes;
             let from = self.earliest_by_streams(state, action);
             self.with_room(state, from, need, 0, self.evictable(state), &mut |start, given_up| {
                 let mut next = self.begin(at, action, start, given_up);
-                next.device |= 1 << v;
-                next.unread |= 1 << v;
-                next.free[PREFETCH] = start + space.values[v].back;
-                next.busy[PREFETCH] = v as u8;
+                next.places.device |= only(value);
+                next.places.unread |= only(value);
+                next.streams.free[PREFETCH] = start + space.values[value].back;
+                next.streams.busy[PREFETCH] = Busy::Value(value);
                 children.push(next);
             });
         }
@@ -532,58 +560,56 @@ impl Search<'_> {
 
     /// When a command could start if there were room; for all but offloads no earlier than the one before it.
     fn earliest_by_streams(&self, state: &State, action: Action) -> f64 {
-        let space = self.space;
-        let busy_with =
-            |stream: usize, set: Set| state.busy[stream] != IDLE && set >> state.busy[stream] & 1 == 1;
-        let [compute, offload, prefetch] = state.free;
-        let link = if space.half { offload.max(prefetch) } else { 0.0 };
+        let (space, streams) = (self.space, &state.streams);
+        let [compute, offload, prefetch] = streams.free;
+        let link = if space.machine.half { offload.max(prefetch) } else { 0.0 };
         match action {
             Action::Begin => 0.0,
             Action::Run { op, .. } => {
-                let job = &space.jobs[usize::from(op)];
-                let mut start = state.now.max(compute);
-                if busy_with(PREFETCH, job.reads) {
+                let job = &space.jobs[op];
+                let mut start = streams.now.max(compute);
+                if streams.transfers(PREFETCH, job.reads) {
                     start = start.max(prefetch);
                 }
                 let updated = members(job.consumed).fold(0, |set, v| set | space.versions[v]);
-                if busy_with(OFFLOAD, updated) { start.max(offload) } else { start }
+                if streams.transfers(OFFLOAD, updated) { start.max(offload) } else { start }
             }
             Action::Offload { value } => {
-                let versions = space.versions[usize::from(value)];
+                let versions = space.versions[value];
                 let mut start = offload.max(link);
-                if state.busy[COMPUTE] != IDLE
-                    && space.jobs[usize::from(state.busy[COMPUTE])].writes & versions != 0
-                {
+                if matches!(streams.busy[COMPUTE], Busy::Op(op) if space.jobs[op].writes & versions != 0) {
                     start = start.max(compute);
                 }
-                if busy_with(PREFETCH, versions) { start.max(prefetch) } else { start }
+                if streams.transfers(PREFETCH, versions) { start.max(prefetch) } else { start }
             }
             Action::Prefetch { value } => {
-                let start = state.now.max(prefetch).max(link);
-                if busy_with(OFFLOAD, 1 << value) { start.max(offload) } else { start }
+                let start = streams.now.max(prefetch).max(link);
+                if streams.transfers(OFFLOAD, only(value)) { start.max(offload) } else { start }
             }
         }
     }
 
     /// When the bytes of a value that is given up now are free.
-    fn released(&self, state: &State, value: usize) -> f64 {
+    fn released(&self, streams: &Streams, value: ValueId) -> f64 {
         let mut at = 0.0f64;
-        if state.is_busy(COMPUTE) {
-            let job = &self.space.jobs[usize::from(state.busy[COMPUTE])];
-            at = if (job.reads | job.writes) >> value & 1 == 1 { state.free[COMPUTE] } else { at };
+        if let Busy::Op(op) = streams.busy[COMPUTE]
+            && streams.is_busy(COMPUTE)
+        {
+            let job = &self.space.jobs[op];
+            at = if holds(job.reads | job.writes, value) { streams.free[COMPUTE] } else { at };
         }
-        if state.is_busy(OFFLOAD) && usize::from(state.busy[OFFLOAD]) == value {
-            at = at.max(state.free[OFFLOAD]);
+        if streams.is_busy(OFFLOAD) && streams.transfers(OFFLOAD, only(value)) {
+            at = at.max(streams.free[OFFLOAD]);
         }
         at
     }
 
     /// Bytes in use at a time no earlier than the last start, with nothing new and these values given up.
     fn in_use(&self, state: &State, given_up: Set, time: f64) -> u64 {
-        let waiting = |s: usize| if state.free[s] > time { state.leaving[s] } else { 0 };
-        let held =
-            members(given_up).filter(|v| self.released(state, *v) > time).fold(0, |set, v| set | 1 << v);
-        self.space.bytes(state.device & !given_up | held) + waiting(COMPUTE) + waiting(OFFLOAD)
+        let streams = &state.streams;
+        let waiting = |s: usize| if streams.free[s] > time { streams.leaving[s] } else { 0 };
+        let held = set_of(members(given_up).filter(|v| self.released(streams, *v) > time));
+        self.space.bytes(state.places.device & !given_up | held) + waiting(COMPUTE) + waiting(OFFLOAD)
     }
 
     /// Calls `take` with every time and every least set of values to give up that make room for so many bytes.
@@ -596,7 +622,8 @@ impl Search<'_> {
         candidates: Set,
         take: &mut dyn FnMut(f64, Set),
     ) {
-        let mut times = [from, state.free[COMPUTE].max(from), state.free[OFFLOAD].max(from)];
+        let streams = &state.streams;
+        let mut times = [from, streams.free[COMPUTE].max(from), streams.free[OFFLOAD].max(from)];
         times.sort_by(f64::total_cmp);
         let mut earlier: Vec<Set> = Vec::new();
         for (i, &time) in times.iter().enumerate() {
@@ -604,10 +631,12 @@ impl Search<'_> {
                 continue;
             }
             let used = self.in_use(state, replaced, time) + need;
-            let Some(lacking) = used.checked_sub(self.space.pool).filter(|lacking| *lacking > 0) else {
+            let Some(lacking) = used.checked_sub(self.space.machine.pool).filter(|lacking| *lacking > 0)
+            else {
                 return take(time, replaced);
             };
-            let free: Vec<usize> = members(candidates).filter(|v| self.released(state, *v) <= time).collect();
+            let free: Vec<ValueId> =
+                members(candidates).filter(|v| self.released(streams, *v) <= time).collect();
             let Some(covers) = self.space.covers(&free, lacking) else {
                 return self.lost.set(true);
             };
@@ -621,24 +650,25 @@ impl Search<'_> {
     }
 
     /// The state in which a command has just begun, with values given up for it.
-    fn begin(&self, at: u32, action: Action, start: f64, given_up: Set) -> State {
-        let mut next = self.states[at as usize].clone();
-        (next.parent, next.action, next.given_up, next.dead) = (at, action, given_up, false);
-        next.now = start;
+    fn begin(&self, at: StateId, action: Action, start: f64, given_up: Set) -> State {
+        let mut next = self.states[at].clone();
+        (next.step, next.dead) = (Step { parent: at, action, given_up }, false);
+        next.streams.now = start;
         for s in [COMPUTE, OFFLOAD] {
-            next.leaving[s] = if next.is_busy(s) { next.leaving[s] } else { 0 };
+            next.streams.leaving[s] = if next.streams.is_busy(s) { next.streams.leaving[s] } else { 0 };
         }
         self.give_up(&mut next, given_up);
         next
     }
 
     fn give_up(&self, state: &mut State, values: Set) {
+        let State { places, streams, .. } = state;
         for v in members(values) {
-            let at = self.released(state, v);
-            state.device &= !(1 << v);
-            if at > state.now {
-                let stream = if at == state.free[COMPUTE] { COMPUTE } else { OFFLOAD };
-                state.leaving[stream] += self.space.values[v].bytes;
+            let at = self.released(streams, v);
+            places.device &= !only(v);
+            if at > streams.now {
+                let stream = if at == streams.free[COMPUTE] { COMPUTE } else { OFFLOAD };
+                streams.leaving[stream] += self.space.values[v].bytes;
             }
         }
     }

@@ -9,7 +9,13 @@
 use crate::request::Allow;
 use plimsoll_ir::schedule::{Duplex, Link, Stream, place_on_host};
 use plimsoll_ir::trace::{Op, Phase, Trace};
-use plimsoll_ir::{Bytes, TensorId};
+use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
+use std::collections::BTreeSet;
+use typed_index_collections::{TiSlice, TiVec};
+
+define_id!(
+    /// A value of the space; its bit in a [`Set`].
+    ValueId, "value");
 
 /// Values, by bit.
 pub(super) type Set = u128;
@@ -20,7 +26,7 @@ pub(super) struct Value {
     pub tensor: TensorId,
     pub bytes: u64,
     /// The op that makes it; none where it is there from the start.
-    pub maker: Option<usize>,
+    pub maker: Option<OpId>,
     /// Seconds of its offload and of its prefetch.
     pub out: f64,
     pub back: f64,
@@ -64,30 +70,47 @@ pub(super) struct Press {
 /// The decisions that a trace leaves open, and what bounds them.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
-    pub values: Vec<Value>,
-    pub jobs: Vec<Job>,
-    pub pool: u64,
-    /// What swapped tensors may take of the host's memory; none where all of them fit it.
-    pub host: Option<u64>,
-    pub swap: bool,
-    pub half: bool,
+    pub values: TiVec<ValueId, Value>,
+    pub jobs: TiVec<OpId, Job>,
+    pub machine: Machine,
     /// What is on the device at the start.
     pub start: Set,
     /// By value: the versions of its tensor.
-    pub versions: Vec<Set>,
-    /// By stage: what ops from then on read; what they may use, if only to run again what they read; what of that may be
-    /// given up without a copy on the host.
-    pub needed: Vec<Set>,
-    pub useful: Vec<Set>,
-    pub recomputed: Vec<Set>,
-    /// By stage: what may be worth an offload from then on.
-    pub worthy: Vec<Set>,
+    pub versions: TiVec<ValueId, Set>,
+    /// By stage, and once more for the end of the iteration.
+    pub stages: TiVec<OpId, Wanted>,
     /// The first stage before which nothing may be recomputed.
-    pub final_stage: usize,
+    pub final_stage: OpId,
     /// By op.
-    pub press: Vec<Press>,
-    /// Bytes a second, of offloads and prefetches.
-    pub rates: [f64; 2],
+    pub press: TiVec<OpId, Press>,
+}
+
+/// What the request gives.
+#[derive(Clone, Debug)]
+pub(super) struct Machine {
+    /// In bytes.
+    pub pool: u64,
+    /// What swapped tensors may take of the host's memory, in bytes; none where all of them fit it.
+    pub host: Option<u64>,
+    /// Whether values may be swapped.
+    pub swap: bool,
+    /// Whether offloads and prefetches share the link.
+    pub half: bool,
+    /// The bytes a second of offloads.
+    pub offload_rate: f64,
+}
+
+/// The values that matter from a stage on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// What ops from then on read.
+    pub needed: Set,
+    /// What they may use, if only to run again what they read.
+    pub useful: Set,
+    /// What of `needed` may be given up without a copy on the host.
+    pub recomputed: Set,
+    /// What may be worth an offload from then on.
+    pub worthy: Set,
 }
 
 /// More values than this are not tried in all combinations.
@@ -96,10 +119,10 @@ const MOST_TRIED: u32 = 10;
 /// Sets in the making that are looked at for one cover.
 const MOST_SETS: usize = 20_000;
 
-/// The positions of the bits that are set.
-pub(super) fn members(mut set: Set) -> impl Iterator<Item = usize> {
+/// The values of a set.
+pub(super) fn members(mut set: Set) -> impl Iterator<Item = ValueId> {
     std::iter::from_fn(move || {
-        let at = set.trailing_zeros() as usize;
+        let at = ValueId(set.trailing_zeros());
         (set != 0).then(|| {
             set &= set - 1;
             at
@@ -107,11 +130,26 @@ pub(super) fn members(mut set: Set) -> impl Iterator<Item = usize> {
     })
 }
 
+/// The set of one value.
+pub(super) fn only(value: ValueId) -> Set {
+    1 << value.0
+}
+
+/// The set of some values.
+pub(super) fn set_of(values: impl IntoIterator<Item = ValueId>) -> Set {
+    values.into_iter().fold(0, |set, value| set | only(value))
+}
+
+/// Whether a value is in a set.
+pub(super) fn holds(set: Set, value: ValueId) -> bool {
+    set & only(value) != 0
+}
+
 fn alternatives(op: &Op, room: u64) -> Vec<OpAlternative> {
     let mut alternatives =
         vec![OpAlternative { alternative: None, seconds: op.seconds.0, workspace: op.workspace_bytes.0 }];
-    alternatives.extend(op.alternatives.iter().enumerate().map(|(k, alternative)| OpAlternative {
-        alternative: Some(k as u32),
+    alternatives.extend((0..).zip(&op.alternatives).map(|(k, alternative)| OpAlternative {
+        alternative: Some(k),
         seconds: alternative.seconds.0,
         workspace: alternative.workspace_bytes.0,
     }));
@@ -130,96 +168,97 @@ fn alternatives(op: &Op, room: u64) -> Vec<OpAlternative> {
 impl Space {
     /// The space of a valid trace that is small enough.
     pub fn new(trace: &Trace, pool: u64, link: &Link, allow: Allow) -> Space {
+        let update = trace.ops.iter().position(|op| op.phase == Phase::Update);
         let mut space = Space {
-            values: Vec::new(),
-            jobs: Vec::new(),
-            pool,
-            host: allow.host.map(|host| host.0),
-            swap: allow.swap,
-            half: link.duplex == Duplex::Half,
+            values: TiVec::new(),
+            jobs: TiVec::new(),
+            machine: Machine {
+                pool,
+                host: allow.host.map(|host| host.0),
+                swap: allow.swap,
+                half: link.duplex == Duplex::Half,
+                offload_rate: link.offload_bytes_per_second.0,
+            },
             start: 0,
-            versions: Vec::new(),
-            needed: Vec::new(),
-            useful: Vec::new(),
-            recomputed: Vec::new(),
-            worthy: Vec::new(),
-            final_stage: trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(trace.ops.len())
-                + 1,
-            press: Vec::new(),
-            rates: [link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0],
+            versions: TiVec::new(),
+            stages: TiVec::new(),
+            final_stage: OpId::new(update.unwrap_or(trace.ops.len()) + 1),
+            press: TiVec::new(),
         };
-        let mut current: Vec<Option<usize>> = vec![None; trace.tensors.len()];
+        let mut current: TiVec<TensorId, Option<ValueId>> = vec![None; trace.tensors.len()].into();
         for op in &trace.ops {
             space.add_job(trace, op, link, allow, &mut current);
         }
-        for v in 0..space.values.len() {
-            let same = |u: &usize| space.values[*u].tensor == space.values[v].tensor;
-            let versions = (0..space.values.len()).filter(same).fold(0, |set, u| set | 1 << u);
-            space.versions.push(versions);
-        }
+        let tensor = |v: ValueId| space.values[v].tensor;
+        let versions = |v: ValueId| set_of(space.values.keys().filter(|u| tensor(*u) == tensor(v)));
+        space.versions = space.values.keys().map(versions).collect();
         let all = space.on_host(Set::MAX);
-        space.host = space.host.filter(|host| all > *host);
+        space.machine.host = space.machine.host.filter(|host| all > *host);
         space.add_stages();
-        space.press = (0..space.jobs.len()).map(|q| space.press_at(q)).collect();
-        space.add_worthy();
+        space.press = space.jobs.keys().map(|q| space.press_at(q)).collect();
+        space.restrict_worthy();
         space
     }
 
     /// Where nothing is recomputed, memory is short only during ops that lack room with everything kept.
-    fn add_worthy(&mut self) {
-        self.worthy = self.useful.clone();
+    fn restrict_worthy(&mut self) {
         if self.jobs.iter().any(|job| job.again) {
             return;
         }
         let mut worthy = 0;
-        for (stage, press) in self.press.iter().enumerate().rev() {
+        for (stage, press) in self.press.iter_enumerated().rev() {
             worthy |= if press.away > 0 { press.across } else { 0 };
-            self.worthy[stage] = worthy;
+            self.stages[stage].worthy = worthy;
         }
     }
 
-    fn add(&mut self, trace: &Trace, tensor: TensorId, maker: Option<usize>, link: &Link) -> usize {
+    fn add(&mut self, trace: &Trace, tensor: TensorId, maker: Option<OpId>, link: &Link) -> ValueId {
         let bytes = trace.tensors[tensor.index()].bytes;
         let [out, back] = [Stream::Offload, Stream::Prefetch].map(|stream| link.seconds(stream, bytes).0);
-        self.values.push(Value { tensor, bytes: bytes.0, maker, out, back });
-        self.values.len() - 1
+        self.values.push_and_get_key(Value { tensor, bytes: bytes.0, maker, out, back })
     }
 
-    fn add_job(&mut self, trace: &Trace, op: &Op, link: &Link, allow: Allow, current: &mut [Option<usize>]) {
+    fn add_job(
+        &mut self,
+        trace: &Trace,
+        op: &Op,
+        link: &Link,
+        allow: Allow,
+        current: &mut TiSlice<TensorId, Option<ValueId>>,
+    ) {
         let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
-        let i = self.jobs.len();
+        let i = self.jobs.next_key();
         let mut job = Job {
             reads: 0,
             writes: 0,
             consumed: 0,
             fresh: 0,
-            alternatives: alternatives(op, self.pool.saturating_sub(trace.touched_bytes(op).0)),
+            alternatives: alternatives(op, self.machine.pool.saturating_sub(trace.touched_bytes(op).0)),
             again: allow.recompute && op.recomputable && op.phase != Phase::Update,
         };
         for t in op.reads.iter().filter(sized) {
-            let value = current[t.index()].unwrap_or_else(|| {
+            let value = *current[*t].get_or_insert_with(|| {
                 let value = self.add(trace, *t, None, link);
-                self.start |= 1 << value;
+                self.start |= only(value);
                 value
             });
-            current[t.index()] = Some(value);
-            job.reads |= 1 << value;
-            job.consumed |= Set::from(op.writes.contains(t)) << value;
+            job.reads |= only(value);
+            job.consumed |= if op.writes.contains(t) { only(value) } else { 0 };
         }
         for t in op.writes.iter().filter(sized) {
             let value = self.add(trace, *t, Some(i), link);
-            job.writes |= 1 << value;
-            current[t.index()] = Some(value);
+            job.writes |= only(value);
+            current[*t] = Some(value);
             job.fresh += if op.reads.contains(t) { 0 } else { self.values[value].bytes };
         }
         self.jobs.push(job);
     }
 
     fn add_stages(&mut self) {
-        let count = self.jobs.len();
-        let (mut needed, mut next_read) = (0, vec![usize::MAX; self.values.len()]);
+        let end = self.jobs.next_key();
+        let (mut needed, mut next_read) = (0, TiVec::<ValueId, OpId>::from(vec![end; self.values.len()]));
         let mut rows = Vec::new();
-        for stage in (0..=count).rev() {
+        for stage in OpId::each(OpId(0)..end.next()).rev() {
             if let Some(job) = self.jobs.get(stage) {
                 needed |= job.reads;
                 members(job.reads).for_each(|v| next_read[v] = stage);
@@ -231,27 +270,27 @@ impl Space {
                     useful |= if job.writes & useful != 0 { job.reads } else { 0 };
                 }
             }
-            let can = |v: &usize| next_read[*v] < self.final_stage && self.maker_again(*v).is_some();
-            let recomputed = members(needed).filter(can).fold(0, |set, v| set | 1 << v);
-            rows.push((needed, useful, recomputed));
+            let can = |v: &ValueId| next_read[*v] < self.final_stage && self.maker_again(*v).is_some();
+            let recomputed = set_of(members(needed).filter(can));
+            rows.push(Wanted { needed, useful, recomputed, worthy: useful });
         }
-        for (needed, useful, recomputed) in rows.into_iter().rev() {
-            self.needed.push(needed);
-            self.useful.push(useful);
-            self.recomputed.push(recomputed);
-        }
+        self.stages = rows.into_iter().rev().collect();
     }
 
     /// The op that makes a value, if it may be recomputed.
-    pub fn maker_again(&self, value: usize) -> Option<usize> {
+    pub fn maker_again(&self, value: ValueId) -> Option<OpId> {
         self.values[value].maker.filter(|k| self.jobs[*k].again)
     }
 
     /// What the tensors of these values take of the host: of all versions of one the place is the same.
     pub fn on_host(&self, set: Set) -> u64 {
-        let first = |v: &usize| self.versions[*v].trailing_zeros() as usize == *v;
-        let firsts = (0..self.values.len()).filter(|v| first(v) && set & self.versions[*v] != 0);
+        let firsts = self.values.keys().filter(|v| self.is_first(*v) && set & self.versions[*v] != 0);
         firsts.map(|v| place_on_host(self.values[v].bytes)).fold(0, u64::saturating_add)
+    }
+
+    /// Whether a value is the first version of its tensor.
+    pub fn is_first(&self, value: ValueId) -> bool {
+        members(self.versions[value]).next() == Some(value)
     }
 
     pub fn bytes(&self, set: Set) -> u64 {
@@ -259,14 +298,15 @@ impl Space {
     }
 
     /// What cannot be on the device during an op must be prefetched, or recomputed, after it.
-    fn press_at(&self, q: usize) -> Press {
+    fn press_at(&self, q: OpId) -> Press {
         let job = &self.jobs[q];
-        let made = |v: &usize| self.values[*v].maker.is_none_or(|maker| maker < q);
-        let alive = members(self.needed[q + 1] & !job.reads & !job.writes).filter(made);
-        let across = alive.fold(0, |set, v| set | 1 << v);
+        let made = |v: &ValueId| self.values[*v].maker.is_none_or(|maker| maker < q);
+        let Wanted { needed, recomputed, .. } = self.stages[q.next()];
+        let alive = members(needed & !job.reads & !job.writes).filter(made);
+        let across = set_of(alive);
         let leanest = job.alternatives.iter().map(|alternative| alternative.workspace).min().unwrap_or(0);
         let own = self.bytes(job.reads) + job.fresh + leanest;
-        let away = (self.bytes(across) + own).saturating_sub(self.pool);
+        let away = (self.bytes(across) + own).saturating_sub(self.machine.pool);
         let mut press = Press { across, away, options: Vec::new() };
         if away == 0 {
             return press;
@@ -275,15 +315,14 @@ impl Space {
             press.options.push((0, self.tail(q, 0, 0)));
             return press;
         }
-        let recomputed = self.recomputed[q + 1];
-        let covers = self.covers(&members(across).collect::<Vec<usize>>(), away);
+        let covers = self.covers(&members(across).collect::<Vec<ValueId>>(), away);
         for cover in covers.expect("few values have few sets") {
             let can = cover & recomputed;
             // All subsets of what can be recomputed.
             let mut again = can;
             loop {
                 let swapped = cover & !again;
-                if swapped == 0 || self.swap {
+                if swapped == 0 || self.machine.swap {
                     press.options.push((swapped, self.tail(q, swapped, again)));
                 }
                 if again == 0 {
@@ -304,14 +343,15 @@ impl Space {
     }
 
     /// No less time passes after an op, when these values are prefetched then and those are recomputed.
-    fn tail(&self, q: usize, swapped: Set, again: Set) -> f64 {
+    fn tail(&self, q: OpId, swapped: Set, again: Set) -> f64 {
         let fastest = |job: &Job| job.alternatives[0].seconds;
-        let makers = members(again).filter_map(|v| self.values[v].maker).fold(0u128, |set, k| set | 1 << k);
-        let extra: f64 = members(makers).map(|k| fastest(&self.jobs[k])).sum();
-        let mut rest: f64 = self.jobs[q + 1..].iter().map(fastest).sum();
+        let makers: BTreeSet<OpId> = members(again).filter_map(|v| self.values[v].maker).collect();
+        let extra: f64 = makers.into_iter().map(|k| fastest(&self.jobs[k])).sum();
+        let later = &self.jobs[q.next()..self.jobs.next_key()];
+        let mut rest: f64 = later.iter().map(fastest).sum();
         let mut least = rest + extra;
         let (mut link, mut back) = (0.0, swapped);
-        for job in &self.jobs[q + 1..] {
+        for job in later {
             link += members(back & job.reads).map(|v| self.values[v].back).sum::<f64>();
             back &= !job.reads;
             if link > 0.0 {
@@ -324,8 +364,8 @@ impl Space {
 
     /// All sets of these values that have so many bytes and would not without any one of them; none where there are too many
     /// to look for.
-    pub fn covers(&self, of: &[usize], lacking: u64) -> Option<Vec<Set>> {
-        let bytes = |v: usize| self.values[v].bytes;
+    pub fn covers(&self, of: &[ValueId], lacking: u64) -> Option<Vec<Set>> {
+        let bytes = |v: ValueId| self.values[v].bytes;
         let mut found = Vec::new();
         // Sets in the making: chosen, their bytes, and the next value to decide about.
         let mut open: Vec<(Set, u64, usize)> = vec![(0, 0, 0)];
@@ -341,7 +381,7 @@ impl Space {
                 }
             } else if next < of.len() {
                 open.push((chosen, sum, next + 1));
-                open.push((chosen | 1 << of[next], sum + bytes(of[next]), next + 1));
+                open.push((chosen | only(of[next]), sum + bytes(of[next]), next + 1));
             }
         }
         Some(found)

@@ -36,14 +36,15 @@
 mod printed;
 
 use super::naive::feature_maps;
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::decide::placement::Opens;
-use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps, VersionId};
+use crate::decide::placement::{Opens, Slot};
+use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::range_max::RangeMax;
 use crate::request::{Limits, PlanError, PlanRequest, Shortage};
 use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Where pinned maps leave no addresses, so small a part of them is swapped first.
 const FEWER: usize = 64;
@@ -62,27 +63,27 @@ pub enum Reading {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// By op: when it can start, with the pinned feature maps pinned; infinite where there is never room for it.
-    pub t_ready: Vec<Seconds>,
+    pub t_ready: TiVec<OpId, Seconds>,
     /// The ops for which eq. (6) fails with this `t_ready`; empty where nothing stalls.
     pub violating: Vec<OpId>,
     /// The feature maps that stay on the device, in the order in which they were pinned.
     pub pinned: Vec<TensorId>,
     /// Their gaps; and by gap, whether it is swapped.
-    pinned_gaps: Vec<usize>,
-    swapped: Vec<bool>,
+    pinned_gaps: Vec<GapId>,
+    swapped: TiVec<GapId, bool>,
 }
 
 impl Verdict {
     fn new(
         gaps: &Gaps,
-        ready: Vec<f64>,
-        stalled: Vec<usize>,
-        pinned_gaps: Vec<usize>,
-        swapped: Vec<bool>,
+        ready: TiVec<OpId, f64>,
+        stalled: Vec<OpId>,
+        pinned_gaps: Vec<GapId>,
+        swapped: TiVec<GapId, bool>,
     ) -> Verdict {
         Verdict {
             t_ready: ready.into_iter().map(Seconds).collect(),
-            violating: stalled.into_iter().map(OpId::new).collect(),
+            violating: stalled,
             pinned: pinned_gaps.iter().map(|g| gaps.tensor(*g)).collect(),
             pinned_gaps,
             swapped,
@@ -96,35 +97,35 @@ impl Verdict {
 }
 
 /// When each of the ops can start where these gaps are swapped: Algorithm 1, repaired.
-fn t_ready(gaps: &Gaps, link: &Link, swapped: &[bool], pool: u64) -> Vec<f64> {
-    let slots = gaps.seconds.len();
-    // By slot, when its op ends if nothing stalls; slot 0 is the start.
-    let mut ended = vec![0.0; slots];
-    for slot in 1..slots {
-        ended[slot] = ended[slot - 1] + gaps.seconds[slot];
+fn t_ready(gaps: &Gaps, link: &Link, swapped: &TiSlice<GapId, bool>, pool: u64) -> TiVec<OpId, f64> {
+    // By slot, when its op ends if nothing stalls.
+    let mut ended: TiVec<Slot, f64> = TiVec::with_capacity(gaps.seconds.len());
+    for seconds in &gaps.seconds {
+        ended.push(ended.last().map_or(0.0, |last| last + seconds));
     }
     let hosted = hosted(gaps, link, swapped, &ended);
     let mut allocated = gaps.workspace.clone();
-    let mut released: Vec<(f64, u64)> = (0..slots).map(|slot| (ended[slot], gaps.workspace[slot])).collect();
-    let mut fetched: Vec<Vec<usize>> = vec![Vec::new(); slots];
+    let mut released: Vec<(f64, u64)> =
+        ended.iter().zip(&gaps.workspace).map(|(ended, bytes)| (*ended, *bytes)).collect();
+    let mut fetched: TiVec<Slot, Vec<GapId>> = vec![Vec::new(); gaps.seconds.len()].into();
     for live in &gaps.lives {
         let bytes = live.pieces.last().map_or(0, |piece| piece.end);
-        let first = if live.opens == Opens::Start { 0 } else { live.slots.start as usize };
+        let first = if live.opens == Opens::Start { Slot::START } else { live.slots.start };
         allocated[first] = allocated[first].saturating_add(bytes);
-        released.push((ended[live.slots.end as usize - 1], bytes));
+        let last = live.slots.end.previous().expect("a stretch has a slot");
+        released.push((ended[last], bytes));
     }
-    for (g, gap) in gaps.gaps.iter().enumerate().filter(|(g, _)| swapped[*g]) {
-        released.push((ended[gap.after as usize].max(hosted[gap.version as usize]), gap.bytes));
-        let user = &mut allocated[gap.before as usize];
-        *user = user.saturating_add(gap.bytes);
-        fetched[gap.before as usize].push(g);
+    for (g, gap) in gaps.gaps.iter_enumerated().filter(|(g, _)| swapped[*g]) {
+        released.push((ended[gap.after].max(hosted[gap.version]), gap.bytes));
+        allocated[gap.before] = allocated[gap.before].saturating_add(gap.bytes);
+        fetched[gap.before].push(g);
     }
     released.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let mut released = released.into_iter();
-    let (mut used, mut room, mut came, mut ready) = (0u128, 0.0f64, 0.0f64, Vec::with_capacity(slots));
-    for slot in 0..slots {
+    let (mut used, mut room, mut came, mut ready) = (0u128, 0.0f64, 0.0f64, TiVec::new());
+    for (slot, allocated) in allocated.iter_enumerated() {
         // Eq. (4), in the order of the allocations.
-        used += u128::from(allocated[slot]);
+        used += u128::from(*allocated);
         while used > u128::from(pool) {
             let Some((time, bytes)) = released.next() else {
                 room = f64::INFINITY;
@@ -135,43 +136,56 @@ fn t_ready(gaps: &Gaps, link: &Link, swapped: &[bool], pool: u64) -> Vec<f64> {
         }
         for &g in &fetched[slot] {
             let gap = &gaps.gaps[g];
-            let starts = came.max(room).max(hosted[gap.version as usize]);
+            let starts = came.max(room).max(hosted[gap.version]);
             came = starts + link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
         }
-        ready.push(if fetched[slot].is_empty() { room } else { room.max(came) });
+        // The start is no op's.
+        if slot > Slot::START {
+            ready.push(if fetched[slot].is_empty() { room } else { room.max(came) });
+        }
     }
-    ready.split_off(1)
+    ready
 }
 
 /// By version of a tensor's contents: when the host has them. An offload starts when the map is made and the offload before it
 /// has ended.
-fn hosted(gaps: &Gaps, link: &Link, swapped: &[bool], ended: &[f64]) -> Vec<f64> {
-    let mut hosted = vec![f64::NAN; gaps.versions as usize];
-    let mut order: Vec<usize> = (0..gaps.gaps.len()).filter(|g| swapped[*g]).collect();
+fn hosted(
+    gaps: &Gaps,
+    link: &Link,
+    swapped: &TiSlice<GapId, bool>,
+    ended: &TiSlice<Slot, f64>,
+) -> TiVec<VersionId, f64> {
+    let mut hosted: TiVec<VersionId, f64> = vec![f64::NAN; gaps.versions.index()].into();
+    let mut order: Vec<GapId> = swapped.keys().filter(|g| swapped[*g]).collect();
     order.sort_by_key(|g| (gaps.gaps[*g].after, gaps.gaps[*g].writer, *g));
     let mut left = 0.0f64;
     for gap in order.into_iter().map(|g| &gaps.gaps[g]) {
-        let host = &mut hosted[gap.version as usize];
+        let host = &mut hosted[gap.version];
         if host.is_nan() {
-            left = left.max(ended[gap.writer as usize]) + link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
+            left = left.max(ended[gap.writer]) + link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
             *host = left;
         }
     }
     hosted
 }
 
-/// Ω: the layers for which eq. (6) fails, from 0.
-fn violating(gaps: &Gaps, ready: &[f64]) -> Vec<usize> {
+/// Ω: the layers for which eq. (6) fails.
+fn violating(gaps: &Gaps, ready: &TiSlice<OpId, f64>) -> Vec<OpId> {
     let mut computed = 0.0;
     let mut violating = Vec::new();
-    for (j, (seconds, ready)) in gaps.seconds[1..].iter().zip(ready).enumerate() {
+    for (op, ready) in ready.iter_enumerated() {
         // A billionth of the time so far is what sums of floats may differ by.
         if *ready > computed * (1.0 + 1e-9) {
-            violating.push(j);
+            violating.push(op);
         }
-        computed += seconds;
+        computed += gaps.seconds[Slot::of(op)];
     }
     violating
+}
+
+/// Whether the op that uses a gap's bytes next is one of these, which are in order.
+fn is_waited_for(gap: &Gap, by: &[OpId]) -> bool {
+    gap.before.op().is_some_and(|op| by.binary_search(&op).is_ok())
 }
 
 /// What Algorithms 1 and 2 say of a trace at its batch size, within a budget and behind a link.
@@ -195,7 +209,7 @@ fn judge_gaps(
         return printed::judge(gaps, swapped, pool, link, limits);
     }
     let mut over = RangeMax::beyond(&gaps.least(&swapped), pool);
-    let mut first_needed_first: Vec<usize> = (0..swapped.len()).filter(|g| swapped[*g]).collect();
+    let mut first_needed_first: Vec<GapId> = swapped.keys().filter(|g| swapped[*g]).collect();
     first_needed_first.sort_by_key(|g| (gaps.gaps[*g].before, *g));
     let mut pinned = Vec::new();
     loop {
@@ -204,10 +218,10 @@ fn judge_gaps(
         let before = pinned.len();
         for &g in &first_needed_first {
             let gap = &gaps.gaps[g];
-            let waits = swapped[g] && stalled.binary_search(&(gap.before as usize - 1)).is_ok();
-            let (across, bytes) = (gap.after as usize + 1..gap.before as usize, gap.bytes as i64);
-            if waits && over.max(across.clone()) + bytes <= 0 {
-                over.add(across, bytes);
+            let waits = swapped[g] && is_waited_for(gap, &stalled);
+            let across = gap.after.next()..gap.before;
+            if waits && over.has_room(across.clone(), gap.bytes) {
+                over.add(across, gap.bytes);
                 swapped[g] = false;
                 pinned.push(g);
             }
@@ -223,24 +237,24 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
     judge(trace, budget, link, Reading::default()).satisfied()
 }
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    realise_as(task, Reading::Repaired)
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    realise_as(case, Reading::Repaired)
 }
 
-pub(crate) fn as_printed(task: &Task<'_>) -> Result<Realised, PlanError> {
-    realise_as(task, Reading::AsPrinted)
+pub(crate) fn as_printed(case: &Case<'_>) -> Result<Realised, PlanError> {
+    realise_as(case, Reading::AsPrinted)
 }
 
-fn realise_as(task: &Task<'_>, reading: Reading) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let PlanRequest { link, limits, .. } = task.request;
+fn realise_as(case: &Case<'_>, reading: Reading) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let PlanRequest { link, limits, .. } = case.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =
-        judge_gaps(task.trace, &gaps, task.pool, link, reading, limits);
+        judge_gaps(case.trace, &gaps, case.pool, link, reading, limits);
     let mut fewer = pinned.len() / FEWER + 1;
     loop {
         // A schedule that gives up a pool's worth for addresses is the last resort.
         let attempts = if pinned.is_empty() { &GIVEN[..] } else { &CHEAP[..] };
-        let realised = task.realise(&gaps, &swapped, attempts)?;
+        let realised = case.realise(&gaps, &swapped, attempts)?;
         let short = matches!(&realised, Realised::Short(witness) if witness.why == Shortage::Addresses);
         if !short || pinned.is_empty() {
             return Ok(realised);

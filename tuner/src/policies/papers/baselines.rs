@@ -16,27 +16,29 @@
 //! When time is up each is content with the best so far.
 
 use super::chain::{Stage, chain};
-use super::load::Load;
-use super::stages::{Fixed, needs};
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::decide::placement::Window;
-use crate::place::realise::{Realised, Task};
+use super::stages::{Fixed, needs, windows};
+use crate::decide::gaps::{Alternatives, GapId, Gaps};
+use crate::decide::placement::{Slot, Window};
+use crate::place::realise::{Case, Realised};
 use crate::random::Random;
+use crate::range_max::RangeMax;
 use crate::request::PlanError;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
+use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
 
-fn prepare(task: &Task<'_>) -> (Gaps, Vec<Stage>) {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let stages = chain(task.trace, &gaps);
+fn prepare(case: &Case<'_>) -> (Gaps, Vec<Stage>) {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let stages = chain(case.trace, &gaps);
     (gaps, stages)
 }
 
 /// `vdnn-ratio`.
-pub(crate) fn ratio(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let (gaps, stages) = prepare(task);
+pub(crate) fn ratio(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(case);
     let mut order: Vec<usize> = (0..stages.len()).filter(|i| stages[*i].bytes > 0).collect();
-    let ratio = |i: &usize| stages[*i].forward_seconds / stages[*i].bytes as f64;
+    let ratio = |i: &usize| stages[*i].forward_seconds / Bytes(stages[*i].bytes).to_f64();
     order.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
     let thresholds = order.len().min(THRESHOLDS);
     // From the lowest threshold on: the first set is the one that fits if any does.
@@ -51,17 +53,17 @@ pub(crate) fn ratio(task: &Task<'_>) -> Result<Realised, PlanError> {
         let half = half.collect();
         [all, half]
     });
-    task.realise_fastest(&gaps, &stages, sets)
+    case.realise_fastest(&gaps, &stages, sets)
 }
 
 /// How many thresholds are tried at most.
 const THRESHOLDS: usize = 512;
 
 /// `autoswap`.
-pub(crate) fn autoswap(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let (gaps, stages) = prepare(task);
-    let scores = scores(task, &gaps, &stages);
-    let mut random = Random::new(task.request.seed);
+pub(crate) fn autoswap(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(case);
+    let scores = scores(case, &gaps, &stages);
+    let mut random = Random::new(case.request.seed);
     let mut weights: Vec<[f64; 4]> = (0..4).map(|one| std::array::from_fn(|i| f64::from(i == one))).collect();
     // Exponentials of equal mean, of which only the proportions count, are even over all proportions.
     weights.extend((0..DRAWS).map(|_| std::array::from_fn(|_| -(1.0 - random.unit()).ln())));
@@ -69,9 +71,9 @@ pub(crate) fn autoswap(task: &Task<'_>) -> Result<Realised, PlanError> {
         let score = |i: &usize| weights.iter().zip(&scores).map(|(w, s)| w * s[*i]).sum::<f64>();
         let mut order: Vec<usize> = (0..stages.len()).collect();
         order.sort_by(|a, b| score(b).total_cmp(&score(a)));
-        enough(&gaps, &stages, &order, task.pool)
+        enough(&gaps, &stages, &order, case.pool)
     });
-    task.realise_fastest(&gaps, &stages, sets)
+    case.realise_fastest(&gaps, &stages, sets)
 }
 
 /// In so many rounds all stages are scored at most.
@@ -83,45 +85,46 @@ const DRAWS: usize = 60;
 /// Takes stages in this order until everything fits, passing by those that free nothing where it is needed.
 fn enough(gaps: &Gaps, stages: &[Stage], order: &[usize], pool: u64) -> Vec<bool> {
     let mut set = vec![false; stages.len()];
-    let mut load = Load::new(&gaps.base);
+    let mut over = RangeMax::beyond(&gaps.base, pool);
     for &i in order {
-        let inside = |g: &u32| {
-            let gap = &gaps.gaps[*g as usize];
-            gap.after as usize + 1..gap.before as usize
-        };
-        if stages[i].gaps.iter().any(|g| load.most(inside(g)) > pool) {
+        let inside = |g: &GapId| gaps.gaps[*g].after.next()..gaps.gaps[*g].before;
+        if stages[i].gaps.iter().any(|g| over.is_over_in(inside(g))) {
             set[i] = true;
-            stages[i].gaps.iter().for_each(|g| load.take(inside(g), gaps.gaps[*g as usize].bytes));
+            stages[i].gaps.iter().for_each(|g| over.take(inside(g), gaps.gaps[*g].bytes));
         }
     }
     set
 }
 
 /// The four scores of every stage, each between 0 and 1.
-fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
-    let mut ended = Vec::with_capacity(gaps.seconds.len());
+fn scores(case: &Case<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
+    // By slot, and once more for the end: the seconds of all slots before it.
+    let mut begun: TiVec<Slot, f64> = vec![0.0].into();
     let mut sum = 0.0;
     for seconds in &gaps.seconds {
         sum += seconds;
-        ended.push(sum);
+        begun.push(sum);
     }
-    let slots = |stage: &Stage| (stage.forward_slots.1 as usize, (stage.backward_slots.0 as usize).max(1));
+    // The slots between the two parts of a stage.
+    let between = |stage: &Stage| stage.forward_slots.end..stage.backward_slots.start.max(Slot(1));
     let absent = |stage: &Stage| {
-        let (from, until) = slots(stage);
-        let moving = |stream| task.request.link.seconds(stream, Bytes(stage.bytes)).0;
-        (ended[until - 1] - ended[from - 1] - moving(Stream::Offload) - moving(Stream::Prefetch)).max(0.0)
+        let Range { start, end } = between(stage);
+        let moving = |stream| case.request.link.seconds(stream, Bytes(stage.bytes)).0;
+        (begun[end] - begun[start] - moving(Stream::Offload) - moving(Stream::Prefetch)).max(0.0)
     };
     let duration: Vec<f64> = stages.iter().map(absent).collect();
-    let area: Vec<f64> = stages.iter().zip(&duration).map(|(s, d)| s.bytes as f64 * d).collect();
+    let area: Vec<f64> = stages.iter().zip(&duration).map(|(s, d)| Bytes(s.bytes).to_f64() * d).collect();
     let mut load = gaps.base.clone();
-    let weighted = |load: &[u64]| -> Vec<f64> {
-        let mut sums = vec![0.0; load.len() + 1];
-        for (slot, bytes) in load.iter().enumerate() {
-            sums[slot + 1] = sums[slot] + gaps.seconds[slot] * bytes.saturating_sub(task.pool) as f64;
+    let weighted = |load: &TiSlice<Slot, u64>| -> Vec<f64> {
+        let mut sums: TiVec<Slot, f64> = vec![0.0].into();
+        let mut sum = 0.0;
+        for (seconds, bytes) in gaps.seconds.iter().zip(load) {
+            sum += seconds * Bytes(bytes.saturating_sub(case.pool)).to_f64();
+            sums.push(sum);
         }
         let over = |stage: &Stage| {
-            let (from, until) = slots(stage);
-            sums[until.max(from)] - sums[from]
+            let Range { start, end } = between(stage);
+            sums[end.max(start)] - sums[start]
         };
         stages.iter().map(over).collect()
     };
@@ -129,14 +132,14 @@ fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
     let mut submodular = vec![0.0; stages.len()];
     let mut left: Vec<usize> = (0..stages.len()).collect();
     let at_once = left.len().div_ceil(ROUNDS).max(1);
-    while !left.is_empty() && !task.request.limits.is_expired() {
+    while !left.is_empty() && !case.request.limits.is_expired() {
         let now = weighted(&load);
         left.sort_by(|a, b| now[*a].total_cmp(&now[*b]).then(a.cmp(b)));
         for stage in left.drain(left.len() - at_once.min(left.len())..).rev() {
             submodular[stage] = now[stage];
             for g in &stages[stage].gaps {
-                let gap = &gaps.gaps[*g as usize];
-                load[gap.after as usize + 1..gap.before as usize].iter_mut().for_each(|b| *b -= gap.bytes);
+                let gap = &gaps.gaps[*g];
+                load[gap.after.next()..gap.before].iter_mut().for_each(|b| *b -= gap.bytes);
             }
         }
         if left.last().is_none_or(|stage| now[*stage] <= 0.0) {
@@ -150,21 +153,21 @@ fn scores(task: &Task<'_>, gaps: &Gaps, stages: &[Stage]) -> [Vec<f64>; 4] {
 }
 
 /// `tflms`.
-pub(crate) fn tflms(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let (gaps, stages) = prepare(task);
+pub(crate) fn tflms(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let (gaps, stages) = prepare(case);
     let counts = stages.len().min(64);
-    let mut found: Option<(u64, f64, Vec<Option<Fixed>>)> = None;
+    let mut found: Option<(u64, f64, TiVec<GapId, Option<Fixed>>)> = None;
     for k in 0..=counts {
-        let late = task.request.limits.is_expired();
+        let late = case.request.limits.is_expired();
         // When time is up what fits if anything does is the last that is tried.
         let count = if late { stages.len() } else { stages.len() * k / counts.max(1) };
         let mut ahead = 1;
         while ahead <= stages.len().max(1) {
-            let fixed = ahead_of_use(task, &gaps, &stages[..count], &stages, ahead);
-            let windows: Vec<Option<Window>> = fixed.iter().map(|f| f.map(|f| f.window)).collect();
+            let fixed = ahead_of_use(case, &gaps, &stages[..count], &stages, ahead);
+            let windows = windows(&fixed);
             let most = needs(&gaps, &windows).into_iter().max().unwrap_or_default();
-            let overflow = most.saturating_sub(task.pool);
-            let seconds = if overflow == 0 { predicted(task, &gaps, &windows) } else { f64::INFINITY };
+            let overflow = most.saturating_sub(case.pool);
+            let seconds = if overflow == 0 { predicted(case, &gaps, &windows) } else { f64::INFINITY };
             if found.as_ref().is_none_or(|f| (overflow, seconds) < (f.0, f.1)) {
                 found = Some((overflow, seconds, fixed));
             }
@@ -178,38 +181,38 @@ pub(crate) fn tflms(task: &Task<'_>) -> Result<Realised, PlanError> {
         }
     }
     let (_, _, fixed) = found.expect("no stage offloaded is one of them");
-    task.realise_fixed(&gaps, &fixed)
+    case.realise_fixed(&gaps, &fixed)
 }
 
 /// The windows of these stages' gaps when no op waits for an offload, and prefetches start so many stages ahead.
 fn ahead_of_use(
-    task: &Task<'_>,
+    case: &Case<'_>,
     gaps: &Gaps,
     offloaded: &[Stage],
     stages: &[Stage],
     ahead: usize,
-) -> Vec<Option<Fixed>> {
-    let mut ended: Vec<f64> = Vec::with_capacity(gaps.seconds.len());
+) -> TiVec<GapId, Option<Fixed>> {
+    let mut ended: TiVec<Slot, f64> = TiVec::with_capacity(gaps.seconds.len());
     for seconds in &gaps.seconds {
         ended.push(ended.last().copied().unwrap_or_default() + seconds);
     }
     let mut link = 0.0f64;
-    let mut fixed = vec![None; gaps.gaps.len()];
+    let mut fixed: TiVec<GapId, Option<Fixed>> = vec![None; gaps.gaps.len()].into();
     for (i, stage) in offloaded.iter().enumerate() {
         // The first backward op of the stage so many stages above; the start of the backward pass above all.
-        let above = stages[(i + ahead).min(stages.len() - 1)..].iter().map(|s| s.backward_slots);
-        let trigger = above.filter(|slots| slots.1 > 0).map(|slots| slots.0).next();
+        let mut above = stages[(i + ahead).min(stages.len() - 1)..].iter().map(|s| &s.backward_slots);
+        let trigger = above.find(|slots| !slots.is_empty()).map(|slots| slots.start);
         for &g in &stage.gaps {
-            let gap = &gaps.gaps[g as usize];
-            let seconds = task.request.link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
-            link = link.max(ended[gap.writer as usize]) + seconds;
+            let gap = &gaps.gaps[g];
+            let seconds = case.request.link.seconds(Stream::Offload, Bytes(gap.bytes)).0;
+            link = link.max(ended[gap.writer]) + seconds;
             // A slot starts when the one before has ended.
-            let left = 1 + ended.partition_point(|end| *end < link * (1.0 - 1e-12)) as u32;
-            let leaves = left.max(gap.after + 1);
+            let left = ended.partition_point(|end| *end < link * (1.0 - 1e-12)).next();
+            let leaves = left.max(gap.after.next());
             let returns = trigger.unwrap_or(gap.before).min(gap.before).max(leaves);
             if leaves < gap.before && returns > leaves {
-                let window = Window { leaves, returns, offload: Some(gap.writer + 1) };
-                fixed[g as usize] = Some(Fixed { window, offloaded_by: None, prefetched_by: None });
+                let window = Window { leaves, returns, offload: Some(gap.writer.next()) };
+                fixed[g] = Some(Fixed { window, offloaded_by: None, prefetched_by: None });
             }
         }
     }
@@ -217,21 +220,21 @@ fn ahead_of_use(
 }
 
 /// How long an iteration takes when only prefetches are waited for.
-fn predicted(task: &Task<'_>, gaps: &Gaps, windows: &[Option<Window>]) -> f64 {
-    let mut fetched: Vec<Vec<usize>> = vec![Vec::new(); gaps.base.len() + 1];
-    for (g, window) in windows.iter().enumerate() {
+fn predicted(case: &Case<'_>, gaps: &Gaps, windows: &TiSlice<GapId, Option<Window>>) -> f64 {
+    let mut fetched: TiVec<Slot, Vec<GapId>> = vec![Vec::new(); gaps.base.len() + 1].into();
+    for (g, window) in windows.iter_enumerated() {
         if let Some(window) = window {
-            fetched[window.returns as usize].push(g);
+            fetched[window.returns].push(g);
         }
     }
     let (mut time, mut link) = (0.0f64, 0.0f64);
-    let mut ready = vec![0.0f64; gaps.base.len() + 1];
-    for slot in 1..gaps.base.len() {
+    let mut ready: TiVec<Slot, f64> = vec![0.0; gaps.base.len() + 1].into();
+    for slot in Slot::each(Slot(1)..gaps.base.next_key()) {
         fetched[slot].sort_by_key(|g| gaps.gaps[*g].before);
         for &g in &fetched[slot] {
-            link = link.max(time) + task.request.link.seconds(Stream::Prefetch, Bytes(gaps.gaps[g].bytes)).0;
-            let before = gaps.gaps[g].before as usize;
-            ready[before] = ready[before].max(link);
+            let gap = &gaps.gaps[g];
+            link = link.max(time) + case.request.link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
+            ready[gap.before] = ready[gap.before].max(link);
         }
         time = time.max(ready[slot]) + gaps.seconds[slot];
     }

@@ -12,18 +12,21 @@
 //! x_i is offloaded whole or not at all, and gradients never (assumption A).
 
 use super::naive::feature_maps;
-use crate::decide::gaps::Gaps;
+use crate::decide::gaps::{GapId, Gaps};
+use crate::decide::placement::Slot;
 use crate::decide::windows::Clock;
-use crate::place::realise::{GIVEN, Realised, Task};
+use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::trace::{Phase, Trace};
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Seconds, TensorId};
+use std::ops::Range;
+use typed_index_collections::TiVec;
 
 /// One stage of a chain.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stage {
     /// The gaps of x_i.
-    pub gaps: Vec<u32>,
+    pub gaps: Vec<GapId>,
     /// |x_i| in bytes.
     pub bytes: u64,
     /// u_F and u_B in seconds.
@@ -32,85 +35,104 @@ pub(crate) struct Stage {
     /// The most that the pool holds during F_i and B_i when nothing is offloaded (m_F and m_B of §3.2), in bytes.
     pub forward_bytes: u64,
     pub backward_bytes: u64,
-    /// The slots of F_i and B_i, half-open.
-    pub forward_slots: (u32, u32),
-    pub backward_slots: (u32, u32),
+    /// The slots of F_i and B_i; empty where there are none.
+    pub forward_slots: Range<Slot>,
+    pub backward_slots: Range<Slot>,
 }
 
 impl Stage {
-    fn forward(&mut self, gaps: &Gaps, slot: u32) {
-        self.forward_seconds += gaps.seconds[slot as usize];
-        self.forward_bytes = self.forward_bytes.max(gaps.base[slot as usize]);
-        self.forward_slots = (if self.forward_slots.1 == 0 { slot } else { self.forward_slots.0 }, slot + 1);
+    fn empty() -> Stage {
+        let none = Slot::START..Slot::START;
+        Stage {
+            gaps: Vec::new(),
+            bytes: 0,
+            forward_seconds: 0.0,
+            backward_seconds: 0.0,
+            forward_bytes: 0,
+            backward_bytes: 0,
+            forward_slots: none.clone(),
+            backward_slots: none,
+        }
     }
 
-    fn backward(&mut self, gaps: &Gaps, slot: u32) {
-        self.backward_seconds += gaps.seconds[slot as usize];
-        self.backward_bytes = self.backward_bytes.max(gaps.base[slot as usize]);
-        self.backward_slots =
-            (if self.backward_slots.1 == 0 { slot } else { self.backward_slots.0 }, slot + 1);
+    fn forward(&mut self, gaps: &Gaps, slot: Slot) {
+        self.forward_seconds += gaps.seconds[slot];
+        self.forward_bytes = self.forward_bytes.max(gaps.base[slot]);
+        grow(&mut self.forward_slots, slot);
     }
+
+    fn backward(&mut self, gaps: &Gaps, slot: Slot) {
+        self.backward_seconds += gaps.seconds[slot];
+        self.backward_bytes = self.backward_bytes.max(gaps.base[slot]);
+        grow(&mut self.backward_slots, slot);
+    }
+}
+
+/// Adds a slot behind a range.
+fn grow(slots: &mut Range<Slot>, slot: Slot) {
+    *slots = if slots.is_empty() { slot } else { slots.start }..slot.next();
 }
 
 /// The chain of a trace: its stages in the order of the forward pass. Empty for a trace without forward ops.
 pub(crate) fn chain(trace: &Trace, gaps: &Gaps) -> Vec<Stage> {
-    let forward = trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
-    let mut stage_of = vec![0usize; forward + 1];
+    let forward = Slot::new(trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count());
+    if forward == Slot::START {
+        return Vec::new();
+    }
     let cuts = cuts(trace, forward);
-    let mut at = 0;
-    for slot in 1..=forward {
-        stage_of[slot] = at;
-        at += usize::from(cuts[slot] && slot < forward);
+    // By slot of the forward pass: its stage. The start belongs to the first.
+    let mut stage_of: TiVec<Slot, usize> = vec![0].into();
+    let mut stages = vec![Stage::empty()];
+    for slot in Slot::each(Slot(1)..forward.next()) {
+        let at = stages.len() - 1;
+        stage_of.push(at);
+        stages[at].forward(gaps, slot);
+        if cuts[slot] && slot < forward {
+            stages.push(Stage::empty());
+        }
     }
-    let mut stages = vec![Stage::default(); if forward > 0 { at + 1 } else { 0 }];
-    if stages.is_empty() {
-        return stages;
-    }
-    for slot in 1..=forward {
-        stages[stage_of[slot]].forward(gaps, slot as u32);
-    }
-    let mut first_used: Vec<Option<usize>> = vec![None; gaps.base.len()];
-    for (g, map) in feature_maps(trace, gaps).into_iter().enumerate() {
+    let mut first_used: TiVec<Slot, Option<usize>> = vec![None; gaps.base.len()].into();
+    for (g, map) in feature_maps(trace, gaps).into_iter_enumerated() {
         let gap = &gaps.gaps[g];
         if map {
-            let stage = stage_of[(gap.after as usize).max(1)];
-            stages[stage].gaps.push(g as u32);
+            let stage = stage_of[gap.after];
+            stages[stage].gaps.push(g);
             stages[stage].bytes += gap.bytes;
-            let first = &mut first_used[gap.before as usize];
+            let first = &mut first_used[gap.before];
             *first = Some(first.map_or(stage, |f: usize| f.min(stage)));
         }
     }
     let mut at = stages.len() - 1;
-    for (slot, first) in first_used.iter().enumerate().skip(forward + 1) {
-        at = first.map_or(at, |stage| at.min(stage));
-        stages[at].backward(gaps, slot as u32);
+    for slot in Slot::each(forward.next()..first_used.next_key()) {
+        at = first_used[slot].map_or(at, |stage| at.min(stage));
+        stages[at].backward(gaps, slot);
     }
     stages
 }
 
 /// By slot: whether all tensors that were made until its end, and are still to be used by the forward pass, are next used
 /// by the same op.
-fn cuts(trace: &Trace, forward: usize) -> Vec<bool> {
+fn cuts(trace: &Trace, forward: Slot) -> TiVec<Slot, bool> {
     // By boundary: how many there are, and the sums of the slots of their next uses and of the squares of these. All are
     // equal where the number times the sum of squares is the square of the sum, and only there.
-    let mut sums = vec![[0i128; 3]; forward + 2];
-    let mut last: Vec<Option<usize>> = vec![None; trace.tensors.len()];
-    for (i, op) in trace.ops[..forward].iter().enumerate() {
-        let slot = i + 1;
+    let mut sums: TiVec<Slot, [i128; 3]> = vec![[0; 3]; forward.index() + 2].into();
+    let mut last: TiVec<TensorId, Option<Slot>> = vec![None; trace.tensors.len()].into();
+    for (slot, op) in Slot::each(Slot(1)..forward.next()).zip(&trace.ops) {
         for t in op.touches().filter(|t| trace.tensors[t.index()].bytes > Bytes::ZERO) {
             let written = op.writes.contains(&t);
-            let Some(before) = last[t.index()] else {
+            let Some(before) = last[t] else {
                 // What is read before it is written was there from the start.
-                last[t.index()] = Some(if op.reads.contains(&t) { 0 } else { slot });
+                last[t] = Some(if op.reads.contains(&t) { Slot::START } else { slot });
                 continue;
             };
-            if before > 0 && (!written || op.reads.contains(&t)) {
-                for (k, value) in [1, slot as i128, (slot * slot) as i128].into_iter().enumerate() {
+            if before > Slot::START && (!written || op.reads.contains(&t)) {
+                let number = i128::from(slot.0);
+                for (k, value) in [1, number, number * number].into_iter().enumerate() {
                     sums[before][k] += value;
                     sums[slot][k] -= value;
                 }
             }
-            last[t.index()] = Some(if before == 0 && !written { 0 } else { slot });
+            last[t] = Some(if before == Slot::START && !written { Slot::START } else { slot });
         }
     }
     let mut sum = [0i128; 3];
@@ -122,14 +144,14 @@ fn cuts(trace: &Trace, forward: usize) -> Vec<bool> {
 }
 
 /// By gap: whether it is of one of these stages.
-pub(crate) fn swapped(gaps: &Gaps, stages: &[Stage], offloaded: &[bool]) -> Vec<bool> {
-    let mut swapped = vec![false; gaps.gaps.len()];
+pub(crate) fn swapped(gaps: &Gaps, stages: &[Stage], offloaded: &[bool]) -> TiVec<GapId, bool> {
+    let mut swapped = gaps.none();
     let chosen = stages.iter().zip(offloaded).filter(|(_, offloaded)| **offloaded);
-    chosen.flat_map(|(stage, _)| &stage.gaps).for_each(|g| swapped[*g as usize] = true);
+    chosen.flat_map(|(stage, _)| &stage.gaps).for_each(|g| swapped[*g] = true);
     swapped
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// Of several sets of offloaded stages the one that is fastest as the no-wait schedule of Proposition 1. Where its
     /// addresses do not fit, the next; where no set fits, the one that comes nearest. When time is up, of those until then.
     pub(crate) fn realise_fastest(
@@ -168,7 +190,7 @@ impl Task<'_> {
         match nearest {
             Some(nearest) => Ok(nearest),
             // Not even one stage: what is kept decides.
-            None => self.realise(gaps, &vec![false; gaps.gaps.len()], &GIVEN),
+            None => self.realise(gaps, &gaps.none(), &GIVEN),
         }
     }
 }

@@ -17,9 +17,14 @@
 
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::{Alternatives, Gaps};
-use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::request::{Limits, PlanError, Shortage};
-use plimsoll_ir::Bytes;
+use plimsoll_ir::{Bytes, define_id};
+use typed_index_collections::TiVec;
+
+define_id!(
+    /// A state after a stage.
+    StateId, "state");
 
 /// S.
 const SLOTS: i64 = 500;
@@ -30,45 +35,56 @@ const MOVES: f64 = 1e12;
 /// The shares of the pool that are planned for, until addresses fit.
 const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let stages = chain(task.trace, &gaps);
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let stages = chain(case.trace, &gaps);
     for share in SHARES {
-        let pool = (task.pool as f64 * share) as u64;
-        let Some(offloaded) = decide(task, &gaps, &stages, pool) else { break };
+        let pool = Bytes(case.pool).share(share).0;
+        let Some(offloaded) = decide(case, &gaps, &stages, pool) else { break };
         // A schedule that gives up a pool's worth for addresses is the last resort.
         let attempts = if share > SHARES[SHARES.len() - 1] { &CHEAP[..] } else { &GIVEN[..] };
-        let found = task.realise(&gaps, &swapped(&gaps, &stages, &offloaded), attempts)?;
+        let found = case.realise(&gaps, &swapped(&gaps, &stages, &offloaded), attempts)?;
         let short = matches!(&found, Realised::Short(witness) if witness.why == Shortage::Addresses);
         if !short {
             return Ok(found);
         }
     }
     // Nothing that the program allows: all that can be offloaded is.
-    task.realise(&gaps, &swapped(&gaps, &stages, &vec![true; stages.len()]), &GIVEN)
+    case.realise(&gaps, &swapped(&gaps, &stages, &vec![true; stages.len()]), &GIVEN)
 }
 
 /// By stage: whether it is offloaded; none where nothing fits.
-fn decide(task: &Task<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<Vec<bool>> {
-    let link = &task.request.link;
+fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<Vec<bool>> {
+    let link = &case.request.link;
     let rates = [link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0];
-    let unit = (pool as f64 / SLOTS as f64).max(1.0);
-    let exact: Vec<f64> = stages.iter().map(|stage| stage.bytes as f64 / unit).collect();
+    let unit = (Bytes(pool).to_f64() / slots(SLOTS)).max(1.0);
+    let exact: Vec<f64> = stages.iter().map(|stage| Bytes(stage.bytes).to_f64() / unit).collect();
     let mut x = differences(exact.iter().copied(), f64::ceil);
     loop {
         let program = Program::new(stages, &x, unit, rates);
-        let offloaded = program.solve(&task.request.limits)?;
+        let offloaded = program.solve(&case.request.limits)?;
         let fits = gaps.least(&swapped(gaps, stages, &offloaded)).iter().all(|bytes| *bytes <= pool);
         if fits {
             return Some(offloaded);
         }
-        let mut below: Vec<usize> = (0..x.len()).filter(|i| (x[*i] as f64) < exact[*i]).collect();
-        if below.is_empty() || task.request.limits.is_expired() {
+        let mut below: Vec<usize> = (0..x.len()).filter(|i| slots(x[*i]) < exact[*i]).collect();
+        if below.is_empty() || case.request.limits.is_expired() {
             return None;
         }
-        below.sort_by(|a, b| (exact[*a] - x[*a] as f64).total_cmp(&(exact[*b] - x[*b] as f64)));
+        let short = |i: &usize| exact[*i] - slots(x[*i]);
+        below.sort_by(|a, b| short(a).total_cmp(&short(b)));
         below.iter().take(x.len().div_ceil(16)).for_each(|i| x[*i] += 1);
     }
+}
+
+/// A number of slots, as a real number: exact, as all are below 2^53.
+fn slots(count: i64) -> f64 {
+    count as f64
+}
+
+/// A rounded number of slots.
+fn whole(slots: f64) -> i64 {
+    slots as i64
 }
 
 /// The differences of rounded partial sums.
@@ -76,7 +92,7 @@ fn differences(values: impl Iterator<Item = f64>, round: fn(f64) -> f64) -> Vec<
     let (mut sum, mut before) = (0.0, 0i64);
     let difference = |value: f64| {
         sum += value;
-        let now = round(sum) as i64;
+        let now = whole(round(sum));
         let difference = now - before;
         before = now;
         difference
@@ -102,28 +118,16 @@ struct State {
     waiting: [i64; 2],
     /// Seconds.
     idle: f64,
-    /// The position of the state before, and whether the stage between was offloaded.
-    from: u32,
+    /// The state before, and whether the stage between was offloaded.
+    from: StateId,
     offloaded: bool,
 }
 
-/// How a state came about, which is all that is remembered of those of earlier stages: its `from` twice, and one more
-/// where the stage between was offloaded.
+/// How a state came about, which is all that is remembered of those of earlier stages.
 #[derive(Clone, Copy)]
-struct Step(u32);
-
-impl Step {
-    fn of(state: &State) -> Step {
-        Step(state.from * 2 + u32::from(state.offloaded))
-    }
-
-    fn offloaded(self) -> bool {
-        self.0 % 2 == 1
-    }
-
-    fn from(self) -> usize {
-        self.0 as usize / 2
-    }
+struct Step {
+    from: StateId,
+    offloaded: bool,
 }
 
 impl Program {
@@ -133,7 +137,7 @@ impl Program {
         for (stage, x) in stages.iter().zip(x) {
             sum += stage.bytes;
             for (needs, most) in needs.iter_mut().zip([stage.forward_bytes, stage.backward_bytes]) {
-                needs.push(x + ((most as f64 - sum as f64) / unit).ceil() as i64);
+                needs.push(x + whole(((Bytes(most).to_f64() - Bytes(sum).to_f64()) / unit).ceil()));
             }
         }
         // More than everything is as good as everything: sums stay within 64 bits.
@@ -145,50 +149,53 @@ impl Program {
 
     /// Algorithm 1. None where nothing fits, or where time is up.
     fn solve(&self, limits: &Limits<'_>) -> Option<Vec<bool>> {
-        let mut states = vec![State { kept: 0, waiting: [0, 0], idle: 0.0, from: 0, offloaded: false }];
-        let mut steps: Vec<Vec<Step>> = Vec::with_capacity(self.x.len());
+        let first = State { kept: 0, waiting: [0, 0], idle: 0.0, from: StateId(0), offloaded: false };
+        let mut states: TiVec<StateId, State> = vec![first].into();
+        let mut steps: Vec<TiVec<StateId, Step>> = Vec::with_capacity(self.x.len());
         for i in 0..self.x.len() {
             if i % 64 == 0 && limits.is_expired() {
                 return None;
             }
             let mut fronts: Vec<Vec<State>> = vec![Vec::new(); SLOTS as usize + 1];
-            for (from, state) in states.iter().enumerate() {
-                for next in self.advance(i, state, from as u32).into_iter().flatten() {
+            for (from, state) in states.iter_enumerated() {
+                for next in self.advance(i, state, from).into_iter().flatten() {
                     // More than all slots can never be kept.
-                    if let Some(front) = fronts.get_mut(next.kept as usize) {
+                    let kept = usize::try_from(next.kept).expect("no stage has fewer bytes than none");
+                    if let Some(front) = fronts.get_mut(kept) {
                         insert(front, next);
                     }
                 }
             }
-            states = fronts.concat();
-            steps.push(states.iter().map(Step::of).collect());
+            states = fronts.concat().into();
+            steps.push(
+                states.iter().map(|state| Step { from: state.from, offloaded: state.offloaded }).collect(),
+            );
         }
         let total = |state: &State| state.idle + self.between(state);
-        let order = |a: &usize, b: &usize| {
+        let order = |a: &StateId, b: &StateId| {
             let (a, b) = (&states[*a], &states[*b]);
             total(a).total_cmp(&total(b)).then(b.kept.cmp(&a.kept))
         };
-        let mut at = (0..states.len()).min_by(order)?;
+        let mut at = states.keys().min_by(order)?;
         let mut offloaded = vec![false; self.x.len()];
         for (offloaded, steps) in offloaded.iter_mut().zip(&steps).rev() {
-            *offloaded = steps[at].offloaded();
-            at = steps[at].from();
+            (*offloaded, at) = (steps[at].offloaded, steps[at].from);
         }
         Some(offloaded)
     }
 
     /// Equations (1) to (8): the states after stage i, with x_i offloaded and kept; none where it does not fit.
-    fn advance(&self, i: usize, state: &State, from: u32) -> Option<[State; 2]> {
+    fn advance(&self, i: usize, state: &State, from: StateId) -> Option<[State; 2]> {
         let mut passed = [0; 2];
         let mut idle = state.idle;
-        for (alternative, passed) in passed.iter_mut().enumerate() {
-            let excess = state.kept + self.needs[alternative][i] - SLOTS;
+        for (direction, passed) in passed.iter_mut().enumerate() {
+            let excess = state.kept + self.needs[direction][i] - SLOTS;
             if excess > 0 {
                 return None;
             }
-            let wait = (excess + state.waiting[alternative].max(0)).max(0);
-            idle += wait as f64 * self.seconds[alternative];
-            *passed = wait + self.moves[alternative][i];
+            let wait = (excess + state.waiting[direction].max(0)).max(0);
+            idle += slots(wait) * self.seconds[direction];
+            *passed = wait + self.moves[direction][i];
         }
         let [out, into] = state.waiting;
         // x_i can leave while F_i runs, but not come while B_i does.
@@ -203,7 +210,7 @@ impl Program {
         let [out, into] = state.waiting;
         match (out > 0, into > 0) {
             (false, false) => 0.0,
-            (true, true) => out as f64 * self.seconds[0] + into as f64 * self.seconds[1],
+            (true, true) => slots(out) * self.seconds[0] + slots(into) * self.seconds[1],
             // One way goes on during the first ops of the other phase: those of the backward pass in the order in which
             // they run, those of the forward pass from its end.
             (true, false) => self.overlap(state, 0, 1, -into),
@@ -211,11 +218,11 @@ impl Program {
         }
     }
 
-    fn overlap(&self, state: &State, alternative: usize, phase: usize, free: i64) -> f64 {
-        let waiting = state.waiting[alternative];
+    fn overlap(&self, state: &State, direction: usize, phase: usize, free: i64) -> f64 {
+        let waiting = state.waiting[direction];
         // A slot of time is worth one of the other rate.
-        let scale = self.seconds[phase] / self.seconds[alternative];
-        let mut idle = waiting as f64 - free as f64 * scale;
+        let scale = self.seconds[phase] / self.seconds[direction];
+        let mut idle = slots(waiting) - slots(free) * scale;
         let mut alive: i64 = self.x.iter().sum();
         let offloaded = alive - state.kept;
         let mut passed = 0i64;
@@ -225,10 +232,10 @@ impl Program {
                 break;
             }
             let held = alive + self.needs[phase][j] - offloaded + waiting;
-            idle = idle.max((held - SLOTS) as f64 - passed as f64 * scale);
+            idle = idle.max(slots(held - SLOTS) - slots(passed) * scale);
             passed += self.moves[phase][j];
         }
-        idle.max(0.0) * self.seconds[alternative]
+        idle.max(0.0) * self.seconds[direction]
     }
 }
 

@@ -10,26 +10,26 @@
 
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::{Alternatives, Gaps};
-use crate::place::realise::{CHEAP, GIVEN, Realised, Task};
+use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::Bytes;
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let stages = chain(task.trace, &gaps);
-    let least = prefix(&gaps, &stages, task.pool);
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let stages = chain(case.trace, &gaps);
+    let least = prefix(&gaps, &stages, case.pool);
     let mut more = 0;
     loop {
         let k = (least + more).min(stages.len());
         let set: Vec<bool> = (0..stages.len()).map(|i| i < k).collect();
         // A schedule that gives up a pool's worth for addresses is the last resort.
         let attempts = if k == stages.len() { &GIVEN[..] } else { &CHEAP[..] };
-        let found = task.realise(&gaps, &swapped(&gaps, &stages, &set), attempts)?;
+        let found = case.realise(&gaps, &swapped(&gaps, &stages, &set), attempts)?;
         let short = matches!(&found, Realised::Short(witness) if witness.why == Shortage::Addresses);
         if !short || k == stages.len() {
             return Ok(found);
         }
-        more = if task.request.limits.is_expired() { stages.len() } else { 2 * more + 1 };
+        more = if case.request.limits.is_expired() { stages.len() } else { 2 * more + 1 };
     }
 }
 

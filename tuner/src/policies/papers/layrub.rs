@@ -20,31 +20,33 @@
 
 use super::naive::feature_maps;
 use super::stages::{Fixed, Stages, leaves_during};
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::place::realise::{Realised, Task};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
+use crate::decide::placement::Slot;
+use crate::place::realise::{Case, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
+use typed_index_collections::TiVec;
 
 /// `layrub-inter` and `layrub-hybrid`.
-pub(crate) fn inter(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    task.realise_fixed(&gaps, &fixed(task.trace, &gaps))
+pub(crate) fn inter(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    case.realise_fixed(&gaps, &fixed(case.trace, &gaps))
 }
 
-fn fixed(trace: &Trace, gaps: &Gaps) -> Vec<Option<Fixed>> {
+fn fixed(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, Option<Fixed>> {
     let maps = feature_maps(trace, gaps);
     let stages = Stages::new(trace, gaps, &maps);
-    let window = |(g, gap): (usize, &crate::decide::gaps::Gap)| {
+    let window = |(g, gap): (GapId, &Gap)| {
         if !maps[g] {
             return None;
         }
-        let user = stages.at(gap.before);
-        let during = &stages.stages[stages.at(gap.after.max(1))];
-        let earlier = &stages.stages[user.checked_sub(1)?];
+        let user = stages.of_slot[gap.before];
+        let during = &stages.stages[stages.of_slot[gap.after.max(Slot(1))]];
+        let earlier = &stages.stages[user.previous()?];
         let window = leaves_during(during, gap, earlier.slots.start)?;
         let prefetched_by = Some(stages.stages[user].slots.start.max(window.returns));
         Some(Fixed { window, offloaded_by: Some(window.leaves), prefetched_by })
     };
-    gaps.gaps.iter().enumerate().map(window).collect()
+    gaps.gaps.iter_enumerated().map(window).collect()
 }

@@ -11,33 +11,35 @@ use super::chain::chain;
 use super::keep::keep;
 use super::recomputing::{Unrolled, Values};
 use crate::decide::gaps::{Alternatives, Gaps};
-use crate::place::realise::{GIVEN, Realised, Task};
+use crate::decide::placement::Slot;
+use crate::numbers::real;
+use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::Bytes;
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let values = Values::new(task.trace);
-    let mut given_up = segments(task, &values);
-    values.restrict(task.trace, &mut given_up);
-    let Some(unrolled) = Unrolled::new(task.trace, &values, &given_up) else {
-        return keep(task, task.thorough());
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let values = Values::new(case.trace);
+    let mut given_up = segments(case, &values);
+    values.restrict(case.trace, &mut given_up);
+    let Some(unrolled) = Unrolled::new(case.trace, &values, &given_up) else {
+        return keep(case, case.thorough());
     };
-    task.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
+    case.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
 }
 
 /// By value: the segment with which it is recomputed.
-fn segments(task: &Task<'_>, values: &Values) -> Vec<Option<u32>> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    let stages = chain(task.trace, &gaps);
-    let count = (stages.len() as f64).sqrt().round().max(1.0) as usize;
+fn segments(case: &Case<'_>, values: &Values) -> Vec<Option<usize>> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let stages = chain(case.trace, &gaps);
+    let count = real(stages.len()).sqrt().round().max(1.0) as usize;
     let mut segment_of = Vec::new();
     for (i, stage) in stages.iter().enumerate() {
-        let segment = (i * count / stages.len()) as u32;
-        segment_of.extend((stage.forward_slots.0..stage.forward_slots.1).map(|_| segment));
+        let segment = i * count / stages.len();
+        segment_of.extend(Slot::each(stage.forward_slots.clone()).map(|_| segment));
     }
-    let mut given_up: Vec<Option<u32>> = vec![None; values.tensor.len()];
+    let mut given_up: Vec<Option<usize>> = vec![None; values.tensor.len()];
     for (i, segment) in segment_of.iter().enumerate() {
-        values.writes[i].iter().for_each(|v| given_up[*v] = Some(*segment).filter(|s| *s + 1 < count as u32));
+        values.writes[i].iter().for_each(|v| given_up[*v] = Some(*segment).filter(|s| *s + 1 < count));
     }
     for (i, segment) in segment_of.iter().enumerate() {
         values.reads[i].iter().for_each(|v| given_up[*v] = given_up[*v].filter(|of| of == segment));

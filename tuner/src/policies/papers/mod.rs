@@ -1,6 +1,6 @@
 //! The policies of the papers, section by section, and what several of them need.
 
-use crate::place::realise::{Realised, Task};
+use crate::place::realise::{Case, Realised};
 use crate::request::{PlanError, Policy};
 
 pub mod accudnn;
@@ -11,7 +11,6 @@ pub mod dynprog;
 pub mod greedy;
 pub(crate) mod keep;
 pub mod layrub;
-mod load;
 pub mod memonger;
 pub mod naive;
 mod recomputing;
@@ -19,24 +18,24 @@ mod stages;
 pub mod superneurons;
 pub mod vdnn;
 
-/// What a policy of the papers makes of a task.
-pub(crate) fn realise(policy: Policy, task: &Task<'_>) -> Result<Realised, PlanError> {
+/// What a policy of the papers makes of a case.
+pub(crate) fn realise(policy: Policy, case: &Case<'_>) -> Result<Realised, PlanError> {
     match policy {
-        Policy::Keep | Policy::LayrubIntra => keep::keep(task, task.exhaustive()),
-        Policy::Naive => naive::realise(task),
-        Policy::Accudnn => accudnn::realise(task),
-        Policy::AccudnnAsPrinted => accudnn::as_printed(task),
-        Policy::VdnnAll => vdnn::realise(task, vdnn::Layers::All),
-        Policy::VdnnConv => vdnn::realise(task, vdnn::Layers::Conv),
-        Policy::VdnnDyn => vdnn::dynamic(task),
-        Policy::LayrubInter | Policy::LayrubHybrid => layrub::inter(task),
-        Policy::Greedy => greedy::realise(task),
-        Policy::DynProg => dynprog::realise(task),
-        Policy::VdnnRatio => baselines::ratio(task),
-        Policy::Tflms => baselines::tflms(task),
-        Policy::AutoSwap => baselines::autoswap(task),
-        Policy::SuperNeurons => superneurons::realise(task),
-        Policy::Memonger => memonger::realise(task),
+        Policy::Keep | Policy::LayrubIntra => keep::keep(case, case.exhaustive()),
+        Policy::Naive => naive::realise(case),
+        Policy::Accudnn => accudnn::realise(case),
+        Policy::AccudnnAsPrinted => accudnn::as_printed(case),
+        Policy::VdnnAll => vdnn::realise(case, vdnn::Layers::All),
+        Policy::VdnnConv => vdnn::realise(case, vdnn::Layers::Conv),
+        Policy::VdnnDyn => vdnn::dynamic(case),
+        Policy::LayrubInter | Policy::LayrubHybrid => layrub::inter(case),
+        Policy::Greedy => greedy::realise(case),
+        Policy::DynProg => dynprog::realise(case),
+        Policy::VdnnRatio => baselines::ratio(case),
+        Policy::Tflms => baselines::tflms(case),
+        Policy::AutoSwap => baselines::autoswap(case),
+        Policy::SuperNeurons => superneurons::realise(case),
+        Policy::Memonger => memonger::realise(case),
         Policy::Dqn | Policy::Optimal | Policy::Plimsoll => {
             unreachable!("{policy} gives more than a schedule, and was asked before")
         }

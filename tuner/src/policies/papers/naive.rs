@@ -9,23 +9,23 @@
 //! What it leaves on the device: gaps within the forward pass (the inputs of a later sum or concatenation) and within
 //! the backward pass. So it may need more than the trace's floor.
 
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::place::realise::{GIVEN, Realised, Task};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
+use crate::decide::placement::Slot;
+use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::{Phase, TensorKind, Trace};
+use typed_index_collections::TiVec;
 
 /// Which gaps are those of feature maps: one entry a gap.
-pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> Vec<bool> {
-    let forward = |slot: u32| slot == 0 || trace.ops[slot as usize - 1].phase == Phase::Forward;
-    let is_map = |g: usize| trace.tensors[gaps.tensor(g).index()].kind != TensorKind::Gradient;
-    let crosses = |(g, gap): (usize, &crate::decide::gaps::Gap)| {
-        forward(gap.after) && !forward(gap.before) && is_map(g)
-    };
-    gaps.gaps.iter().enumerate().map(crosses).collect()
+pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, bool> {
+    let forward = |slot: Slot| slot.op().is_none_or(|op| trace.ops[op.index()].phase == Phase::Forward);
+    let is_map = |g: GapId| trace.tensors[gaps.tensor(g).index()].kind != TensorKind::Gradient;
+    let crosses = |(g, gap): (GapId, &Gap)| forward(gap.after) && !forward(gap.before) && is_map(g);
+    gaps.gaps.iter_enumerated().map(crosses).collect()
 }
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-    task.realise(&gaps, &feature_maps(task.trace, &gaps), &GIVEN)
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    case.realise(&gaps, &feature_maps(case.trace, &gaps), &GIVEN)
 }

@@ -7,15 +7,16 @@
 //! of the input.
 
 use super::naive::feature_maps;
-use crate::decide::gaps::{Alternatives, Gaps};
+use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::Placement;
 use crate::decide::windows::Clock;
 use crate::place::address::{Addresses, Items, assign};
-use crate::place::realise::{Attempt, Realised, Task};
+use crate::place::realise::{Attempt, Case, Realised};
 use crate::request::{PlanError, Shortage};
 use plimsoll_ir::trace::{Op, Phase, Trace};
 use plimsoll_ir::{Bytes, OpId, TensorId};
 use std::collections::BTreeSet;
+use typed_index_collections::TiVec;
 
 /// The values of a trace: what each op reads and writes, and who makes and ends each.
 pub(crate) struct Values {
@@ -63,7 +64,7 @@ impl Values {
     }
 
     /// Keeps what a forward op makes in place of a kept value, in its stead.
-    pub fn keep_in_stead(&self, forward: usize, given_up: &mut [Option<u32>]) {
+    pub fn keep_in_stead(&self, forward: usize, given_up: &mut [Option<usize>]) {
         for v in self.reads[..forward].iter().flatten() {
             let became = self.becomes[*v].filter(|_| given_up[*v].is_none());
             became.into_iter().for_each(|b| given_up[b] = None);
@@ -72,7 +73,7 @@ impl Values {
 
     /// Takes back the giving up of values that could not be recomputed, and of those that are read once parameters
     /// change, when nothing may be recomputed.
-    pub fn restrict(&self, trace: &Trace, given_up: &mut [Option<u32>]) {
+    pub fn restrict(&self, trace: &Trace, given_up: &mut [Option<usize>]) {
         for (_, reads) in trace.ops.iter().zip(&self.reads).filter(|(op, _)| op.phase == Phase::Update) {
             reads.iter().for_each(|v| given_up[*v] = None);
         }
@@ -121,7 +122,7 @@ impl Unrolled {
     /// `given_up` has the group of every value that is given up; [`Values::restrict`] has seen it. None where so many ops
     /// would run again, or so many bytes be made, that the iteration could not be counted with: rows of updates in place
     /// that are recomputed one by one need the square of their length.
-    pub fn new(trace: &Trace, values: &Values, given_up: &[Option<u32>]) -> Option<Unrolled> {
+    pub fn new(trace: &Trace, values: &Values, given_up: &[Option<usize>]) -> Option<Unrolled> {
         let mut last_read = vec![0; values.tensor.len()];
         for (i, reads) in values.reads.iter().enumerate() {
             reads.iter().for_each(|v| last_read[*v] = i);
@@ -129,8 +130,8 @@ impl Unrolled {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (v, group) in given_up.iter().enumerate() {
             if let Some(group) = group {
-                groups.resize(groups.len().max(*group as usize + 1), Vec::new());
-                groups[*group as usize].push(v);
+                groups.resize(groups.len().max(*group + 1), Vec::new());
+                groups[*group].push(v);
             }
         }
         let empty = Trace { tensors: trace.tensors.clone(), ops: Vec::new(), ..trace.clone() };
@@ -160,13 +161,13 @@ impl Unrolled {
 
 impl Unrolling<'_> {
     /// Recomputes what the op needs and is gone.
-    fn make_again(&mut self, i: usize, given_up: &[Option<u32>], groups: &[Vec<usize>]) {
+    fn make_again(&mut self, i: usize, given_up: &[Option<usize>], groups: &[Vec<usize>]) {
         let gone = |present: &[Option<TensorId>], v: &usize| present[*v].is_none();
         let mut wanted: Vec<usize> =
             self.values.reads[i].iter().copied().filter(|v| gone(&self.present, v)).collect();
-        let of_groups: BTreeSet<u32> = wanted.iter().filter_map(|v| given_up[*v]).collect();
+        let of_groups: BTreeSet<usize> = wanted.iter().filter_map(|v| given_up[*v]).collect();
         for group in of_groups {
-            let later = groups[group as usize].iter().filter(|v| self.last_read[**v] >= i);
+            let later = groups[group].iter().filter(|v| self.last_read[**v] >= i);
             wanted.extend(later.filter(|v| gone(&self.present, v)));
         }
         let mut makers = BTreeSet::new();
@@ -218,7 +219,7 @@ impl Unrolling<'_> {
     }
 }
 
-impl Task<'_> {
+impl Case<'_> {
     /// The schedule of an iteration with recomputation. Where it does not fit, the feature maps that were used least
     /// recently are swapped, as many as are needed, if `swap`.
     pub(crate) fn realise_unrolled(
@@ -228,12 +229,11 @@ impl Task<'_> {
         attempts: &[Attempt],
     ) -> Result<Realised, PlanError> {
         let gaps = Gaps::new(&unrolled.trace, Bytes(self.pool), Alternatives::BesideOwn, &|_| 1);
-        let swapped =
-            if swap { least_recent(&unrolled.trace, &gaps, self.pool) } else { vec![false; gaps.gaps.len()] };
+        let swapped = if swap { least_recent(&unrolled.trace, &gaps, self.pool) } else { gaps.none() };
         let needs = gaps.least(&swapped);
-        let fullest = needs.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes);
-        let (slot, most) = fullest.map_or((1, 0), |(slot, most)| (slot, *most));
-        let op = unrolled.ops[slot.max(1) - 1];
+        let fullest = needs.iter_enumerated().rev().max_by_key(|(_, bytes)| **bytes);
+        let most = fullest.map_or(0, |(_, most)| *most);
+        let op = unrolled.ops[fullest.and_then(|(slot, _)| slot.op()).map_or(0, OpId::index)];
         let short = |bytes: u64, why| {
             Ok(Realised::Short(self.witness(op, Bytes(bytes) + self.trace.resident_bytes, why)))
         };
@@ -246,10 +246,10 @@ impl Task<'_> {
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
         for attempt in attempts {
-            let pool = (self.pool as f64 * attempt.pool) as u64;
+            let pool = Bytes(self.pool).share(attempt.pool).0;
             let mut placement = gaps.placement(&gaps.windows(&mut clock, &swapped, pool, attempt.tighten));
             unrolled.rename(&mut placement);
-            let items = Items::new(&placement, &gaps.workspace[1..]);
+            let items = Items::new(&placement, &gaps.workspace.raw[1..]);
             let addresses: Addresses = assign(
                 &items.items,
                 self.pool,
@@ -279,12 +279,12 @@ impl Unrolled {
 }
 
 /// By gap: the feature maps whose last use in the forward pass is longest ago, as many as are needed for all to fit.
-fn least_recent(trace: &Trace, gaps: &Gaps, pool: u64) -> Vec<bool> {
+fn least_recent(trace: &Trace, gaps: &Gaps, pool: u64) -> TiVec<GapId, bool> {
     let maps = feature_maps(trace, gaps);
-    let mut order: Vec<usize> = (0..maps.len()).filter(|g| maps[*g]).collect();
+    let mut order: Vec<GapId> = maps.keys().filter(|g| maps[*g]).collect();
     order.sort_by_key(|g| (gaps.gaps[*g].after, *g));
     let of = |count: usize| {
-        let mut swapped = vec![false; maps.len()];
+        let mut swapped = gaps.none();
         order[..count].iter().for_each(|g| swapped[*g] = true);
         swapped
     };

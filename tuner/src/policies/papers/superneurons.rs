@@ -11,7 +11,7 @@
 
 use super::keep::keep;
 use super::recomputing::{Unrolled, Values};
-use crate::place::realise::{GIVEN, Realised, Task};
+use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::trace::Phase;
 
@@ -35,44 +35,44 @@ const CHEAP_KINDS: [&str; 16] = [
     "scale",
 ];
 
-pub(crate) fn realise(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let kept = keep(task, task.thorough())?;
+pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let kept = keep(case, case.thorough())?;
     if matches!(kept, Realised::Fits { .. }) {
         return Ok(kept);
     }
-    let values = Values::new(task.trace);
+    let values = Values::new(case.trace);
     let unrolled = |one_by_one| {
-        let mut given_up = cheap(task, &values, one_by_one);
-        values.restrict(task.trace, &mut given_up);
-        Unrolled::new(task.trace, &values, &given_up)
+        let mut given_up = cheap(case, &values, one_by_one);
+        values.restrict(case.trace, &mut given_up);
+        Unrolled::new(case.trace, &values, &given_up)
     };
     match unrolled(true).or_else(|| unrolled(false)) {
-        Some(unrolled) => task.realise_unrolled(&unrolled, true, &GIVEN),
+        Some(unrolled) => case.realise_unrolled(&unrolled, true, &GIVEN),
         None => Ok(kept),
     }
 }
 
 /// By value: the segment with which it is recomputed; where a segment is too large and `one_by_one`, itself alone.
-fn cheap(task: &Task<'_>, values: &Values, one_by_one: bool) -> Vec<Option<u32>> {
-    let mut given_up: Vec<Option<u32>> = vec![None; values.tensor.len()];
+fn cheap(case: &Case<'_>, values: &Values, one_by_one: bool) -> Vec<Option<usize>> {
+    let mut given_up: Vec<Option<usize>> = vec![None; values.tensor.len()];
     let mut segments: Vec<Vec<usize>> = vec![Vec::new()];
-    let forward = task.trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
-    for (op, writes) in task.trace.ops[..forward].iter().zip(&values.writes) {
+    let forward = case.trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
+    for (op, writes) in case.trace.ops[..forward].iter().zip(&values.writes) {
         if CHEAP_KINDS.contains(&op.kind.as_str()) {
             segments.last_mut().expect("there is one").extend(writes);
         } else {
             segments.push(Vec::new());
         }
     }
-    let bytes = |v: &usize| task.trace.tensors[values.tensor[*v].index()].bytes.0;
-    let largest = task.trace.memory().floor().map_or(0, |(_, floor)| floor.0 - task.trace.resident_bytes.0);
+    let bytes = |v: &usize| case.trace.tensors[values.tensor[*v].index()].bytes.0;
+    let largest = case.trace.memory().floor().map_or(0, |(_, floor)| floor.0 - case.trace.resident_bytes.0);
     let mut groups = 0;
     for segment in &segments[..segments.len() - 1] {
         let alone =
             one_by_one && segment.iter().map(|v| u128::from(bytes(v))).sum::<u128>() > u128::from(largest);
         for v in segment {
             given_up[*v] = Some(groups);
-            groups += u32::from(alone);
+            groups += usize::from(alone);
         }
         groups += 1;
     }

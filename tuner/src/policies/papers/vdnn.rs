@@ -18,13 +18,14 @@
 //! no difference, since one is over before the other begins.
 
 use super::naive::feature_maps;
-use super::stages::{Fixed, Stages, leaves_during, needs};
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::decide::placement::Opens;
-use crate::place::realise::{Realised, Task};
+use super::stages::{Fixed, StageId, Stages, leaves_during, needs, windows};
+use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
+use crate::decide::placement::{Opens, Slot};
+use crate::place::realise::{Case, Realised};
 use crate::request::PlanError;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, OpId};
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Which layers offload their X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +35,12 @@ pub(crate) enum Layers {
 }
 
 /// `vdnn-all` and `vdnn-conv`.
-pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanError> {
-    let fast = attempt(task, which, Alternatives::Fastest)?;
-    if matches!(fast, Realised::Fits { .. }) || task.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
+pub(crate) fn realise(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
+    let fast = attempt(case, which, Alternatives::Fastest)?;
+    if matches!(fast, Realised::Fits { .. }) || case.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
         return Ok(fast);
     }
-    attempt(task, which, Alternatives::Leanest)
+    attempt(case, which, Alternatives::Leanest)
 }
 
 /// `vdnn-dyn`: the first of the paper's profiling passes that fits.
@@ -48,25 +49,25 @@ pub(crate) fn realise(task: &Task<'_>, which: Layers) -> Result<Realised, PlanEr
 /// 2. The fastest algorithms: nothing offloaded, then `vdnn-conv`, then `vdnn-all`.
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
-pub(crate) fn dynamic(task: &Task<'_>) -> Result<Realised, PlanError> {
-    let leanest = attempt(task, Layers::All, Alternatives::Leanest)?;
+pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let leanest = attempt(case, Layers::All, Alternatives::Leanest)?;
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);
     }
-    let fastest = || Gaps::new(task.trace, Bytes(task.pool), Alternatives::Fastest, &|_| 1);
+    let fastest = || Gaps::new(case.trace, Bytes(case.pool), Alternatives::Fastest, &|_| 1);
     let gaps = fastest();
-    let keep = task.realise_fixed(&gaps, &vec![None; gaps.gaps.len()])?;
+    let keep = case.realise_fixed(&gaps, TiSlice::from_ref(&vec![None; gaps.gaps.len()]))?;
     if matches!(keep, Realised::Fits { .. }) {
         return Ok(keep);
     }
     for downgraded in [false, true] {
         for which in [Layers::Conv, Layers::All] {
             let mut gaps = fastest();
-            let fixed = fixed(task.trace, &gaps, which);
+            let fixed = fixed(case.trace, &gaps, which);
             if downgraded {
-                downgrade(task, &mut gaps, &fixed);
+                downgrade(case, &mut gaps, &fixed);
             }
-            let found = task.realise_fixed(&gaps, &fixed)?;
+            let found = case.realise_fixed(&gaps, &fixed)?;
             if matches!(found, Realised::Fits { .. }) {
                 return Ok(found);
             }
@@ -76,68 +77,67 @@ pub(crate) fn dynamic(task: &Task<'_>) -> Result<Realised, PlanError> {
 }
 
 /// Gives every op whose slot overflows the fastest algorithm that fits there, the leanest where none does.
-fn downgrade(task: &Task<'_>, gaps: &mut Gaps, fixed: &[Option<Fixed>]) {
-    let windows: Vec<_> = fixed.iter().map(|f| f.map(|f| f.window)).collect();
-    let needs = needs(gaps, &windows);
-    for (slot, needs) in needs.into_iter().enumerate().skip(1).filter(|(_, needs)| *needs > task.pool) {
-        let room = task.pool.saturating_sub(needs - gaps.workspace[slot]);
-        gaps.set_alternative(&task.trace.ops[slot - 1], slot, room);
+fn downgrade(case: &Case<'_>, gaps: &mut Gaps, fixed: &TiSlice<GapId, Option<Fixed>>) {
+    let needs = needs(gaps, &windows(fixed));
+    for (at, op) in (0..).map(OpId).zip(&case.trace.ops) {
+        let needs = needs[Slot::of(at)];
+        if needs > case.pool {
+            let room = case.pool.saturating_sub(needs - gaps.workspace[Slot::of(at)]);
+            gaps.set_alternative(op, at, room);
+        }
     }
 }
 
-fn attempt(task: &Task<'_>, which: Layers, alternatives: Alternatives) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(task.trace, Bytes(task.pool), alternatives, &|_| 1);
-    task.realise_fixed(&gaps, &fixed(task.trace, &gaps, which))
+fn attempt(case: &Case<'_>, which: Layers, alternatives: Alternatives) -> Result<Realised, PlanError> {
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), alternatives, &|_| 1);
+    case.realise_fixed(&gaps, &fixed(case.trace, &gaps, which))
 }
 
-/// By gap: the stage that offloads it, as its X; none for what is no X.
+/// By gap: the layer whose forward stage offloads it, as its X; none for what is no X.
 fn offloaded(
     trace: &Trace,
     gaps: &Gaps,
-    maps: &[bool],
+    maps: &TiSlice<GapId, bool>,
     stages: &Stages,
     which: Layers,
-) -> Vec<Option<usize>> {
-    let by = |(g, gap): (usize, &crate::decide::gaps::Gap)| {
-        if !maps[g] || gap.after == 0 {
-            return None;
-        }
-        let (tensor, live) = (gaps.tensor(g), &gaps.lives[gap.live as usize]);
-        let op = &trace.ops[gap.after as usize - 1];
-        let stage = stages.at(gap.after);
-        let own = live.opens == Opens::Written && stages.at(live.slots.start) == stage;
+) -> TiVec<GapId, Option<usize>> {
+    let by = |(g, gap): (GapId, &Gap)| {
+        let op = &trace.ops[gap.after.op().filter(|_| maps[g])?.index()];
+        let (tensor, live) = (gaps.tensor(g), &gaps.lives[gap.live]);
+        let stage = stages.of_slot[gap.after];
+        let own = live.opens == Opens::Written && stages.of_slot[live.slots.start] == stage;
         let input = op.reads.contains(&tensor) && !op.writes.contains(&tensor) && !own;
-        (input && (which == Layers::All || stages.stages[stage].conv)).then_some(stage)
+        (input && (which == Layers::All || stages.stages[stage].conv)).then_some(stage.index())
     };
-    gaps.gaps.iter().enumerate().map(by).collect()
+    gaps.gaps.iter_enumerated().map(by).collect()
 }
 
 /// When each layer's X leaves and returns.
-fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> Vec<Option<Fixed>> {
+fn fixed(trace: &Trace, gaps: &Gaps, which: Layers) -> TiVec<GapId, Option<Fixed>> {
     let maps = feature_maps(trace, gaps);
     let stages = Stages::new(trace, gaps, &maps);
     let by = offloaded(trace, gaps, &maps, &stages, which);
     let layers = stages.layers();
     // By layer: the gaps that are away; by stage: those that it is the first to use.
-    let mut away: Vec<Vec<usize>> = vec![Vec::new(); layers];
-    let mut used: Vec<Vec<usize>> = vec![Vec::new(); stages.stages.len()];
-    for (g, layer) in by.iter().enumerate() {
+    let mut away: Vec<Vec<GapId>> = vec![Vec::new(); layers];
+    let mut used: TiVec<StageId, Vec<GapId>> = vec![Vec::new(); stages.stages.len()].into();
+    for (g, layer) in by.iter_enumerated() {
         if let Some(layer) = layer {
             away[*layer].push(g);
-            used[stages.at(gaps.gaps[g].before)].push(g);
+            used[stages.of_slot[gaps.gaps[g].before]].push(g);
         }
     }
     let mut prefetched = vec![false; layers];
     let mut candidates = Candidates::new(&stages, &away);
-    let mut fixed: Vec<Option<Fixed>> = vec![None; gaps.gaps.len()];
-    let fetch = |g: usize, returns: u32, by_slot: u32, fixed: &mut Vec<Option<Fixed>>| {
-        let stage = &stages.stages[by[g].expect("a gap that is away")];
+    let mut fixed: TiVec<GapId, Option<Fixed>> = vec![None; gaps.gaps.len()].into();
+    let fetch = |g: GapId, returns: Slot, by_slot: Slot, fixed: &mut TiVec<GapId, Option<Fixed>>| {
+        let stage = stages.forward(by[g].expect("a gap that is away"));
         fixed[g] = leaves_during(stage, &gaps.gaps[g], returns).map(|window| {
             let prefetched_by = Some(by_slot.max(window.returns));
             Fixed { window, offloaded_by: Some(window.leaves), prefetched_by }
         });
     };
-    for (at, stage) in stages.stages.iter().enumerate().skip(layers) {
+    for (at, stage) in stages.stages.iter_enumerated().skip(layers) {
         let here = stage.slots.start;
         for &g in &used[at] {
             let layer = by[g].expect("a gap that is away");
@@ -167,11 +167,11 @@ struct Candidates {
 }
 
 impl Candidates {
-    fn new(stages: &Stages, away: &[Vec<usize>]) -> Candidates {
+    fn new(stages: &Stages, away: &[Vec<GapId>]) -> Candidates {
         let (mut next, mut conv) = (vec![0], vec![0]);
         for (layer, away) in away.iter().enumerate() {
             next.push(if away.is_empty() { layer } else { layer + 1 });
-            conv.push(if stages.stages[layer].conv { layer + 1 } else { conv[layer] });
+            conv.push(if stages.forward(layer).conv { layer + 1 } else { conv[layer] });
         }
         Candidates { next, conv }
     }

@@ -7,10 +7,13 @@
 use super::judge::{Found, Judge, Judged, LENIENT};
 use super::moves::Moves;
 use super::problem::Problem;
-use crate::iteration::values::{Choice, Decisions, NONE};
+use crate::iteration::values::{Choice, Decisions, GapId};
+use crate::numbers::real;
 use crate::random::Random;
 use crate::request::Trick;
+use plimsoll_ir::OpId;
 use std::cmp::Reverse;
+use typed_index_collections::TiSlice;
 
 /// The temperature at which a search goes on from what was found, in mean seconds of an op.
 pub(super) const COLD: f64 = 0.06;
@@ -34,13 +37,13 @@ impl<'a> Annealer<'a> {
             problem,
             judge: Judge::new(problem),
             moves: Moves::new(problem, false),
-            random: Random::new(problem.task.request.seed),
+            random: Random::new(problem.case.request.seed),
             late: false,
         }
     }
 
     /// A short annealing of these decisions, with so many bytes left free by op.
-    pub fn improve(&mut self, decisions: Decisions, evaluations: u64, margins: &[u64]) -> Found {
+    pub fn improve(&mut self, decisions: Decisions, evaluations: u64, margins: &TiSlice<OpId, u64>) -> Found {
         self.judge.margins.copy_from_slice(margins);
         self.judge.strictness = 4.0 * LENIENT;
         let from = self.found(decisions);
@@ -49,22 +52,22 @@ impl<'a> Annealer<'a> {
 
     /// These decisions with their cost.
     pub fn found(&mut self, decisions: Decisions) -> Found {
-        let judged = self.judge(&decisions, 0, f64::INFINITY);
+        let judged = self.judge(&decisions, OpId(0), f64::INFINITY);
         Found { decisions, judged }
     }
 
     /// See [`Judge::judge`]. A number is drawn for every judgement, also for one that is cut off, so that cutting off
     /// changes nothing of what follows.
-    fn judge(&mut self, decisions: &Decisions, first: u32, most: f64) -> Judged {
+    fn judge(&mut self, decisions: &Decisions, first: OpId, most: f64) -> Judged {
         let draw = self.random.unit();
         self.judge.judge(decisions, first, most, draw)
     }
 
     /// Improves on decisions with so many evaluations. `heat` is the temperature at the start, in mean seconds of an op.
     pub fn anneal(&mut self, evaluations: u64, heat: f64, from: Found) -> Found {
-        let Problem { task, values, .. } = *self.problem;
-        let limits = &task.request.limits;
-        let unit = if self.problem.uses(Trick::Heat) { heat / values.alternatives.len() as f64 } else { 0.0 };
+        let Problem { case, values, .. } = *self.problem;
+        let limits = &case.request.limits;
+        let unit = if self.problem.uses(Trick::Heat) { heat / real(values.alternatives.len()) } else { 0.0 };
         let cut_off = self.problem.uses(Trick::Cutoff);
         let mut score = self.judge.score(&from.judged);
         let mut current = from.decisions.clone();
@@ -74,7 +77,7 @@ impl<'a> Annealer<'a> {
         if self.problem.open.is_empty() {
             return best.1;
         }
-        self.judge(&current, 0, f64::INFINITY);
+        self.judge(&current, OpId(0), f64::INFINITY);
         self.judge.trail.accept(values);
         for evaluation in 0..evaluations {
             if self.judge.is_best(&best.1.judged.cost) {
@@ -93,10 +96,7 @@ impl<'a> Annealer<'a> {
             let temperature = best.0.1 * unit * (1.0 - progress) * (1.0 - progress);
             let most = score - temperature * self.random.unit().max(f64::MIN_POSITIVE).ln();
             let looks = changes.iter().map(|change| change.first_look(&self.judge.trail, values, &current));
-            let first = looks.min().unwrap_or(NONE);
-            if first == NONE {
-                continue;
-            }
+            let Some(first) = looks.flatten().min() else { continue };
             let judged = self.judge(&current, first, if cut_off { most } else { f64::INFINITY });
             let next = self.judge.score(&judged);
             if next <= most {
@@ -116,17 +116,16 @@ impl<'a> Annealer<'a> {
 
     /// Keeps what need not be swapped, largest first, as far as so many evaluations go.
     pub fn lighten(&mut self, mut found: Found, evaluations: u64) -> Found {
-        let mut swapped: Vec<u32> = (0..self.problem.values.gaps.len() as u32)
-            .filter(|g| found.decisions.choices[*g as usize] == Choice::Swap)
-            .collect();
+        let gaps = self.problem.values.gaps.keys();
+        let mut swapped: Vec<GapId> = gaps.filter(|g| found.decisions.choices[*g] == Choice::Swap).collect();
         swapped.sort_by_key(|g| (Reverse(self.problem.bytes(*g)), *g));
-        for g in swapped.into_iter().take(evaluations as usize) {
-            found.decisions.choices[g as usize] = Choice::Keep;
-            let judged = self.judge(&found.decisions, 0, f64::INFINITY);
+        for (g, _) in swapped.into_iter().zip(0..evaluations) {
+            found.decisions.choices[g] = Choice::Keep;
+            let judged = self.judge(&found.decisions, OpId(0), f64::INFINITY);
             if self.judge.score(&judged) < self.judge.score(&found.judged) {
                 found.judged = judged;
             } else {
-                found.decisions.choices[g as usize] = Choice::Swap;
+                found.decisions.choices[g] = Choice::Swap;
             }
         }
         found

@@ -11,9 +11,11 @@
 use super::judge::Found;
 use super::{SAME, papers};
 use crate::iteration::values::Values;
-use crate::place::realise::{Fitting, LIGHT, Packing, Realised, Task};
+use crate::numbers::counted;
+use crate::place::realise::{Case, Fitting, LIGHT, Packing, Realised};
 use crate::request::{Limits, PlanError, PlanRequest, Policy};
-use plimsoll_ir::Seconds;
+use plimsoll_ir::{OpId, Seconds};
+use typed_index_collections::TiSlice;
 
 /// The policies that plan first, where bytes may move; the best on average first, so that it spares the others.
 const SIMPLE: [Policy; 3] = [Policy::AutoSwap, Policy::Greedy, Policy::Accudnn];
@@ -43,8 +45,8 @@ pub(super) struct Early {
 
 impl Early {
     /// With the first plan; where there is none, with what the simple policies plan.
-    pub fn new(task: &Task<'_>, first: Option<Fitting>) -> Result<Early, PlanError> {
-        let request = unhurried(task);
+    pub fn new(case: &Case<'_>, first: Option<Fitting>) -> Result<Early, PlanError> {
+        let request = unhurried(case);
         let allow = request.allow;
         let policies: &[Policy] = match () {
             () if first.is_some() => &[],
@@ -56,7 +58,7 @@ impl Early {
         for &policy in policies {
             let within = Seconds(early.fastest() * (1.0 + SAME));
             if let Realised::Fits(fitting) =
-                papers::realise(policy, &Task { within, request: &request, ..*task })?
+                papers::realise(policy, &Case { within, request: &request, ..*case })?
             {
                 early.found.push(fitting);
             }
@@ -81,11 +83,17 @@ impl Early {
     }
 
     /// Gives addresses to what the search found. Tells whether there are some, with little work.
-    pub fn add(&mut self, task: &Task<'_>, values: &Values, margins: &[u64], found: &Found) -> bool {
-        let request = unhurried(task);
-        let task = Task { request: &request, ..*task };
-        let looks = LIGHT + LOOKS * task.trace.ops.len() as u64;
-        match task.realise_decisions(values, &found.decisions, margins, looks, &mut self.packing) {
+    pub fn add(
+        &mut self,
+        case: &Case<'_>,
+        values: &Values,
+        margins: &TiSlice<OpId, u64>,
+        found: &Found,
+    ) -> bool {
+        let request = unhurried(case);
+        let case = Case { request: &request, ..*case };
+        let looks = LIGHT + LOOKS * counted(case.trace.ops.len());
+        match case.realise_decisions(values, &found.decisions, margins, looks, &mut self.packing) {
             Ok((Realised::Fits(fitting), _)) => {
                 self.found.push(fitting);
                 return true;
@@ -101,7 +109,7 @@ impl Early {
 }
 
 /// The same request without an end of time.
-pub(super) fn unhurried<'a>(task: &Task<'a>) -> PlanRequest<'a> {
-    let limits = Limits { expired: None, ..task.request.limits };
-    PlanRequest { limits, ..*task.request }
+pub(super) fn unhurried<'a>(case: &Case<'a>) -> PlanRequest<'a> {
+    let limits = Limits { expired: None, ..case.request.limits };
+    PlanRequest { limits, ..*case.request }
 }

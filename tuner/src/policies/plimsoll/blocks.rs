@@ -9,18 +9,19 @@
 //! What this file does not do: find blocks within blocks, or equal blocks that do not follow each other; look at seconds,
 //! which differ among equal blocks where they were measured.
 
-use crate::iteration::values::NONE;
-use plimsoll_ir::TensorId;
+use crate::numbers::real;
 use plimsoll_ir::trace::{Op, Trace};
+use plimsoll_ir::{OpId, TensorId};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
+use typed_index_collections::TiVec;
 
 /// So many equal blocks in a row are a strand at least.
 const FEWEST: usize = 4;
 
 /// So many of them are left at least.
-const LEFT: i64 = 2;
+const LEFT: isize = 2;
 
 /// Comparisons of two ops that looking for strands takes at most.
 const WORK: usize = 20_000_000;
@@ -34,7 +35,7 @@ struct Strand {
     blocks: usize,
     family: usize,
     /// The number of the first block, and whether the next has one less or one more.
-    base: i64,
+    base: isize,
     falls: bool,
 }
 
@@ -43,27 +44,32 @@ impl Strand {
         self.first..self.first + self.period * self.blocks
     }
 
-    fn number(&self, op: usize) -> i64 {
-        let block = ((op - self.first) / self.period) as i64;
+    /// How many blocks of it stand before that of an op.
+    fn block(&self, op: usize) -> isize {
+        ((op - self.first) / self.period).cast_signed()
+    }
+
+    fn number(&self, op: usize) -> isize {
+        let block = self.block(op);
         if self.falls { self.base - block } else { self.base + block }
     }
 
     /// The numbers of its blocks.
-    fn numbers(&self) -> Range<i64> {
+    fn numbers(&self) -> Range<isize> {
         let last = self.number(self.ops().end - 1);
         last.min(self.base)..last.max(self.base) + 1
     }
 
     /// The first op of a block.
-    fn start(&self, number: i64) -> usize {
+    fn start(&self, number: isize) -> usize {
         let block = if self.falls { self.base - number } else { number - self.base };
-        self.first + block as usize * self.period
+        self.first + block.cast_unsigned() * self.period
     }
 
     /// What this op is in the block that is so many numbers further.
-    fn further(&self, op: usize, blocks: i64) -> Option<usize> {
-        let ops = if self.falls { -blocks } else { blocks } * self.period as i64;
-        usize::try_from(op as i64 + ops).ok().filter(|op| self.ops().contains(op))
+    fn further(&self, op: usize, blocks: isize) -> Option<usize> {
+        let ops = if self.falls { -blocks } else { blocks } * self.period.cast_signed();
+        op.checked_add_signed(ops).filter(|op| self.ops().contains(op))
     }
 }
 
@@ -72,11 +78,11 @@ pub(super) struct Blocks<'a> {
     trace: &'a Trace,
     strands: Vec<Strand>,
     /// By op: its strand.
-    strand: Vec<Option<u32>>,
-    /// By tensor: the first op that touches it, and the how-manieth of its touches that is.
-    first: Vec<(u32, u32)>,
+    strand: Vec<Option<usize>>,
+    /// By tensor: the first op that touches it, and which of the op's touches that is; none where no op does.
+    first: TiVec<TensorId, Option<(usize, usize)>>,
     /// By family: the numbers of equal blocks; empty where there are none.
-    equal: Vec<Range<i64>>,
+    equal: Vec<Range<isize>>,
 }
 
 /// A trace with fewer equal blocks.
@@ -84,23 +90,19 @@ pub(super) struct Folded {
     pub trace: Trace,
     /// By op of the whole trace: that of this one after which it is decided, and how far on its block is among the equal
     /// ones, from 0 to 1; 0 where it is in none.
-    pub like: Vec<(u32, f64)>,
+    pub like: TiVec<OpId, (OpId, f64)>,
 }
 
 impl<'a> Blocks<'a> {
     pub fn find(trace: &'a Trace) -> Blocks<'a> {
-        let mut first = vec![(NONE, 0); trace.tensors.len()];
+        let mut first: TiVec<TensorId, _> = vec![None; trace.tensors.len()].into();
         for (i, op) in trace.ops.iter().enumerate() {
-            for (at, t) in touched(op).enumerate() {
-                if first[t.index()].0 == NONE {
-                    first[t.index()] = (i as u32, at as u32);
-                }
-            }
+            touched(op).enumerate().for_each(|(at, t)| _ = first[t].get_or_insert((i, at)));
         }
         let strands = strands(&looks(trace));
         let mut strand = vec![None; trace.ops.len()];
         for (s, of) in strands.iter().enumerate() {
-            strand[of.ops()].fill(Some(s as u32));
+            strand[of.ops()].fill(Some(s));
         }
         let mut blocks = Blocks { trace, strands, strand, first, equal: Vec::new() };
         blocks.relate();
@@ -109,20 +111,20 @@ impl<'a> Blocks<'a> {
     }
 
     fn strand_of(&self, op: usize) -> Option<&Strand> {
-        self.strand[op].map(|s| &self.strands[s as usize])
+        self.strand[op].map(|s| &self.strands[s])
     }
 
     /// Puts strands that read what is made in each other's blocks into one family, with numbers that most of them agree on.
     fn relate(&mut self) {
         for s in 0..self.strands.len() {
             let strand = self.strands[s];
-            let mut votes: HashMap<(usize, bool, i64), usize> = HashMap::new();
+            let mut votes: HashMap<(usize, bool, isize), usize> = HashMap::new();
             for op in strand.ops() {
-                let block = ((op - strand.first) / strand.period) as i64;
+                let block = strand.block(op);
                 for t in &self.trace.ops[op].reads {
-                    let maker = self.first[t.index()].0 as usize;
-                    let earlier = self.strand[maker].filter(|of| (*of as usize) < s);
-                    let Some(of) = earlier.map(|of| self.strands[of as usize]) else { continue };
+                    let Some((maker, _)) = self.first[*t] else { continue };
+                    let earlier = self.strand[maker].filter(|of| *of < s);
+                    let Some(of) = earlier.map(|of| self.strands[of]) else { continue };
                     let number = of.number(maker);
                     *votes.entry((of.family, false, number - block)).or_default() += 1;
                     *votes.entry((of.family, true, number + block)).or_default() += 1;
@@ -140,7 +142,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// The longest run of equal blocks.
-    fn equal(&self, family: usize) -> Range<i64> {
+    fn equal(&self, family: usize) -> Range<isize> {
         let numbers = self.family(family).map(Strand::numbers);
         let Some(common) = numbers.reduce(|a, b| a.start.max(b.start)..a.end.min(b.end)) else { return 0..0 };
         let (mut longest, mut from) = (0..0, common.start);
@@ -156,7 +158,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// Whether the next block touches what this one does, one number further, in every strand.
-    fn goes_on(&self, family: usize, number: i64) -> bool {
+    fn goes_on(&self, family: usize, number: isize) -> bool {
         self.family(family).all(|strand| {
             let start = strand.start(number);
             (start..start + strand.period).all(|op| {
@@ -169,30 +171,35 @@ impl<'a> Blocks<'a> {
 
     /// Whether a tensor is in the next block what another is in this one.
     fn follows(&self, family: usize, tensor: TensorId, next: TensorId) -> bool {
-        let ((op, at), (further, place)) = (self.first[tensor.index()], self.first[next.index()]);
-        let strand = self.strand_of(op as usize).filter(|strand| strand.family == family);
-        at == place && strand.is_some_and(|strand| strand.further(op as usize, 1) == Some(further as usize))
+        let (Some((op, at)), Some((further, place))) = (self.first[tensor], self.first[next]) else {
+            return false;
+        };
+        let strand = self.strand_of(op).filter(|strand| strand.family == family);
+        at == place && strand.is_some_and(|strand| strand.further(op, 1) == Some(further))
     }
 
     /// The trace with about this share of the equal blocks of each family. None where that is not at most half of its ops.
     pub fn fold(&self, share: f64) -> Option<Folded> {
-        let cut = |equal: &Range<i64>| {
+        let cut = |equal: &Range<isize>| {
             let count = equal.end - equal.start;
-            let left = ((count as f64 * share).ceil() as i64).clamp(LEFT.min(count), count);
+            let left = (real(count.cast_unsigned()) * share).ceil() as isize;
+            let left = left.clamp(LEFT.min(count), count);
             let from = equal.start + left / 2;
             from..from + count - left
         };
         let folding = Folding { blocks: self, out: self.equal.iter().map(cut).collect() };
-        let mut place = vec![NONE; self.trace.ops.len()];
-        let mut ops = Vec::new();
+        // By op: where it stands among those that are left.
+        let mut place: Vec<Option<OpId>> = vec![None; self.trace.ops.len()];
+        let mut ops: TiVec<OpId, Op> = TiVec::new();
         for (at, place) in place.iter_mut().enumerate().filter(|(at, _)| !folding.leaves_out(*at)) {
-            *place = ops.len() as u32;
-            ops.push(folding.op(at));
+            *place = Some(ops.push_and_get_key(folding.op(at)));
         }
         if ops.len() * 2 > place.len() {
             return None;
         }
-        let like = (0..place.len()).map(|op| (place[folding.like(op)], folding.depth(op))).collect();
+        let like = |op: usize| place[folding.like(op)].expect("ops are decided after some that are left");
+        let like = (0..place.len()).map(|op| (like(op), folding.depth(op))).collect();
+        let ops = ops.into();
         let Trace { kind, name, batch, resident_bytes, tensors, .. } = self.trace.clone();
         Some(Folded { trace: Trace { kind, name, batch, resident_bytes, tensors, ops }, like })
     }
@@ -202,7 +209,7 @@ impl<'a> Blocks<'a> {
 struct Folding<'a> {
     blocks: &'a Blocks<'a>,
     /// By family: the numbers of the blocks that are left out.
-    out: Vec<Range<i64>>,
+    out: Vec<Range<isize>>,
 }
 
 impl Folding<'_> {
@@ -220,8 +227,7 @@ impl Folding<'_> {
     /// What an op touches instead of a tensor: that of the block which is now as far away. None where it belongs to a block
     /// that is left out and the op to no such family.
     fn instead(&self, op: usize, tensor: TensorId) -> Option<TensorId> {
-        let (maker, at) = self.blocks.first[tensor.index()];
-        let maker = maker as usize;
+        let (maker, at) = self.blocks.first[tensor]?;
         if !self.leaves_out(maker) {
             return Some(tensor);
         }
@@ -230,14 +236,14 @@ impl Folding<'_> {
         let out = &self.out[strand.family];
         let count = out.end - out.start;
         let further = if own.number(op) < out.start { count } else { -count };
-        touched(&self.blocks.trace.ops[strand.further(maker, further)?]).nth(at as usize)
+        touched(&self.blocks.trace.ops[strand.further(maker, further)?]).nth(at)
     }
 
     fn depth(&self, op: usize) -> f64 {
         let Some(strand) = self.blocks.strand_of(op) else { return 0.0 };
         let equal = &self.blocks.equal[strand.family];
         let before = (strand.number(op) - equal.start).clamp(0, equal.end - equal.start);
-        before as f64 / (equal.end - equal.start).max(1) as f64
+        real(before.cast_unsigned()) / real((equal.end - equal.start).max(1).cast_unsigned())
     }
 
     /// The op, of those that are left, after which this one is decided. The blocks that are left follow each other again and
@@ -253,7 +259,7 @@ impl Folding<'_> {
         // As many rounds as there is room for; where that is not quite so, some blocks come twice.
         let rounds = (count + left / 2) / left;
         let at = number - equal.start;
-        let first = |round: i64| (round * count + rounds - 1) / rounds;
+        let first = |round: isize| (round * count + rounds - 1) / rounds;
         let round = at * rounds / count;
         let (begin, end) = (first(round), first(round + 1));
         let model = equal.start + (at - begin) * left / (end - begin).max(left);
@@ -267,20 +273,20 @@ fn touched(op: &Op) -> impl Iterator<Item = TensorId> + '_ {
 }
 
 /// By op: a number that it shares with the ops that are alike.
-fn looks(trace: &Trace) -> Vec<u32> {
+fn looks(trace: &Trace) -> Vec<usize> {
     let mut known = HashMap::new();
     let mut looks = Vec::with_capacity(trace.ops.len());
     for op in &trace.ops {
         let bytes: Vec<_> = touched(op).map(|t| trace.tensors[t.index()].bytes).collect();
         let look = (&op.kind, op.phase, op.recomputable, op.reads.len(), bytes, op.alternatives.len());
-        let next = known.len() as u32;
+        let next = known.len();
         looks.push(*known.entry(look).or_insert(next));
     }
     looks
 }
 
 /// Stretches that repeat themselves, the longest first, none over another; in order of time.
-fn strands(looks: &[u32]) -> Vec<Strand> {
+fn strands(looks: &[usize]) -> Vec<Strand> {
     let count = looks.len();
     let longest = (count / FEWEST).min(WORK / count.max(1));
     let mut all: Vec<(usize, Strand)> = Vec::new();

@@ -5,7 +5,7 @@ use super::super::problem::Problem;
 use super::super::search::Search;
 use super::*;
 use crate::iteration::values::Values;
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use crate::request::{Limits, PlanRequest, Policy};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::{chain_trace, random_trace_of};
@@ -115,10 +115,10 @@ fn a_folded_network_is_one_of_fewer_blocks() {
     }
     let mut used = vec![0; folded.trace.ops.len()];
     for (op, (like, depth)) in trace.ops.iter().zip(&folded.like) {
-        let model = &folded.trace.ops[*like as usize];
+        let model = &folded.trace.ops[like.index()];
         assert_eq!((&op.kind, op.phase), (&model.kind, model.phase), "{}", op.name);
         assert!((0.0..=1.0).contains(depth), "{}: {depth}", op.name);
-        used[*like as usize] += 1;
+        used[like.index()] += 1;
     }
     assert!(used.iter().all(|times| (1..=20).contains(times)), "{used:?}");
 }
@@ -140,10 +140,10 @@ fn a_copy_fits_and_is_the_same_each_time() {
     let request = PlanRequest { limits, ..PlanRequest::new(budget, link, Policy::Plimsoll) };
     let pool = (budget - trace.resident_bytes).0;
     let bound = crate::bound::lower_bound(&trace, budget, &link, request.allow);
-    let task = Task { trace: &trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) };
+    let case = Case { trace: &trace, request: &request, pool, bound, within: Seconds(f64::INFINITY) };
     let values = Values::new(&trace, Bytes(pool), request.allow);
     let folded = Blocks::find(&trace).fold(0.3).expect("most blocks can be left out");
-    let problem = Problem::new(&task, &values);
+    let problem = Problem::new(&case, &values);
     let copies = || {
         let mut search = Search::new(&problem, 2000, usize::MAX);
         search.make_copies(&folded, f64::INFINITY);

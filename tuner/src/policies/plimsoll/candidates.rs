@@ -4,7 +4,7 @@
 use super::{HAIR, SAME, papers};
 use crate::bound::least_moved;
 use crate::decide::windows::Cost;
-use crate::place::realise::{Fitting, Realised, Task};
+use crate::place::realise::{Case, Fitting, Realised};
 use crate::request::{PlanError, PlanRequest, Policy, Shortage, Witness};
 use plimsoll_ir::search_log::{SearchLog, StepResult};
 use plimsoll_ir::{Bytes, Seconds};
@@ -26,10 +26,10 @@ pub(super) fn planned(fitting: &Fitting) -> StepResult {
 }
 
 impl Candidates {
-    pub fn new(task: &Task<'_>) -> Candidates {
-        let PlanRequest { allow, budget, .. } = *task.request;
-        let least = if allow.recompute { 0 } else { least_moved(task.trace, budget).0 };
-        Candidates { bound: task.bound.0, least, found: Vec::new(), short: None, log: SearchLog::default() }
+    pub fn new(case: &Case<'_>) -> Candidates {
+        let PlanRequest { allow, budget, .. } = *case.request;
+        let least = if allow.recompute { 0 } else { least_moved(case.trace, budget).0 };
+        Candidates { bound: case.bound.0, least, found: Vec::new(), short: None, log: SearchLog::default() }
     }
 
     /// Takes up what came of something that was tried.
@@ -57,8 +57,8 @@ impl Candidates {
     }
 
     /// Notes that decisions which fit the device take so much of the host.
-    pub fn short_of_host(&mut self, task: &Task<'_>, needs: u64) {
-        task.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer("the host's memory", short));
+    pub fn short_of_host(&mut self, case: &Case<'_>, needs: u64) {
+        case.short_of_host(Bytes(needs)).into_iter().for_each(|short| self.offer("the host's memory", short));
     }
 
     /// Takes up whole plans.
@@ -75,17 +75,17 @@ impl Candidates {
     /// Offers what these policies do, until nothing can be better or time is up.
     pub fn offer_all(
         &mut self,
-        task: &Task<'_>,
+        case: &Case<'_>,
         policies: &[Policy],
         late: &mut bool,
     ) -> Result<(), PlanError> {
         for &policy in policies {
-            *late |= task.request.limits.is_expired();
+            *late |= case.request.limits.is_expired();
             if self.settled() || (*late && !self.found.is_empty()) {
                 break;
             }
             let within = Seconds(self.fastest() * (1.0 + SAME));
-            let realised = papers::realise(policy, &Task { within, ..*task })?;
+            let realised = papers::realise(policy, &Case { within, ..*case })?;
             self.offer(format!("policy {policy}"), realised);
         }
         Ok(())

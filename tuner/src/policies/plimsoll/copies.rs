@@ -28,8 +28,9 @@ use super::blocks::{Blocks, Folded};
 use super::problem::Problem;
 use super::search::Search;
 use super::seeds::seeds;
-use crate::iteration::values::{Decisions, NONE, Touch, Values};
-use crate::place::realise::Task;
+use crate::iteration::values::{Decisions, GapId, Touch, Values};
+use crate::numbers::real;
+use crate::place::realise::Case;
 use crate::request::{Allow, PlanRequest};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
@@ -65,13 +66,13 @@ struct Planned {
 impl Search<'_> {
     /// Plans a few of the equal blocks, if there are many, and adds copies of that to the seeds where they are better.
     pub fn copy_blocks(&mut self) {
-        let Problem { task, values, .. } = *self.problem;
-        let Some(folded) = Blocks::find(task.trace).fold(OPS / task.trace.ops.len() as f64) else { return };
-        let others = self.least(seeds(task, values, &self.solutions, false));
+        let Problem { case, values, .. } = *self.problem;
+        let Some(folded) = Blocks::find(case.trace).fold(OPS / real(case.trace.ops.len())) else { return };
+        let others = self.least(seeds(case, values, &self.solutions, false));
         self.make_copies(&folded, others);
         let copies = self.least(self.further.clone());
         tracing::debug!(ops = folded.trace.ops.len(), copies, others, "copied");
-        let bound = task.bound.0;
+        let bound = case.bound.0;
         if copies >= others {
             self.further.clear();
         } else if copies - bound < CLOSE * (others - bound) {
@@ -81,18 +82,18 @@ impl Search<'_> {
 
     /// Makes copies of plans of few blocks. `others` is the score of the best other seed.
     pub(super) fn make_copies(&mut self, folded: &Folded, others: f64) {
-        let Problem { task, values, .. } = *self.problem;
-        let (whole, few) = (Frame::new(task.trace), Frame::new(&folded.trace));
-        let ratio = (few.peak - few.own) as f64 / (whole.peak - whole.own).max(1) as f64;
-        let room = |bytes: u64| bytes.saturating_sub(whole.own).max(1) as f64;
+        let Problem { case, values, .. } = *self.problem;
+        let (whole, few) = (Frame::new(case.trace), Frame::new(&folded.trace));
+        let ratio = Bytes(few.peak - few.own).to_f64() / Bytes((whole.peak - whole.own).max(1)).to_f64();
+        let room = |bytes: u64| Bytes(bytes.saturating_sub(whole.own).max(1)).to_f64();
         // Of the copies that fit and of those that do not, the plan of the closest, and what it needs.
         let mut closest: [Option<(u64, Planned)>; 2] = [None, None];
         let mut portion = 1.0;
         for _ in 0..PLANS {
-            let pool = few.own.saturating_add((room(task.pool) * ratio * portion) as u64);
+            let pool = few.own.saturating_add((room(case.pool) * ratio * portion) as u64);
             let plan = self.plan_few(&folded.trace, pool.min(few.peak).max(few.floor));
             let (need, seconds) = self.add_copy(folded.copy(values, [&plan; 2], 0.0));
-            let fits = need <= task.pool;
+            let fits = need <= case.pool;
             let side = &mut closest[usize::from(!fits)];
             if side.as_ref().is_none_or(|(other, _)| (need > *other) == fits) {
                 *side = Some((need, plan));
@@ -100,7 +101,7 @@ impl Search<'_> {
             if self.is_late() || seconds > others * HOPELESS {
                 break;
             }
-            portion *= if fits { 1.0 } else { BELOW } * room(task.pool) / room(need);
+            portion *= if fits { 1.0 } else { BELOW } * room(case.pool) / room(need);
         }
         if let [Some((_, lean)), Some((_, rich))] = &closest {
             self.mix(folded, lean, rich);
@@ -109,7 +110,7 @@ impl Search<'_> {
 
     /// Adds mixtures of a plan that fits and one that does not, with as much of the latter as fits, in either order.
     fn mix(&mut self, folded: &Folded, lean: &Planned, rich: &Planned) {
-        let Problem { task, values, .. } = *self.problem;
+        let Problem { case, values, .. } = *self.problem;
         for rich_first in [false, true] {
             let (mut fits, mut exceeds) = (0.0, 1.0);
             for _ in 0..HALVINGS {
@@ -117,7 +118,7 @@ impl Search<'_> {
                 let (plans, part) =
                     if rich_first { ([rich, lean], share) } else { ([lean, rich], 1.0 - share) };
                 let (need, _) = self.add_copy(folded.copy(values, plans, part));
-                *(if need <= task.pool { &mut fits } else { &mut exceeds }) = share;
+                *(if need <= case.pool { &mut fits } else { &mut exceeds }) = share;
             }
         }
     }
@@ -131,15 +132,15 @@ impl Search<'_> {
 
     /// Plans a trace of few blocks within a pool.
     fn plan_few(&mut self, trace: &Trace, pool: u64) -> Planned {
-        let whole = self.problem.task;
+        let whole = self.problem.case;
         let budget = Bytes(pool) + trace.resident_bytes;
         // The host's memory is for all blocks: copies that take too much are mended.
         let allow = Allow { host: None, ..whole.request.allow };
         let request = PlanRequest { budget, allow, ..*whole.request };
         let bound = trace.ops.iter().map(|op| op.seconds).sum();
-        let task = Task { trace, request: &request, pool, bound, ..*whole };
+        let case = Case { trace, request: &request, pool, bound, ..*whole };
         let values = Values::new(trace, Bytes(pool), request.allow);
-        let problem = Problem::new(&task, &values);
+        let problem = Problem::new(&case, &values);
         let mut search = Search::new(&problem, self.evaluations.min(EVALUATIONS), PROGRAMS);
         let decisions = search.run().decisions;
         self.annealer.late |= search.is_late();
@@ -182,9 +183,9 @@ impl Folded {
     /// the second for the others.
     fn copy(&self, values: &Values, plans: [&Planned; 2], part: f64) -> Decisions {
         let mut copy = Copy { values, plan: plans[0], decisions: values.keep_all() };
-        for (op, (like, depth)) in self.like.iter().enumerate() {
+        for (op, (like, depth)) in self.like.iter_enumerated() {
             copy.plan = plans[usize::from(*depth >= part)];
-            let (like, of_few, plan) = (*like as usize, &copy.plan.values, &copy.plan.decisions);
+            let (like, of_few, plan) = (*like, &copy.plan.values, &copy.plan.decisions);
             if values.alternatives[op].len() == of_few.alternatives[like].len() {
                 copy.decisions.alternatives[op] = plan.alternatives[like];
             }
@@ -210,24 +211,24 @@ impl Copy<'_> {
     /// Decides about the gap that begins with a touch as it is decided after its model, and about the one before, where that
     /// is the start of the iteration.
     fn decide(&mut self, touch: Touch, model: Touch) {
-        let (v, m) = (touch.value as usize, model.value as usize);
+        let (v, m) = (touch.value, model.value);
         self.decisions.parts[v] = self.plan.decisions.parts[m];
-        if touch.gap == NONE || model.gap == NONE {
-            return;
-        }
-        self.decide_gap(touch.gap, model.gap);
-        let (first, model) = (self.values.first_gap[v], self.plan.values.first_gap[m]);
-        let at_start = self.values.maker[v] == NONE && self.plan.values.maker[m] == NONE;
-        if at_start && touch.gap == first + 1 {
+        let (Some(gap), Some(model)) = (touch.gap, model.gap) else { return };
+        self.decide_gap(gap, model);
+        let firsts = (self.values.gaps_of(v).next(), self.plan.values.gaps_of(m).next());
+        let at_start = self.values.maker[v].is_none() && self.plan.values.maker[m].is_none();
+        if let (Some(first), Some(model), true) = (firsts.0, firsts.1, at_start)
+            && gap == first.next()
+        {
             self.decide_gap(first, model);
         }
     }
 
-    fn decide_gap(&mut self, gap: u32, model: u32) {
-        let (of, choice) = (&self.values.gaps[gap as usize], self.plan.decisions.choices[model as usize]);
-        let last = self.plan.values.gaps[model as usize].before == NONE;
-        if choice.is_open(of) && last == (of.before == NONE) {
-            self.decisions.choices[gap as usize] = choice;
+    fn decide_gap(&mut self, gap: GapId, model: GapId) {
+        let (of, choice) = (&self.values.gaps[gap], self.plan.decisions.choices[model]);
+        let last = self.plan.values.gaps[model].before.is_none();
+        if choice.is_open(of) && last == of.before.is_none() {
+            self.decisions.choices[gap] = choice;
         }
     }
 }

@@ -14,7 +14,7 @@ use super::candidates::Candidates;
 use super::glances::{Glances, alone};
 use super::{Chosen, SAME, choose, stages};
 use crate::bound::lower_bound_within;
-use crate::place::realise::{Realised, Task};
+use crate::place::realise::{Case, Realised};
 use crate::request::Trick;
 use crate::request::{Allow, PlanError, PlanRequest};
 use plimsoll_ir::{Bytes, Seconds};
@@ -36,14 +36,14 @@ struct Fewer {
 }
 
 /// Swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
-fn all_fewer(task: &Task<'_>) -> Vec<Fewer> {
-    let (allow, pool) = (task.request.allow, task.pool);
+fn all_fewer(case: &Case<'_>) -> Vec<Fewer> {
+    let (allow, pool) = (case.request.allow, case.pool);
     let mut all: Vec<Fewer> = alone(allow).map(|allow| Fewer { allow, pool }).collect();
-    let memory = task.trace.memory();
+    let memory = case.trace.memory();
     if let (Some((_, floor)), Some((_, peak))) = (memory.floor(), memory.peak())
-        && task.trace.ops.len() <= SMALL
+        && case.trace.ops.len() <= SMALL
     {
-        let resident = task.trace.resident_bytes;
+        let resident = case.trace.resident_bytes;
         let share = |part: u64| (floor + Bytes((peak - floor).0 / SHARES * part) - resident).0;
         all.extend(
             (0..SHARES).rev().map(share).filter(|less| *less < pool).map(|pool| Fewer { allow, pool }),
@@ -63,27 +63,27 @@ fn name(allow: Allow) -> &'static str {
 
 /// Offers what is found so. Tells whether time is up.
 pub(super) fn offer(
-    task: &Task<'_>,
+    case: &Case<'_>,
     glances: &Glances,
     candidates: &mut Candidates,
 ) -> Result<bool, PlanError> {
-    let (trace, limits) = (task.trace, task.request.limits);
-    let PlanRequest { link, budget, .. } = *task.request;
-    let complete = task.request.uses(Trick::Exact) && search_completely(task, STATES, candidates)?;
+    let (trace, limits) = (case.trace, case.request.limits);
+    let PlanRequest { link, budget, .. } = *case.request;
+    let complete = case.request.uses(Trick::Exact) && search_completely(case, STATES, candidates)?;
     let small = trace.ops.len() <= SMALL;
-    for Fewer { allow, pool } in all_fewer(task) {
-        if limits.is_expired() || candidates.settled() || !task.request.uses(Trick::Fewer) {
+    for Fewer { allow, pool } in all_fewer(case) {
+        if limits.is_expired() || candidates.settled() || !case.request.uses(Trick::Fewer) {
             break;
         }
-        let bound = lower_bound_within(trace, budget - Bytes(task.pool - pool), &link, allow, &limits);
-        let request = PlanRequest { allow, anytime: false, ..*task.request };
-        let fewer = Task { request: &request, bound, pool, ..*task };
+        let bound = lower_bound_within(trace, budget - Bytes(case.pool - pool), &link, allow, &limits);
+        let request = PlanRequest { allow, anytime: false, ..*case.request };
+        let fewer = Case { request: &request, bound, pool, ..*case };
         if bound.0 >= candidates.fastest() * (1.0 - SAME)
-            || !(small || glances.are_near(task, allow, candidates))
+            || !(small || glances.are_near(case, allow, candidates))
         {
             continue;
         }
-        if small && pool == task.pool {
+        if small && pool == case.pool {
             // All that a request for fewer means comes to, so that it is never better.
             let Chosen { realised, log, .. } = choose(None, &fewer)?;
             candidates.log.add_all(name(allow), log);
@@ -93,7 +93,7 @@ pub(super) fn offer(
             continue;
         }
         search_alone(name(allow), &fewer, candidates)?;
-        if task.request.uses(Trick::Exact) && !complete {
+        if case.request.uses(Trick::Exact) && !complete {
             search_completely(&fewer, STATES_OF_LESS, candidates)?;
         }
     }
@@ -101,27 +101,27 @@ pub(super) fn offer(
 }
 
 /// Looks at so many states at most. Tells whether nothing faster is left among the plans of whole tensors.
-fn search_completely(task: &Task<'_>, states: u64, candidates: &mut Candidates) -> Result<bool, PlanError> {
-    if task.request.limits.is_expired() || candidates.settled() {
+fn search_completely(case: &Case<'_>, states: u64, candidates: &mut Candidates) -> Result<bool, PlanError> {
+    if case.request.limits.is_expired() || candidates.settled() {
         return Ok(false);
     }
-    let states = task.request.limits.evaluations.map_or(states, |most| most.min(states)) as usize;
+    let states = case.request.limits.evaluations.map_or(states, |most| most.min(states)) as usize;
     let within = Seconds(candidates.fastest());
-    let Some(found) = optimal::faster(&Task { within, ..*task }, states)? else { return Ok(false) };
+    let Some(found) = optimal::faster(&Case { within, ..*case }, states)? else { return Ok(false) };
     candidates.add_all("complete search", found);
     Ok(true)
 }
 
 /// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
-fn search_alone(name: &str, task: &Task<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
-    let mut own = Candidates::new(task);
-    stages::search(task, &Glances::default(), &mut own, None)?;
+fn search_alone(name: &str, case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+    let mut own = Candidates::new(case);
+    stages::search(case, &Glances::default(), &mut own, None)?;
     if let Some(best) =
-        own.best().filter(|_| task.trace.ops.len() <= SMALL && task.request.uses(Trick::Settle))
+        own.best().filter(|_| case.trace.ops.len() <= SMALL && case.request.uses(Trick::Settle))
     {
         // Now, as it is settled where it is asked for: that may make it faster.
         let best = own.found.swap_remove(best);
-        own.found.push(task.settle(best)?);
+        own.found.push(case.settle(best)?);
     }
     candidates.add_search(name, own);
     Ok(())

@@ -22,15 +22,17 @@ use super::problem::Problem;
 use super::seeds::{cut_chains, swap_all};
 use crate::decide::walk::{Iteration, Limit, Walk};
 use crate::decide::windows::{Clock, Cost};
-use crate::iteration::values::{Choice, Decisions, Gap, NONE, Values};
-use crate::place::realise::{Fitting, Packing, Realised, Task};
+use crate::iteration::values::{Choice, Decisions, Gap, GapId, ValueId, Values};
+use crate::numbers::counted;
+use crate::place::realise::{Case, Fitting, Packing, Realised};
 use crate::range_max::RangeMax;
 use crate::request::PlanError;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Duplex, Stream};
+use plimsoll_ir::{Bytes, BytesPerSecond, OpId, Seconds};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Into so many stretches the order is cut, whose ends are looked at as splits; and how often the stretch beside the best is
 /// halved.
@@ -75,25 +77,25 @@ const SUREST: u64 = 10;
 /// # Errors
 ///
 /// Those of a schedule that is not valid, which are faults of this crate.
-pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
-    let request = unhurried(task);
-    let task = Task { request: &request, ..*task };
-    let looks = LOOKS + LOOKS_PER_OP * task.trace.ops.len() as u64;
-    let problem = Problem::new(&task, values);
+pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
+    let request = unhurried(case);
+    let case = Case { request: &request, ..*case };
+    let looks = LOOKS + LOOKS_PER_OP * counted(case.trace.ops.len());
+    let problem = Problem::new(&case, values);
     let mut pass = Pass::new(&problem);
     let mut packing = Packing::default();
-    pass.leave(task.pool / FREE[0], &[]);
+    pass.leave(case.pool / FREE[0], TiSlice::from_ref(&[]));
     let mut decisions = pass.choose();
     for free in FREE.iter().skip(1).map(Some).chain([None]) {
         let Some(found) = pass.improve(decisions.clone()) else { break };
         let (realised, excess) =
-            task.realise_decisions(values, &found, &pass.margins, looks, &mut packing)?;
+            case.realise_decisions(values, &found, &pass.margins, looks, &mut packing)?;
         if let Realised::Fits(fitting) = realised {
             return Ok(Some(fitting));
         }
         decisions = found;
         let Some(part) = free else { break };
-        pass.leave(task.pool / part, &excess);
+        pass.leave(case.pool / part, &excess);
     }
     // What is surest to fit, with more work.
     let surest = if request.allow.swap && pass.host.is_none() { swap_all(values) } else { decisions };
@@ -103,7 +105,7 @@ pub(super) fn plan(task: &Task<'_>, values: &Values) -> Result<Option<Fitting>, 
     }
     let looks = SUREST * looks;
     let (realised, _) =
-        task.realise_decisions(values, &surest, &pass.margins, looks, &mut Packing::default())?;
+        case.realise_decisions(values, &surest, &pass.margins, looks, &mut Packing::default())?;
     Ok(if let Realised::Fits(fitting) = realised { Some(fitting) } else { None })
 }
 
@@ -119,13 +121,13 @@ struct Pass<'a> {
     /// The host, where not everything fits it.
     host: Option<Host>,
     /// By op: the bytes that are left free for addresses.
-    margins: Vec<u64>,
-    /// The gaps in which a value may leave the device, those that begin first first.
-    open: Vec<u32>,
+    margins: TiVec<OpId, u64>,
+    /// The gaps between two touches in which a value may leave the device, those that begin first first.
+    open: Vec<GapId>,
     /// Everything kept.
     keep: Decisions,
     /// The gaps whose values may be recomputed, the cheapest for their bytes first.
-    order: Vec<u32>,
+    order: Vec<GapId>,
     /// So many of them are enough, what recomputing them needs apart.
     enough: usize,
     /// The best split that fits, and its seconds.
@@ -153,18 +155,18 @@ struct Best {
 
 impl<'a> Pass<'a> {
     fn new(problem: &'a Problem<'a>) -> Pass<'a> {
-        let Problem { task, values, .. } = *problem;
-        let of = |g: &u32| &values.gaps[*g as usize];
-        let is_open = |g: &u32| of(g).before != NONE && (of(g).swap || of(g).recompute);
-        let mut open: Vec<u32> = (0..values.gaps.len() as u32).filter(is_open).collect();
-        open.sort_by_key(|g| (of(g).after.wrapping_add(1), Reverse(of(g).before), *g));
-        let (clock, keep) = (Clock::new(&task.request.link), values.keep_all());
-        let (walk, margins, order) = (Walk::default(), vec![0; values.alternatives.len()], Vec::new());
+        let Problem { case, values, .. } = *problem;
+        let of = |g: &GapId| &values.gaps[*g];
+        let is_open = |g: &GapId| of(g).before.is_some() && (of(g).swap || of(g).recompute);
+        let mut open: Vec<GapId> = values.gaps.keys().filter(is_open).collect();
+        open.sort_by_key(|g| (of(g).begin(), Reverse(of(g).before), *g));
+        let (clock, keep) = (Clock::new(&case.request.link), values.keep_all());
+        let (walk, margins, order) = (Walk::default(), vec![0; values.alternatives.len()].into(), Vec::new());
         Pass {
             problem,
             clock,
             walk,
-            host: Host::new(task, values),
+            host: Host::new(case, values),
             margins,
             open,
             keep,
@@ -201,10 +203,10 @@ impl<'a> Pass<'a> {
         best.decisions
     }
 
-    fn try_split(&mut self, over: &RangeMax, split: Split, best: &mut Best) {
+    fn try_split(&mut self, over: &RangeMax<OpId>, split: Split, best: &mut Best) {
         let decisions = self.split(over.clone(), split);
         self.needs(&decisions);
-        let cost = self.clock.evaluate(&self.walk.course, self.problem.task.pool);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
         let score = self.score(&cost);
         if cost.overflow == 0 && score < self.fits_in {
             (self.fits_in, self.fits) = (score, Some(decisions.clone()));
@@ -220,7 +222,7 @@ impl<'a> Pass<'a> {
         let fits = !self.needs(&decisions).is_over();
         let shorter = if fits || self.annealer.is_some() { SHORTER } else { 1 };
         let evaluations =
-            (EVALUATIONS / self.problem.values.alternatives.len() as u64).clamp(FEWEST, MOST) / shorter;
+            (EVALUATIONS / counted(self.problem.values.alternatives.len())).clamp(FEWEST, MOST) / shorter;
         let annealer = self.annealer.get_or_insert_with(|| Annealer::new(self.problem));
         let found = annealer.improve(decisions, evaluations, &self.margins);
         if found.judged.cost.overflow == 0 {
@@ -234,23 +236,22 @@ impl<'a> Pass<'a> {
     }
 
     /// How much of the order is best recomputed, as far as sums of seconds and bytes tell.
-    fn balance(&self, over: &RangeMax) -> usize {
-        let Problem { task, values, .. } = *self.problem;
-        let link = &task.request.link;
+    fn balance(&self, over: &RangeMax<OpId>) -> usize {
+        let Problem { case, values, .. } = *self.problem;
+        let link = &case.request.link;
         let (out, back) = (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0);
         let fullest = over.argmax();
-        let seconds = |op: usize| values.alternatives[op][0].seconds;
-        let before: f64 = (0..=fullest).map(seconds).sum();
-        let after: f64 = (fullest + 1..values.alternatives.len()).map(seconds).sum();
+        let seconds = |op: OpId| values.alternatives[op][0].seconds;
+        let (before, after): (Vec<OpId>, Vec<OpId>) =
+            values.alternatives.keys().partition(|op| *op <= fullest);
+        let [before, after] = [before, after].map(|ops| ops.into_iter().map(seconds).sum::<f64>());
         let estimate = |count: usize| {
             let decisions = self.split(over.clone(), Split { count, chains: None, exact: false });
             let (mut again, mut moved) = (0.0, 0.0);
             for (gap, choice) in values.gaps.iter().zip(&decisions.choices) {
                 match choice {
-                    Choice::Swap => moved += values.bytes[gap.value as usize] as f64,
-                    Choice::Recompute => {
-                        again += seconds(values.maker[gap.value as usize] as usize);
-                    }
+                    Choice::Swap => moved += Bytes(values.bytes[gap.value]).to_f64(),
+                    Choice::Recompute => again += values.maker[gap.value].map_or(0.0, seconds),
                     Choice::Keep | Choice::RecomputeEach => {}
                 }
             }
@@ -281,31 +282,31 @@ impl<'a> Pass<'a> {
 
     /// What a plan of this cost is worth: its seconds, with what does not fit as if it went over the link many times.
     fn score(&self, cost: &Cost) -> f64 {
-        let link = &self.problem.task.request.link;
+        let link = &self.problem.case.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
-        cost.seconds + STRICTNESS * cost.overflow as f64 / slow
+        cost.seconds + STRICTNESS * Bytes(cost.overflow).to_f64() / slow
     }
 
     /// Walks through the decisions: by op, how many bytes more than the pool it needs, what is recomputed for it included.
-    fn needs(&mut self, decisions: &Decisions) -> RangeMax {
-        let (Problem { task, values, .. }, margins) = (self.problem, &self.margins);
-        let pool = task.pool;
+    fn needs(&mut self, decisions: &Decisions) -> RangeMax<OpId> {
+        let (Problem { case, values, .. }, margins) = (self.problem, &self.margins);
+        let pool = case.pool;
         if !self.walk.go(Iteration { values, decisions, margins, pool }, Limit::NONE) {
             unreachable!("a walk ends only at its limit");
         }
-        let mut needs = vec![0; values.alternatives.len()];
-        for (slot, need) in self.walk.course.need.iter().enumerate().skip(1) {
-            let of = &mut needs[self.walk.serves(slot as u32) as usize];
+        let mut needs: TiVec<OpId, u64> = vec![0; values.alternatives.len()].into();
+        for (slot, need) in self.walk.course.need.iter_enumerated().skip(1) {
+            let of = &mut needs[self.walk.serves(slot)];
             *of = (*need).max(*of);
         }
         RangeMax::beyond(&needs, pool)
     }
 
     /// Finds what is recomputed if nothing is swapped, the cheapest for its bytes first, until all fits or nothing more helps.
-    fn find_order(&mut self, mut over: RangeMax) {
+    fn find_order(&mut self, mut over: RangeMax<OpId>) {
         let mut decisions = self.keep.clone();
         let mut closure = Closure::new(self.problem.values);
-        let mut heap: BinaryHeap<(Reverse<Dear>, Reverse<u32>)> = BinaryHeap::new();
+        let mut heap: BinaryHeap<(Reverse<Dear>, Reverse<GapId>)> = BinaryHeap::new();
         for &g in &self.open {
             let cost = closure.cost(&decisions, g);
             heap.extend(cost.map(|cost| (Reverse(Dear(cost)), Reverse(g))));
@@ -313,7 +314,7 @@ impl<'a> Pass<'a> {
         let mut needless = Vec::new();
         while let Some((Reverse(Dear(known)), Reverse(g))) = heap.pop() {
             let gap = self.problem.gap(g);
-            if over.is_over() && over.max(across(gap)) <= 0 {
+            if over.is_over() && !over.is_over_in(across(gap)) {
                 needless.push((Reverse(Dear(known)), Reverse(g)));
                 continue;
             }
@@ -323,10 +324,10 @@ impl<'a> Pass<'a> {
                 heap.push((Reverse(Dear(cost)), Reverse(g)));
                 continue;
             }
-            decisions.choices[g as usize] = Choice::Recompute;
+            decisions.choices[g] = Choice::Recompute;
             self.order.push(g);
             if over.is_over() {
-                over.add(across(gap), -self.bytes(g));
+                over.take(across(gap), self.problem.bytes(g));
                 self.enough = self.order.len();
                 if !over.is_over() {
                     heap.extend(needless.drain(..));
@@ -335,23 +336,19 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn bytes(&self, g: u32) -> i64 {
-        self.problem.bytes(g) as i64
-    }
-
     /// Recomputes the first of the order; of the rest, what begins first is swapped, until all fits.
-    fn split(&self, mut over: RangeMax, split: Split) -> Decisions {
+    fn split(&self, mut over: RangeMax<OpId>, split: Split) -> Decisions {
         let recomputed = &self.order[..split.count];
         let mut decisions = self.keep.clone();
-        recomputed.iter().for_each(|g| decisions.choices[*g as usize] = Choice::Recompute);
+        recomputed.iter().for_each(|g| decisions.choices[*g] = Choice::Recompute);
         if let Some(part) = split.chains {
-            decisions = cut_chains(self.problem.values, decisions, self.problem.task.pool / part);
+            decisions = cut_chains(self.problem.values, decisions, self.problem.case.pool / part);
         }
-        for g in recomputed.iter().filter(|g| decisions.choices[**g as usize] == Choice::Recompute) {
-            over.add(across(self.problem.gap(*g)), -self.bytes(*g));
+        for g in recomputed.iter().filter(|g| decisions.choices[**g] == Choice::Recompute) {
+            over.take(across(self.problem.gap(*g)), self.problem.bytes(*g));
         }
         let mut taken = self.swap_more(&mut decisions, &mut over);
-        if !self.problem.task.request.allow.swap || self.host.is_some() {
+        if !self.problem.case.request.allow.swap || self.host.is_some() {
             taken.extend(self.recompute_more(&mut decisions, &mut over));
         }
         if !split.exact {
@@ -359,35 +356,35 @@ impl<'a> Pass<'a> {
         }
         // What was taken early may have become needless by what was taken later.
         for &g in taken.iter().chain(recomputed).rev() {
-            let across = across(self.problem.gap(g));
-            let choice = &mut decisions.choices[g as usize];
-            if *choice != Choice::Keep && over.max(across.clone()) + self.bytes(g) <= 0 {
+            let (across, bytes) = (across(self.problem.gap(g)), self.problem.bytes(g));
+            let choice = &mut decisions.choices[g];
+            if *choice != Choice::Keep && over.has_room(across.clone(), bytes) {
                 *choice = Choice::Keep;
-                over.add(across, self.bytes(g));
+                over.add(across, bytes);
             }
         }
         decisions
     }
 
     /// Swaps what is kept across ops that need too much, what begins first before the rest. Gives the gaps.
-    fn swap_more(&self, decisions: &mut Decisions, over: &mut RangeMax) -> Vec<u32> {
-        self.give_up(&self.open, Choice::Swap, i64::MAX, decisions, over)
+    fn swap_more(&self, decisions: &mut Decisions, over: &mut RangeMax<OpId>) -> Vec<GapId> {
+        self.give_up(&self.open, Choice::Swap, u64::MAX, decisions, over)
     }
 
     /// Recomputes what is kept across ops that need too much, the cheapest first. Gives the gaps.
-    fn recompute_more(&self, decisions: &mut Decisions, over: &mut RangeMax) -> Vec<u32> {
-        self.give_up(&self.order, Choice::Recompute, i64::MAX, decisions, over)
+    fn recompute_more(&self, decisions: &mut Decisions, over: &mut RangeMax<OpId>) -> Vec<GapId> {
+        self.give_up(&self.order, Choice::Recompute, u64::MAX, decisions, over)
     }
 
     /// Decides what is kept in these gaps otherwise where it helps, as many bytes as `most`. Gives the gaps.
     fn give_up(
         &self,
-        gaps: &[u32],
+        gaps: &[GapId],
         to: Choice,
-        mut most: i64,
+        mut most: u64,
         decisions: &mut Decisions,
-        over: &mut RangeMax,
-    ) -> Vec<u32> {
+        over: &mut RangeMax<OpId>,
+    ) -> Vec<GapId> {
         let mut given_up = Vec::new();
         if to == Choice::Swap {
             most = most.min(self.room_on_host(decisions));
@@ -396,12 +393,13 @@ impl<'a> Pass<'a> {
             if !over.is_over() {
                 break;
             }
-            let (gap, choice) = (self.problem.gap(g), &mut decisions.choices[g as usize]);
-            let of_use = to.is_open(gap) && *choice == Choice::Keep && self.bytes(g) <= most;
-            if of_use && over.max(across(gap)) > 0 {
-                most -= self.bytes(g);
+            let (gap, choice, bytes) =
+                (self.problem.gap(g), &mut decisions.choices[g], self.problem.bytes(g));
+            let of_use = to.is_open(gap) && *choice == Choice::Keep && bytes <= most;
+            if of_use && over.is_over_in(across(gap)) {
+                most -= bytes;
                 *choice = to;
-                over.add(across(gap), -self.bytes(g));
+                over.take(across(gap), bytes);
                 given_up.push(g);
             }
         }
@@ -409,9 +407,8 @@ impl<'a> Pass<'a> {
     }
 
     /// The bytes that the host has room for beside what is swapped.
-    fn room_on_host(&self, decisions: &Decisions) -> i64 {
-        let room = self.host.as_ref().map(|host| host.room(self.problem.values, decisions));
-        room.and_then(|room| i64::try_from(room).ok()).unwrap_or(i64::MAX)
+    fn room_on_host(&self, decisions: &Decisions) -> u64 {
+        self.host.as_ref().map_or(u64::MAX, |host| host.room(self.problem.values, decisions))
     }
 
     /// Gives up more where what is recomputed needs too much: by the link if it has time, else by recomputing. Where that
@@ -435,13 +432,13 @@ impl<'a> Pass<'a> {
             }
             over = self.needs(&decisions);
         }
-        let cost = self.clock.evaluate(&self.walk.course, self.problem.task.pool);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
         (decisions, cost)
     }
 
     /// The bytes that the link could move each way beside the steps of the last walk, and does not.
-    fn spare_link(&self) -> i64 {
-        let link = &self.problem.task.request.link;
+    fn spare_link(&self) -> u64 {
+        let link = &self.problem.case.request.link;
         let seconds = |stream, bytes| link.seconds(stream, Bytes(bytes)).0;
         let (mut out, mut back) = (0.0, 0.0);
         for piece in &self.walk.course.moves {
@@ -454,21 +451,22 @@ impl<'a> Pass<'a> {
         );
         let rate = if half { 1.0 / (1.0 / rates.0 + 1.0 / rates.1) } else { rates.0.min(rates.1) };
         let busy = if half { out + back } else { out.max(back) };
-        ((self.walk.seconds - busy).max(0.0) * rate) as i64
+        (Seconds((self.walk.seconds - busy).max(0.0)) * BytesPerSecond(rate)).0
     }
 
     /// At ops that still need too much, swaps what would be recomputed for them, or else recomputes it each time anew; if
     /// there is nothing, across them.
-    fn recompute_less(&self, decisions: &mut Decisions, over: &RangeMax) -> bool {
+    fn recompute_less(&self, decisions: &mut Decisions, over: &RangeMax<OpId>) -> bool {
         let (mut changed, mut room) = (false, self.room_on_host(decisions));
         for reach in [false, true] {
             for &g in &self.open {
-                let (gap, choice) = (self.problem.gap(g), &mut decisions.choices[g as usize]);
-                let end = across(gap).end;
-                let ops = if reach { across(gap).start..end + 1 } else { end..end + 1 };
-                if *choice == Choice::Recompute && over.max(ops) > 0 {
-                    let swap = gap.swap && self.bytes(g) <= room;
-                    room -= if swap { self.bytes(g) } else { 0 };
+                let (gap, choice, bytes) =
+                    (self.problem.gap(g), &mut decisions.choices[g], self.problem.bytes(g));
+                let Range { start, end } = across(gap);
+                let ops = if reach { start..end.next() } else { end..end.next() };
+                if *choice == Choice::Recompute && over.is_over_in(ops) {
+                    let swap = gap.swap && bytes <= room;
+                    room -= if swap { bytes } else { 0 };
                     *choice = if swap { Choice::Swap } else { Choice::RecomputeEach };
                     changed = true;
                 }
@@ -481,17 +479,17 @@ impl<'a> Pass<'a> {
     }
 
     /// Leaves so many bytes free at every op that does not need them itself, and more where addresses stood out of the pool.
-    fn leave(&mut self, bytes: u64, excess: &[u64]) {
+    fn leave(&mut self, bytes: u64, excess: &TiSlice<OpId, u64>) {
         let excess = excess.iter().copied().chain(std::iter::repeat(0));
-        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.task.spare()) {
+        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.case.spare()) {
             *margin = bytes.max(margin.saturating_add(excess)).min(spare);
         }
     }
 }
 
-/// The ops during which nothing touches a gap's value.
-fn across(gap: &Gap) -> Range<usize> {
-    gap.after.wrapping_add(1) as usize..gap.before as usize
+/// The ops during which nothing touches the value of a gap between two touches.
+fn across(gap: &Gap) -> Range<OpId> {
+    gap.begin()..gap.before.expect("a gap that is open here ends with a touch")
 }
 
 /// Seconds a byte, in order.
@@ -516,29 +514,27 @@ impl Ord for Dear {
 struct Closure<'a> {
     values: &'a Values,
     /// By op: the last question of which it was part.
-    part_of: Vec<u32>,
+    part_of: TiVec<OpId, u32>,
     question: u32,
-    open: Vec<u32>,
+    open: Vec<ValueId>,
 }
 
 impl<'a> Closure<'a> {
     fn new(values: &'a Values) -> Closure<'a> {
-        Closure { values, part_of: vec![0; values.alternatives.len()], question: 0, open: Vec::new() }
+        Closure { values, part_of: vec![0; values.alternatives.len()].into(), question: 0, open: Vec::new() }
     }
 
     /// The seconds a byte of recomputing the value of a gap at its end; none where that may not be, or takes very much.
-    fn cost(&mut self, decisions: &Decisions, g: u32) -> Option<f64> {
+    fn cost(&mut self, decisions: &Decisions, g: GapId) -> Option<f64> {
         let values = self.values;
-        let gap = &values.gaps[g as usize];
-        if !gap.recompute {
-            return None;
-        }
+        let gap = &values.gaps[g];
+        let end = gap.before.filter(|_| gap.recompute)?;
         self.question += 1;
         self.open.clear();
         self.open.push(gap.value);
         let (mut seconds, mut ops) = (0.0, 0);
         while let Some(v) = self.open.pop() {
-            let maker = values.maker[v as usize] as usize;
+            let maker = values.maker[v].expect("what is there from the start is never recomputed");
             if std::mem::replace(&mut self.part_of[maker], self.question) == self.question {
                 continue;
             }
@@ -548,24 +544,20 @@ impl<'a> Closure<'a> {
                 return None;
             }
             for z in values.reads.row(maker) {
-                if is_gone(values, decisions, z.value, gap.before) {
+                if is_gone(values, decisions, z.value, end) {
                     self.open.push(z.value);
                 }
             }
         }
-        Some(seconds / values.bytes[gap.value as usize] as f64)
+        Some(seconds / Bytes(values.bytes[gap.value]).to_f64())
     }
 }
 
 /// Whether a value is nowhere when something is recomputed for an op, and that op does not read it itself.
-fn is_gone(values: &Values, decisions: &Decisions, v: u32, op: u32) -> bool {
-    let gaps = values.first_gap[v as usize] as usize..values.first_gap[v as usize + 1] as usize;
-    // The last that begins before the op.
-    let begun = values.gaps[gaps.clone()].partition_point(|gap| gap.after == NONE || gap.after < op);
-    let Some(g) = (gaps.start + begun).checked_sub(1).filter(|g| *g >= gaps.start) else { return true };
-    let gap = &values.gaps[g];
+fn is_gone(values: &Values, decisions: &Decisions, v: ValueId, op: OpId) -> bool {
+    let Some(g) = values.gap_before(v, op) else { return true };
+    let before = values.gaps[g].before;
     // Updated in place since, or read by the op.
-    let updated = gap.before < op;
-    let again = matches!(decisions.choices[g], Choice::Recompute | Choice::RecomputeEach);
-    updated || (again && gap.before != op)
+    let updated = before.is_some_and(|before| before < op);
+    updated || (decisions.recomputes(g) && before != Some(op))
 }

@@ -6,7 +6,7 @@ use super::judge::Found;
 use super::problem::Problem;
 use super::search::Search;
 use crate::iteration::values::{Decisions, Values};
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use crate::request::{Allow, PlanRequest};
 use plimsoll_ir::Bytes;
 use std::cell::OnceCell;
@@ -32,36 +32,36 @@ pub(super) fn alone(allow: Allow) -> impl Iterator<Item = Allow> {
 pub(super) struct Glances(OnceCell<Vec<(Allow, Found)>>);
 
 impl Glances {
-    fn found(&self, task: &Task<'_>) -> &[(Allow, Found)] {
+    fn found(&self, case: &Case<'_>) -> &[(Allow, Found)] {
         self.0.get_or_init(|| {
-            let found = alone(task.request.allow).map(|allow| {
-                let request = PlanRequest { allow, ..*task.request };
-                (allow, glance(&Task { request: &request, ..*task }))
+            let found = alone(case.request.allow).map(|allow| {
+                let request = PlanRequest { allow, ..*case.request };
+                (allow, glance(&Case { request: &request, ..*case }))
             });
             found.collect()
         })
     }
 
     /// Seeds for a search among all means, at the first call.
-    pub fn seeds(&self, task: &Task<'_>) -> Vec<Decisions> {
+    pub fn seeds(&self, case: &Case<'_>) -> Vec<Decisions> {
         if self.0.get().is_some() {
             return Vec::new();
         }
-        self.found(task).iter().map(|(_, found)| found.decisions.clone()).collect()
+        self.found(case).iter().map(|(_, found)| found.decisions.clone()).collect()
     }
 
     /// Whether the glance at these means ends near the best plan, or finds none that fits.
-    pub fn are_near(&self, task: &Task<'_>, allow: Allow, candidates: &Candidates) -> bool {
-        self.found(task).iter().filter(|(of, _)| *of == allow).any(|(_, found)| {
+    pub fn are_near(&self, case: &Case<'_>, allow: Allow, candidates: &Candidates) -> bool {
+        self.found(case).iter().filter(|(of, _)| *of == allow).any(|(_, found)| {
             let cost = found.judged.cost;
             cost.overflow > 0 || cost.seconds < candidates.fastest() * NEAR
         })
     }
 }
 
-fn glance(task: &Task<'_>) -> Found {
-    let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
-    let problem = Problem::new(task, &values);
+fn glance(case: &Case<'_>) -> Found {
+    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let problem = Problem::new(case, &values);
     let mut search = Search::new(&problem, problem.evaluations().div_ceil(GLANCE), PROGRAMS);
     let mut found = search.run();
     for _ in 1..GLANCES {

@@ -11,43 +11,45 @@
 //! What this file does not do: weigh what a byte of the host is worth; whatever fits is as good as anything else that does.
 
 use crate::decide::walk::Walk;
-use crate::iteration::values::{Choice, Decisions, Values};
-use crate::place::realise::Task;
+use crate::iteration::values::{Choice, Decisions, GapId, ValueId, Values};
+use crate::place::realise::Case;
+use plimsoll_ir::TensorId;
 use plimsoll_ir::schedule::place_on_host;
 use std::collections::{BTreeMap, BTreeSet};
+use typed_index_collections::{TiSlice, TiVec};
 
 /// The limit, and room to count in.
 pub(super) struct Host {
     limit: u64,
     /// By tensor: the end of what leaves of it; 0 for what is not among `leaving`.
-    ends: Vec<u64>,
-    leaving: Vec<u32>,
+    ends: TiVec<TensorId, u64>,
+    leaving: Vec<TensorId>,
 }
 
 impl Host {
     /// None where everything that may leave fits the host, or nothing may.
-    pub fn new(task: &Task<'_>, values: &Values) -> Option<Host> {
-        let limit = task.request.allow.host?.0;
-        let tensors = &task.trace.tensors;
+    pub fn new(case: &Case<'_>, values: &Values) -> Option<Host> {
+        let limit = case.request.allow.host?.0;
+        let tensors = &case.trace.tensors;
         let open = values.gaps.iter().filter(|gap| gap.swap);
-        let open: BTreeSet<usize> = open.map(|gap| values.tensor[gap.value as usize].index()).collect();
-        let all = open.iter().map(|t| u128::from(place_on_host(tensors[*t].bytes.0))).sum::<u128>();
-        let (ends, leaving) = (vec![0; tensors.len()], Vec::new());
+        let open: BTreeSet<TensorId> = open.map(|gap| values.tensor[gap.value]).collect();
+        let all = open.iter().map(|t| u128::from(place_on_host(tensors[t.index()].bytes.0))).sum::<u128>();
+        let (ends, leaving) = (vec![0; tensors.len()].into(), Vec::new());
         (all > u128::from(limit)).then_some(Host { limit, ends, leaving })
     }
 
     /// What leaves in a walk, in bytes of the host, beyond its limit.
     pub fn over(&mut self, values: &Values, walk: &Walk) -> u64 {
         for (value, end) in walk.offloads() {
-            let tensor = values.tensor[value as usize];
-            let known = &mut self.ends[tensor.index()];
+            let tensor = values.tensor[value];
+            let known = &mut self.ends[tensor];
             if *known == 0 {
-                self.leaving.push(tensor.0);
+                self.leaving.push(tensor);
             }
             *known = end.max(*known);
         }
         let ends = &mut self.ends;
-        let places = self.leaving.drain(..).map(|t| place_on_host(std::mem::take(&mut ends[t as usize])));
+        let places = self.leaving.drain(..).map(|t| place_on_host(std::mem::take(&mut ends[t])));
         places.fold(0, u64::saturating_add).saturating_sub(self.limit)
     }
 
@@ -65,17 +67,21 @@ impl Host {
 
     /// Decisions that swap no more than fits the host. What costs the fewest seconds a byte to recompute is recomputed in
     /// stead, then, as far as that is not enough, what cannot be is kept. None where they fit as they are.
-    pub fn mended(&self, values: &Values, decisions: &Decisions, dearness: &[f64]) -> Option<Decisions> {
+    pub fn mended(
+        &self,
+        values: &Values,
+        decisions: &Decisions,
+        dearness: &TiSlice<ValueId, f64>,
+    ) -> Option<Decisions> {
         let places = places(values, decisions);
         let mut bytes = places.values().fold(0u64, |sum, (bytes, _)| sum.saturating_add(*bytes));
         if bytes <= self.limit {
             return None;
         }
-        let fixed = |gaps: &[usize]| gaps.iter().any(|g| !values.gaps[*g].recompute);
-        let dear =
-            |gaps: &[usize]| gaps.iter().map(|g| dearness[values.gaps[*g].value as usize]).sum::<f64>();
-        let with_price = |(place, gaps): (u64, Vec<usize>)| (fixed(&gaps), dear(&gaps), place, gaps);
-        let mut places: Vec<(bool, f64, u64, Vec<usize>)> = places.into_values().map(with_price).collect();
+        let fixed = |gaps: &[GapId]| gaps.iter().any(|g| !values.gaps[*g].recompute);
+        let dear = |gaps: &[GapId]| gaps.iter().map(|g| dearness[values.gaps[*g].value]).sum::<f64>();
+        let with_price = |(place, gaps): (u64, Vec<GapId>)| (fixed(&gaps), dear(&gaps), place, gaps);
+        let mut places: Vec<(bool, f64, u64, Vec<GapId>)> = places.into_values().map(with_price).collect();
         places.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let mut mended = decisions.clone();
         for (fixed, _, place, gaps) in places {
@@ -91,11 +97,12 @@ impl Host {
 }
 
 /// By tensor: what it takes on the host, and the gaps in which it is swapped; of those that ever are.
-fn places(values: &Values, decisions: &Decisions) -> BTreeMap<u32, (u64, Vec<usize>)> {
-    let mut places: BTreeMap<u32, (u64, Vec<usize>)> = BTreeMap::new();
-    for (g, gap) in values.gaps.iter().enumerate().filter(|(g, _)| decisions.choices[*g] == Choice::Swap) {
-        let (place, gaps) = places.entry(values.tensor[gap.value as usize].0).or_default();
-        let part = values.part(gap.value, decisions.parts[gap.value as usize]);
+fn places(values: &Values, decisions: &Decisions) -> BTreeMap<TensorId, (u64, Vec<GapId>)> {
+    let mut places: BTreeMap<TensorId, (u64, Vec<GapId>)> = BTreeMap::new();
+    let swapped = values.gaps.iter_enumerated().filter(|(g, _)| decisions.choices[*g] == Choice::Swap);
+    for (g, gap) in swapped {
+        let (place, gaps) = places.entry(values.tensor[gap.value]).or_default();
+        let part = values.part(gap.value, decisions.parts[gap.value]);
         *place = place_on_host(part).max(*place);
         gaps.push(g);
     }

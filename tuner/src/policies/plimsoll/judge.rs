@@ -12,8 +12,11 @@ use super::{HAIR, SAME};
 use crate::decide::walk::{Iteration, Limit, Trail};
 use crate::decide::windows::{Clock, Cost};
 use crate::iteration::values::Decisions;
+use crate::numbers::real;
 use crate::request::Trick;
+use plimsoll_ir::{Bytes, OpId};
 use std::cmp::Ordering;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// What a byte that does not fit costs at first, beside one that goes over the link.
 pub(super) const LENIENT: f64 = 4.0;
@@ -47,7 +50,7 @@ pub(super) struct Judged {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crowded {
     /// While this op runs,
-    pub op: u32,
+    pub op: OpId,
     /// or while ops are recomputed for it.
     pub recomputing: bool,
 }
@@ -66,7 +69,7 @@ pub(super) struct Judge<'a> {
     /// The host, where not everything fits it.
     pub host: Option<Host>,
     /// By op: the bytes that are left free for addresses.
-    pub margins: Vec<u64>,
+    pub margins: TiVec<OpId, u64>,
     pub aim: Aim,
     /// What a byte that does not fit costs, beside one that goes over the link.
     pub strictness: f64,
@@ -74,13 +77,13 @@ pub(super) struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     pub fn new(problem: &'a Problem<'a>) -> Judge<'a> {
-        let Problem { task, values, .. } = *problem;
+        let Problem { case, values, .. } = *problem;
         Judge {
             problem,
             trail: Trail::default(),
-            clock: Clock::new(&task.request.link),
-            host: Host::new(task, values),
-            margins: vec![0; values.alternatives.len()],
+            clock: Clock::new(&case.request.link),
+            host: Host::new(case, values),
+            margins: vec![0; values.alternatives.len()].into(),
             aim: Aim::Time,
             strictness: LENIENT,
         }
@@ -89,17 +92,17 @@ impl<'a> Judge<'a> {
     /// What these decisions cost; infinitely much where that is certainly more than a score of `most`. They differ from
     /// those last accepted only in what matters from op `first` on. Of the slots where room is missing, `draw` (0 to 1)
     /// says which is told.
-    pub fn judge(&mut self, decisions: &Decisions, first: u32, most: f64, draw: f64) -> Judged {
-        let Problem { task, values, fastest, .. } = *self.problem;
+    pub fn judge(&mut self, decisions: &Decisions, first: OpId, most: f64, draw: f64) -> Judged {
+        let Problem { case, values, fastest, .. } = *self.problem;
         let steps = 3 * values.alternatives.len() + 64;
         let again = match self.aim {
             Aim::Time => most * (1.0 + HAIR) - fastest,
             Aim::Bytes { .. } => f64::INFINITY,
         };
-        let of = Iteration { values, decisions, margins: &self.margins, pool: task.pool };
+        let of = Iteration { values, decisions, margins: &self.margins, pool: case.pool };
         let ended = self.trail.go(of, first, Limit { steps, again });
         let walk = self.trail.walk();
-        let over = walk.course.need.iter().map(|need| need.saturating_sub(task.pool));
+        let over = walk.course.need.iter().map(|need| need.saturating_sub(case.pool));
         let (overflow, excess) =
             over.fold((0, 0u64), |(most, sum), over| (over.max(most), sum.saturating_add(over)));
         let over_host = self.host.as_mut().map_or(0, |host| host.over(values, walk));
@@ -110,11 +113,11 @@ impl<'a> Judge<'a> {
             let cost = Cost { seconds: f64::INFINITY, ..Cost::default() };
             return Judged { cost, recompute_seconds: 0.0, over_host, crowded: None };
         }
-        let mut cost = self.clock.evaluate(&walk.course, task.pool);
+        let mut cost = self.clock.evaluate(&walk.course, case.pool);
         cost.overflow = cost.overflow.saturating_add(over_host);
         let over = self.clock.over();
         let crowded = (!over.is_empty()).then(|| {
-            let run = walk.run(over[(draw * over.len() as f64) as usize]);
+            let run = walk.run(over[(draw * real(over.len())) as usize]);
             Crowded { op: run.serves, recomputing: run.op != run.serves }
         });
         Judged { cost, recompute_seconds, over_host, crowded }
@@ -129,17 +132,17 @@ impl<'a> Judge<'a> {
     /// times, the more the longer nothing fits; and as a hint the seconds that the link and the device spend on it.
     pub fn score(&self, judged: &Judged) -> f64 {
         let Judged { cost, recompute_seconds, .. } = judged;
-        let task = self.problem.task;
-        let link = &task.request.link;
+        let case = self.problem.case;
+        let link = &case.request.link;
         let slow = link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0);
-        let scale = task.bound.0.max(cost.seconds * 1e-3);
+        let scale = case.bound.0.max(cost.seconds * 1e-3);
         let penalty = if cost.overflow > 0 {
-            let bytes = cost.overflow as f64 + cost.excess as f64 / PEAK;
+            let bytes = Bytes(cost.overflow).to_f64() + Bytes(cost.excess).to_f64() / PEAK;
             self.strictness * (bytes / slow + 1e-3 * scale)
         } else {
             0.0
         };
-        let moved = cost.moved as f64 / slow;
+        let moved = Bytes(cost.moved).to_f64() / slow;
         match self.aim {
             Aim::Time => cost.seconds + penalty + 1e-5 * moved + 1e-5 * recompute_seconds,
             Aim::Bytes { within } if cost.seconds > within => {
@@ -165,32 +168,32 @@ impl<'a> Judge<'a> {
     pub fn is_best(&self, cost: &Cost) -> bool {
         let fits = cost.overflow == 0;
         match self.aim {
-            Aim::Time => fits && cost.seconds <= self.problem.task.bound.0 * (1.0 + HAIR),
+            Aim::Time => fits && cost.seconds <= self.problem.case.bound.0 * (1.0 + HAIR),
             Aim::Bytes { within } => fits && cost.seconds <= within && cost.moved == 0,
         }
     }
 
     /// The aim to move fewer bytes in the same time, where decisions of this cost fit and cannot be faster.
     pub fn lighter_aim(&self, cost: &Cost) -> Option<Aim> {
-        let bound = self.problem.task.bound.0;
+        let bound = self.problem.case.bound.0;
         let within = cost.seconds.max(bound) * (1.0 + SAME / 2.0);
         (cost.overflow == 0 && cost.seconds <= bound * (1.0 + SAME)).then_some(Aim::Bytes { within })
     }
 
     /// Leaves more bytes free: this share of the excess of each op.
-    pub fn widen(&mut self, excess: &[u64], share: f64) {
+    pub fn widen(&mut self, excess: &TiSlice<OpId, u64>, share: f64) {
         let everywhere = excess.iter().max().copied().unwrap_or_default();
         let narrow = self.problem.uses(Trick::Margins);
-        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.task.spare()) {
+        for ((margin, excess), spare) in self.margins.iter_mut().zip(excess).zip(self.problem.case.spare()) {
             let excess = if narrow { *excess } else { everywhere };
-            *margin = margin.saturating_add((excess as f64 * share) as u64).min(spare);
+            *margin = margin.saturating_add(Bytes(excess).share(share).0).min(spare);
         }
     }
 
     /// Leaves so many bytes free at every op that does not need them itself.
     pub fn leave(&mut self, bytes: u64) {
         self.margins.fill(0);
-        self.widen(&vec![bytes; self.problem.task.trace.ops.len()], 1.0);
+        self.widen(TiSlice::from_ref(&vec![bytes; self.problem.case.trace.ops.len()]), 1.0);
     }
 
     /// Leaves fewer bytes free; tells whether any were.

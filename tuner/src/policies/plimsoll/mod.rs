@@ -46,7 +46,7 @@ use super::papers::keep::keep;
 use crate::bound::{lower_bound_within, quick_offload_bound};
 use crate::decide::gaps::{Alternatives, Gaps};
 use crate::iteration::values::Values;
-use crate::place::realise::{Fitting, GIVEN, Realised, Task};
+use crate::place::realise::{Case, Fitting, GIVEN, Realised};
 use crate::request::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick};
 use crate::threads::{Expired, beside};
 use candidates::{Candidates, planned};
@@ -85,19 +85,19 @@ const FEW: usize = 100;
 
 /// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at
 /// any moment, only that.
-pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
-    let PlanRequest { allow, anytime, .. } = *task.request;
-    let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(task) };
+pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+    let PlanRequest { allow, anytime, .. } = *case.request;
+    let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(case) };
     if anytime {
-        return decide_within(task);
+        return decide_within(case);
     }
-    let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*task.request };
-    let (free, mut log) = decide_within(&Task { request: &request, ..*task })?;
-    let takes = free.plan().map(|plan| plan.schedule.host_bytes(task.trace));
+    let request = PlanRequest { allow: Allow { host: None, ..allow }, ..*case.request };
+    let (free, mut log) = decide_within(&Case { request: &request, ..*case })?;
+    let takes = free.plan().map(|plan| plan.schedule.host_bytes(case.trace));
     let Some(takes) = takes.filter(|takes| *takes > limit) else { return Ok((free, log)) };
-    let (within, steps) = decide_within(task)?;
+    let (within, steps) = decide_within(case)?;
     log.add_all("within the host's memory", steps);
-    let outcome = match (within, task.short_of_host(takes)) {
+    let outcome = match (within, case.short_of_host(takes)) {
         (Outcome::Infeasible(short), Some(Realised::Short(free))) if free.distance() < short.distance() => {
             Outcome::Infeasible(free)
         }
@@ -106,28 +106,28 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError>
     Ok((outcome, log))
 }
 
-/// The task's bound is one that costs nothing; a sharper one is found here once there is a first plan.
-fn decide_within(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
-    let PlanRequest { budget, link, allow, limits, anytime, .. } = *task.request;
+/// The case's bound is one that costs nothing; a sharper one is found here once there is a first plan.
+fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+    let PlanRequest { budget, link, allow, limits, anytime, .. } = *case.request;
     let mut first = None;
     if anytime || limits.is_expired() {
-        first = first::plan(task, &Values::new(task.trace, Bytes(task.pool), allow))?;
+        first = first::plan(case, &Values::new(case.trace, Bytes(case.pool), allow))?;
     }
-    let mut bound = task.bound;
+    let mut bound = case.bound;
     if first.is_none() || !limits.is_expired() {
-        bound = lower_bound_within(task.trace, budget, &link, allow, &limits);
+        bound = lower_bound_within(case.trace, budget, &link, allow, &limits);
     }
-    let task = Task { bound, ..*task };
+    let case = Case { bound, ..*case };
     match first {
         Some(first) if limits.is_expired() => {
             let mut log = SearchLog::default();
             log.add("first plan", None, planned(&first));
-            Ok((task.outcome(Realised::Fits(first), Status::OutOfTime), log))
+            Ok((case.outcome(Realised::Fits(first), Status::OutOfTime), log))
         }
         first => {
-            let Chosen { realised, late, log } = choose(first, &task)?;
+            let Chosen { realised, late, log } = choose(first, &case)?;
             let status = if late { Status::OutOfTime } else { Status::Feasible };
-            Ok((task.outcome(realised, status), log))
+            Ok((case.outcome(realised, status), log))
         }
     }
 }
@@ -141,25 +141,25 @@ struct Chosen {
 }
 
 /// The best that is found with more time than the first plan takes.
-fn choose(first: Option<Fitting>, task: &Task<'_>) -> Result<Chosen, PlanError> {
-    let mut candidates = Candidates::new(task);
-    candidates.offer("keeping everything", keep(task, task.thorough())?);
+fn choose(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
+    let mut candidates = Candidates::new(case);
+    candidates.offer("keeping everything", keep(case, case.thorough())?);
     let (Searched { mut late, mut early }, answer) = match candidates.settled() {
         true => (Searched::default(), None),
-        false => search(first, task, &mut candidates)?,
+        false => search(first, case, &mut candidates)?,
     };
     if late {
         candidates.add_all("on the way", std::mem::take(&mut early));
     }
-    offer_policies(task, answer, &mut candidates, &mut late)?;
-    offer_last_resorts(task, late, &mut candidates)?;
+    offer_policies(case, answer, &mut candidates, &mut late)?;
+    offer_last_resorts(case, late, &mut candidates)?;
     if late {
         candidates.add_all("on the way", early);
     }
     let (chosen, mut log) = candidates.choose();
     let realised = match chosen {
-        Realised::Fits(fitting) if task.request.uses(Trick::Settle) => {
-            let settled = task.settle(fitting)?;
+        Realised::Fits(fitting) if case.request.uses(Trick::Settle) => {
+            let settled = case.settle(fitting)?;
             log.add("settled", None, planned(&settled));
             Realised::Fits(settled)
         }
@@ -174,30 +174,30 @@ type Answer = Option<Result<Realised, PlanError>>;
 /// Searches in stages, then with fewer means; on a second thread the last policy is asked meanwhile.
 fn search(
     first: Option<Fitting>,
-    task: &Task<'_>,
+    case: &Case<'_>,
     candidates: &mut Candidates,
 ) -> Result<(Searched, Answer), PlanError> {
-    let PlanRequest { budget, link, policy, allow, limits, seed, without, anytime } = *task.request;
+    let PlanRequest { budget, link, policy, allow, limits, seed, without, anytime } = *case.request;
     let Limits { evaluations, expired: clock } = limits;
-    let Task { trace, pool, bound, .. } = *task;
+    let Case { trace, pool, bound, .. } = *case;
     let ask = move |expired: Expired<'_>| {
         let limits = Limits { evaluations, expired };
         let request = PlanRequest { budget, link, policy, allow, limits, seed, without, anytime };
         let within = Seconds(f64::INFINITY);
-        papers::realise(LAST, &Task { trace, request: &request, pool, bound, within })
+        papers::realise(LAST, &Case { trace, request: &request, pool, bound, within })
     };
     let search = || {
         let glances = Glances::default();
-        let searched = stages::search(task, &glances, candidates, first).and_then(|mut searched| {
+        let searched = stages::search(case, &glances, candidates, first).and_then(|mut searched| {
             if !searched.late {
-                searched.late = fewer::offer(task, &glances, candidates)?;
+                searched.late = fewer::offer(case, &glances, candidates)?;
             }
             Ok(searched)
         });
         let wanted = searched.as_ref().is_ok_and(|searched| !searched.late) && !candidates.settled();
         (searched, wanted)
     };
-    let others = task.request.uses(Trick::Policies);
+    let others = case.request.uses(Trick::Policies);
     // Where time may be up at any moment it was asked before.
     let worth = others && allow.recompute && allow.swap && !anytime && trace.ops.len() > FEW;
     let (searched, answer) = beside(worth, clock, search, ask);
@@ -206,24 +206,24 @@ fn search(
 
 /// Offers the plans of other policies, where these may be better. `answer` is the last one's, if it was asked before.
 fn offer_policies(
-    task: &Task<'_>,
+    case: &Case<'_>,
     answer: Answer,
     candidates: &mut Candidates,
     late: &mut bool,
 ) -> Result<(), PlanError> {
-    let PlanRequest { budget, link, allow, limits, .. } = task.request;
-    if !task.request.uses(Trick::Policies) {
+    let PlanRequest { budget, link, allow, limits, .. } = case.request;
+    if !case.request.uses(Trick::Policies) {
         return Ok(());
     }
-    let offloading = quick_offload_bound(task.trace, *budget, link, limits).0;
+    let offloading = quick_offload_bound(case.trace, *budget, link, limits).0;
     if allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
-        candidates.offer_all(task, &OFFLOADING, late)?;
+        candidates.offer_all(case, &OFFLOADING, late)?;
     }
     if allow.recompute {
-        candidates.offer_all(task, &[Policy::Memonger], late)?;
+        candidates.offer_all(case, &[Policy::Memonger], late)?;
         match answer {
             Some(answer) => candidates.offer(format!("policy {LAST}"), answer?),
-            None if allow.swap => candidates.offer_all(task, &[LAST], late)?,
+            None if allow.swap => candidates.offer_all(case, &[LAST], late)?,
             None => {}
         }
     }
@@ -231,14 +231,14 @@ fn offer_policies(
 }
 
 /// Where nothing fits so far: what the first pass finds, if time is up; then everything swapped that can be.
-fn offer_last_resorts(task: &Task<'_>, late: bool, candidates: &mut Candidates) -> Result<(), PlanError> {
+fn offer_last_resorts(case: &Case<'_>, late: bool, candidates: &mut Candidates) -> Result<(), PlanError> {
     if candidates.found.is_empty() && late {
-        let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
-        candidates.add_all("first plan", first::plan(task, &values)?);
+        let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+        candidates.add_all("first plan", first::plan(case, &values)?);
     }
-    if candidates.found.is_empty() && task.request.allow.swap {
-        let gaps = Gaps::new(task.trace, Bytes(task.pool), Alternatives::BesideOwn, &|_| 1);
-        let swapped = task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)?;
+    if candidates.found.is_empty() && case.request.allow.swap {
+        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+        let swapped = case.realise(&gaps, &gaps.all(), &GIVEN)?;
         candidates.offer("swapping everything", swapped);
     }
     Ok(())

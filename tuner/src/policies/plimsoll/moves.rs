@@ -14,37 +14,38 @@
 
 use super::judge::Crowded;
 use super::problem::Problem;
-use crate::decide::walk::Trail;
-use crate::iteration::values::{Choice, Decisions, Gap, NONE, PARTS, Values};
+use crate::decide::walk::{Trail, earlier};
+use crate::iteration::values::{Choice, Decisions, Gap, GapId, PARTS, ValueId, Values};
 use crate::random::Random;
 use crate::request::Trick;
+use plimsoll_ir::OpId;
 
 /// One decision that changed, and what it was.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    Gap(u32, Choice),
-    Part(u32, u8),
-    Alternative(u32, u8),
-    Early(u32, u32),
+    Gap(GapId, Choice),
+    Part(ValueId, u8),
+    Alternative(OpId, u8),
+    Early(GapId, Option<OpId>),
 }
 
 impl Change {
     pub fn undo(self, decisions: &mut Decisions) {
         match self {
-            Change::Gap(g, choice) => decisions.choices[g as usize] = choice,
-            Change::Part(v, parts) => decisions.parts[v as usize] = parts,
-            Change::Alternative(op, alternative) => decisions.alternatives[op as usize] = alternative,
+            Change::Gap(g, choice) => decisions.choices[g] = choice,
+            Change::Part(v, parts) => decisions.parts[v] = parts,
+            Change::Alternative(op, alternative) => decisions.alternatives[op] = alternative,
             Change::Early(g, op) => drop(decisions.set_early(g, op)),
         }
     }
 
-    /// The first op at which a walk of the changed decisions looks at this one.
-    pub fn first_look(self, trail: &Trail, values: &Values, changed: &Decisions) -> u32 {
+    /// The first op at which a walk of the changed decisions looks at this one; none where it never does.
+    pub fn first_look(self, trail: &Trail, values: &Values, changed: &Decisions) -> Option<OpId> {
         match self {
             Change::Gap(g, _) => trail.look(values, g),
             Change::Part(v, _) => trail.look_at_part(values, changed, v),
-            Change::Alternative(op, _) => op,
-            Change::Early(g, old) => old.min(changed.early_of(g)),
+            Change::Alternative(op, _) => Some(op),
+            Change::Early(g, old) => earlier(old, changed.early_of(g)),
         }
     }
 }
@@ -90,7 +91,7 @@ impl<'a> Moves<'a> {
     /// `pieces`: whether parts of values may be swapped.
     pub fn new(problem: &'a Problem<'a>, pieces: bool) -> Moves<'a> {
         let of_use = |kind: Move| match kind {
-            Move::Trade | Move::Early => problem.task.request.allow.recompute,
+            Move::Trade | Move::Early => problem.case.request.allow.recompute,
             Move::Alternative => !problem.with_alternatives.is_empty(),
             Move::Part => pieces,
             _ => true,
@@ -153,7 +154,7 @@ impl<'a> Making<'a> {
             // A value that is kept where room is missing.
             for _ in 0..12 {
                 let g = self.problem.open[at];
-                if self.covers(g, op) && matches!(self.decisions.choices[g as usize], Choice::Keep) {
+                if self.covers(g, op) && self.decisions.choices[g] == Choice::Keep {
                     break;
                 }
                 at = self.random.below(count);
@@ -162,38 +163,38 @@ impl<'a> Making<'a> {
         at
     }
 
-    fn set(&mut self, g: u32, choice: Choice) {
-        let old = std::mem::replace(&mut self.decisions.choices[g as usize], choice);
+    fn set(&mut self, g: GapId, choice: Choice) {
+        let old = std::mem::replace(&mut self.decisions.choices[g], choice);
         if old != choice {
             self.changes.push(Change::Gap(g, old));
         }
     }
 
     /// A choice for a gap that is not this one.
-    fn other(&mut self, g: u32, than: Choice) -> Choice {
+    fn other(&mut self, g: GapId, than: Choice) -> Choice {
         let gap = self.gap(g);
         let all = [Choice::Keep, Choice::Swap, Choice::Recompute, Choice::RecomputeEach];
         let open: Vec<Choice> = all.into_iter().filter(|c| *c != than && c.is_open(gap)).collect();
         open[self.random.below(open.len())]
     }
 
-    fn gap(&self, g: u32) -> &'a Gap {
+    fn gap(&self, g: GapId) -> &'a Gap {
         self.problem.gap(g)
     }
 
-    fn covers(&self, g: u32, op: u32) -> bool {
+    fn covers(&self, g: GapId, op: OpId) -> bool {
         let gap = self.gap(g);
-        (gap.after == NONE || gap.after < op) && gap.before > op
+        gap.after < Some(op) && gap.before.is_none_or(|before| before > op)
     }
 
-    fn change_one(&mut self, g: u32) {
-        let new = self.other(g, self.decisions.choices[g as usize]);
+    fn change_one(&mut self, g: GapId) {
+        let new = self.other(g, self.decisions.choices[g]);
         self.set(g, new);
     }
 
     fn trade(&mut self, at: usize) {
         let count = self.problem.open.len();
-        let (mut dear, mut cheap) = (None::<(f64, u32)>, None::<(f64, u32)>);
+        let (mut dear, mut cheap) = (None::<(f64, GapId)>, None::<(f64, GapId)>);
         let reach = if self.random.unit() < 0.5 { count } else { 64.min(count) };
         for _ in 0..8 {
             let g = self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];
@@ -201,8 +202,8 @@ impl<'a> Making<'a> {
             if !gap.recompute {
                 continue;
             }
-            let dearness = self.problem.recompute_seconds[gap.value as usize];
-            match self.decisions.choices[g as usize] {
+            let dearness = self.problem.recompute_seconds[gap.value];
+            match self.decisions.choices[g] {
                 Choice::Keep => {
                     if cheap.is_none_or(|c| dearness < c.0) {
                         cheap = Some((dearness, g));
@@ -226,13 +227,13 @@ impl<'a> Making<'a> {
 
     fn exchange(&mut self, at: usize) {
         let (count, g) = (self.problem.open.len(), self.problem.open[at]);
-        let mine = self.decisions.choices[g as usize];
+        let mine = self.decisions.choices[g];
         // Nearby, or anywhere.
-        let near = !self.problem.task.request.allow.recompute && self.random.unit() < 0.5;
+        let near = !self.problem.case.request.allow.recompute && self.random.unit() < 0.5;
         let reach = if near { 24.min(count) } else { count };
         for _ in 0..12 {
             let other = self.problem.open[(at + count + self.random.below(reach) - reach / 2) % count];
-            let theirs = self.decisions.choices[other as usize];
+            let theirs = self.decisions.choices[other];
             let open = theirs.is_open(self.gap(g)) && mine.is_open(self.gap(other));
             if theirs != mine && open {
                 self.set(g, theirs);
@@ -242,14 +243,13 @@ impl<'a> Making<'a> {
         }
     }
 
-    fn change_block(&mut self, g: u32) {
-        let new = self.other(g, self.decisions.choices[g as usize]);
-        let (k, first) = self.problem.kind_of[g as usize];
-        let members = self.problem.kinds[k as usize].len();
+    fn change_block(&mut self, g: GapId) {
+        let new = self.other(g, self.decisions.choices[g]);
+        let Some((kind, first)) = self.problem.kind_of[g] else { return };
+        let members = &self.problem.kinds[kind];
         // From one to all of them, as likely two as twenty.
-        let length = (members as f64).powf(self.random.unit()) as usize;
-        for i in first as usize..members.min(first as usize + length) {
-            let g = self.problem.kinds[k as usize][i];
+        let length = self.random.few(members.len());
+        for &g in members[first..].iter().take(length) {
             if new.is_open(self.gap(g)) {
                 self.set(g, new);
             }
@@ -259,8 +259,8 @@ impl<'a> Making<'a> {
     fn change_alternative(&mut self) {
         let Problem { values, with_alternatives, .. } = self.problem;
         let op = with_alternatives[self.random.below(with_alternatives.len())];
-        let new = self.random.below(values.alternatives[op as usize].len()) as u8;
-        let old = std::mem::replace(&mut self.decisions.alternatives[op as usize], new);
+        let new = self.random.below_u8(values.alternatives[op].len());
+        let old = std::mem::replace(&mut self.decisions.alternatives[op], new);
         if old != new {
             self.changes.push(Change::Alternative(op, old));
         }
@@ -268,21 +268,20 @@ impl<'a> Making<'a> {
 
     /// Recomputes a value earlier or later within its gap, by as likely one op as many, where room is missing for what is
     /// recomputed for an op.
-    fn change_early(&mut self, op: u32) {
+    fn change_early(&mut self, op: OpId) {
         let Some(g) = self.recomputed_for(op) else { return };
         let gap = self.gap(g);
-        let (from, until) = (gap.after.wrapping_add(1), gap.before.min(self.problem.values.update));
+        let update = self.problem.values.update;
+        let (from, until) = (gap.begin(), gap.before.map_or(update, |before| before.min(update)));
         let now = self.decisions.early_of(g);
         if from >= until {
             return;
         }
-        let distance = f64::from(until - from + 1).powf(self.random.unit()) as u32;
-        let later = now != NONE && self.random.unit() < 0.5;
-        let new = match now.min(until) {
-            at if later => at + distance,
-            at => at.saturating_sub(distance).max(from),
-        };
-        let new = if new >= until { NONE } else { new };
+        let distance = self.random.few(until.index() - from.index() + 1);
+        let later = now.is_some() && self.random.unit() < 0.5;
+        let at = now.map_or(until, |now| now.min(until)).index();
+        let at = if later { at + distance } else { at.saturating_sub(distance).max(from.index()) };
+        let new = Some(OpId::new(at)).filter(|new| *new < until);
         if new != now {
             self.decisions.set_early(g, new);
             self.changes.push(Change::Early(g, now));
@@ -290,27 +289,18 @@ impl<'a> Making<'a> {
     }
 
     /// A gap whose value is recomputed before this op, or for the sake of such a value.
-    fn recomputed_for(&mut self, op: u32) -> Option<u32> {
+    fn recomputed_for(&mut self, op: OpId) -> Option<GapId> {
         let values = self.problem.values;
         let mut found = None;
         let mut reader = op;
         for _ in 0..8 {
-            let reads = values.reads.row(reader as usize);
-            let again = |v: u32| {
-                let gaps = values.first_gap[v as usize]..values.first_gap[v as usize + 1];
-                gaps.rev().find(|g| {
-                    let gap = self.gap(*g);
-                    let within = (gap.after == NONE || gap.after < op) && gap.before >= op;
-                    within
-                        && matches!(
-                            self.decisions.choices[*g as usize],
-                            Choice::Recompute | Choice::RecomputeEach
-                        )
-                })
+            let again = |v: ValueId| {
+                let mut gaps = values.gaps_of(v).rev();
+                gaps.find(|g| self.gap(*g).leads_to(op) && self.decisions.recomputes(*g))
             };
-            let inputs: Vec<u32> = reads.iter().filter_map(|z| again(z.value)).collect();
+            let inputs: Vec<GapId> = values.reads.row(reader).iter().filter_map(|z| again(z.value)).collect();
             let early = self.decisions.early_at(reader).iter().map(|entry| entry.1);
-            let all: Vec<u32> = inputs.into_iter().chain(early).collect();
+            let all: Vec<GapId> = inputs.into_iter().chain(early).collect();
             if all.is_empty() {
                 break;
             }
@@ -319,18 +309,16 @@ impl<'a> Making<'a> {
             if self.random.unit() < 0.5 {
                 break;
             }
-            reader = values.maker[self.gap(g).value as usize];
-            if reader == NONE {
-                break;
-            }
+            let Some(maker) = values.maker[self.gap(g).value] else { break };
+            reader = maker;
         }
         found
     }
 
-    fn change_part(&mut self, g: u32) {
+    fn change_part(&mut self, g: GapId) {
         let v = self.gap(g).value;
-        let new = 1 + self.random.below(usize::from(PARTS)) as u8;
-        let old = std::mem::replace(&mut self.decisions.parts[v as usize], new);
+        let new = 1 + self.random.below_u8(usize::from(PARTS));
+        let old = std::mem::replace(&mut self.decisions.parts[v], new);
         if old != new {
             self.changes.push(Change::Part(v, old));
         }

@@ -3,98 +3,105 @@
 //!
 //! What this file does not do: decide, or judge decisions.
 
-use crate::iteration::values::{Gap, NONE, Values};
-use crate::place::realise::Task;
+use crate::iteration::values::{Gap, GapId, ValueId, Values};
+use crate::numbers::counted;
+use crate::place::realise::Case;
 use crate::request::Trick;
+use plimsoll_ir::{Bytes, OpId, define_id};
 use std::collections::BTreeMap;
+use typed_index_collections::TiVec;
+
+define_id!(
+    /// A kind of open gaps that are alike.
+    KindId, "kind");
 
 /// A tensor is tiny where it is no larger than this part of the pool.
 const DUST: u64 = 20_000;
 
 pub(super) struct Problem<'a> {
     /// Trace, request, pool and bound.
-    pub task: &'a Task<'a>,
+    pub case: &'a Case<'a>,
     /// The values of the trace, and their gaps.
     pub values: &'a Values,
     /// The gaps with another choice than to keep, in order of time.
-    pub open: Vec<u32>,
+    pub open: Vec<GapId>,
     /// Open gaps that are alike, in order of time: same kind of maker, same bytes, same place among the gaps of the value.
-    pub kinds: Vec<Vec<u32>>,
-    /// By gap: its kind, and its position there; [`NONE`] for gaps that are not open.
-    pub kind_of: Vec<(u32, u32)>,
+    pub kinds: TiVec<KindId, Vec<GapId>>,
+    /// By gap: its kind, and its position there; none for gaps that are not open.
+    pub kind_of: TiVec<GapId, Option<(KindId, usize)>>,
     /// The ops with alternatives.
-    pub with_alternatives: Vec<u32>,
+    pub with_alternatives: Vec<OpId>,
     /// By value: seconds to recompute one of its bytes; 0 for values that are there from the start.
-    pub recompute_seconds: Vec<f64>,
+    pub recompute_seconds: TiVec<ValueId, f64>,
     /// Seconds of all ops, each in its fastest alternative. No makespan is shorter.
     pub fastest: f64,
 }
 
 impl<'a> Problem<'a> {
-    pub fn new(task: &'a Task<'a>, values: &'a Values) -> Problem<'a> {
-        let open = open_gaps(task, values);
-        let kinds = alike(task, values, &open);
-        let mut kind_of = vec![(NONE, NONE); values.gaps.len()];
-        for (k, gaps) in kinds.iter().enumerate() {
-            gaps.iter().enumerate().for_each(|(at, g)| kind_of[*g as usize] = (k as u32, at as u32));
+    pub fn new(case: &'a Case<'a>, values: &'a Values) -> Problem<'a> {
+        let open = open_gaps(case, values);
+        let kinds = alike(case, values, &open);
+        let mut kind_of: TiVec<GapId, _> = vec![None; values.gaps.len()].into();
+        for (kind, gaps) in kinds.iter_enumerated() {
+            gaps.iter().enumerate().for_each(|(at, g)| kind_of[*g] = Some((kind, at)));
         }
-        let recompute_seconds = |v: usize| match values.maker[v] {
-            NONE => 0.0,
-            maker => values.alternatives[maker as usize][0].seconds / values.bytes[v] as f64,
+        let recompute_seconds = |v: ValueId| match values.maker[v] {
+            None => 0.0,
+            Some(maker) => values.alternatives[maker][0].seconds / Bytes(values.bytes[v]).to_f64(),
         };
-        let ops = 0..values.alternatives.len() as u32;
         Problem {
-            task,
+            case,
             values,
             open,
             kinds,
             kind_of,
-            with_alternatives: ops.filter(|op| values.alternatives[*op as usize].len() > 1).collect(),
-            recompute_seconds: (0..values.tensor.len()).map(recompute_seconds).collect(),
+            with_alternatives: values
+                .alternatives
+                .keys()
+                .filter(|op| values.alternatives[*op].len() > 1)
+                .collect(),
+            recompute_seconds: values.tensor.keys().map(recompute_seconds).collect(),
             fastest: values.alternatives.iter().map(|alternatives| alternatives[0].seconds).sum(),
         }
     }
 
-    pub fn gap(&self, g: u32) -> &'a Gap {
-        &self.values.gaps[g as usize]
+    pub fn gap(&self, g: GapId) -> &'a Gap {
+        &self.values.gaps[g]
     }
 
     /// The bytes of a gap's value.
-    pub fn bytes(&self, g: u32) -> u64 {
-        self.values.bytes[self.gap(g).value as usize]
+    pub fn bytes(&self, g: GapId) -> u64 {
+        self.values.bytes[self.gap(g).value]
     }
 
     pub fn uses(&self, trick: Trick) -> bool {
-        self.task.request.uses(trick)
+        self.case.request.uses(trick)
     }
 
     /// Evaluations of a search of this problem: as many as the request allows, else as many as its size suggests.
     pub fn evaluations(&self) -> u64 {
-        self.task.request.limits.evaluations.unwrap_or_else(|| suggested(self.values))
+        self.case.request.limits.evaluations.unwrap_or_else(|| suggested(self.values))
     }
 }
 
-fn open_gaps(task: &Task<'_>, values: &Values) -> Vec<u32> {
-    let gap = |g: u32| &values.gaps[g as usize];
-    let mut open: Vec<u32> =
-        (0..values.gaps.len() as u32).filter(|g| gap(*g).swap || gap(*g).recompute).collect();
-    if task.request.uses(Trick::Dust) {
-        open.retain(|g| values.bytes[gap(*g).value as usize] > task.pool / DUST);
+fn open_gaps(case: &Case<'_>, values: &Values) -> Vec<GapId> {
+    let gap = |g: GapId| &values.gaps[g];
+    let mut open: Vec<GapId> = values.gaps.keys().filter(|g| gap(*g).swap || gap(*g).recompute).collect();
+    if case.request.uses(Trick::Dust) {
+        open.retain(|g| values.bytes[gap(*g).value] > case.pool / DUST);
     }
-    open.sort_by_key(|g| (gap(*g).after.wrapping_add(1), *g));
+    open.sort_by_key(|g| (gap(*g).begin(), *g));
     open
 }
 
 /// The gaps in sets of gaps that are alike.
-fn alike(task: &Task<'_>, values: &Values, gaps: &[u32]) -> Vec<Vec<u32>> {
-    let mut kinds: BTreeMap<(&str, u64, u32), Vec<u32>> = BTreeMap::new();
+fn alike(case: &Case<'_>, values: &Values, gaps: &[GapId]) -> TiVec<KindId, Vec<GapId>> {
+    let mut kinds: BTreeMap<(&str, u64, usize), Vec<GapId>> = BTreeMap::new();
     for &g in gaps {
-        let v = values.gaps[g as usize].value as usize;
-        let kind = match values.maker[v] {
-            NONE => "",
-            maker => task.trace.ops[maker as usize].kind.as_str(),
-        };
-        kinds.entry((kind, values.bytes[v], g - values.first_gap[v])).or_default().push(g);
+        let v = values.gaps[g].value;
+        let kind = values.maker[v].map_or("", |maker| case.trace.ops[maker.index()].kind.as_str());
+        let place = values.gaps_of(v).take_while(|earlier| *earlier < g).count();
+        kinds.entry((kind, values.bytes[v], place)).or_default().push(g);
     }
     kinds.into_values().collect()
 }
@@ -102,7 +109,7 @@ fn alike(task: &Task<'_>, values: &Values, gaps: &[u32]) -> Vec<Vec<u32>> {
 /// Evaluations that keep planning within a second for some 500 ops, within two for 1,500 and within twenty for 10,000;
 /// fewer where there is little to decide.
 pub fn suggested(values: &Values) -> u64 {
-    let ops = values.alternatives.len() as u64;
-    let open = values.gaps.iter().filter(|gap| gap.swap || gap.recompute).count() as u64;
+    let ops = counted(values.alternatives.len());
+    let open = counted(values.gaps.iter().filter(|gap| gap.swap || gap.recompute).count());
     (22_000_000 / ops).max(12_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)
 }

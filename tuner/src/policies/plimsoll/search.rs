@@ -60,7 +60,7 @@ impl<'a> Search<'a> {
         Search {
             problem,
             annealer: Annealer::new(problem),
-            solutions: solutions(problem.task, programs),
+            solutions: solutions(problem.case, programs),
             first: None,
             further: Vec::new(),
             evaluations,
@@ -117,8 +117,8 @@ impl<'a> Search<'a> {
 
     /// All seeds and what the last run found, the best first.
     fn seeds(&mut self, last: Option<Found>) -> Vec<Found> {
-        let Problem { task, values, ref recompute_seconds, .. } = *self.problem;
-        let rounded = seeds(task, values, &self.solutions, self.chunks.is_some());
+        let Problem { case, values, ref recompute_seconds, .. } = *self.problem;
+        let rounded = seeds(case, values, &self.solutions, self.chunks.is_some());
         let first = self.first.get_or_insert_with(|| first::decisions(self.problem)).clone();
         let further = self.further.iter().cloned();
         let all = rounded.into_iter().chain([first]).chain(further).chain(last.map(|last| last.decisions));
@@ -163,9 +163,9 @@ impl<'a> Search<'a> {
 
     /// Gives addresses to what was found, where whole plans are asked for on the way and it is faster than those so far.
     pub fn add_early(&mut self, found: &Found) {
-        let Problem { task, values, .. } = *self.problem;
+        let Problem { case, values, .. } = *self.problem;
         if let Some(early) = self.early.as_mut().filter(|early| early.wants(found)) {
-            early.add(task, values, &self.annealer.judge.margins, found);
+            early.add(case, values, &self.annealer.judge.margins, found);
         }
     }
 
@@ -173,20 +173,20 @@ impl<'a> Search<'a> {
     /// left free at every op. The search goes on as if nothing had happened.
     fn add_early_seed(&mut self, seeds: &[Found]) {
         let Some(mut early) = self.early.take() else { return };
-        let Problem { task, values, .. } = *self.problem;
+        let Problem { case, values, .. } = *self.problem;
         let annealer = &mut self.annealer;
         let (margins, random) = (annealer.judge.margins.clone(), annealer.random.clone());
         let tries = anytime::FREE.iter().flat_map(|free| (0..anytime::SEEDS).map(move |at| (*free, at)));
         for (free, at) in tries {
             let mut seed = seeds[at.min(seeds.len() - 1)].clone();
             if let Some(part) = free {
-                annealer.judge.leave(task.pool / part);
+                annealer.judge.leave(case.pool / part);
                 seed = annealer.found(seed.decisions);
                 seed = annealer.anneal(self.evaluations / anytime::SHORT, COLD, seed);
             }
             let fits = seed.judged.cost.overflow == 0 && early.is_faster(&seed);
             tracing::debug!(free, at, fits, seconds = seed.judged.cost.seconds, "early");
-            if fits && early.add(task, values, &annealer.judge.margins, &seed) {
+            if fits && early.add(case, values, &annealer.judge.margins, &seed) {
                 break;
             }
         }

@@ -6,14 +6,16 @@
 //! chains of what is recomputed together are cut where they are long: some of it is kept.
 
 use crate::bound::joint::{Relaxed, relax};
-use crate::iteration::values::{Choice, Decisions, NONE, PARTS, Values};
-use crate::place::realise::Task;
+use crate::iteration::values::{Choice, Decisions, GapId, PARTS, ValueId, Values};
+use crate::numbers::real;
+use crate::place::realise::Case;
 use crate::request::Trick;
 use crate::request::{Allow, Limits};
 use crate::threads::{Expired, each};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, OpId};
+use plimsoll_ir::{Bytes, OpId, TensorId};
 use std::collections::HashMap;
+use typed_index_collections::TiVec;
 
 /// Shares of what the budget leaves beyond the floor for which the program is solved.
 const SHARES: [f64; 7] = [0.97, 0.9, 0.75, 1.0, 0.84, 0.94, 0.6];
@@ -32,36 +34,36 @@ const FEW: usize = 100;
 const CHAINS: [u64; 3] = [4, 16, 64];
 
 /// What the linear program says, for each share of the budget, as many of them as `most`.
-pub(super) fn solutions(task: &Task<'_>, most: usize) -> Vec<Relaxed> {
-    let floor = task.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
-    let budget = Bytes(task.pool) + task.trace.resident_bytes;
-    let request = task.request;
+pub(super) fn solutions(case: &Case<'_>, most: usize) -> Vec<Relaxed> {
+    let floor = case.trace.memory().floor().map_or(Bytes::ZERO, |f| f.1);
+    let budget = Bytes(case.pool) + case.trace.resident_bytes;
+    let request = case.request;
     let shares: &[f64] = match () {
         () if !request.uses(Trick::Seeds) => &[],
         () if !request.uses(Trick::Budgets) => &[1.0],
-        () if task.trace.ops.len() > MANY => &SHARES[..3],
+        () if case.trace.ops.len() > MANY => &SHARES[..3],
         () => &SHARES,
     };
-    let (trace, link) = (task.trace, request.link);
+    let (trace, link) = (case.trace, request.link);
     let (allow, tilts) = (Allow { swap: true, ..request.allow }, request.uses(Trick::Tilts));
     let solve = |at: usize, expired: Expired<'_>| {
-        let room = budget.saturating_sub(floor).0 as f64 * shares[at];
+        let room = budget.saturating_sub(floor).share(shares[at]);
         let tilt = if tilts { TILTS[at % TILTS.len()] } else { 0.0 };
         let limits = Limits { evaluations: None, expired };
-        relax(&tilted(trace, tilt), floor + Bytes(room as u64), &link, allow, &limits)
+        relax(&tilted(trace, tilt), floor + room, &link, allow, &limits)
     };
     each(shares.len().min(most), trace.ops.len() > FEW, request.limits.expired, solve)
 }
 
 /// Seeds of all solutions; in parts of values, or of whole ones.
-pub(super) fn seeds(task: &Task<'_>, values: &Values, solutions: &[Relaxed], parts: bool) -> Vec<Decisions> {
+pub(super) fn seeds(case: &Case<'_>, values: &Values, solutions: &[Relaxed], parts: bool) -> Vec<Decisions> {
     let mut seeds = vec![values.keep_all(), swap_all(values)];
     for relaxed in solutions {
         for tail in [Choice::RecomputeEach, Choice::Recompute] {
             let seed = round(values, relaxed, tail, parts);
-            let chains: &[u64] = if task.request.uses(Trick::Chains) { &CHAINS } else { &[] };
+            let chains: &[u64] = if case.request.uses(Trick::Chains) { &CHAINS } else { &[] };
             let cut: Vec<Decisions> =
-                chains.iter().map(|part| cut_chains(values, seed.clone(), task.pool / part)).collect();
+                chains.iter().map(|part| cut_chains(values, seed.clone(), case.pool / part)).collect();
             for seed in [seed].into_iter().chain(cut) {
                 if !seeds.contains(&seed) {
                     seeds.push(seed);
@@ -75,9 +77,9 @@ pub(super) fn seeds(task: &Task<'_>, values: &Values, solutions: &[Relaxed], par
 /// The trace with ops that take the longer (or shorter) the later they are.
 fn tilted(trace: &Trace, tilt: f64) -> Trace {
     let mut tilted = trace.clone();
-    let count = tilted.ops.len() as f64;
+    let count = real(tilted.ops.len());
     for (i, op) in tilted.ops.iter_mut().enumerate() {
-        op.seconds = op.seconds * (1.0 + tilt * i as f64 / count);
+        op.seconds = op.seconds * (1.0 + tilt * real(i) / count);
     }
     tilted
 }
@@ -86,7 +88,7 @@ fn tilted(trace: &Trace, tilt: f64) -> Trace {
 pub(super) fn swap_all(values: &Values) -> Decisions {
     let mut decisions = values.keep_all();
     for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices).filter(|(gap, _)| gap.swap) {
-        if gap.before != NONE {
+        if gap.before.is_some() {
             *choice = Choice::Swap;
         }
     }
@@ -97,37 +99,31 @@ pub(super) fn swap_all(values: &Values) -> Decisions {
 fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decisions {
     let mut decisions = values.keep_all();
     for (gap, choice) in values.gaps.iter().zip(&mut decisions.choices) {
-        if gap.before == NONE && gap.recompute {
+        if gap.before.is_none() && gap.recompute {
             *choice = tail;
         }
     }
-    let Some(OpId(p)) = relaxed.op else { return decisions };
-    let value_of: HashMap<_, usize> =
-        (0..values.tensor.len()).map(|v| ((values.tensor[v], values.maker[v]), v)).collect();
+    let Some(p) = relaxed.op else { return decisions };
+    let value_of: HashMap<(TensorId, Option<OpId>), ValueId> =
+        values.tensor.keys().map(|v| ((values.tensor[v], values.maker[v]), v)).collect();
     let mut owed = [0.0f64; 3];
     for fate in &relaxed.values {
-        let key = (fate.tensor, fate.writer.map_or(NONE, |op| op.0));
-        let Some(&v) = value_of.get(&key) else { continue };
-        let gaps = values.first_gap[v]..values.first_gap[v + 1];
+        let Some(&v) = value_of.get(&(fate.tensor, fate.writer)) else { continue };
         // The gap that lies across the end of p.
-        let across = gaps.clone().rev().find(|g| {
-            let after = values.gaps[*g as usize].after;
-            after == NONE || after <= p
-        });
-        let Some(g) = across else { continue };
-        let gap = &values.gaps[g as usize];
-        if gap.before <= p {
+        let Some(g) = values.gap_before(v, p.next()) else { continue };
+        let gap = &values.gaps[g];
+        if gap.before.is_some_and(|before| before <= p) {
             // It is updated in place by then, and has no gap there.
             continue;
         }
         if parts && gap.swap && fate.swapped > 0.0 && fate.kept > 0.0 {
-            decisions.choices[g as usize] = Choice::Swap;
+            decisions.choices[g] = Choice::Swap;
             decisions.parts[v] = (fate.swapped * f64::from(PARTS)).ceil().clamp(1.0, f64::from(PARTS)) as u8;
             continue;
         }
         let recomputed = (1.0 - fate.kept - fate.swapped).max(0.0);
-        let bytes = values.bytes[v] as f64;
-        let again = if gap.before == NONE { tail } else { Choice::Recompute };
+        let bytes = Bytes(values.bytes[v]).to_f64();
+        let again = if gap.before.is_none() { tail } else { Choice::Recompute };
         let options = [(Choice::Keep, fate.kept), (Choice::Swap, fate.swapped), (again, recomputed)];
         let mut chosen = None::<usize>;
         for (k, (choice, share)) in options.iter().enumerate() {
@@ -140,7 +136,7 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
         }
         if let Some(k) = chosen {
             owed[k] -= bytes;
-            decisions.choices[g as usize] = options[k].0;
+            decisions.choices[g] = options[k].0;
         }
     }
     decisions
@@ -150,30 +146,31 @@ fn round(values: &Values, relaxed: &Relaxed, tail: Choice, parts: bool) -> Decis
 /// some of them, so that such a chain takes no more than so many bytes.
 pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -> Decisions {
     let count = values.tensor.len();
-    let mut chains = Chains { next: (0..count as u32).collect(), bytes: vec![0; count] };
-    let mut gone = vec![false; count];
-    let mut inputs: Vec<u32> = Vec::new();
-    for v in (0..count).filter(|v| values.maker[*v] != NONE) {
-        let gaps = values.first_gap[v] as usize..values.first_gap[v + 1] as usize;
-        let again = |g: &usize| matches!(decisions.choices[*g], Choice::Recompute | Choice::RecomputeEach);
-        gone[v] = values.becomes[v] != NONE || gaps.clone().any(|g| again(&g));
+    let mut chains = Chains { next: values.tensor.keys().collect(), bytes: vec![0; count].into() };
+    let mut gone: TiVec<ValueId, bool> = vec![false; count].into();
+    let mut inputs: Vec<ValueId> = Vec::new();
+    for (v, maker) in values.maker.iter_enumerated() {
+        let Some(maker) = *maker else { continue };
+        gone[v] = values.becomes[v].is_some() || values.gaps_of(v).any(|g| decisions.recomputes(g));
         if !gone[v] {
             continue;
         }
-        let reads = values.reads.row(values.maker[v] as usize).iter().filter(|z| gone[z.value as usize]);
+        let reads = values.reads.row(maker).iter().filter(|z| gone[z.value]);
         inputs.clear();
         inputs.extend(reads.map(|z| chains.of(z.value)));
         inputs.sort_unstable();
         inputs.dedup();
         // What only others need goes when they are made.
-        let stays = gaps.clone().find(|g| values.gaps[*g].before != NONE && again(g));
+        let mut gaps = values.gaps_of(v);
+        let stays: Option<GapId> =
+            gaps.find(|g| values.gaps[*g].before.is_some() && decisions.recomputes(*g));
         let own = stays.map_or(0, |_| values.bytes[v]);
-        let all = inputs.iter().map(|z| chains.bytes[*z as usize]).fold(own, u64::saturating_add);
+        let all = inputs.iter().map(|z| chains.bytes[*z]).fold(own, u64::saturating_add);
         if let Some(first) = stays.filter(|_| all > most.max(own)) {
-            decisions.choices[first..gaps.end].fill(Choice::Keep);
+            [first].into_iter().chain(gaps).for_each(|g| decisions.choices[g] = Choice::Keep);
             gone[v] = false;
         } else {
-            inputs.iter().for_each(|z| chains.next[*z as usize] = v as u32);
+            inputs.iter().for_each(|z| chains.next[*z] = v);
             chains.bytes[v] = all;
         }
     }
@@ -183,18 +180,18 @@ pub(super) fn cut_chains(values: &Values, mut decisions: Decisions, most: u64) -
 /// Sets of values: the name of each is its last value.
 struct Chains {
     /// By value: itself, or a later one of the same set.
-    next: Vec<u32>,
+    next: TiVec<ValueId, ValueId>,
     /// By name of a set.
-    bytes: Vec<u64>,
+    bytes: TiVec<ValueId, u64>,
 }
 
 impl Chains {
-    fn of(&mut self, value: u32) -> u32 {
-        let mut at = value as usize;
-        while self.next[at] as usize != at {
-            self.next[at] = self.next[self.next[at] as usize];
-            at = self.next[at] as usize;
+    fn of(&mut self, value: ValueId) -> ValueId {
+        let mut at = value;
+        while self.next[at] != at {
+            self.next[at] = self.next[self.next[at]];
+            at = self.next[at];
         }
-        at as u32
+        at
     }
 }

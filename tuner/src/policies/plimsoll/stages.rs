@@ -18,10 +18,12 @@ use super::problem::{Problem, suggested};
 use super::search::Search;
 use crate::decide::windows::Cost;
 use crate::iteration::values::{Decisions, Values};
-use crate::place::realise::{Fitting, Packing, Realised, Task};
+use crate::numbers::counted;
+use crate::place::realise::{Case, Fitting, Packing, Realised};
 use crate::request::{Allow, PlanError, Trick};
 use plimsoll_ir::search_log::StepResult;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, OpId, Seconds};
+use typed_index_collections::TiVec;
 
 /// The rounds of a stage at most.
 const ROUNDS: u64 = 16;
@@ -77,8 +79,8 @@ struct Stage {
 
 /// The stages of a problem, in order.
 fn stages(problem: &Problem<'_>) -> Vec<Stage> {
-    let Allow { pieces, recompute, swap, .. } = problem.task.request.allow;
-    let (ops, pool) = (problem.task.trace.ops.len() as u64, problem.task.pool);
+    let Allow { pieces, recompute, swap, .. } = problem.case.request.allow;
+    let (ops, pool) = (counted(problem.case.trace.ops.len()), problem.case.pool);
     let largest = problem.values.bytes.iter().max().copied().unwrap_or_default();
     let very_coarse = largest > pool / VERY_COARSE && ops <= FEW_OPS;
     let mut stages = vec![Stage { name: "whole tensors", chunks: None, rounds: ROUNDS, only_if_poor: false }];
@@ -104,14 +106,14 @@ pub(super) struct Searched {
 
 /// Seeds; then for each stage rounds that anneal, pack and offer.
 pub(super) fn search(
-    task: &Task<'_>,
+    case: &Case<'_>,
     glances: &Glances,
     candidates: &mut Candidates,
     first: Option<Fitting>,
 ) -> Result<Searched, PlanError> {
-    let early = if task.request.anytime { Some(Early::new(task, first)?) } else { None };
-    let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
-    let problem = Problem::new(task, &values);
+    let early = if case.request.anytime { Some(Early::new(case, first)?) } else { None };
+    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let problem = Problem::new(case, &values);
     let mut search = Search::new(&problem, problem.evaluations(), usize::MAX);
     search.early = early;
     if problem.uses(Trick::Copies) {
@@ -153,13 +155,13 @@ struct Rounds<'a, 'p> {
 struct Missed {
     decisions: Decisions,
     /// By op: so many bytes are too many.
-    excess: Vec<u64>,
+    excess: TiVec<OpId, u64>,
 }
 
 impl Rounds<'_, '_> {
     /// So many rounds at most, until what was found fits.
     fn go(mut self) -> Result<(), PlanError> {
-        let Problem { task, .. } = *self.problem;
+        let Problem { case, .. } = *self.problem;
         let Stage { name, rounds, .. } = self.stage;
         // What did not fit last, and how often the search found it anew.
         let mut last: Option<Decisions> = None;
@@ -168,9 +170,9 @@ impl Rounds<'_, '_> {
         let (mut overflow, mut stuck) = (u64::MAX, 0);
         for round in 0..rounds {
             let (cost, missed) = self.round(&format!("{name}, round {}", round + 1))?;
-            let poor = cost.overflow > 0 || cost.seconds > task.bound.0 * GOOD;
+            let poor = cost.overflow > 0 || cost.seconds > case.bound.0 * GOOD;
             if round == 0 && poor && self.problem.uses(Trick::Fewer) {
-                self.search.add_seeds(self.glances.seeds(task));
+                self.search.add_seeds(self.glances.seeds(case));
             }
             if cost.overflow > 0 && self.lowest.is_infinite() {
                 misses += 1;
@@ -214,7 +216,7 @@ impl Rounds<'_, '_> {
             if self.search.is_late() || !missed {
                 break;
             }
-            self.search.annealer.judge.leave(self.problem.task.pool / part);
+            self.search.annealer.judge.leave(self.problem.case.pool / part);
             let tried = format!("{}, 1/{part} of the pool left free", self.stage.name);
             let (cost, _) = self.round(&tried)?;
             if cost.overflow > 0 {
@@ -262,7 +264,7 @@ impl Rounds<'_, '_> {
         let (cost, over_host) = (found.judged.cost, found.judged.over_host);
         let host = self.search.annealer.judge.host.as_ref();
         if let Some(host) = host.filter(|_| over_host > 0 && cost.overflow == over_host) {
-            self.candidates.short_of_host(self.problem.task, host.needs(over_host));
+            self.candidates.short_of_host(self.problem.case, host.needs(over_host));
         }
         if cost.overflow == 0 {
             self.lowest = self.lowest.min(cost.seconds);
@@ -274,18 +276,18 @@ impl Rounds<'_, '_> {
     }
 
     /// A schedule of decisions; or the least pool that was found for them, and by how much each op exceeds the pool in it.
-    fn pack(&mut self, decisions: &Decisions) -> Result<(Realised, Vec<u64>), PlanError> {
+    fn pack(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
         if !self.problem.uses(Trick::Packing) {
             self.packing = Packing::default();
         }
-        let Problem { task, values, .. } = *self.problem;
-        let ops = task.trace.ops.len() as u64;
+        let Problem { case, values, .. } = *self.problem;
+        let ops = counted(case.trace.ops.len());
         let looks = self.effort * ((10_000 * ops).min(1_000_000) + 6_000 * ops);
         // Who asks for fewer evaluations than usual asks for less work.
         let usual = suggested(values);
         let evaluations = self.problem.evaluations().min(usual);
         let looks = looks / usual.div_ceil(evaluations.max(1)).min(LEAST_LOOKS);
         let margins = &self.search.annealer.judge.margins;
-        task.realise_decisions(values, decisions, margins, looks, &mut self.packing)
+        case.realise_decisions(values, decisions, margins, looks, &mut self.packing)
     }
 }

@@ -9,11 +9,12 @@
 //!   most counts the pinned maps at the slots of their uses once more, and is not worked out again as they get pinned.
 
 use super::Verdict;
-use crate::decide::gaps::Gaps;
-use crate::decide::placement::Opens;
+use crate::decide::gaps::{GapId, Gaps, LiveId};
+use crate::decide::placement::{Opens, Slot};
 use crate::request::Limits;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Stream};
+use plimsoll_ir::{Bytes, OpId};
+use typed_index_collections::{TiSlice, TiVec};
 
 /// What one layer allocates, waits for, computes and releases.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,22 +27,32 @@ struct Layer {
 
 /// The layers of a trace in which these gaps are swapped and these stretches are pinned. Pinned ones lie outside of the
 /// active area: they are neither allocated nor released in it.
-fn layers(gaps: &Gaps, link: &Link, swapped: &[bool], pinned: &[bool]) -> Vec<Layer> {
-    let mut layers = vec![Layer::default(); gaps.seconds.len() - 1];
-    for (slot, layer) in layers.iter_mut().enumerate() {
-        layer.compute = gaps.seconds[slot + 1];
-        layer.allocated = gaps.workspace[slot + 1];
-        layer.released = gaps.workspace[slot + 1];
-    }
+fn layers(
+    gaps: &Gaps,
+    link: &Link,
+    swapped: &TiSlice<GapId, bool>,
+    pinned: &TiSlice<LiveId, bool>,
+) -> TiVec<OpId, Layer> {
+    let mut layers: TiVec<OpId, Layer> = gaps
+        .alternatives
+        .keys()
+        .map(|op| {
+            let (compute, workspace) = (gaps.seconds[Slot::of(op)], gaps.workspace[Slot::of(op)]);
+            Layer { allocated: workspace, prefetch: 0.0, compute, released: workspace }
+        })
+        .collect();
+    // What is there from the start is the first layer's.
+    let layer = |slot: Slot| slot.op().unwrap_or(OpId(0));
     for (live, _) in gaps.lives.iter().zip(pinned).filter(|(_, pinned)| !**pinned) {
         let bytes = live.pieces.last().map_or(0, |p| p.end);
-        let first = if live.opens == Opens::Start { 0 } else { live.slots.start as usize - 1 };
+        let first = if live.opens == Opens::Start { OpId(0) } else { layer(live.slots.start) };
         layers[first].allocated += bytes;
-        layers[live.slots.end as usize - 2].released += bytes;
+        let last = live.slots.end.previous().expect("a stretch has a slot");
+        layers[layer(last)].released += bytes;
     }
     for (gap, _) in gaps.gaps.iter().zip(swapped).filter(|(_, swapped)| **swapped) {
-        layers[(gap.after as usize).saturating_sub(1)].released += gap.bytes;
-        let user = &mut layers[gap.before as usize - 1];
+        layers[layer(gap.after)].released += gap.bytes;
+        let user = &mut layers[layer(gap.before)];
         user.allocated += gap.bytes;
         user.prefetch += link.seconds(Stream::Prefetch, Bytes(gap.bytes)).0;
     }
@@ -49,15 +60,15 @@ fn layers(gaps: &Gaps, link: &Link, swapped: &[bool], pinned: &[bool]) -> Vec<La
 }
 
 /// Algorithm 1: when each layer can start, within `pool` bytes.
-fn t_ready(layers: &[Layer], pool: u64) -> Vec<f64> {
+fn t_ready(layers: &TiSlice<OpId, Layer>, pool: u64) -> TiVec<OpId, f64> {
     // Sums of compute seconds and of released bytes through layer j: entry j + 1.
-    let mut computed = vec![0.0; layers.len() + 1];
-    let mut released = vec![0u64; layers.len() + 1];
+    let mut computed = vec![0.0];
+    let mut released = vec![0u64];
     for (j, layer) in layers.iter().enumerate() {
-        computed[j + 1] = computed[j] + layer.compute;
-        released[j + 1] = released[j].saturating_add(layer.released);
+        computed.push(computed[j] + layer.compute);
+        released.push(released[j].saturating_add(layer.released));
     }
-    let mut ready: Vec<f64> = Vec::with_capacity(layers.len());
+    let mut ready: TiVec<OpId, f64> = TiVec::with_capacity(layers.len());
     let mut used = 0u64;
     for layer in layers {
         let Some(&previous) = ready.last() else {
@@ -80,9 +91,15 @@ fn t_ready(layers: &[Layer], pool: u64) -> Vec<f64> {
 }
 
 /// The verdict of the listings on these feature maps. Where time is up, what was pinned so far is all that is.
-pub(super) fn judge(gaps: &Gaps, maps: Vec<bool>, pool: u64, link: &Link, limits: &Limits<'_>) -> Verdict {
+pub(super) fn judge(
+    gaps: &Gaps,
+    maps: TiVec<GapId, bool>,
+    pool: u64,
+    link: &Link,
+    limits: &Limits<'_>,
+) -> Verdict {
     let mut swapped = maps;
-    let mut pinned_lives = vec![false; gaps.lives.len()];
+    let mut pinned_lives: TiVec<LiveId, bool> = vec![false; gaps.lives.len()].into();
     let mut pinned = Vec::new();
     // M_peak(k): the active area.
     let area = gaps.least(&swapped).into_iter().max().unwrap_or_default();
@@ -93,12 +110,12 @@ pub(super) fn judge(gaps: &Gaps, maps: Vec<bool>, pool: u64, link: &Link, limits
         let stalled = super::violating(gaps, &ready);
         within = area;
         let mut more = false;
-        for (g, gap) in gaps.gaps.iter().enumerate() {
-            let waits = stalled.binary_search(&(gap.before as usize - 1)).is_ok();
+        for (g, gap) in gaps.gaps.iter_enumerated() {
+            let waits = super::is_waited_for(gap, &stalled);
             if swapped[g] && waits && gap.bytes <= room {
                 room -= gap.bytes;
                 swapped[g] = false;
-                pinned_lives[gap.live as usize] = true;
+                pinned_lives[gap.live] = true;
                 pinned.push(g);
                 more = true;
             }

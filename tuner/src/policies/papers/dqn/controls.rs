@@ -5,7 +5,7 @@
 use super::game::{ACTIONS, Game, Position};
 use super::{Report, evaluations, search};
 use crate::iteration::values::Choice;
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use crate::random::Random;
 use crate::request::{Outcome, PlanError};
 use plimsoll_ir::search_log::SearchLog;
@@ -24,10 +24,10 @@ pub enum Control {
 }
 
 /// The best plan of a control, in as many evaluations as the policy has.
-pub(crate) fn decide(task: &Task<'_>, control: Control) -> Result<(Outcome, SearchLog), PlanError> {
-    let mut random = Random::new(task.request.seed);
-    search(task, |game, start, report| {
-        let evaluations = evaluations(task, &game.graph());
+pub(crate) fn decide(case: &Case<'_>, control: Control) -> Result<(Outcome, SearchLog), PlanError> {
+    let mut random = Random::new(case.request.seed);
+    search(case, |game, start, report| {
+        let evaluations = evaluations(case, &game.graph());
         match control {
             Control::Random => {
                 // Where everything fits but has no addresses, there is nothing to choose.
@@ -66,7 +66,7 @@ fn anneal(
     // Where everything fits but has no addresses, there is nothing to choose.
     let count = if start.excess > 0.0 { evaluations } else { 0 };
     for evaluation in 0..count {
-        let gap = game.gaps[random.below(game.gaps.len())] as usize;
+        let gap = game.gaps[random.below(game.gaps.len())];
         let old = at.decisions.choices[gap];
         let other = |choice: &Choice| *choice != old && choice.is_open(&game.values.gaps[gap]);
         let others: Vec<_> = ACTIONS.into_iter().filter(other).collect();

@@ -10,8 +10,10 @@
 use super::graph::Graph;
 use crate::decide::walk::{Iteration, Limit, Walk};
 use crate::decide::windows::Clock;
-use crate::iteration::values::{Choice, Decisions, NONE, Values};
-use crate::place::realise::Task;
+use crate::iteration::values::{Choice, Decisions, GapId, Values};
+use crate::place::realise::Case;
+use plimsoll_ir::OpId;
+use typed_index_collections::TiSlice;
 
 /// Tensors no larger than this part of the pool stay: they are many and make no room.
 const DUST: u64 = 20_000;
@@ -47,10 +49,10 @@ pub(super) struct Effect {
 }
 
 pub(super) struct Game<'a> {
-    pub task: &'a Task<'a>,
+    pub case: &'a Case<'a>,
     pub values: &'a Values,
     /// What is decided about, in order of time.
-    pub gaps: Vec<u32>,
+    pub gaps: Vec<GapId>,
     walk: Walk,
     clock: Clock,
     /// Actions so far.
@@ -58,30 +60,30 @@ pub(super) struct Game<'a> {
 }
 
 impl<'a> Game<'a> {
-    pub fn new(task: &'a Task<'a>, values: &'a Values) -> Game<'a> {
-        let gap = |g: u32| &values.gaps[g as usize];
-        let least = task.pool / DUST + 1;
-        let open = |g: &u32| {
+    pub fn new(case: &'a Case<'a>, values: &'a Values) -> Game<'a> {
+        let gap = |g: GapId| &values.gaps[g];
+        let least = case.pool / DUST + 1;
+        let open = |g: &GapId| {
             let gap = gap(*g);
-            let large = values.bytes[gap.value as usize] >= least;
-            gap.before != NONE && gap.swap && large
+            let large = values.bytes[gap.value] >= least;
+            gap.before.is_some() && gap.swap && large
         };
-        let mut gaps: Vec<u32> = (0..values.gaps.len() as u32).filter(open).collect();
-        gaps.sort_by_key(|g| (gap(*g).after.wrapping_add(1), *g));
-        let clock = Clock::new(&task.request.link);
-        Game { task, values, gaps, walk: Walk::default(), clock, evaluations: 0 }
+        let mut gaps: Vec<GapId> = values.gaps.keys().filter(open).collect();
+        gaps.sort_by_key(|g| (gap(*g).after, *g));
+        let clock = Clock::new(&case.request.link);
+        Game { case, values, gaps, walk: Walk::default(), clock, evaluations: 0 }
     }
 
     /// The graph of its nodes.
     pub fn graph(&self) -> Graph {
-        Graph::new(self.values, &self.gaps, &self.task.request.link, self.task.pool / DUST + 1)
+        Graph::new(self.values, &self.gaps, &self.case.request.link, self.case.pool / DUST + 1)
     }
 
     /// The start of every episode; none where not even offloading everything fits.
     pub fn start(&mut self) -> Option<Position> {
         let decisions = self.values.keep_all();
         let mut rest = decisions.clone();
-        self.gaps.iter().for_each(|g| rest.choices[*g as usize] = Choice::Swap);
+        self.gaps.iter().for_each(|g| rest.choices[*g] = Choice::Swap);
         if !self.fits(&rest) {
             return None;
         }
@@ -96,7 +98,7 @@ impl<'a> Game<'a> {
 
     /// What can be done about the next gap, if there is one.
     pub fn offers(&mut self, at: &mut Position) -> Offers {
-        let gap = self.gaps[at.next] as usize;
+        let gap = self.gaps[at.next];
         let mut offers = [false, true, self.values.gaps[gap].recompute];
         for (offer, choice) in offers.iter_mut().zip(ACTIONS) {
             at.rest.choices[gap] = choice;
@@ -108,7 +110,7 @@ impl<'a> Game<'a> {
 
     /// Does what was offered about the next gap.
     pub fn take(&mut self, at: &mut Position, choice: Choice) -> Effect {
-        let gap = self.gaps[at.next] as usize;
+        let gap = self.gaps[at.next];
         at.rest.choices[gap] = choice;
         at.decisions.choices[gap] = choice;
         at.next += 1;
@@ -132,16 +134,16 @@ impl<'a> Game<'a> {
     /// Whether decisions fit the pool, without taking very many steps.
     pub fn fits(&mut self, decisions: &Decisions) -> bool {
         let steps = 3 * self.values.alternatives.len() + 64;
-        let (pool, limit) = (self.task.pool, Limit { steps, again: f64::INFINITY });
-        let of = Iteration { values: self.values, decisions, margins: &[], pool };
+        let (pool, limit) = (self.case.pool, Limit { steps, again: f64::INFINITY });
+        let of = Iteration { values: self.values, decisions, margins: TiSlice::from_ref(&[]), pool };
         self.walk.go(of, limit) && self.walk.course.need.iter().all(|need| *need <= pool)
     }
 
     /// The makespan of decisions, and the bytes over the pool, summed over the steps. Where there are some, transfers wait
     /// for room as if nothing more were to leave.
     pub fn time(&mut self, decisions: &Decisions) -> (f64, f64) {
-        let pool = self.task.pool;
-        let of = Iteration { values: self.values, decisions, margins: &[], pool };
+        let pool = self.case.pool;
+        let of = Iteration { values: self.values, decisions, margins: TiSlice::from_ref(&[]), pool };
         self.walk.go(of, Limit::NONE);
         let cost = self.clock.evaluate(&self.walk.course, pool);
         (cost.seconds, cost.excess as f64)
@@ -149,23 +151,22 @@ impl<'a> Game<'a> {
 
     /// Decisions that leave so much free at each op, as far as offloading more leads there: at each step that has too little
     /// room the first value that can leave does.
-    pub fn leave(&mut self, mut decisions: Decisions, margins: &[u64]) -> Decisions {
+    pub fn leave(&mut self, mut decisions: Decisions, margins: &TiSlice<OpId, u64>) -> Decisions {
         loop {
-            let pool = self.task.pool;
+            let pool = self.case.pool;
             let of = Iteration { values: self.values, decisions: &decisions, margins, pool };
             self.walk.go(of, Limit::NONE);
-            let needs = self.walk.course.need.iter().enumerate();
-            let crowded: Vec<u32> = needs
-                .filter(|(_, need)| **need > pool)
-                .map(|(slot, _)| self.walk.serves(slot as u32))
-                .collect();
-            let can_leave = |g: &&u32| {
-                let gap = &self.values.gaps[**g as usize];
-                let within = |op: &u32| gap.after.wrapping_add(1) <= *op && *op < gap.before;
-                decisions.choices[**g as usize] == Choice::Keep && crowded.iter().any(within)
+            let needs = self.walk.course.need.iter_enumerated();
+            let crowded: Vec<OpId> =
+                needs.filter(|(_, need)| **need > pool).map(|(slot, _)| self.walk.serves(slot)).collect();
+            let can_leave = |g: &&GapId| {
+                let gap = &self.values.gaps[**g];
+                let within =
+                    |op: &OpId| gap.after < Some(*op) && gap.before.is_some_and(|before| *op < before);
+                decisions.choices[**g] == Choice::Keep && crowded.iter().any(within)
             };
             match self.gaps.iter().find(can_leave) {
-                Some(g) => decisions.choices[*g as usize] = Choice::Swap,
+                Some(g) => decisions.choices[*g] = Choice::Swap,
                 None => return decisions,
             }
         }

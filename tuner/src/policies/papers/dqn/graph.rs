@@ -9,10 +9,11 @@
 //!
 //! What this file does not do: change while an agent acts. What is valid is handed to the network beside the graph.
 
-use crate::iteration::values::{NONE, Values};
-use plimsoll_ir::Bytes;
+use crate::iteration::values::{GapId, ValueId, Values};
 use plimsoll_ir::schedule::{Link, Stream};
+use plimsoll_ir::{Bytes, OpId};
 use std::collections::BTreeMap;
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Features of a node: size, transfer time, recompute time, time to the next use, type of action. Validity is the sixth.
 pub(super) const FIXED: usize = 5;
@@ -44,14 +45,14 @@ pub(super) struct Graph {
 
 /// A node while the graph is put together.
 struct Node {
-    value: u32,
+    value: ValueId,
     /// In seconds from the start of the iteration.
     time: f64,
 }
 
 impl Graph {
     /// The graph of these gaps, and of all values of at least so many bytes.
-    pub fn new(values: &Values, gaps: &[u32], link: &Link, least: u64) -> Graph {
+    pub fn new(values: &Values, gaps: &[GapId], link: &Link, least: u64) -> Graph {
         let mut drawn = Drawing::new(values, least);
         drawn.draw();
         let Drawing { nodes, of_touch, ends, .. } = drawn;
@@ -64,7 +65,7 @@ impl Graph {
         let mut last: BTreeMap<u32, usize> = BTreeMap::new();
         let mut reuse = vec![0.0; nodes.len()];
         for (at, node) in nodes.iter().enumerate() {
-            let before = last.insert(values.tensor[node.value as usize].0, at);
+            let before = last.insert(values.tensor[node.value].0, at);
             let previous = at.checked_sub(1).filter(|previous| Some(*previous) != before);
             for other in before.into_iter().chain(previous) {
                 let lag = scaled(node.time - nodes[other].time);
@@ -80,10 +81,10 @@ impl Graph {
             of.remove.into_iter().for_each(|node| kinds[node as usize] = -1.0);
         }
         let features = |(at, node): (usize, &Node)| {
-            let bytes = values.bytes[node.value as usize];
+            let bytes = values.bytes[node.value];
             let seconds = |stream| link.seconds(stream, Bytes(bytes)).0;
-            let maker = values.maker[node.value as usize];
-            let again = if maker == NONE { 0.0 } else { values.alternatives[maker as usize][0].seconds };
+            let maker = values.maker[node.value];
+            let again = maker.map_or(0.0, |maker| values.alternatives[maker][0].seconds);
             [bytes as f64, seconds(Stream::Offload) + seconds(Stream::Prefetch), again, reuse[at], kinds[at]]
         };
         let features = level(&nodes.iter().enumerate().map(features).collect::<Vec<_>>());
@@ -127,23 +128,23 @@ fn level(features: &[[f64; FIXED]]) -> Vec<[f32; FIXED]> {
 /// The nodes of each gap's actions.
 fn assign(
     values: &Values,
-    gaps: &[u32],
-    of_touch: &BTreeMap<(u32, u32), u32>,
-    ends: &[[u32; 2]],
+    gaps: &[GapId],
+    of_touch: &BTreeMap<(ValueId, Option<OpId>), u32>,
+    ends: &TiSlice<ValueId, [Option<u32>; 2]>,
     count: usize,
 ) -> Vec<Nodes> {
     let mut taken = vec![false; count];
     taken[NOTHING as usize] = true;
-    let begin = |g: &u32| {
-        let gap = &values.gaps[*g as usize];
+    let begin = |g: &GapId| {
+        let gap = &values.gaps[*g];
         of_touch[&(gap.value, gap.after)]
     };
     gaps.iter().for_each(|g| taken[begin(g) as usize] = true);
-    let nodes = |g: &u32| {
-        let gap = &values.gaps[*g as usize];
-        let [malloc, free] = ends[gap.value as usize];
-        let mut own = [of_touch[&(gap.value, gap.before)], malloc, free].into_iter();
-        let remove = own.find(|node| *node != NONE && !taken[*node as usize]);
+    let nodes = |g: &GapId| {
+        let gap = &values.gaps[*g];
+        let [malloc, free] = ends[gap.value];
+        let own = [Some(of_touch[&(gap.value, gap.before)]), malloc, free];
+        let remove = own.into_iter().flatten().find(|node| !taken[*node as usize]);
         remove.into_iter().for_each(|node| taken[node as usize] = true);
         Nodes { offload: begin(g), remove }
     };
@@ -156,53 +157,52 @@ struct Drawing<'a> {
     least: u64,
     nodes: Vec<Node>,
     /// By value and op: the node of the write or read; the start of the iteration writes what is there from then on.
-    of_touch: BTreeMap<(u32, u32), u32>,
-    /// By value: its malloc and its free; [`NONE`] where it is updated in place.
-    ends: Vec<[u32; 2]>,
+    of_touch: BTreeMap<(ValueId, Option<OpId>), u32>,
+    /// By value: its malloc and its free; none where it is updated in place.
+    ends: TiVec<ValueId, [Option<u32>; 2]>,
 }
 
 impl<'a> Drawing<'a> {
     fn new(values: &'a Values, least: u64) -> Drawing<'a> {
-        let ends = vec![[NONE; 2]; values.tensor.len()];
+        let ends = vec![[None; 2]; values.tensor.len()].into();
         Drawing { values, least, nodes: Vec::new(), of_touch: BTreeMap::new(), ends }
     }
 
-    fn add(&mut self, value: u32, time: f64) -> u32 {
+    fn add(&mut self, value: ValueId, time: f64) -> u32 {
         self.nodes.push(Node { value, time });
         self.nodes.len() as u32 - 1
     }
 
     fn draw(&mut self) {
         let values = self.values;
-        let count = values.tensor.len() as u32;
         let least = self.least;
-        let drawn = |v: &u32| values.bytes[*v as usize] >= least;
-        let mut last: Vec<u32> = values.maker.clone();
-        for op in 0..values.alternatives.len() {
-            values.reads.row(op).iter().for_each(|z| last[z.value as usize] = op as u32);
+        let drawn = |v: &ValueId| values.bytes[*v] >= least;
+        let mut last = values.maker.clone();
+        for op in values.alternatives.keys() {
+            values.reads.row(op).iter().for_each(|z| last[z.value] = Some(op));
         }
-        for v in (0..count).filter(|v| values.maker[*v as usize] == NONE).filter(drawn) {
-            self.ends[v as usize][0] = self.add(v, 0.0);
+        for v in values.maker.keys().filter(|v| values.maker[*v].is_none()).filter(drawn) {
+            self.ends[v][0] = Some(self.add(v, 0.0));
             let node = self.add(v, 0.0);
-            self.of_touch.insert((v, NONE), node);
+            self.of_touch.insert((v, None), node);
         }
         let mut time = 0.0;
-        for op in 0..values.alternatives.len() {
+        for op in values.alternatives.keys() {
             let (reads, writes) = (values.reads.row(op), values.writes.row(op));
             for y in writes.iter().map(|y| y.value).filter(drawn) {
-                if values.from[y as usize] == NONE {
-                    self.ends[y as usize][0] = self.add(y, time);
+                if values.from[y].is_none() {
+                    self.ends[y][0] = Some(self.add(y, time));
                 }
             }
             for v in reads.iter().chain(writes).map(|touch| touch.value).filter(drawn) {
                 let node = self.add(v, time);
-                self.of_touch.insert((v, op as u32), node);
+                self.of_touch.insert((v, Some(op)), node);
             }
             time += values.alternatives[op][0].seconds;
             for v in reads.iter().chain(writes).map(|touch| touch.value).filter(drawn) {
-                let ends = values.becomes[v as usize] == NONE && last[v as usize] == op as u32;
-                if ends && self.ends[v as usize][1] == NONE {
-                    self.ends[v as usize][1] = self.add(v, time);
+                let ends = values.becomes[v].is_none() && last[v] == Some(op);
+                if ends && self.ends[v][1].is_none() {
+                    self.ends[v][1] = Some(self.add(v, time));
                 }
             }
         }

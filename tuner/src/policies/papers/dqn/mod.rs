@@ -31,13 +31,14 @@ pub(crate) use controls::decide as decide_by_control;
 use super::keep::keep;
 use crate::decide::gaps::{Alternatives, Gaps};
 use crate::iteration::values::{Decisions, Values};
-use crate::place::realise::{FULL, Fitting, GIVEN, LIGHT, Packing, Realised, Task};
+use crate::place::realise::{Case, FULL, Fitting, GIVEN, LIGHT, Packing, Realised};
 use crate::request::{Outcome, PlanError, Status};
 use game::{Game, Position};
 use graph::Graph;
 use learner::Learner;
 use plimsoll_ir::search_log::{SearchLog, StepResult};
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, OpId, Seconds};
+use typed_index_collections::{TiSlice, TiVec};
 
 /// Actions times nodes: some two seconds.
 const WORK: u64 = 5_000_000;
@@ -51,11 +52,11 @@ const LOGGED: u64 = 38;
 const ROUNDS: u32 = 6;
 
 /// Trains on this iteration, and gives the best plan found.
-pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError> {
-    search(task, |game, start, report| {
+pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
+    search(case, |game, start, report| {
         let graph = game.graph();
-        let evaluations = evaluations(task, &graph);
-        let mut learner = Learner::new(graph, task.request.seed);
+        let evaluations = evaluations(case, &graph);
+        let mut learner = Learner::new(graph, case.request.seed);
         let (fastest, excess) = (start.seconds, start.excess);
         let mut best = f64::INFINITY;
         loop {
@@ -67,7 +68,7 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError>
             learner.begin();
             let mut at = start.clone();
             while !game.is_over(&at) {
-                if task.request.limits.is_expired() {
+                if case.request.limits.is_expired() {
                     game.finish(&mut at);
                     return report.episode(game, &at, last, evaluations);
                 }
@@ -88,34 +89,34 @@ pub(crate) fn decide(task: &Task<'_>) -> Result<(Outcome, SearchLog), PlanError>
 }
 
 /// Actions of a search: as many as the request allows, else as many as its size suggests.
-fn evaluations(task: &Task<'_>, graph: &Graph) -> u64 {
+fn evaluations(case: &Case<'_>, graph: &Graph) -> u64 {
     let suggested = (WORK / graph.len().max(1) as u64).clamp(FEWEST, MOST);
-    task.request.limits.evaluations.unwrap_or(suggested)
+    case.request.limits.evaluations.unwrap_or(suggested)
 }
 
 /// Keeps everything where that fits; else has episodes played, and gives the best plan that came of them.
 fn search(
-    task: &Task<'_>,
+    case: &Case<'_>,
     play: impl FnOnce(&mut Game<'_>, &Position, &mut Report<'_>) -> Result<(), PlanError>,
 ) -> Result<(Outcome, SearchLog), PlanError> {
-    let kept = keep(task, task.thorough())?;
+    let kept = keep(case, case.thorough())?;
     if matches!(kept, Realised::Fits(_)) {
-        return Ok((task.outcome(kept, Status::Feasible), SearchLog::default()));
+        return Ok((case.outcome(kept, Status::Feasible), SearchLog::default()));
     }
-    let values = Values::new(task.trace, Bytes(task.pool), task.request.allow);
-    let mut game = Game::new(task, &values);
-    let mut report = Report::new(task);
+    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let mut game = Game::new(case, &values);
+    let mut report = Report::new(case);
     if let Some(start) = game.start() {
         play(&mut game, &start, &mut report)?;
     }
     let realised = report.choose(&mut game)?;
-    let status = if task.request.limits.is_expired() { Status::OutOfTime } else { Status::Feasible };
-    Ok((task.outcome(realised, status), report.log))
+    let status = if case.request.limits.is_expired() { Status::OutOfTime } else { Status::Feasible };
+    Ok((case.outcome(realised, status), report.log))
 }
 
 /// What came of the episodes.
 struct Report<'a> {
-    task: &'a Task<'a>,
+    case: &'a Case<'a>,
     log: SearchLog,
     /// Episodes so far, and how many of them are in the log.
     episodes: u64,
@@ -129,9 +130,9 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(task: &'a Task<'a>) -> Report<'a> {
+    fn new(case: &'a Case<'a>) -> Report<'a> {
         Report {
-            task,
+            case,
             log: SearchLog::default(),
             episodes: 0,
             logged: 0,
@@ -144,7 +145,7 @@ impl<'a> Report<'a> {
 
     /// Whether nothing can be faster.
     fn is_done(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.0 <= self.task.bound.0 * (1.0 + 1e-9))
+        self.best.as_ref().is_some_and(|best| best.0 <= self.case.bound.0 * (1.0 + 1e-9))
     }
 
     /// Notes the end of an episode. What is the best of several gets addresses, and a step in the log.
@@ -174,8 +175,8 @@ impl<'a> Report<'a> {
             let (seconds, decisions) = self.recent.take().expect("this episode is one");
             let fastest = self.fitting.as_ref().map_or(f64::INFINITY, |fitting| fitting.makespan.0);
             let realised = if seconds < fastest {
-                let margins = vec![0; self.task.trace.ops.len()];
-                self.task.realise_decisions(game.values, &decisions, &margins, LIGHT, &mut self.packing)?.0
+                let margins: TiVec<OpId, u64> = vec![0; self.case.trace.ops.len()].into();
+                self.case.realise_decisions(game.values, &decisions, &margins, LIGHT, &mut self.packing)?.0
             } else {
                 Realised::Slow
             };
@@ -201,16 +202,16 @@ impl<'a> Report<'a> {
 
     /// The schedule of decisions. Where they have no addresses, more is offloaded at the ops that are too high.
     fn realise(&mut self, game: &mut Game<'_>, decisions: &Decisions) -> Result<Realised, PlanError> {
-        let task = self.task;
-        let mut margins = vec![0u64; task.trace.ops.len()];
+        let case = self.case;
+        let mut margins: TiVec<OpId, u64> = vec![0; case.trace.ops.len()].into();
         for round in 0.. {
             let leaving = game.leave(decisions.clone(), &margins);
             let (realised, excess) =
-                task.realise_decisions(game.values, &leaving, &margins, FULL, &mut self.packing)?;
-            if matches!(realised, Realised::Fits(_)) || round == ROUNDS || task.request.limits.is_expired() {
+                case.realise_decisions(game.values, &leaving, &margins, FULL, &mut self.packing)?;
+            if matches!(realised, Realised::Fits(_)) || round == ROUNDS || case.request.limits.is_expired() {
                 return Ok(realised);
             }
-            for ((margin, excess), spare) in margins.iter_mut().zip(excess).zip(task.spare()) {
+            for ((margin, excess), spare) in margins.iter_mut().zip(excess).zip(case.spare()) {
                 *margin = margin.saturating_add(excess.saturating_mul(1 << round)).min(spare);
             }
         }
@@ -225,10 +226,10 @@ impl<'a> Report<'a> {
             self.offer("best of all episodes".to_owned(), seconds, realised);
         }
         match self.fitting.take() {
-            Some(fitting) => Ok(Realised::Fits(self.task.settle(fitting)?)),
+            Some(fitting) => Ok(Realised::Fits(self.case.settle(fitting)?)),
             None => {
-                let gaps = Gaps::new(self.task.trace, Bytes(self.task.pool), Alternatives::BesideOwn, &|_| 1);
-                self.task.realise(&gaps, &vec![true; gaps.gaps.len()], &GIVEN)
+                let gaps = Gaps::new(self.case.trace, Bytes(self.case.pool), Alternatives::BesideOwn, &|_| 1);
+                self.case.realise(&gaps, TiSlice::from_ref(&vec![true; gaps.gaps.len()]), &GIVEN)
             }
         }
     }

@@ -4,7 +4,7 @@ use super::game::Game;
 use super::graph::{Graph, NOTHING};
 use super::network::{Network, States, WEIGHTS};
 use crate::iteration::values::Values;
-use crate::place::realise::Task;
+use crate::place::realise::Case;
 use crate::random::Random;
 use crate::request::{PlanRequest, Policy};
 use plimsoll_ir::schedule::Link;
@@ -21,9 +21,9 @@ fn with_game(trace: &Trace, test: impl FnOnce(&mut Game<'_>, &Graph)) {
     let budget = Bytes((floor.0 + peak.0) / 2);
     let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(1e3)), Policy::Dqn);
     let pool = budget.0 - trace.resident_bytes.0;
-    let task = Task { trace, request: &request, pool, bound: Seconds(0.0), within: Seconds(f64::INFINITY) };
+    let case = Case { trace, request: &request, pool, bound: Seconds(0.0), within: Seconds(f64::INFINITY) };
     let values = Values::new(trace, Bytes(pool), request.allow);
-    let mut game = Game::new(&task, &values);
+    let mut game = Game::new(&case, &values);
     let graph = game.graph();
     test(&mut game, &graph);
 }

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from models import GPT, Checkpointed
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 BATCH = 8
 CLASSES = 10
@@ -85,48 +85,9 @@ def of_transformers(kind: str) -> Network:
     return Network(model, lambda x: model(input_ids=x, labels=x).loss, (words,))
 
 
-class Block(nn.Module):
-    """A block of a transformer, with attention of PyTorch's own and dropout."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Attention, then the perceptron."""
-        batch, length, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True)
-        x = x + self.dropout(self.out(y.transpose(1, 2).reshape(batch, length, width)))
-        return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
-
-
-class GPT(nn.Module):
-    """A language model whose embedding is its head, too."""
-
-    def __init__(self, width: int = 128) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(WORDS, width)
-        self.position = nn.Parameter(torch.randn(1, LENGTH, width) * 0.02)
-        self.blocks = nn.ModuleList(Block(width, 4) for _ in range(4))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, words: Tensor) -> Tensor:
-        """The logits."""
-        x = self.embedding(words) + self.position
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
 def gpt(autocast: bool = False) -> Network:
     """The language model above, in f32 or under autocast."""
-    model = GPT()
+    model = GPT(WORDS, 128, LENGTH, 4)
     words = torch.randint(0, WORDS, (BATCH, LENGTH))
 
     def loss(x: Tensor) -> Tensor:
@@ -134,21 +95,6 @@ def gpt(autocast: bool = False) -> Network:
             return F.cross_entropy(model(x).flatten(0, 1), x.flatten())
 
     return Network(model, loss, (words,))
-
-
-class Checkpointed(nn.Module):
-    """Recomputes a part by PyTorch's own means, dropout included."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            *(nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.2)) for _ in range(4))
-        )
-        self.head = nn.Linear(256, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
-        return self.head(F.dropout(checkpoint(self.body, x, use_reentrant=False), 0.1))
 
 
 def vectors(model: nn.Module) -> Network:
@@ -161,6 +107,12 @@ def mlp() -> Network:
     """Layers of 256 by 256."""
     layers = [layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.ReLU())]
     return vectors(nn.Sequential(*layers, nn.Linear(256, CLASSES)))
+
+
+def checkpointed() -> Network:
+    """A part is recomputed by the model itself."""
+    layers = (nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.2)) for _ in range(4))
+    return vectors(Checkpointed(nn.Sequential(*layers), nn.Linear(256, CLASSES)))
 
 
 def compiled() -> Network:
@@ -206,7 +158,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "ConvNeXt atto (timm)": lambda: of_timm("convnext_atto", 64),
     "ViT tiny (timm)": lambda: of_timm("vit_tiny_patch16_224", 224),
     "EfficientNet-B0 (timm)": lambda: of_timm("efficientnet_b0", 64),
-    "own `checkpoint`, dropout": lambda: vectors(Checkpointed()),
+    "own `checkpoint`, dropout": checkpointed,
     "`torch.compile` inside": compiled,
     "`nn.LSTM`": lstm,
     "`.item()` that changes": item,

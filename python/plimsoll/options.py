@@ -1,0 +1,26 @@
+"""What a step is planned with: what `tune` takes beside the function, the model, the optimizer and the sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .buckets import Buckets
+from .errors import BadInput
+from .planning import Link
+
+
+@dataclass(frozen=True)
+class Options:
+    """As `plimsoll.tune` describes them."""
+
+    budget: int | str | None
+    link: Link | str | None = None
+    verify: int = 2
+    seconds: float | None = None
+    host_budget: int | str | None = None
+    buckets: Buckets | Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.verify < 0:
+            raise BadInput(f"{self.verify} steps cannot be verified; give 0 or more")

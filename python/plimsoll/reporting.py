@@ -1,0 +1,79 @@
+"""`step.report`: what is known of a planned step, handed to the house's report, which makes the page.
+
+The page, its numbers and the comparison with other policies are Rust's; here is only what PyTorch alone knows: what was
+measured, beside what, and where.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import shlex
+import sys
+import time
+
+import torch
+
+from . import _core
+from ._core import show_bytes
+from .program import Program, seconds_of
+
+COMPARING_SECONDS = 20.0
+"""How long other policies are planned beside the step's plan."""
+
+ONE_MEMORY = (
+    "The step runs on the CPU, where device and host are one memory: times and addresses are those of the plan, and no "
+    "memory of the machine is saved."
+)
+
+
+def page(
+    trace: _core.Trace,
+    program: Program,
+    parts: str | None,
+    eager_seconds: float,
+    fallback: str | None,
+    seconds: float,
+) -> str:
+    """The report of one kind of batch as HTML. `eager_seconds` is infinite where eager was not timed."""
+    schedule = program.schedule
+    measured = None if program.spans is None else seconds_of(program.spans)
+    eager = eager_seconds if math.isfinite(eager_seconds) else None
+    warnings = [ONE_MEMORY]
+    if parts is not None:
+        warnings.append(f"The batch runs in parts, {parts}: this is the plan of one of them.")
+    if fallback:
+        warnings.append(f"The last batch ran in eager: {fallback}.")
+    planned = _setting("the plan", trace, schedule.makespan_seconds, measured)
+    planned["peak_bytes"] = trace.resident_bytes + schedule.pool_bytes
+    kept = _setting("eager", trace, trace.compute_seconds, eager)
+    kept["peak_bytes"] = trace.peak_bytes
+    if trace.peak_bytes > schedule.budget_bytes:
+        over = show_bytes(trace.peak_bytes - schedule.budget_bytes)
+        kept["note"] = f"its peak is {over} above the budget of {show_bytes(schedule.budget_bytes)}"
+    known = {
+        "device": f"CPU, PyTorch {torch.__version__}",
+        "machine": [
+            ("system", platform.platform()),
+            ("threads", str(torch.get_num_threads())),
+            ("Python", platform.python_version()),
+        ],
+        "command": shlex.join(["python", *sys.argv]) if sys.argv and sys.argv[0] else None,
+        "unix_seconds": int(time.time()) if measured else None,
+        "warnings": warnings,
+        "settings": [planned, kept],
+    }
+    return _core.report_page(schedule, program.spans or ([], [], []), json.dumps(known), seconds)
+
+
+def _setting(
+    what: str, trace: _core.Trace, predicted: float | None, measured: float | None
+) -> dict[str, object]:
+    return {
+        "what": what,
+        "batch": trace.batch,
+        "predicted_iteration_seconds": predicted,
+        "iteration_seconds": measured,
+        "samples_per_second": trace.batch / measured if measured else None,
+    }

@@ -1,0 +1,400 @@
+"""`suggest`: which batch to train with in a memory budget, how often to accumulate it, and at which learning rate.
+
+The planner predicts batches from two recordings of the step; the most promising are run as they would be trained, part by part,
+and the fastest of those is the answer. The training loop stays the user's: the answer is a value, with lines to paste.
+
+What it does not do: change the loader, the optimizer or the step; judge what another batch does to the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from . import _core, batches, planning
+from ._core import show_bytes, show_seconds
+from .batches import PLAN_SECONDS, PREDICTED_WITHIN, size_of, taken
+from .errors import BadInput, NoPlan
+from .options import Options
+from .planning import Link
+from .recording import Loss
+from .step import Parts, Step
+
+MOST_RUN = 3
+"""Of the candidates so many are run."""
+
+RUNS = 5
+"""Each so often, after one run that warms up."""
+
+LATER = f"{MOST_RUN} that promise more, or are nearer to your batch, were run"
+"""Why most candidates are not run."""
+
+FREE_SHARE = 0.8
+"""A candidate is run where recording it takes no more than this share of the memory that the machine has free."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A way to train one batch of the optimizer: so many parts of so many samples. Seconds are of forward and backward of
+    all parts."""
+
+    batch: int
+    """Samples of one call of the step."""
+    accumulation: int
+    """Calls of the step for one of the optimizer."""
+    predicted_seconds: float
+    seconds: float | None
+    """The least as measured, as other programs only add to it; none where it was not run."""
+    scatter: float
+    """How far the median of the runs lies above the least."""
+    peak_bytes: int
+    swapped_bytes: int
+    """What leaves the device in one call."""
+    recomputed_ops: int
+    """How many ops run again in one call."""
+    why_not: str
+    """Why it was not run; empty where it was."""
+
+    @property
+    def samples(self) -> int:
+        """Samples for one call of the optimizer."""
+        return self.batch * self.accumulation
+
+    @property
+    def samples_per_second(self) -> float:
+        """As measured, else as predicted."""
+        return self.samples / (self.seconds or self.predicted_seconds)
+
+    def __str__(self) -> str:
+        """Such as `8 x 64`, or `64`."""
+        return str(self.batch) if self.accumulation == 1 else f"{self.accumulation} x {self.batch}"
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What to train with in a memory budget. Nothing was changed for it."""
+
+    batch: int
+    """Samples of one call of the step: the loader's batch."""
+    accumulation: int
+    """Calls of the step for one of the optimizer."""
+    learning_rate: float | None
+    """The first group's; none where there is no optimizer, or where how its rate follows the batch is not known."""
+    budget_bytes: int
+    losses: str
+    """Whether the loss of the sample is the `mean` or the `sum` of its parts' losses, or `neither`, so that it is not split;
+    `one` where that was not asked."""
+    tried: list[Tried]
+    """The suggested way first, then the others that were run, the fastest first, then those that were not run."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """What the step takes, with parameters, gradients and the optimizer's state."""
+        return self.tried[0].peak_bytes
+
+    @property
+    def samples_per_second(self) -> float:
+        """Forward and backward, measured."""
+        return self.tried[0].samples_per_second
+
+    @property
+    def certainty(self) -> str:
+        """How sure it is, in words."""
+        chosen, *others = self.tried
+        runs = f"{RUNS} runs that scatter by {chosen.scatter:.1%}"
+        if chosen.seconds is not None:
+            took, predicted = show_seconds(chosen.seconds), show_seconds(chosen.predicted_seconds)
+            runs += f", {took} where {predicted} was predicted"
+        ran = [other for other in others if other.seconds is not None]
+        if not ran:
+            return f"{runs}; nothing else that fits was run"
+        slower = 1 - ran[0].samples_per_second / chosen.samples_per_second
+        if abs(slower) <= max(chosen.scatter, ran[0].scatter, 0.01):
+            return f"{runs}; {ran[0]} is as fast, as far as these runs can tell"
+        return f"{runs}; the next best, {ran[0]}, is {slower:.1%} slower"
+
+    @property
+    def code(self) -> str:
+        """The lines that train so."""
+        is_mean = self.accumulation > 1 and self.losses == "mean"
+        step = f"lambda *batch: loss(*batch) / {self.accumulation}" if is_mean else "loss"
+        rate = "" if self.learning_rate is None else f"; the optimizer's lr is {self.learning_rate:.6g}"
+        lines = [
+            f"# sample: a batch of {self.batch}, as the loader gives it{rate}",
+            f"loader = DataLoader(dataset, batch_size={self.batch}, shuffle=True, drop_last=True)",
+            f"step = plimsoll.tune({step}, model, optimizer, sample, {self.budget_bytes})",
+        ]
+        if self.accumulation == 1:
+            lines += [
+                "for batch in loader:",
+                "    optimizer.zero_grad()",
+                "    step(*batch)",
+                "    optimizer.step()",
+            ]
+        else:
+            lines += [
+                "for number, batch in enumerate(loader, 1):",
+                "    step(*batch)",
+                f"    if number % {self.accumulation} == 0:",
+                "        optimizer.step()",
+                "        optimizer.zero_grad()",
+            ]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """The answer in a few lines."""
+        chosen = self.tried[0]
+        rate = "lr: yours" if self.learning_rate is None else f"lr {self.learning_rate:.6g}"
+        if chosen.swapped_bytes or chosen.recomputed_ops:
+            moved = f"{chosen.recomputed_ops} ops recomputed, {show_bytes(chosen.swapped_bytes)} swapped out"
+        else:
+            moved = "everything stays"
+        peak = f"peak {show_bytes(chosen.peak_bytes)} of {show_bytes(self.budget_bytes)}"
+        batch = str(chosen) if chosen.accumulation == 1 else f"{chosen.samples} = {chosen}"
+        lines = [
+            f"batch {batch}, {rate}, {peak}, {moved}",
+            f"  measured      {chosen.samples_per_second:.4g} samples/s: {self.certainty}",
+        ]
+        for other in self.tried[1:]:
+            if other.seconds is not None:
+                lines.append(f"  also run      {other}: {other.samples_per_second:.4g} samples/s")
+        if self.losses == "neither":
+            lines.append(
+                "  not split     the loss of the batch is neither the mean nor the sum of its parts' losses"
+            )
+        for other in self.tried[1:]:
+            if other.why_not not in ("", LATER):
+                lines.append(f"  not run       {other}: {other.why_not}")
+        return "\n".join(lines)
+
+
+def suggest(
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: Any,
+    budget: int | str,
+    link: Link | str | None = None,
+    keep_batch: bool = True,
+) -> Suggestion:
+    """Says which batch to train with in a memory budget, how often to accumulate it, and at which learning rate.
+
+    The batch of the sample is kept: it is split into equal parts whose gradients add up to those of the whole, and the learning
+    rate stays. With `keep_batch=False` any batch may be the answer; the learning rate follows it. Up to three candidates are
+    run a few times, on the sample; model, optimizer, gradients and generators are left as they were.
+
+    Arguments are those of `plimsoll.tune`. Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded,
+    `BadInput` for arguments that mean nothing, and where a step's tensors do not grow with the batch.
+    """
+    planning.check(model, optimizer)
+    batch = planning.as_sample(sample)
+    is_share = str(budget).endswith("%")
+    state = planning.optimizer_bytes(optimizer)
+    with _without_gradients(model):
+        peak = planning.record(fn, model, batch, state).trace.peak_bytes if is_share else 0
+    limit = planning.budget_bytes(budget, peak)
+    return find(fn, model, optimizer, batch, limit, Link.parse(link), keep_batch)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A candidate, as it was predicted."""
+
+    plan: _core.Candidate
+    accumulation: int
+    eager_bytes: int
+    """What recording takes."""
+
+
+def find(
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: tuple[Any, ...],
+    budget: int,
+    link: Link,
+    keep_batch: bool,
+) -> Suggestion:
+    """`suggest`, of what was checked."""
+    with _without_gradients(model):
+        return _find(fn, model, optimizer, sample, budget, link, keep_batch)
+
+
+@contextlib.contextmanager
+def _without_gradients(model: torch.nn.Module) -> Iterator[None]:
+    """As after `zero_grad`: a step that found gradients would add to them, which takes more."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+def _find(
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: tuple[Any, ...],
+    budget: int,
+    link: Link,
+    keep_batch: bool,
+) -> Suggestion:
+    size = size_of(sample)
+    losses = "one"
+    if keep_batch and size > 1:
+        try:
+            losses = batches.losses_make(fn, model, sample)
+        except BadInput:
+            losses = "neither"
+    tried: list[tuple[_core.Candidate, Tried]] = []
+    for candidate in _candidates(fn, model, optimizer, sample, budget, link, keep_batch, losses):
+        ran = sum(one.seconds is not None for _, one in tried)
+        why_not = LATER if ran == MOST_RUN else _too_large(candidate)
+        one = _predicted(candidate, why_not)
+        if not why_not:
+            step = Step(fn, model, optimizer, Options(budget, link, verify=0, seconds=PLAN_SECONDS))
+            one = _run(step, sample, one, losses)
+        tried.append((candidate.plan, one))
+    measured = [(plan, one) for plan, one in tried if one.seconds is not None]
+    if not measured:
+        reasons = "; ".join(f"{one}: {one.why_not}" for _, one in tried)
+        raise BadInput(f"no candidate could be run ({reasons}). Give a smaller batch")
+    per_sample = [1 / one.samples_per_second for _, one in measured]
+    scatter = max(one.scatter for _, one in measured)
+    batch = _core.choose([plan for plan, _ in measured], per_sample, scatter)
+    ranked = sorted(
+        (one for _, one in tried),
+        key=lambda one: (one.batch != batch, one.seconds is None, -one.samples_per_second),
+    )
+    rate = _rate(optimizer, size, size if keep_batch else batch)
+    return Suggestion(batch, ranked[0].accumulation, rate, budget, losses, ranked)
+
+
+def _rate(optimizer: torch.optim.Optimizer | None, size: int, batch: int) -> float | None:
+    if optimizer is None:
+        return None
+    if size == batch:
+        return planning.rate_of(optimizer)
+    try:
+        return planning.rate_at(optimizer, size, batch)
+    except BadInput:  # of an optimizer whose rule nobody knows
+        return None
+
+
+def _candidates(
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: tuple[Any, ...],
+    budget: int,
+    link: Link,
+    keep_batch: bool,
+    losses: str,
+) -> list[_Candidate]:
+    """Batches with a plan, in the order in which they are worth a run. Raises `NoPlan` where there is none."""
+    size, state = size_of(sample), planning.optimizer_bytes(optimizer)
+    is_split = losses in ("mean", "sum")
+
+    def fastest(steps: _core.Batches, among: list[int]) -> list[_Candidate]:
+        limits = (batches.LARGEST, among, link.offload, link.prefetch, PLAN_SECONDS, PREDICTED_WITHIN)
+        return [
+            _Candidate(plan, size // plan.batch if keep_batch else 1, steps.at(plan.batch).peak_bytes)
+            for plan in steps.fastest(budget, *limits)
+        ]
+
+    steps = batches.steps(fn, model, sample, state)
+    own = fastest(steps, [size])
+    if not keep_batch:
+        others = fastest(steps, [])
+    elif is_split:
+        # All parts of a batch but the first add to the gradients of those before, which takes more.
+        steps = batches.steps(fn, model, sample, state, adds=True)
+        others = fastest(steps, [size // n for n in range(2, size + 1) if size % n == 0])
+    else:
+        others = []
+    # First what is predicted to be the best, then what the user has, or what is nearest to it; then the others.
+    found = [*others[:1], *own, *(others[1:] if own else sorted(others[1:], key=lambda one: -one.plan.batch))]
+    distinct = {one.plan.batch: one for one in reversed(found)}
+    if not distinct:
+        least = 1 if is_split or not keep_batch else size
+        try:
+            planning.plan(steps.at(least), budget, link, PLAN_SECONDS)
+        except NoPlan as no_plan:
+            if is_split:
+                no_plan.args = (
+                    f"{no_plan}. The whole batch does not fit, and one sample at a time, whose gradients add up, neither",
+                )
+            raise
+        raise BadInput(
+            f"no plan was found in time for a batch that {size} can be split into: give more budget"
+        )
+    return sorted(distinct.values(), key=found.index)
+
+
+def _too_large(candidate: _Candidate) -> str:
+    """Why a candidate is not run on this machine; empty where it can be."""
+    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return ""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if candidate.eager_bytes <= FREE_SHARE * free:
+        return ""
+    return f"recording it takes {show_bytes(candidate.eager_bytes)}, and {show_bytes(free)} of this machine are free"
+
+
+def _predicted(candidate: _Candidate, why_not: str) -> Tried:
+    plan, parts = candidate.plan, candidate.accumulation
+    return Tried(
+        batch=plan.batch,
+        accumulation=parts,
+        predicted_seconds=plan.seconds * parts,
+        seconds=None,
+        scatter=math.nan,
+        peak_bytes=plan.peak_bytes,
+        swapped_bytes=plan.offloaded_bytes,
+        recomputed_ops=plan.recomputed_ops,
+        why_not=why_not,
+    )
+
+
+def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> Tried:
+    """Runs the sample a few times, part by part as it would be trained, and puts back what that changes."""
+    size, parts = predicted.batch, predicted.accumulation
+    batch = taken(sample, 0, size * parts)
+    ways = Parts([size] * parts, batches.weights(losses, [size] * parts) if parts > 1 else [1.0])
+    seconds = []
+    try:
+        step.begin(batch)
+        for _ in range(1 + RUNS):
+            start = time.perf_counter()
+            step.in_parts(ways, batch, is_trial=True)
+            seconds.append(time.perf_counter() - start)
+            if step.fallback is not None:
+                return replace(predicted, why_not=step.fallback)
+    except NoPlan as no_plan:
+        return replace(predicted, why_not=str(no_plan))
+    except Exception as error:  # the user's code, which may not take every batch
+        return replace(
+            predicted, why_not=f"the step fails at a batch of {size} ({type(error).__name__}: {error})"
+        )
+    warm = seconds[1:]
+    least = min(warm)
+    trace, schedule = step.trace, step.program.schedule
+    return replace(
+        predicted,
+        seconds=least,
+        scatter=statistics.median(warm) / least - 1,
+        peak_bytes=trace.resident_bytes + schedule.pool_bytes,
+        swapped_bytes=schedule.offloaded_bytes,
+        recomputed_ops=schedule.recomputed_ops,
+    )

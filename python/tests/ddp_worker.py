@@ -1,0 +1,160 @@
+"""One process of a training with DDP: in eager and by a plan, which must leave the same bits. Run by torchrun."""
+
+import contextlib
+import gc
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from models import GPT
+from networks import build
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import plimsoll
+
+
+class Unused(nn.Module):
+    """Has a part that no step uses."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.unused = model, nn.Linear(4, 4)
+
+    def forward(self, *arguments):
+        return self.model(*arguments)
+
+
+def halved(_state, bucket):
+    """A communication hook: it sends bf16."""
+    sent = bucket.buffer().bfloat16()
+    return (
+        dist.all_reduce(sent, async_op=True)
+        .get_future()
+        .then(lambda done: done.value()[0].to(torch.float32) / dist.get_world_size())
+    )
+
+
+def train(name, planned, accumulated=1, hook=None, unused=False, **ddp):
+    """All that a few steps leave on this rank."""
+    torch.manual_seed(0)
+    task = build(name)
+    inner = Unused(task.model) if unused else task.model
+    model = DistributedDataParallel(inner, bucket_cap_mb=0.01, **ddp)
+    if hook:
+        model.register_comm_hook(None, hook)
+    optimizer = torch.optim.AdamW(inner.parameters(), 1e-2)
+    g = torch.Generator().manual_seed(10 + dist.get_rank())
+    batches = [
+        tuple(
+            torch.randn(t.shape, generator=g)
+            if t.is_floating_point()
+            else torch.randint(0, 8, t.shape, generator=g)
+            for t in task.batches[0]
+        )
+        for _ in range(4)
+    ]
+
+    def loss(x, y):
+        out = model(x)
+        return (
+            F.cross_entropy(out.flatten(0, 1), y.flatten())
+            if isinstance(task.model, GPT)
+            else F.cross_entropy(out, y)
+        )
+
+    def step(x, y):
+        made = loss(x, y)
+        made.backward()
+        return made.detach()
+
+    if planned:
+        trace = plimsoll.trace(lambda x, y: task.loss(x, y), task.model, *batches[0], optimizer=optimizer)
+        trained = sum(p.numel() * p.element_size() for p in inner.parameters())
+        budget = trace.floor_bytes + (trace.peak_bytes - trace.floor_bytes) // 3 + 3 * trained
+        step = plimsoll.tune(loss, model, optimizer, batches[0], budget, "20GB/s", seconds=0.5, verify=1)
+        schedule = step.program.schedule
+        assert schedule.recomputed_ops + schedule.offloaded_bytes > 0, schedule
+        assert step._current().trace.resident_bytes >= trace.resident_bytes + trained
+    torch.manual_seed(20 + dist.get_rank())
+    left = []
+    for number, batch in enumerate(batches):
+        last = (number + 1) % accumulated == 0
+        with contextlib.nullcontext() if last else model.no_sync():
+            left.append(step(*batch).clone())
+        if last:
+            left.append(nn.utils.clip_grad_norm_(inner.parameters(), 0.5).clone())
+            optimizer.step()
+            optimizer.zero_grad()
+        if planned:
+            assert step.fallback is None, step.fallback
+    return [*left, *(v.clone() for v in inner.state_dict().values())]
+
+
+def compare(name, **how):
+    wanted, left = train(name, False, **how), train(name, True, **how)
+    assert len(wanted) == len(left)
+    same = sum(map(torch.equal, wanted, left))
+    assert same == len(wanted), f"{name} {how}: {len(wanted) - same} of {len(wanted)} differ"
+    of_rank_0 = left[-1].clone()
+    dist.broadcast(of_rank_0, 0)
+    assert torch.equal(of_rank_0, left[-1])
+
+
+def refused():
+    """What is distributed in another way."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    sample = torch.randn(2, 8)
+    try:
+        plimsoll.tune(lambda x: model(x).sum(), model, None, sample, "100%", "20GB/s")
+    except plimsoll.Refused as error:
+        assert "FSDP" in str(error), error
+    else:
+        raise AssertionError("FSDP was not refused")
+    part = nn.Sequential(DistributedDataParallel(nn.Linear(8, 8)))
+    static = DistributedDataParallel(nn.Linear(8, 8), static_graph=True)
+    for other, words in ((part, "a part of the model"), (static, "`static_graph`")):
+        try:
+            plimsoll.tune(lambda x, other=other: other(x).sum(), other, None, sample, "100%", "20GB/s")
+        except plimsoll.Refused as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(words)
+
+
+def trainer():
+    """Hugging Face's `Trainer`, which wraps the model itself."""
+    import tempfile
+    from pathlib import Path
+
+    import test_adapter_transformers as of_transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        how = {"gradient_accumulation_steps": 2, "ddp_backend": "gloo", "dataloader_drop_last": True}
+        done = of_transformers.both(Path(folder), data=of_transformers.texts(32), **how)
+        assert isinstance(done.model_wrapped, DistributedDataParallel)
+        dist.barrier()
+
+
+CASES = {
+    "buffers": lambda: compare("convolutions"),
+    "accumulated": lambda: compare("gpt", accumulated=2),
+    "views": lambda: compare("gpt", accumulated=2, gradient_as_bucket_view=True),
+    "unused": lambda: compare("gpt", unused=True, find_unused_parameters=True),
+    "hook": lambda: compare("convolutions", hook=halved),
+    "refused": refused,
+    "trainer": trainer,
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for case in sys.argv[1:]:
+        CASES[case]()
+    gc.collect()  # hooks are Python's: gloo's threads must not find any to free when the interpreter has ended
+    dist.destroy_process_group()

@@ -1,0 +1,50 @@
+"""A budget of the host's memory: what is swapped keeps to it, and where it is short the plan recomputes."""
+
+import pytest
+import torch
+from networks import budget_at, build, eager, optimizer_of, train
+
+import plimsoll
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_what_is_swapped_keeps_to_the_host_budget_with_the_bits_of_eager(share):
+    reference, task = build("gpt"), build("gpt")
+    losses = train(reference, optimizer_of("adamw", reference.model), eager(reference))
+    optimizer = optimizer_of("adamw", task.model)
+    budget = budget_at(0.4, task, optimizer)
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0], optimizer=optimizer)
+    free = plimsoll.plan(trace, budget, "20GB/s", seconds=0.5)
+    assert free.host_bytes > 0
+    host = int(share * free.host_bytes)
+    step = plimsoll.tune(
+        task.loss, task.model, optimizer, task.batches[0], budget, "20GB/s", seconds=0.5, host_budget=host
+    )
+    schedule = step.program.schedule
+    assert schedule.host_bytes <= host
+    assert step._memory.host.size <= host
+    if share < 1:
+        assert schedule.recomputed_ops > 0
+    if share == 0:
+        assert schedule.offloaded_bytes == 0
+    assert [loss.item() for loss in train(task, optimizer, step)] == [loss.item() for loss in losses]
+    assert step.fallback is None
+    assert all(map(torch.equal, task.model.parameters(), reference.model.parameters()))
+
+
+def test_sizes_are_read_and_what_means_nothing_is_refused():
+    task = build("mlp")
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
+    for host in ("1MiB", 1 << 20, None, 0):
+        assert plimsoll.plan(trace, "100%", "20GB/s", host_budget=host).pool_bytes > 0
+    for host in ("50%", -1, True, 1.5, "much"):
+        with pytest.raises(plimsoll.BadInput):
+            plimsoll.plan(trace, "100%", "20GB/s", host_budget=host)
+
+
+def test_where_only_swapping_would_fit_the_message_says_to_raise_the_host_budget():
+    task = build("convolutions")
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
+    assert plimsoll.plan(trace, trace.floor_bytes, "20GB/s").offloaded_bytes > 0
+    with pytest.raises(plimsoll.NoPlan, match="raise the host budget"):
+        plimsoll.plan(trace, trace.floor_bytes, "20GB/s", host_budget=0)

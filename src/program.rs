@@ -1,0 +1,131 @@
+//! The program: reads a command line, runs one verb, and turns a failure into a message and an exit code.
+//!
+//! `main` and the Python package run the same program. All of it runs on a thread whose stack does not depend on
+//! `ulimit -s`. What it deliberately does not do: run Python. It says what script a line asks for ([`script`]), and who has
+//! an interpreter runs it.
+
+use crate::args::{self, Cli, Verb};
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print, published_schema, write_stdout};
+use crate::progress::{self, MessageFormat};
+use crate::settings::{self, Stop};
+use crate::{interrupt, verbs};
+use std::ffi::OsString;
+use std::thread;
+
+pub use crate::verbs::script::Script;
+
+/// What a main thread usually has.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Runs a command line, the program's name first, and gives the exit code. Once in a process: it listens for Ctrl-C, and
+/// says where progress and logs go.
+pub fn run(line: Vec<OsString>) -> u8 {
+    let line = args::begin(line);
+    match thread::Builder::new().name("main".to_owned()).stack_size(STACK_BYTES).spawn(|| execute(line)) {
+        // Its panic was shown.
+        Ok(program) => program.join().unwrap_or(Exit::Internal as u8),
+        Err(error) => {
+            let message = format!("the system gives this process no thread: {error}");
+            let failure = Failure::new(Exit::Device, message);
+            end(
+                MessageFormat::Human,
+                &failure.help("raise `ulimit -v` and `ulimit -u`, or end other programs"),
+            )
+        }
+    }
+}
+
+/// The Python script that a line asks for; none where it asks for something else, or wrongly, which [`run`] says.
+pub fn script(line: &[OsString]) -> Option<Script> {
+    match settings::read(line).ok()?.cli {
+        Cli { verb: Verb::Auto(args), format, quiet, .. } => {
+            Script::asked(&args, format, quiet).ok().flatten()
+        }
+        _ => None,
+    }
+}
+
+fn execute(line: &[OsString]) -> u8 {
+    let settings = match settings::read(line) {
+        Ok(settings) => settings,
+        Err(stop) => return refuse(line, stop),
+    };
+    let cli = &settings.cli;
+    progress::start(cli.message_format, cli.quiet, cli.verbose);
+    match verb(cli) {
+        Ok(()) => 0,
+        Err(failure) => end(cli.message_format, &settings.explain(failure)),
+    }
+}
+
+fn verb(cli: &Cli) -> Result<(), Failure> {
+    if can_be_stopped(&cli.verb) {
+        interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+    }
+    let schema = published_schema(cli.verb.name()).filter(|_| cli.format == Format::Schema);
+    if let Some(schema) = schema.filter(|_| !matches!(cli.verb, Verb::Config(_))) {
+        return write_stdout(schema.as_bytes());
+    }
+    let working = progress::command(cli.verb.name());
+    let tables = match &cli.verb {
+        Verb::Auto(args) => verbs::auto::run(args, cli.format, cli.quiet),
+        Verb::Profile(args) => verbs::profile::run(args, cli.quiet),
+        Verb::Tune(args) => verbs::tune::run(args, cli.quiet),
+        Verb::Plan(args) => verbs::plan::run(args, cli.format),
+        Verb::Compare(args) => verbs::compare::run(args, cli.format),
+        Verb::Check(args) => verbs::check::run(args),
+        Verb::Simulate(args) => verbs::simulate::run(args),
+        Verb::Run(args) => verbs::run::run(args, cli.quiet),
+        Verb::Verify(args) => verbs::verify::run(args, cli.quiet),
+        Verb::Report(args) => verbs::report::run(args, cli.format),
+        Verb::Explain(args) => verbs::explain::run(args),
+        Verb::Networks(args) => verbs::networks::run(args),
+        Verb::Trace(args) => verbs::trace::run(args),
+        Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Export(args) => verbs::export::run(args, cli.format),
+        Verb::Config(args) => verbs::config::run(args, cli.format),
+        Verb::Completions(args) => verbs::shell::completions(args),
+        Verb::Man(args) => verbs::shell::man(args),
+    }?;
+    drop(working);
+    print(cli.format, &tables)
+}
+
+/// Whether a command looks at Ctrl-C itself. The others are over at once, or wait for input; they end as any program does,
+/// and what they write is written in one step.
+fn can_be_stopped(verb: &Verb) -> bool {
+    matches!(
+        verb,
+        Verb::Auto(_)
+            | Verb::Profile(_)
+            | Verb::Tune(_)
+            | Verb::Plan(_)
+            | Verb::Compare(_)
+            | Verb::Run(_)
+            | Verb::Verify(_)
+            | Verb::Report(_)
+    )
+}
+
+/// A line that cannot be read; or one that asks for help, which goes to stdout.
+fn refuse(line: &[OsString], stop: Stop) -> u8 {
+    let asked = settings::early(line, "message-format");
+    let format = if asked.as_deref() == Some("json") { MessageFormat::Json } else { MessageFormat::Human };
+    match stop {
+        Stop::Failure(failure) => end(format, &failure),
+        Stop::Line(error) if error.use_stderr() && format == MessageFormat::Json => {
+            end(format, &settings::in_words(&error))
+        }
+        Stop::Line(error) => {
+            // As the parser's own way to end a process: where nobody reads, nobody is told.
+            let _ = error.print();
+            error.exit_code() as u8
+        }
+    }
+}
+
+fn end(format: MessageFormat, failure: &Failure) -> u8 {
+    progress::failure(format, failure);
+    failure.exit as u8
+}

@@ -1,0 +1,74 @@
+//! `auto SCRIPT`: a Python script whose training step is planned. What it asks for is read here; who has an interpreter, the
+//! program of the Python package, runs it.
+
+use crate::args::AutoArgs;
+use crate::failure::Failure;
+use crate::output::Format;
+use plimsoll_ir::BytesPerSecond;
+use plimsoll_ir::units::Size;
+use plimsoll_study::Study;
+use plimsoll_study::error::{Doing, FileError};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Where reports lie whose folder nobody named.
+const STUDIES: &str = "studies";
+
+/// A script that is to run, and what stands for the arguments of its calls of `plimsoll.tune`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Script {
+    /// The script.
+    pub path: PathBuf,
+    /// What it is given.
+    pub arguments: Vec<OsString>,
+    /// The budget; a share is of what eager takes.
+    pub budget: Option<Size>,
+    /// The rate of the link, each way.
+    pub link: Option<BytesPerSecond>,
+    /// Where the reports go, which need not be there.
+    pub folder: PathBuf,
+    /// Whether only results and errors are told.
+    pub quiet: bool,
+}
+
+impl Script {
+    /// The script that the options of `auto` name; none where they name a network.
+    pub fn asked(args: &AutoArgs, format: Format, quiet: bool) -> Result<Option<Script>, Failure> {
+        let Some(path) = &args.script else { return Ok(None) };
+        let name = path.display();
+        if path.extension().is_none_or(|extension| extension != "py") {
+            let message = format!("{name} is no Python script: its name does not end in .py");
+            return Err(Failure::usage(message).help("a network is named with --network"));
+        }
+        std::fs::File::open(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
+        if format != Format::Table {
+            let message = format!("{name} prints what it prints: --format is for the other commands");
+            return Err(Failure::usage(message).help("leave it out"));
+        }
+        let stem = path.file_stem().unwrap_or_default();
+        let folder = args.study.study.clone().unwrap_or_else(|| Path::new(STUDIES).join(stem));
+        let study = Study::at(&folder);
+        if let Some(there) = [study.profile(), study.config()].into_iter().find(|file| file.exists()) {
+            let message =
+                format!("{} is the study of a network: it holds {}", folder.display(), there.display());
+            return Err(Failure::usage(message).help("name another folder with --study"));
+        }
+        Ok(Some(Script {
+            path: path.clone(),
+            arguments: args.script_arguments.clone(),
+            budget: args.search.budget,
+            link: args.device.link,
+            folder,
+            quiet,
+        }))
+    }
+
+    /// Why this program does not run it.
+    pub fn needs_python(&self) -> Failure {
+        let message = format!("{} is a Python script, which this program does not run", self.path.display());
+        Failure::usage(message).help(
+            "install the Python package beside your PyTorch (`pip install ./python` in Plimsoll's repository): its program \
+             `plimsoll` does",
+        )
+    }
+}

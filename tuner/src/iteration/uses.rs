@@ -1,0 +1,64 @@
+//! The values of a trace, and which ops make and read them: worked out once, for whoever decides and for the bounds.
+//!
+//! A *value* is a tensor in one version. Tensors of 0 bytes need no decision, take no room and no time, and are left out.
+//!
+//! What this file does not do: say what can be decided about a value (`values.rs`).
+
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
+use typed_index_collections::TiVec;
+
+define_id!(
+    /// A value of an iteration.
+    ValueId, "value");
+
+/// The values of a trace, in the order in which ops first touch them.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    /// By value: its tensor.
+    pub tensor: TiVec<ValueId, TensorId>,
+    /// By value: the op that makes it; none where it is there from the start.
+    pub maker: TiVec<ValueId, Option<OpId>>,
+    /// By value: the ops that read it, in order.
+    pub readers: TiVec<ValueId, Vec<OpId>>,
+    /// By value: the version of its tensor before it, which its maker overwrites or updates in place.
+    pub previous: TiVec<ValueId, Option<ValueId>>,
+    /// By op: the values that it reads, in the order of its `reads`.
+    pub reads: TiVec<OpId, Vec<ValueId>>,
+    /// By op: the values that it makes, in the order of its `writes`.
+    pub writes: TiVec<OpId, Vec<ValueId>>,
+}
+
+impl Uses {
+    /// Those of a valid trace.
+    pub fn of(trace: &Trace) -> Uses {
+        let mut uses = Uses::default();
+        let mut current: TiVec<TensorId, Option<ValueId>> = vec![None; trace.tensors.len()].into();
+        let sized = |t: &&TensorId| trace.tensors[t.index()].bytes > Bytes::ZERO;
+        for op in &trace.ops {
+            let here = uses.reads.next_key();
+            let mut reads = Vec::with_capacity(op.reads.len());
+            for &t in op.reads.iter().filter(sized) {
+                let value = *current[t].get_or_insert_with(|| uses.add(t, None, None));
+                uses.readers[value].push(here);
+                reads.push(value);
+            }
+            uses.reads.push(reads);
+            let mut writes = Vec::with_capacity(op.writes.len());
+            for &t in op.writes.iter().filter(sized) {
+                let value = uses.add(t, Some(here), current[t]);
+                current[t] = Some(value);
+                writes.push(value);
+            }
+            uses.writes.push(writes);
+        }
+        uses
+    }
+
+    fn add(&mut self, tensor: TensorId, maker: Option<OpId>, previous: Option<ValueId>) -> ValueId {
+        self.maker.push(maker);
+        self.readers.push(Vec::new());
+        self.previous.push(previous);
+        self.tensor.push_and_get_key(tensor)
+    }
+}

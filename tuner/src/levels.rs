@@ -1,0 +1,58 @@
+//! Bytes by position, a slot or an op, added up from stretches of positions that hold them.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// The bytes that each position has more than the one before. They count modulo 2^64, so that a position may have fewer;
+/// the sums are right as long as none is negative.
+#[derive(Clone, Debug)]
+pub(crate) struct Levels<At> {
+    /// One more than there are positions: what is held to the last one ends behind it.
+    more: Vec<u64>,
+    at: PhantomData<At>,
+}
+
+impl<At> Default for Levels<At> {
+    fn default() -> Levels<At> {
+        Levels { more: Vec::new(), at: PhantomData }
+    }
+}
+
+impl<At: Into<usize>> Levels<At> {
+    /// No bytes at so many positions.
+    pub fn new(count: usize) -> Levels<At> {
+        let mut levels = Levels::default();
+        levels.clear(count);
+        levels
+    }
+
+    /// No bytes any more, at so many positions.
+    pub fn clear(&mut self, count: usize) {
+        self.more.clear();
+        self.more.resize(count + 1, 0);
+    }
+
+    /// These positions have so many bytes more.
+    #[inline]
+    pub fn hold(&mut self, range: Range<At>, bytes: u64) {
+        let [start, end] = [range.start, range.end].map(Into::into);
+        self.more[start] = self.more[start].wrapping_add(bytes);
+        self.more[end] = self.more[end].wrapping_sub(bytes);
+    }
+
+    /// These positions have so many bytes less.
+    #[inline]
+    pub fn free(&mut self, range: Range<At>, bytes: u64) {
+        self.hold(range, bytes.wrapping_neg());
+    }
+
+    /// By position: its bytes.
+    #[inline]
+    pub fn sums(&self) -> impl Iterator<Item = u64> {
+        let mut sum = 0u64;
+        self.more[..self.more.len() - 1].iter().map(move |more| {
+            sum = sum.wrapping_add(*more);
+            sum
+        })
+    }
+}
