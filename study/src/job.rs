@@ -83,7 +83,7 @@ impl Study {
     /// use plimsoll_study::data::DataSource;
     /// use plimsoll_study::request::{NetworkRequest, Objective, RateRequest, Searcher};
     /// use plimsoll_study::tuning::TuneRequest;
-    /// use plimsoll_study::{Setup, Study, Task, Watch};
+    /// use plimsoll_study::{NetworkWorkload, Setup, Study, Watch};
     /// use plimsoll_tuner::model::devices;
     ///
     /// // A GPU that is modelled from its data sheet, so that nothing needs to be measured.
