@@ -130,7 +130,7 @@ pub struct Watch<'a> {
 pub type SubjectError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Gives the program at a batch size and the schedule to measure it under. With a number, a schedule in which the ops run in
-/// their alternatives of this number ([`schedule_in_way`]), or none where there is no such schedule; without one there is
+/// their alternatives of this number ([`schedule_with`]), or none where there is no such schedule; without one there is
 /// always one.
 pub type Subject<'a> = dyn FnMut(u64, Option<u32>) -> Result<Option<(Program, Schedule)>, SubjectError> + 'a;
 

@@ -461,7 +461,7 @@ impl Model {
     }
 
     /// How many times as long as in its usual alternative an op takes in one of its alternatives. One that was not measured
-    /// counts as [`ways::UNMEASURED`]: it is chosen where nothing else fits, and not for its speed.
+    /// counts as [`alternatives::UNMEASURED`]: it is chosen where nothing else fits, and not for its speed.
     fn ratio(&self, op: &Op, alternative: &str, batch: u64) -> f64 {
         let known = self.layers.get(&op.name).and_then(|layer| layer.alternatives.get(alternative));
         known.map_or(alternatives::UNMEASURED, |ratios| ratios.at(batch as f64))

@@ -1,15 +1,15 @@
-//! The policies: who decides. Each gives a set of gaps that are swapped, or, where its paper fixes them ([`vdnn`],
-//! [`layrub`], `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses,
-//! waits, check and clock are the same for all, so that they can be compared.
+//! The policies: who decides. Each gives a set of gaps that are swapped, or, where its paper fixes them (`vdnn`, `layrub`,
+//! `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses, waits, check and
+//! clock are the same for all, so that they can be compared. Those of papers are in [`papers`].
 //!
 //! - `keep`: no gap.
-//! - [`naive`]: every feature map, from the forward pass to the backward pass.
-//! - [`accudnn`]: the same but for those that `t_ready` says would stall the device; and by the letter of the paper.
-//! - [`vdnn`]: the inputs of layers, layer by layer, each offload over before the next layer starts.
-//! - [`layrub`]: every feature map, layer by layer, and back one layer ahead.
-//! - [`greedy`], [`dynprog`], [`baselines`]: the trace as a chain, whose stages are offloaded or not.
-//! - [`superneurons`], [`memonger`]: ops are recomputed, as in a trace in which each run is an op.
-//! - [`dqn`](papers::dqn): a deep Q-network, trained on the trace, offloads and recomputes.
+//! - `naive`: every feature map, from the forward pass to the backward pass.
+//! - `accudnn`: the same but for those that `t_ready` says would stall the device; and by the letter of the paper.
+//! - `vdnn`: the inputs of layers, layer by layer, each offload over before the next layer starts.
+//! - `layrub`: every feature map, layer by layer, and back one layer ahead.
+//! - `greedy`, `dynprog`, `baselines`: the trace as a chain, whose stages are offloaded or not.
+//! - `superneurons`, `memonger`: ops are recomputed, as in a trace in which each run is an op.
+//! - `dqn`: a deep Q-network, trained on the trace, offloads and recomputes.
 //! - [`plimsoll`]: a search among keeping, swapping and recomputing.
 //! - [`optimal`]: the fastest iteration there is, for small traces.
 

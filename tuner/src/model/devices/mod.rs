@@ -171,7 +171,7 @@ impl Modelled {
     }
 
     /// Writes the seconds of every op and of its alternatives into a program's trace. The program was lowered with
-    /// [`Modelled::ways`].
+    /// [`Modelled::alternatives`].
     pub fn fill(&self, program: &mut Program) {
         let sizes = program.resident.iter().map(|region| (region.offset, Bytes(4 * region.elements())));
         let regions: HashMap<Bytes, Bytes> = sizes.collect();
