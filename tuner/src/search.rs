@@ -188,7 +188,7 @@ pub fn search<E>(
         let SearchRequest { dataset, least, most, evaluations, .. } = *request;
         return Err(SearchError::Empty { dataset, least, most, evaluations });
     }
-    let mut state = State { request, tried: BTreeMap::new(), cut_short: false };
+    let mut state = CurveSearch { request, tried: BTreeMap::new(), cut_short: false };
     for batch in first_pass(request.least, most, request.keeps_all) {
         state.evaluate(batch, plan_at)?;
     }
@@ -205,7 +205,7 @@ pub fn search_among<E>(
     batches: &[u64],
     plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
 ) -> Result<Search, SearchError<E>> {
-    let mut state = State { request, tried: BTreeMap::new(), cut_short: false };
+    let mut state = CurveSearch { request, tried: BTreeMap::new(), cut_short: false };
     for batch in batches {
         state.evaluate(*batch, plan_at)?;
     }
@@ -246,14 +246,15 @@ pub fn frugal<'c>(
     candidates.filter(|c| c.epoch <= longest).min_by(|a, b| more_frugal(a, b))
 }
 
-struct State<'a, 'r> {
+/// The batches that were tried so far.
+struct CurveSearch<'a, 'r> {
     request: &'r SearchRequest<'a>,
     /// Every batch size that was tried; none where it has no plan.
     tried: BTreeMap<u64, Option<(Candidate, Planned)>>,
     cut_short: bool,
 }
 
-impl State<'_, '_> {
+impl CurveSearch<'_, '_> {
     fn evaluate<E>(
         &mut self,
         batch: u64,
@@ -308,7 +309,7 @@ impl State<'_, '_> {
     }
 
     fn finish<E>(self) -> Result<Search, SearchError<E>> {
-        let State { request, tried, cut_short } = self;
+        let CurveSearch { request, tried, cut_short } = self;
         if tried.values().all(Option::is_none) {
             let tried = tried.len();
             return Err(if cut_short && tried == 0 {

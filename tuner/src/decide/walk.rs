@@ -121,7 +121,7 @@ pub struct Walk {
     memory: Memory,
     /// The slots of ops that have more than one alternative, and the one in which each runs.
     alternatives: Vec<(Slot, u8)>,
-    states: TiVec<ValueId, State>,
+    states: TiVec<ValueId, ValueState>,
     /// The gaps whose choice was looked at before their end, each with the op at which that was first.
     looks: Vec<(GapId, OpId)>,
     /// The op at which the walk ended early; none where it did not.
@@ -152,7 +152,7 @@ struct Batch {
 
 /// What is known of a value.
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct ValueState {
     place: Place,
     /// Whether the host has its part.
     hosted: bool,
@@ -188,7 +188,7 @@ impl From<Choice> for Place {
     }
 }
 
-const UNBORN: State = State {
+const UNBORN: ValueState = ValueState {
     place: Place::Gone,
     hosted: false,
     instance: None,
@@ -197,7 +197,7 @@ const UNBORN: State = State {
     since: Slot::START,
 };
 
-impl State {
+impl ValueState {
     /// The instance of a value that was made.
     #[inline]
     fn made(&self) -> InstanceId {
@@ -258,7 +258,7 @@ impl Walk {
             let slot = self.step(of, Run { op, serves: op });
             for y in writes {
                 let instance = Some(self.instance(values, y.value, slot));
-                self.states[y.value] = State { place: Place::Here, instance, written: slot, ..UNBORN };
+                self.states[y.value] = ValueState { place: Place::Here, instance, written: slot, ..UNBORN };
             }
             if gone {
                 self.forget(of, reads, early);

@@ -14,7 +14,7 @@
 //! clock after its first pass where offloads alone take too long (3 % with recomputation, nothing without). What was not
 //! tried: to meet the walk that stands again behind the last change, where all slots and instances are counted otherwise.
 
-use super::{Instance, InstanceId, Iteration, Limit, State, Walk};
+use super::{Instance, InstanceId, Iteration, Limit, ValueState, Walk};
 use crate::iteration::values::{Choice, Decisions, GapId, ValueId, Values};
 use plimsoll_ir::OpId;
 use typed_index_collections::TiVec;
@@ -45,7 +45,7 @@ struct Mark {
     alternatives: usize,
     seconds: f64,
     again_seconds: f64,
-    states: TiVec<ValueId, State>,
+    states: TiVec<ValueId, ValueState>,
     instances: TiVec<InstanceId, Instance>,
 }
 

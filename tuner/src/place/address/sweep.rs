@@ -96,9 +96,9 @@ struct Taken {
     until: Slot,
 }
 
-/// One way to have placed all items so far.
+/// All items so far, as one of several placements has them.
 #[derive(Clone, Debug, Default)]
-struct State {
+struct SweepState {
     /// What is there now or will be, in order of the lowest byte.
     taken: Vec<Taken>,
     /// Which bytes are taken until when, as one number.
@@ -240,12 +240,12 @@ struct Walk<'a> {
     away: Away,
     /// When the first of what is there goes; none where nothing is there.
     goes: Option<Slot>,
-    states: Vec<State>,
+    states: Vec<SweepState>,
     /// Every state that ever was: the one before it, and the offset of its item.
     paths: TiVec<PathId, (Option<PathId>, u64)>,
     children: Vec<Child>,
     holes: Vec<Hole>,
-    spare: Vec<State>,
+    spare: Vec<SweepState>,
 }
 
 impl<'a> Walk<'a> {
@@ -256,7 +256,7 @@ impl<'a> Walk<'a> {
             taste,
             away: Away::new(taste.curve, end),
             goes: None,
-            states: vec![State::default()],
+            states: vec![SweepState::default()],
             paths,
             children,
             holes,
@@ -274,7 +274,7 @@ impl<'a> Walk<'a> {
         if self.goes.is_none_or(|goes| now < goes) {
             return;
         }
-        for State { taken, content, .. } in &mut self.states {
+        for SweepState { taken, content, .. } in &mut self.states {
             let gone = taken.iter().position(|t| t.until <= now).unwrap_or(taken.len());
             let mut left = gone;
             for at in gone..taken.len() {
@@ -315,7 +315,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if next.len() == count {
-                next.push(State::default());
+                next.push(SweepState::default());
             }
             let parent = &self.states[child.parent];
             let path = self.paths.push_and_get_key((parent.path, child.offset));
@@ -380,9 +380,9 @@ fn offer(children: &mut Vec<Child>, from: usize, child: Child) {
     }
 }
 
-impl State {
+impl SweepState {
     /// Becomes what `child` says, in place.
-    fn follow(&mut self, parent: &State, child: &Child, blocks: &[Block], path: PathId) {
+    fn follow(&mut self, parent: &SweepState, child: &Child, blocks: &[Block], path: PathId) {
         self.taken.clone_from(&parent.taken);
         for block in blocks {
             let new = taken(block, child.offset);
@@ -453,7 +453,7 @@ fn next_hole(
 }
 
 /// The holes for an item, none of which ends above `roof`; above all else where there is none.
-fn find_holes(state: &State, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>) {
+fn find_holes(state: &SweepState, piece: &Piece<'_>, roof: u64, holes: &mut Vec<Hole>) {
     holes.clear();
     let Piece { blocks, size, alignment, .. } = *piece;
     let mut free = (0, Slot::START);

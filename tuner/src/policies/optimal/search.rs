@@ -4,7 +4,7 @@
 //!
 //! A schedule is a list of commands in order of their starts. For a given order it costs nothing to start each command as
 //! early as the streams, its data and the memory let it, no earlier than the command before it: all that comes later can
-//! only gain. So the search appends commands one by one; a [`State`] is what matters of a list: the stage, what is on the
+//! only gain. So the search appends commands one by one; a [`SearchState`] is what matters of a list: the stage, what is on the
 //! device, what the host has, what each stream is busy with and until when. What lies on the device and is not read by the
 //! command that wants room may be given up at that moment, as far as it is on the host or can be recomputed; its bytes
 //! were free since its last use, so that nothing is lost by deciding late.
@@ -90,7 +90,7 @@ pub(super) enum Found {
 }
 
 #[derive(Clone, Debug)]
-struct State {
+struct SearchState {
     step: Step,
     stage: OpId,
     /// The ops before this one are not recomputed in this batch any more.
@@ -178,13 +178,13 @@ impl Streams {
     }
 }
 
-impl State {
+impl SearchState {
     fn key(&self) -> Key {
         (self.stage, self.after, self.places.device)
     }
 
     /// Whether whatever follows the other can follow this, no later.
-    fn stands_for(&self, other: &State) -> bool {
+    fn stands_for(&self, other: &SearchState) -> bool {
         let (places, theirs) = (&self.places, &other.places);
         let (streams, others) = (&self.streams, &other.streams);
         let slack = HAIR * others.now;
@@ -274,7 +274,7 @@ struct Search<'a> {
     space: &'a Space,
     within: f64,
     without: Tricks,
-    states: TiVec<StateId, State>,
+    states: TiVec<StateId, SearchState>,
     /// There were too many ways to make room to look at all of them.
     lost: Cell<bool>,
     queue: BinaryHeap<Entry>,
@@ -283,8 +283,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn root(&self) -> State {
-        State {
+    fn root(&self) -> SearchState {
+        SearchState {
             step: Step { parent: StateId(0), action: Action::Begin, given_up: 0 },
             stage: OpId(0),
             after: OpId(0),
@@ -301,7 +301,8 @@ impl Search<'_> {
     fn commands(&self, mut at: StateId) -> Vec<Timed> {
         let mut commands = Vec::new();
         loop {
-            let State { step: Step { parent, action, given_up }, streams, .. } = self.states[at].clone();
+            let SearchState { step: Step { parent, action, given_up }, streams, .. } =
+                self.states[at].clone();
             let stream = match action {
                 Action::Begin => break,
                 Action::Run { .. } => COMPUTE,
@@ -317,7 +318,7 @@ impl Search<'_> {
     }
 
     /// Takes a state into the queue, unless another stands for it or it ends too late.
-    fn offer(&mut self, mut state: State) {
+    fn offer(&mut self, mut state: SearchState) {
         let least = if state.stage == self.space.jobs.next_key() || self.without.contains(Trick::Bounds) {
             state.end()
         } else {
@@ -338,7 +339,7 @@ impl Search<'_> {
     }
 
     /// Whether no state that is known stands for this one. Those for which this one stands are dead then.
-    fn is_best(&mut self, state: &mut State) -> bool {
+    fn is_best(&mut self, state: &mut SearchState) -> bool {
         let key = state.key();
         let mut head = self.known.get(&key).copied();
         let (mut next, mut before) = (head, None::<StateId>);
@@ -364,7 +365,7 @@ impl Search<'_> {
     }
 
     /// No list that begins like this ends earlier.
-    fn least_end(&self, state: &State) -> f64 {
+    fn least_end(&self, state: &SearchState) -> f64 {
         let space = self.space;
         let (places, streams) = (&state.places, &state.streams);
         let clear = |s: usize| streams.free[s].max(streams.now);
@@ -431,7 +432,7 @@ impl Search<'_> {
         least
     }
 
-    fn children(&self, at: StateId) -> Vec<State> {
+    fn children(&self, at: StateId) -> Vec<SearchState> {
         let mut children = Vec::new();
         self.runs(at, &mut children);
         if self.space.machine.swap {
@@ -442,14 +443,14 @@ impl Search<'_> {
     }
 
     /// What may be given up without loss of anything that is needed and cannot be had otherwise.
-    fn evictable(&self, state: &State) -> Set {
+    fn evictable(&self, state: &SearchState) -> Set {
         let Wanted { needed, recomputed, .. } = self.space.stages[state.stage];
         let spare = state.places.host | !needed | recomputed;
         state.places.device & spare & !state.places.unread
     }
 
     /// The compute command that comes next: the op of the stage, or ops that recompute what it lacks.
-    fn runs(&self, at: StateId, children: &mut Vec<State>) {
+    fn runs(&self, at: StateId, children: &mut Vec<SearchState>) {
         let space = self.space;
         let state = &self.states[at];
         let (stage, device) = (state.stage, state.places.device);
@@ -477,7 +478,7 @@ impl Search<'_> {
         }
     }
 
-    fn run(&self, at: StateId, op: OpId, again: bool, alternative: usize, children: &mut Vec<State>) {
+    fn run(&self, at: StateId, op: OpId, again: bool, alternative: usize, children: &mut Vec<SearchState>) {
         let space = self.space;
         let state = &self.states[at];
         let job = &space.jobs[op];
@@ -510,7 +511,7 @@ impl Search<'_> {
         });
     }
 
-    fn offloads(&self, at: StateId, children: &mut Vec<State>) {
+    fn offloads(&self, at: StateId, children: &mut Vec<SearchState>) {
         let space = self.space;
         let state = &self.states[at];
         let Places { device, host, .. } = state.places;
@@ -539,7 +540,7 @@ impl Search<'_> {
         }
     }
 
-    fn prefetches(&self, at: StateId, children: &mut Vec<State>) {
+    fn prefetches(&self, at: StateId, children: &mut Vec<SearchState>) {
         let space = self.space;
         let state = &self.states[at];
         let Places { device, host, .. } = state.places;
@@ -559,7 +560,7 @@ impl Search<'_> {
     }
 
     /// When a command could start if there were room; for all but offloads no earlier than the one before it.
-    fn earliest_by_streams(&self, state: &State, action: Action) -> f64 {
+    fn earliest_by_streams(&self, state: &SearchState, action: Action) -> f64 {
         let (space, streams) = (self.space, &state.streams);
         let [compute, offload, prefetch] = streams.free;
         let link = if space.machine.half { offload.max(prefetch) } else { 0.0 };
@@ -605,7 +606,7 @@ impl Search<'_> {
     }
 
     /// Bytes in use at a time no earlier than the last start, with nothing new and these values given up.
-    fn in_use(&self, state: &State, given_up: Set, time: f64) -> u64 {
+    fn in_use(&self, state: &SearchState, given_up: Set, time: f64) -> u64 {
         let streams = &state.streams;
         let waiting = |s: usize| if streams.free[s] > time { streams.leaving[s] } else { 0 };
         let held = set_of(members(given_up).filter(|v| self.released(streams, *v) > time));
@@ -615,7 +616,7 @@ impl Search<'_> {
     /// Calls `take` with every time and every least set of values to give up that make room for so many bytes.
     fn with_room(
         &self,
-        state: &State,
+        state: &SearchState,
         from: f64,
         need: u64,
         replaced: Set,
@@ -650,7 +651,7 @@ impl Search<'_> {
     }
 
     /// The state in which a command has just begun, with values given up for it.
-    fn begin(&self, at: StateId, action: Action, start: f64, given_up: Set) -> State {
+    fn begin(&self, at: StateId, action: Action, start: f64, given_up: Set) -> SearchState {
         let mut next = self.states[at].clone();
         (next.step, next.dead) = (Step { parent: at, action, given_up }, false);
         next.streams.now = start;
@@ -661,8 +662,8 @@ impl Search<'_> {
         next
     }
 
-    fn give_up(&self, state: &mut State, values: Set) {
-        let State { places, streams, .. } = state;
+    fn give_up(&self, state: &mut SearchState, values: Set) {
+        let SearchState { places, streams, .. } = state;
         for v in members(values) {
             let at = self.released(streams, v);
             places.device &= !only(v);

@@ -112,7 +112,7 @@ struct Program {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct State {
+struct ChainState {
     kept: i64,
     /// d_F and d_B.
     waiting: [i64; 2],
@@ -149,14 +149,14 @@ impl Program {
 
     /// Algorithm 1. None where nothing fits, or where time is up.
     fn solve(&self, limits: &Limits<'_>) -> Option<Vec<bool>> {
-        let first = State { kept: 0, waiting: [0, 0], idle: 0.0, from: StateId(0), offloaded: false };
-        let mut states: TiVec<StateId, State> = vec![first].into();
+        let first = ChainState { kept: 0, waiting: [0, 0], idle: 0.0, from: StateId(0), offloaded: false };
+        let mut states: TiVec<StateId, ChainState> = vec![first].into();
         let mut steps: Vec<TiVec<StateId, Step>> = Vec::with_capacity(self.x.len());
         for i in 0..self.x.len() {
             if i % 64 == 0 && limits.is_expired() {
                 return None;
             }
-            let mut fronts: Vec<Vec<State>> = vec![Vec::new(); SLOTS as usize + 1];
+            let mut fronts: Vec<Vec<ChainState>> = vec![Vec::new(); SLOTS as usize + 1];
             for (from, state) in states.iter_enumerated() {
                 for next in self.advance(i, state, from).into_iter().flatten() {
                     // More than all slots can never be kept.
@@ -171,7 +171,7 @@ impl Program {
                 states.iter().map(|state| Step { from: state.from, offloaded: state.offloaded }).collect(),
             );
         }
-        let total = |state: &State| state.idle + self.between(state);
+        let total = |state: &ChainState| state.idle + self.between(state);
         let order = |a: &StateId, b: &StateId| {
             let (a, b) = (&states[*a], &states[*b]);
             total(a).total_cmp(&total(b)).then(b.kept.cmp(&a.kept))
@@ -185,7 +185,7 @@ impl Program {
     }
 
     /// Equations (1) to (8): the states after stage i, with x_i offloaded and kept; none where it does not fit.
-    fn advance(&self, i: usize, state: &State, from: StateId) -> Option<[State; 2]> {
+    fn advance(&self, i: usize, state: &ChainState, from: StateId) -> Option<[ChainState; 2]> {
         let mut passed = [0; 2];
         let mut idle = state.idle;
         for (direction, passed) in passed.iter_mut().enumerate() {
@@ -200,13 +200,13 @@ impl Program {
         let [out, into] = state.waiting;
         // x_i can leave while F_i runs, but not come while B_i does.
         let waiting = [out.max(0) + self.x[i] - passed[0], self.x[i] + (into - passed[1]).max(0)];
-        let offloaded = State { kept: state.kept, waiting, idle, from, offloaded: true };
+        let offloaded = ChainState { kept: state.kept, waiting, idle, from, offloaded: true };
         let waiting = [out - passed[0], into - passed[1]];
-        Some([offloaded, State { kept: state.kept + self.x[i], waiting, idle, from, offloaded: false }])
+        Some([offloaded, ChainState { kept: state.kept + self.x[i], waiting, idle, from, offloaded: false }])
     }
 
     /// Equations (9) and (10): the stall between the phases, in seconds.
-    fn between(&self, state: &State) -> f64 {
+    fn between(&self, state: &ChainState) -> f64 {
         let [out, into] = state.waiting;
         match (out > 0, into > 0) {
             (false, false) => 0.0,
@@ -218,7 +218,7 @@ impl Program {
         }
     }
 
-    fn overlap(&self, state: &State, direction: usize, phase: usize, free: i64) -> f64 {
+    fn overlap(&self, state: &ChainState, direction: usize, phase: usize, free: i64) -> f64 {
         let waiting = state.waiting[direction];
         // A slot of time is worth one of the other rate.
         let scale = self.seconds[phase] / self.seconds[direction];
@@ -240,8 +240,8 @@ impl Program {
 }
 
 /// Adds a state to those of its K, unless one is as good in everything; takes out those than which it is.
-fn insert(front: &mut Vec<State>, state: State) {
-    let no_worse = |a: &State, b: &State| {
+fn insert(front: &mut Vec<ChainState>, state: ChainState) {
+    let no_worse = |a: &ChainState, b: &ChainState| {
         a.idle <= b.idle && a.waiting[0] <= b.waiting[0] && a.waiting[1] <= b.waiting[1]
     };
     if !front.iter().any(|other| no_worse(other, &state)) {
