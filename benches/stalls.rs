@@ -77,7 +77,7 @@ fn plan(
     budget: Bytes,
     link: Link,
 ) -> Option<(Schedule, Seconds)> {
-    let outcome = task.outcome(trace, policy, budget, link, &Watch::silent()).expect("a sound trace");
+    let (outcome, _) = task.outcome(trace, policy, budget, link, &Watch::silent()).expect("a sound trace");
     outcome.plan().map(|plan| (plan.schedule.clone(), plan.makespan))
 }
 

@@ -346,6 +346,16 @@ fn how_a_plan_was_searched_for_is_told_step_by_step() {
     assert!((best / predicted - 1.0).abs() < 1e-6, "the fastest step is the plan: {best}, {predicted}");
     refused(study(), "explain . --search-log --layer fc2", 2, &["--search-log", "--layer"]);
 
+    // What an earlier version tuned has no log.
+    let copied = copy();
+    let file = copied.path().join("tuning.json");
+    let mut tuning: Value =
+        serde_json::from_str(&fs::read_to_string(&file).expect("a tuning")).expect("JSON");
+    tuning.as_object_mut().expect("an object").remove("search").expect("a log");
+    fs::write(&file, tuning.to_string()).expect("a file");
+    fs::remove_file(copied.path().join("checksums.txt")).expect("a study has checksums");
+    refused(copied.path(), "explain . --search-log", 2, &["how its plan was searched for", "tune --fresh"]);
+
     // A planner tells its steps to programs as events, on standard error.
     let folder = planned();
     let told = plimsoll(folder.path(), "plan t.json --budget 60% --link 10GB/s --message-format json");

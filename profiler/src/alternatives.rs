@@ -1,7 +1,7 @@
 //! Measuring the other alternatives of ops: one iteration in which every op that has an alternative k runs in its
 //! alternative k, for each k.
 //!
-//! An op's time in an alternative does not depend on how its neighbours run, so one iteration measures an alternative of all
+//! An op's time with an alternative does not depend on how its neighbours run, so one iteration measures an alternative of all
 //! ops at once, and as many iterations as the op with the most alternatives has measure them all. Another alternative needs
 //! other scratch, so each is planned anew: on a trace in which the alternative is the op's only one. The result is a schedule
 //! of the program as it is.
@@ -18,7 +18,7 @@ pub(crate) fn most_alternatives(trace: &Trace) -> u32 {
     trace.ops.iter().map(|op| op.alternatives.len() as u32).max().unwrap_or(0)
 }
 
-/// A schedule of a program, made by `plan`: in the usual alternatives, wherever they fit; with a number, every op that has an
+/// A schedule of a program, made by `plan`: of the usual alternatives, wherever they fit; with a number, every op that has an
 /// alternative of it in that. None where no op has one, or `plan` finds none.
 pub fn schedule_with<E>(
     program: &Program,

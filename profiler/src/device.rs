@@ -108,7 +108,7 @@ impl Bench for DeviceBench<'_, '_> {
                 }
                 Ok::<_, ProfileError>(made)
             };
-            let (program, schedule) = make(None)?.expect("there is always one in the usual alternatives");
+            let (program, schedule) = make(None)?.expect("there is always one of the usual alternatives");
             let mut alternatives = Vec::new();
             for number in 0..most_alternatives(&program.trace) {
                 alternatives
@@ -339,7 +339,7 @@ fn beside(
 }
 
 /// The samples of one batch size from timed iterations of a schedule: each op's first run (recomputations left out), less the
-/// overhead of timing it, in the alternative that it ran.
+/// overhead of timing it, by the alternative that ran.
 pub fn batch_samples(
     trace: &Trace,
     schedule: &Schedule,

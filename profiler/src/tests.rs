@@ -22,7 +22,7 @@ struct Fake {
     health: fn(usize) -> Option<Health>,
     /// The second op's alternatives; at batch k only the first k fit.
     alternatives: u32,
-    /// Every iteration in an alternative that ran, by batch size and alternative.
+    /// Every iteration that ran with an alternative, by batch size and alternative.
     ran_alternatives: Vec<(u64, u32)>,
     /// Every iteration that ran as training runs it, by batch size.
     wholes: Vec<u64>,

@@ -225,7 +225,35 @@ def find(
 ) -> Suggestion:
     """`suggest`, of what was checked."""
     with _without_gradients(model):
-        return _find(fn, model, optimizer, sample, budget, link, keep_batch)
+        size = size_of(sample)
+        losses = "one"
+        if keep_batch and size > 1:
+            try:
+                losses = batches.losses_make(fn, model, sample)
+            except BadInput:
+                losses = "neither"
+        tried: list[tuple[_core.Candidate, Tried]] = []
+        for candidate in _candidates(fn, model, optimizer, sample, budget, link, keep_batch, losses):
+            ran = sum(one.seconds is not None for _, one in tried)
+            why_not = LATER if ran == MOST_RUN else _too_large(candidate)
+            one = _predicted(candidate, why_not)
+            if not why_not:
+                step = Step(fn, model, optimizer, Options(budget, link, verify=0, seconds=PLAN_SECONDS))
+                one = _run(step, sample, one, losses)
+            tried.append((candidate.plan, one))
+        measured = [(plan, one) for plan, one in tried if one.seconds is not None]
+        if not measured:
+            reasons = "; ".join(f"{one}: {one.why_not}" for _, one in tried)
+            raise BadInput(f"no candidate could be run ({reasons}). Give a smaller batch")
+        per_sample = [1 / one.samples_per_second for _, one in measured]
+        scatter = max(one.scatter for _, one in measured)
+        batch = _core.choose([plan for plan, _ in measured], per_sample, scatter)
+        ranked = sorted(
+            (one for _, one in tried),
+            key=lambda one: (one.batch != batch, one.seconds is None, -one.samples_per_second),
+        )
+        rate = _rate(optimizer, size, size if keep_batch else batch)
+        return Suggestion(batch, ranked[0].accumulation, rate, budget, losses, ranked)
 
 
 @contextlib.contextmanager
@@ -239,46 +267,6 @@ def _without_gradients(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
-
-
-def _find(
-    fn: Loss,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    sample: tuple[Any, ...],
-    budget: int,
-    link: Link,
-    keep_batch: bool,
-) -> Suggestion:
-    size = size_of(sample)
-    losses = "one"
-    if keep_batch and size > 1:
-        try:
-            losses = batches.losses_make(fn, model, sample)
-        except BadInput:
-            losses = "neither"
-    tried: list[tuple[_core.Candidate, Tried]] = []
-    for candidate in _candidates(fn, model, optimizer, sample, budget, link, keep_batch, losses):
-        ran = sum(one.seconds is not None for _, one in tried)
-        why_not = LATER if ran == MOST_RUN else _too_large(candidate)
-        one = _predicted(candidate, why_not)
-        if not why_not:
-            step = Step(fn, model, optimizer, Options(budget, link, verify=0, seconds=PLAN_SECONDS))
-            one = _run(step, sample, one, losses)
-        tried.append((candidate.plan, one))
-    measured = [(plan, one) for plan, one in tried if one.seconds is not None]
-    if not measured:
-        reasons = "; ".join(f"{one}: {one.why_not}" for _, one in tried)
-        raise BadInput(f"no candidate could be run ({reasons}). Give a smaller batch")
-    per_sample = [1 / one.samples_per_second for _, one in measured]
-    scatter = max(one.scatter for _, one in measured)
-    batch = _core.choose([plan for plan, _ in measured], per_sample, scatter)
-    ranked = sorted(
-        (one for _, one in tried),
-        key=lambda one: (one.batch != batch, one.seconds is None, -one.samples_per_second),
-    )
-    rate = _rate(optimizer, size, size if keep_batch else batch)
-    return Suggestion(batch, ranked[0].accumulation, rate, budget, losses, ranked)
 
 
 def _rate(optimizer: torch.optim.Optimizer | None, size: int, batch: int) -> float | None:

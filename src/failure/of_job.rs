@@ -35,7 +35,7 @@ impl From<Error> for Failure {
             Error::Data(error) => of_data(&error),
             Error::Setup(error) => of_setup(&error),
             Error::Cuda(error) => Failure::new(Exit::Device, cuda_error(&error)),
-            Error::NetworkWorkload(error) => of_task(&error),
+            Error::Workload(error) => of_workload(&error),
             Error::Plan(error) => of_plan(&error),
             Error::Profile(error) => of_profile(&error),
             Error::Fit(error) => Failure::usage(error),
@@ -252,7 +252,7 @@ fn of_setup(error: &SetupError) -> Failure {
     }
 }
 
-fn of_task(error: &WorkloadError) -> Failure {
+fn of_workload(error: &WorkloadError) -> Failure {
     let failure = Failure::usage(error);
     match error {
         WorkloadError::Budget { processor: true, .. } => {

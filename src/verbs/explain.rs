@@ -45,7 +45,7 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
             let study = Study::existing(folder)?;
             let tuned = Tuned::read(&study)?;
             if args.search_log {
-                return Ok(vec![search(&tuned.tuning.search)]);
+                return search(&tuned.tuning.search).map(|table| vec![table]);
             }
             let predicted = simulate(&tuned.trace, &tuned.schedule);
             let measured = tuned.tuning.timeline.as_ref();
@@ -56,8 +56,12 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
     }
 }
 
-/// The steps of a search, in order.
-fn search(log: &SearchLog) -> Table {
+/// The steps of a search, in order. A study that an earlier version tuned has none.
+fn search(log: &SearchLog) -> Result<Table, Failure> {
+    if log.steps.is_empty() {
+        return Err(Failure::usage("the study does not say how its plan was searched for")
+            .help("`plimsoll tune --fresh` with the same options writes that down"));
+    }
     let columns = [
         ("tried", "tried"),
         ("decided_seconds", "decided"),
@@ -75,7 +79,7 @@ fn search(log: &SearchLog) -> Table {
         };
         table.rows.push(vec![tried.clone().into(), (*decided_seconds).into(), makespan, moved, words.into()]);
     }
-    table
+    Ok(table)
 }
 
 type Facts = Vec<(&'static str, &'static str, Cell)>;

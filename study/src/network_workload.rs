@@ -245,7 +245,9 @@ impl NetworkWorkload {
             let mut program = self.program(batch, Mode::Evaluate)?;
             program.trace.order_alternatives();
             for policy in [Policy::Keep, Policy::Plimsoll] {
-                if let Outcome::Planned(plan) = self.outcome(&program.trace, policy, budget, link, watch)? {
+                if let (Outcome::Planned(plan), _) =
+                    self.outcome(&program.trace, policy, budget, link, watch)?
+                {
                     return Ok((program, plan.schedule));
                 }
             }

@@ -324,8 +324,8 @@ impl Tuner<'_> {
             if !satisfies(&trace, budget, &link) {
                 return Ok::<_, Error>(None);
             }
-            let outcome = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
-            Ok(self.fitting(trace, outcome, SearchLog::default()))
+            let (outcome, log) = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
+            Ok(self.fitting(trace, outcome, log))
         })?;
         if self.watch.stops() {
             return Err(Stopped::Searching.into());
@@ -410,8 +410,7 @@ impl Tuner<'_> {
         }
         let start = Instant::now();
         let (budget, link) = (self.request.budget, model.link());
-        let (outcome, log) =
-            self.workload.outcome_with_log(&trace, Policy::Plimsoll, budget, link, self.watch)?;
+        let (outcome, log) = self.workload.outcome(&trace, Policy::Plimsoll, budget, link, self.watch)?;
         let planning = Seconds(start.elapsed().as_secs_f64());
         self.costs.borrow_mut().insert(batch, Cost { planning, compute });
         // A search that was cut short found less than there is.
@@ -486,9 +485,9 @@ impl Tuner<'_> {
         // Where memory is short, the planner swaps for faster alternatives.
         let mut trace = self.workload.trace(batch)?;
         model.fill(&mut trace)?;
-        let outcome =
+        let (outcome, log) =
             self.workload.outcome(&trace, Policy::Keep, self.request.budget, model.link(), self.watch)?;
-        let plan = self.fitting(trace, outcome, SearchLog::default());
+        let plan = self.fitting(trace, outcome, log);
         let plan =
             plan.ok_or_else(|| TuneError::Unexpected("what keeps everything has no plan".to_owned()))?;
         Ok((request.candidate(batch, &plan), plan))

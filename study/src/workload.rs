@@ -117,20 +117,8 @@ pub trait Workload {
         self.host_limit().is_none_or(|room| schedule.host_bytes(trace) <= room)
     }
 
-    /// What a policy makes of a trace.
-    fn outcome(
-        &self,
-        trace: &Trace,
-        policy: Policy,
-        budget: Bytes,
-        link: Link,
-        watch: &Watch<'_>,
-    ) -> Result<Outcome, Error> {
-        Ok(self.outcome_with_log(trace, policy, budget, link, watch)?.0)
-    }
-
     /// What a policy makes of a trace, and how it searched.
-    fn outcome_with_log(
+    fn outcome(
         &self,
         trace: &Trace,
         policy: Policy,
@@ -159,7 +147,7 @@ pub trait Workload {
         link: Link,
         watch: &Watch<'_>,
     ) -> Result<Plan, Error> {
-        match self.outcome(trace, policy, budget, link, watch)? {
+        match self.outcome(trace, policy, budget, link, watch)?.0 {
             Outcome::Planned(plan) => Ok(plan),
             Outcome::Infeasible(witness) => {
                 let largest = Some(self.largest_batch(policy, budget, trace.batch, watch)?);
@@ -184,7 +172,7 @@ pub trait Workload {
             // One position of one sample has no variance; a batch of two tells whether the network can be trained.
             let batch = batch.max(least);
             let trace = self.trace(batch)?;
-            let outcome = self.outcome(&trace, policy, budget, link, watch)?;
+            let (outcome, _) = self.outcome(&trace, policy, budget, link, watch)?;
             Ok::<_, Error>(outcome.plan().is_some_and(|plan| self.fits_host(&trace, &plan.schedule)))
         })?;
         Ok(found.map(|batch| batch.max(least)))
@@ -201,7 +189,7 @@ pub trait Workload {
             return Ok(most);
         }
         let link = Link::symmetric(UNMEASURED);
-        let beyond = self.outcome(&self.trace(next)?, Policy::Naive, budget, link, watch)?;
+        let (beyond, _) = self.outcome(&self.trace(next)?, Policy::Naive, budget, link, watch)?;
         if !matches!(beyond, Outcome::Infeasible(witness) if witness.why.is_of_host()) {
             return Ok(most);
         }

@@ -59,7 +59,7 @@ pub enum Error {
     Cuda(#[from] CudaError),
     /// A task cannot be done within its memory.
     #[error(transparent)]
-    NetworkWorkload(#[from] WorkloadError),
+    Workload(#[from] WorkloadError),
     /// The planner refuses its input, or has a bug.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -127,8 +127,10 @@ pub enum Stopped {
         tuning: bool,
     },
     /// The state is saved.
-    #[error("stopped while training, after {} of {} iterations; saved to \
-             {}", .0.step.unwrap_or(0), .0.total, .0.path.display())]
+    #[error(
+        "stopped while training, after {} of {} iterations; saved to {}",
+        .0.step.unwrap_or(0), .0.total, .0.path.display()
+    )]
     Training(Saved),
     /// The training is over, and its state saved.
     #[error("stopped while testing, after all {done} iterations of the training")]

@@ -9,8 +9,10 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WorkloadError {
     /// The budget is above the device's memory.
-    #[error("a budget of {budget} is more than the {memory} \
-             {}", if *.processor { "that this process may have" } else { "of the device" })]
+    #[error(
+        "a budget of {budget} is more than the {memory} {}",
+        if *.processor { "that this process may have" } else { "of the device" }
+    )]
     Budget {
         /// The budget that is asked for.
         budget: Bytes,

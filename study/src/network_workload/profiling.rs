@@ -123,7 +123,8 @@ fn as_trained(
     let usual = Link::symmetric(UNMEASURED);
     let [out, back] = rough.rates.map(|rate| rate.unwrap_or(UNMEASURED));
     let seen = Link { offload_bytes_per_second: out, prefetch_bytes_per_second: back, ..usual };
-    let outcome = task.outcome(&trace, Policy::Plimsoll, budget, task.setup.link().unwrap_or(seen), watch)?;
+    let (outcome, _) =
+        task.outcome(&trace, Policy::Plimsoll, budget, task.setup.link().unwrap_or(seen), watch)?;
     let planned = outcome.plan().filter(|plan| task.fits_host(&trace, &plan.schedule));
     Ok(planned.map_or(first, |plan| plan.schedule.clone()))
 }
@@ -137,7 +138,7 @@ fn kept_or_swapped(
     watch: &Watch<'_>,
 ) -> Result<Option<Schedule>, Error> {
     for policy in [Policy::Keep, Policy::Naive, Policy::Memonger] {
-        let outcome = task.outcome(trace, policy, budget, Link::symmetric(UNMEASURED), watch)?;
+        let (outcome, _) = task.outcome(trace, policy, budget, Link::symmetric(UNMEASURED), watch)?;
         if let Some(plan) = outcome.plan().filter(|plan| task.fits_host(trace, &plan.schedule)) {
             return Ok(Some(plan.schedule.clone()));
         }

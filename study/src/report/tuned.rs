@@ -405,7 +405,7 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
         model.fill(&mut trace)?;
         for (op, samples) in trace.ops.iter().zip(&batch.ops) {
             let mut seconds: Vec<f64> = samples.seconds.iter().map(|s| s.0).collect();
-            // One that never ran in its usual alternative here says nothing of that alternative.
+            // One whose usual alternative never ran here says nothing of it.
             if seconds.is_empty() {
                 continue;
             }

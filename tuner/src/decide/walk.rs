@@ -113,7 +113,7 @@ pub struct Walk {
     pub steps: Vec<Run>,
     /// Seconds of all steps.
     pub seconds: f64,
-    /// Seconds of those that recompute ops, in the alternatives decided.
+    /// Seconds of those that recompute ops, by the alternatives decided.
     pub again_seconds: f64,
     instances: TiVec<InstanceId, Instance>,
     /// By move of the course: its instance, and the first byte of it that moves.

@@ -236,7 +236,7 @@ impl Data {
                 }
                 let middle = match seconds.is_empty() {
                     false => Some(median(&mut seconds)),
-                    // It was never run in its usual alternative here: its scratch did not fit, or a tuned schedule chose
+                    // Its usual alternative never ran here: its scratch did not fit, or a tuned schedule chose
                     // another.
                     true => {
                         let samples = parts.iter().map(|part| &part.ops[position]);

@@ -363,7 +363,7 @@ fn an_op_that_ran_in_another_way_only_tells_of_its_usual_way_too() {
     for off in errors(&ops, &model, 0.0, 8..64) {
         assert!(off < 0.02, "{off}");
     }
-    // Nowhere in the usual alternative: what ran stands for it.
+    // The usual alternative ran nowhere: what ran stands for it.
     for samples in
         profile.batches.iter_mut().flat_map(|b| &mut b.ops).filter(|op| !op.alternatives.is_empty())
     {
