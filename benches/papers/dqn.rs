@@ -101,13 +101,14 @@ fn last_policy(log: &SearchLog) -> Option<f64> {
     step.decided_seconds.map(|seconds| seconds.0)
 }
 
-pub fn overheads(scale: &Scale) -> Table {
+/// The table with its columns, and no row yet.
+fn empty_table() -> Table {
     let plot = Plot::new(
         "Overhead over memory reduction, ResNet-110 at batch 256, GTX 1080 Ti",
         "memory saved of what is not resident, %",
         "% longer than keeping everything",
     );
-    let mut table = Table::new(
+    Table::new(
         "DQN §5.1, Fig. 5: NVIDIA GTX 1080 Ti, CIFAR-10's images. Time over keeping everything, within the peak less what is \
          saved of what is not resident: none of these moves parameters. Medians of three seeds, and from where to where they \
          reach.",
@@ -125,7 +126,11 @@ pub fn overheads(scale: &Scale) -> Table {
             "dqn, seconds",
         ],
         plot,
-    );
+    )
+}
+
+pub fn overheads(scale: &Scale) -> Table {
+    let mut table = empty_table();
     let mut tally = Tally::default();
     let reductions = scale.pick(&REDUCTIONS, 2);
     for (name, batch) in scale.pick(&NETWORKS, 1) {

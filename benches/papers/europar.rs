@@ -158,6 +158,6 @@ pub fn figure(scale: &Scale, figure: u32) -> Table {
 
 /// The makespan of a plan over a bound; none where there is no plan.
 fn over(subject: &Subject, trace: &Trace, request: PlanRequest<'static>, bound: Seconds) -> Option<f64> {
-    debug_assert!(request.budget < ALL);
+    assert!(request.budget < ALL);
     subject.outcome(trace, &request).ok().map(|made| made.makespan / bound)
 }

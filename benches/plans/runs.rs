@@ -8,8 +8,7 @@ use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, BytesPerSecond};
 use plimsoll::tuner::bound::lower_bound;
-use plimsoll::tuner::iteration::values::Values;
-use plimsoll::tuner::policies::plimsoll::suggested;
+use plimsoll::tuner::policies::suggested_evaluations;
 use plimsoll::tuner::state_copy::{place_of_copy, places_of_copy};
 use plimsoll::tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Trick, plan};
 use std::collections::{HashMap, HashSet};
@@ -190,24 +189,18 @@ impl Runs {
     fn plan(&self, case: Case, referee: Option<&mut Referee>) -> Made {
         let subject = &self.subjects[case.subject];
         let budget = subject.budget(FRACTIONS[case.fraction]);
-        let (pool, allow) = (budget - subject.trace.resident_bytes, case.means.allow());
-        let evaluations = match case.effort {
-            1 => self.evaluations,
-            times => Some(
-                times
-                    * self
-                        .evaluations
-                        .unwrap_or_else(|| suggested(&Values::new(&subject.trace, pool, allow))),
-            ),
-        };
         let duplex = if case.half { Duplex::Half } else { Duplex::Full };
         let link = Link { duplex, ..Link::symmetric(RATES[case.rate]) };
-        let request = PlanRequest {
-            allow,
-            limits: Limits { evaluations, expired: None },
+        let mut request = PlanRequest {
+            allow: case.means.allow(),
+            limits: Limits { evaluations: self.evaluations, expired: None },
             without: case.without.into_iter().collect(),
             ..PlanRequest::new(budget, link, case.policy)
         };
+        if case.effort > 1 {
+            let usual = || suggested_evaluations(&subject.trace, &request);
+            request.limits.evaluations = Some(case.effort * self.evaluations.unwrap_or_else(usual));
+        }
         let start = Instant::now();
         let outcome = plan(&subject.trace, &request);
         let seconds = start.elapsed().as_secs_f64();

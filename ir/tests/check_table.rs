@@ -254,6 +254,15 @@ fn what_does_not_belong_together_is_told_first() {
                 "waits for command 5, which is no earlier",
             ),
             ("a wait for none", |s| set_waits(s, 3, &[u32::MAX]), None, "waits for command 4294967295"),
+        ],
+    );
+}
+
+#[test]
+fn what_is_named_exists() {
+    assert_breaks(
+        swap,
+        &[
             (
                 "no such op",
                 |s| s.commands[9] = compute(6, &[8]),
@@ -276,7 +285,7 @@ fn what_does_not_belong_together_is_told_first() {
             ),
             ("no such workspace", |s| s.buffers[3] = workspace(10, 256), None, "buffers[3].opens is 10"),
             (
-                "no such way",
+                "no such alternative",
                 |s| {
                     s.commands[1] =
                         Command::Compute { op: OpId(1), again: false, alternative: Some(0), waits: vec![] }
@@ -413,6 +422,15 @@ fn rule_2_bytes_are_where_they_are_looked_for() {
                 "does not open exactly one buffer of just these",
             ),
             ("a prefetch into nothing", |s| drop(s.buffers.remove(7)), Some(2), "(it opens 0)"),
+        ],
+    );
+}
+
+#[test]
+fn rule_2_buffers_open_and_close_with_what_they_are_for() {
+    assert_breaks(
+        swap,
+        &[
             ("no workspace", |s| drop(s.buffers.remove(3)), Some(2), "needs a workspace of 32 bytes"),
             (
                 "a workspace held on",

@@ -183,13 +183,7 @@ fn what_is_no_document_of_the_kind_is_refused() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases, each a few lines")]
 fn traces_are_read_strictly() {
-    let op = |key: &str, value: Value| {
-        let mut op = trace()["ops"][0].clone();
-        op[key] = value;
-        op
-    };
     assert_refused(
         "trace",
         trace,
@@ -237,6 +231,21 @@ fn traces_are_read_strictly() {
                 "at tensors: all sizes together are 4611686018427388076 bytes; at most 2^62 make sense",
             ),
             ("/ops", Some(json!([])), "at ops: a trace has at least one op"),
+        ],
+    );
+}
+
+#[test]
+fn ops_of_traces_are_read_strictly() {
+    let op = |key: &str, value: Value| {
+        let mut op = trace()["ops"][0].clone();
+        op[key] = value;
+        op
+    };
+    assert_refused(
+        "trace",
+        trace,
+        &[
             ("/ops/0/seconds", Some(json!(-0.5)), "at ops[0]: `conv` takes -0.5 seconds; needs 0 or more"),
             ("/ops/0/seconds", Some(json!(null)), "at ops[0].seconds: invalid type: null, expected f64"),
             (
@@ -305,7 +314,6 @@ fn traces_are_read_strictly() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases, each a few lines")]
 fn schedules_are_read_strictly() {
     assert_refused(
         "schedule",
@@ -347,6 +355,16 @@ fn schedules_are_read_strictly() {
                 Some(json!(-1e-6)),
                 "at link.latency_seconds: a latency is 0 or more, not -0.000001",
             ),
+        ],
+    );
+}
+
+#[test]
+fn commands_and_buffers_of_schedules_are_read_strictly() {
+    assert_refused(
+        "schedule",
+        schedule,
+        &[
             (
                 "/commands/0/do",
                 Some(json!("sleep")),

@@ -346,22 +346,30 @@ fn layers_that_make_no_sense_are_refused() {
     check("`unused`: no layer uses its output", &finish(false));
 }
 
+/// A layer on six tokens is refused with an error that says this.
+fn refused_on_six_tokens(word: &str, layer: &dyn Fn(&mut Builder) -> Result<(), NetworkError>) {
+    let spec = NetworkSpec { image: [6, 1], ..spec("test", 6, 1, 5) };
+    let mut builder = Builder::new(&spec).expect("a sound spec");
+    let error = layer(&mut builder).expect_err(word).to_string();
+    assert!(error.contains(word), "`{error}` does not say `{word}`");
+}
+
+fn lookup(first: u32, length: u32) -> LayerKind {
+    LayerKind::Embedding { vocabulary: 5, width: 8, first, length }
+}
+
+/// A layer of this kind on the six tokens' embeddings.
+fn on_tokens(kind: LayerKind) -> impl Fn(&mut Builder) -> Result<(), NetworkError> {
+    move |b: &mut Builder| {
+        let x = b.add("tokens", lookup(0, 6), &[b.images()])?;
+        b.add("l", kind.clone(), &[x]).map(drop)
+    }
+}
+
 #[test]
 fn layers_of_sequences_that_make_no_sense_are_refused() {
-    let check = |word: &str, layer: &dyn Fn(&mut Builder) -> Result<(), NetworkError>| {
-        let spec = NetworkSpec { image: [6, 1], ..spec("test", 6, 1, 5) };
-        let mut builder = Builder::new(&spec).expect("a sound spec");
-        let error = layer(&mut builder).expect_err(word).to_string();
-        assert!(error.contains(word), "`{error}` does not say `{word}`");
-    };
-    let lookup = |first, length| LayerKind::Embedding { vocabulary: 5, width: 8, first, length };
+    let check = refused_on_six_tokens;
     let pixel = Window::square(1, 1, 0);
-    let on_tokens = |kind: LayerKind| {
-        move |b: &mut Builder| {
-            let x = b.add("tokens", lookup(0, 6), &[b.images()])?;
-            b.add("l", kind.clone(), &[x]).map(drop)
-        }
-    };
     for (first, length) in [(0, 7), (6, 1), (u32::MAX, 2)] {
         check("are not among the 6", &|b| b.add("l", lookup(first, length), &[b.images()]).map(drop));
     }
@@ -405,6 +413,12 @@ fn layers_of_sequences_that_make_no_sense_are_refused() {
         b.add("next", LayerKind::LstmCell, &[x, before])?;
         b.add("l", LayerKind::LstmCell, &[x, before]).map(drop)
     });
+}
+
+#[test]
+fn layers_whose_shapes_do_not_fit_are_refused() {
+    let check = refused_on_six_tokens;
+    let pixel = Window::square(1, 1, 0);
     check("are of another shape", &|b| {
         let table = b.add("tokens", lookup(0, 6), &[b.images()])?;
         let head = LayerKind::Conv { out_channels: 5, window: pixel, groups: 1, bias: true };

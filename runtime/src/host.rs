@@ -27,7 +27,7 @@ pub fn host_slab(trace: &Trace, schedule: &Schedule) -> HostSlab {
         Some((span, start))
     });
     let places = places.collect();
-    debug_assert_eq!(Bytes(end), schedule.host_bytes(trace), "planned as it is allocated");
+    assert_eq!(Bytes(end), schedule.host_bytes(trace), "planned as it is allocated");
     HostSlab { places, bytes: Bytes(end) }
 }
 

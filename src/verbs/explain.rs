@@ -7,39 +7,27 @@ use crate::files::read_valid;
 use crate::output::{Cell, Table};
 use crate::verbs::profile::how_known;
 use crate::verbs::tune::caution;
-use plimsoll_ir::schedule::{Command, Schedule, Stream};
+use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::search_log::{SearchLog, SearchStep, StepResult};
-use plimsoll_ir::simulate::{Timeline, simulate};
-use plimsoll_ir::trace::{Phase, Trace};
+use plimsoll_ir::simulate::Timeline;
+use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::nearest;
 use plimsoll_study::Study;
-use plimsoll_study::report::Layer;
-use plimsoll_study::report::gather::layers;
-use plimsoll_study::report::limits::Limits;
-use plimsoll_study::report::reasons::{Fate, Iteration};
-use plimsoll_study::report::{Tuned, rule_in_words};
-use plimsoll_study::trace_events::describe;
+use plimsoll_study::report::explain::{Explanation, LayerExplained, OpRun, TensorExplained, Transfer};
+use plimsoll_study::report::gather::Subject;
+use plimsoll_study::report::{Layer, Tuned, rule_in_words};
 
 /// Layers that are listed without `--layer`.
 const LISTED: usize = 5;
-
-/// What is explained.
-struct Subject<'a> {
-    trace: &'a Trace,
-    schedule: &'a Schedule,
-    predicted: Timeline,
-    measured: Option<&'a Timeline>,
-}
 
 /// Runs the verb.
 pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
     match &args.reported {
         ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
             let (trace, schedule) = read_valid(trace, schedule)?;
-            let predicted = simulate(&trace, &schedule);
-            let subject = Subject { trace: &trace, schedule: &schedule, predicted, measured: None };
-            subject.tables(args.layer.as_deref(), Vec::new())
+            let explanation = Explanation::of(Subject { trace: &trace, schedule: &schedule, measured: None });
+            tables(&explanation, args.layer.as_deref(), Vec::new())
         }
         ReportedArgs { study: Some(folder), .. } => {
             let study = Study::existing(folder)?;
@@ -47,10 +35,7 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
             if args.search_log {
                 return search(&tuned.tuning.search).map(|table| vec![table]);
             }
-            let predicted = simulate(&tuned.trace, &tuned.schedule);
-            let measured = tuned.tuning.timeline.as_ref();
-            let subject = Subject { trace: &tuned.trace, schedule: &tuned.schedule, predicted, measured };
-            subject.tables(args.layer.as_deref(), answer(&tuned))
+            tables(&tuned.explanation(), args.layer.as_deref(), answer(&tuned))
         }
         _ => Err(Failure::usage("what is explained is a study, or a trace and its schedule")),
     }
@@ -99,188 +84,50 @@ fn answer(tuned: &Tuned) -> Facts {
     ]
 }
 
-impl Subject<'_> {
-    fn tables(&self, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Failure> {
-        let all = layers(self.trace, self.schedule, &self.predicted, self.measured);
-        match layer {
-            None => {
-                let listed = listed(&all, self.what_it_costs());
-                let left_out = all.len() - listed.rows.len();
-                Ok(vec![self.whole(answer, left_out), listed])
-            }
-            Some(name) => match all.iter().find(|layer| layer.layer == name) {
-                Some(layer) => Ok(self.one(layer)),
-                None => {
-                    let names = nearest(name, all.iter().map(|layer| layer.layer.as_str()));
-                    let failure = Failure::usage(format_args!("`{}` has no layer `{name}`", self.trace.name));
-                    Err(failure.help(match names.is_empty() {
-                        true => "`plimsoll report` of the same shows all layers".to_owned(),
-                        false => format!("did you mean {}?", names.join(", ")),
-                    }))
-                }
-            },
-        }
-    }
-
-    /// The iteration, and what limits it.
-    fn whole(&self, mut facts: Facts, left_out: usize) -> Table {
-        let Subject { trace, schedule, predicted, measured } = self;
-        let limits = Limits::of(trace, schedule, predicted);
-        facts.splice(
-            0..0,
-            [
-                ("network", "network", trace.name.clone().into()),
-                ("batch", "batch", trace.batch.into()),
-                ("budget_bytes", "budget", schedule.budget_bytes.into()),
-            ],
-        );
-        facts.extend([
-            ("predicted_seconds", "iteration, predicted", Cell::from(predicted.makespan())),
-            ("measured_seconds", "measured", measured.map(Timeline::makespan).into()),
-            ("limit", "what limits it", limits.verdict.into()),
-            ("limit_budget", "  budget", limits.budget.into()),
-            ("limit_link", "  link", limits.link.into()),
-            ("limit_compute", "  computing", limits.compute.into()),
-            ("layers_left_out", "layers left out below, shown by --layer", (left_out as u64).into()),
-        ]);
-        Table::facts("explanation", facts)
-    }
-
-    /// By layer name: what moving and recomputing its maps takes, and what compute waits for it.
-    fn what_it_costs(&self) -> impl Fn(&str) -> Seconds + use<> {
-        let iteration = Iteration::new(self.trace, self.schedule, &self.predicted);
-        let mut costs: std::collections::HashMap<String, Seconds> = Default::default();
-        for fate in &iteration.fates {
-            let seconds: Seconds = fate.transfers.iter().map(|id| iteration.seconds(*id)).sum();
-            *costs.entry(layer_of(self.trace, fate).to_owned()).or_default() +=
-                seconds + iteration.stalled(fate.tensor);
-        }
-        for (id, command) in self.schedule.numbered_commands() {
-            if let Command::Compute { op, again: true, .. } = command {
-                let layer = self.trace.ops[op.index()].layer.clone();
-                *costs.entry(layer).or_default() += iteration.seconds(id);
-            }
-        }
-        move |layer| costs.get(layer).copied().unwrap_or(Seconds::ZERO)
-    }
-
-    /// All that there is to say of one layer.
-    fn one(&self, layer: &Layer) -> Vec<Table> {
-        let iteration = Iteration::new(self.trace, self.schedule, &self.predicted);
-        let fates: Vec<&Fate> =
-            iteration.fates.iter().filter(|fate| layer_of(self.trace, fate) == layer.layer).collect();
-        let facts = Table::facts(
-            "layer",
-            vec![
-                ("layer", "layer", layer.layer.clone().into()),
-                ("kind", "kind", layer.kind.clone().into()),
-                ("forward_seconds", "forward", Seconds(layer.forward_seconds).into()),
-                ("backward_seconds", "backward", Seconds(layer.backward_seconds).into()),
-                ("measured_seconds", "both, measured", layer.measured_seconds.map(Seconds).into()),
-                ("feature_map_bytes", "feature maps", Bytes(layer.feature_map_bytes).into()),
-                ("decision", "decision", layer.decision.clone().into()),
-                ("reason", "why", layer.reason.clone().into()),
-                (
-                    "transfer_seconds",
-                    "moving all of them, out and back",
-                    Seconds(layer.transfer_seconds).into(),
-                ),
-                ("slack_seconds", "slack", Seconds(layer.slack_seconds).into()),
-                ("recomputed_seconds", "recomputed", Seconds(layer.recomputed_seconds).into()),
-            ],
-        );
-        vec![facts, self.ops(&layer.layer), self.tensors(&iteration, &fates), self.commands(&fates)]
-    }
-
-    fn ops(&self, layer: &str) -> Table {
-        let columns = [
-            ("op", "op"),
-            ("phase", "phase"),
-            ("start", "start"),
-            ("seconds", "predicted"),
-            ("measured_seconds", "measured"),
-        ];
-        let mut table = Table::new("ops", &columns);
-        for (id, command) in self.schedule.numbered_commands() {
-            let Command::Compute { op, again, .. } = command else { continue };
-            let op = &self.trace.ops[op.index()];
-            if op.layer != layer {
-                continue;
-            }
-            let phase = match op.phase {
-                _ if *again => "again",
-                Phase::Forward => "forward",
-                Phase::Backward => "backward",
-                Phase::Update => "update",
-            };
-            let span = self.predicted.spans[id.index()];
-            let measured = self.measured.map(|timeline| timeline.spans[id.index()].seconds());
-            table.rows.push(vec![
-                op.name.clone().into(),
-                phase.into(),
-                span.start.into(),
-                span.seconds().into(),
-                measured.into(),
-            ]);
-        }
-        table
-    }
-
-    fn tensors(&self, iteration: &Iteration<'_>, fates: &[&Fate]) -> Table {
-        let columns = [("tensor", "tensor"), ("bytes", "bytes"), ("decision", "decision"), ("reason", "why")];
-        let mut table = Table::new("tensors", &columns);
-        for fate in fates {
-            table.rows.push(vec![
-                self.trace.tensors[fate.tensor.index()].name.clone().into(),
-                fate.bytes.into(),
-                fate.decision.words().into(),
-                iteration.reason(&[fate]).into(),
-            ]);
-        }
-        table
-    }
-
-    /// The commands that move the layer's tensors.
-    fn commands(&self, fates: &[&Fate]) -> Table {
-        let columns = [
-            ("command", "command"),
-            ("stream", "stream"),
-            ("bytes", "bytes"),
-            ("start", "start"),
-            ("seconds", "predicted"),
-            ("measured_seconds", "measured"),
-        ];
-        let mut table = Table::new("commands", &columns);
-        let iteration = Iteration::new(self.trace, self.schedule, &self.predicted);
-        let mut moves: Vec<_> = fates.iter().flat_map(|fate| fate.transfers.iter().copied()).collect();
-        moves.sort_by(|a, b| {
-            let start = |id: &plimsoll_ir::CommandId| self.predicted.spans[id.index()].start.0;
-            start(a).total_cmp(&start(b))
-        });
-        for id in moves {
-            let command = &self.schedule.commands[id.index()];
-            let stream = if command.stream() == Stream::Offload { "swap-out" } else { "swap-in" };
-            let measured = self.measured.map(|timeline| timeline.spans[id.index()].seconds());
-            table.rows.push(vec![
-                describe(self.trace, command).into(),
-                stream.into(),
-                Bytes(iteration.moved_bytes(id)).into(),
-                self.predicted.spans[id.index()].start.into(),
-                iteration.seconds(id).into(),
-                measured.into(),
-            ]);
-        }
-        table
-    }
+/// The tables of an explanation: of one layer, or of the iteration.
+fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Failure> {
+    let Some(name) = layer else {
+        let listed = listed(explanation);
+        let left_out = explanation.layers().len() - listed.rows.len();
+        return Ok(vec![whole(explanation, answer, left_out), listed]);
+    };
+    let Some(explained) = explanation.layer(name) else {
+        let names = nearest(name, explanation.layers().iter().map(|layer| layer.layer.as_str()));
+        let trace = &explanation.subject().trace.name;
+        let failure = Failure::usage(format_args!("`{trace}` has no layer `{name}`"));
+        return Err(failure.help(match names.is_empty() {
+            true => "`plimsoll report` of the same shows all layers".to_owned(),
+            false => format!("did you mean {}?", names.join(", ")),
+        }));
+    };
+    let LayerExplained { layer, ops, tensors, transfers } = explained;
+    Ok(vec![of_layer(layer), of_ops(ops), of_tensors(tensors), of_transfers(transfers)])
 }
 
-/// The layer that a tensor is told of with.
-fn layer_of<'t>(trace: &'t Trace, fate: &Fate) -> &'t str {
-    fate.maker.map_or(plimsoll_study::report::gather::INPUT, |op| &trace.ops[op.index()].layer)
+/// The iteration, and what limits it.
+fn whole(explanation: &Explanation<'_>, answer: Facts, left_out: usize) -> Table {
+    let Subject { trace, schedule, measured } = explanation.subject();
+    let limits = explanation.limits();
+    let mut facts = vec![
+        ("network", "network", trace.name.clone().into()),
+        ("batch", "batch", trace.batch.into()),
+        ("budget_bytes", "budget", schedule.budget_bytes.into()),
+    ];
+    facts.extend(answer);
+    facts.extend([
+        ("predicted_seconds", "iteration, predicted", Cell::from(explanation.predicted().makespan())),
+        ("measured_seconds", "measured", measured.map(Timeline::makespan).into()),
+        ("limit", "what limits it", limits.verdict.into()),
+        ("limit_budget", "  budget", limits.budget.into()),
+        ("limit_link", "  link", limits.link.into()),
+        ("limit_compute", "  computing", limits.compute.into()),
+        ("layers_left_out", "layers left out below, shown by --layer", (left_out as u64).into()),
+    ]);
+    Table::facts("explanation", facts)
 }
 
-/// The layers that matter most: those on which most time goes beside running each op once, then those with the largest maps.
-fn listed(all: &[Layer], cost: impl Fn(&str) -> Seconds) -> Table {
+/// The layers on which most time goes beside running each op once.
+fn listed(explanation: &Explanation<'_>) -> Table {
     let columns = [
         ("layer", "layer"),
         ("kind", "kind"),
@@ -290,19 +137,88 @@ fn listed(all: &[Layer], cost: impl Fn(&str) -> Seconds) -> Table {
         ("reason", "why"),
     ];
     let mut table = Table::new("layers", &columns);
-    let mut ranked: Vec<&Layer> = all.iter().collect();
-    ranked.sort_by(|a, b| {
-        let costs = cost(&b.layer).0.total_cmp(&cost(&a.layer).0);
-        costs.then(b.feature_map_bytes.cmp(&a.feature_map_bytes))
-    });
-    for layer in ranked.into_iter().take(LISTED) {
+    for (cost, layer) in explanation.layers_by_cost().into_iter().take(LISTED) {
         table.rows.push(vec![
             layer.layer.clone().into(),
             layer.kind.clone().into(),
             Bytes(layer.feature_map_bytes).into(),
             layer.decision.clone().into(),
-            cost(&layer.layer).into(),
+            cost.into(),
             layer.reason.clone().into(),
+        ]);
+    }
+    table
+}
+
+/// What all of a layer takes and what becomes of its maps.
+fn of_layer(layer: &Layer) -> Table {
+    Table::facts(
+        "layer",
+        vec![
+            ("layer", "layer", layer.layer.clone().into()),
+            ("kind", "kind", layer.kind.clone().into()),
+            ("forward_seconds", "forward", Seconds(layer.forward_seconds).into()),
+            ("backward_seconds", "backward", Seconds(layer.backward_seconds).into()),
+            ("measured_seconds", "both, measured", layer.measured_seconds.map(Seconds).into()),
+            ("feature_map_bytes", "feature maps", Bytes(layer.feature_map_bytes).into()),
+            ("decision", "decision", layer.decision.clone().into()),
+            ("reason", "why", layer.reason.clone().into()),
+            ("transfer_seconds", "moving all of them, out and back", Seconds(layer.transfer_seconds).into()),
+            ("slack_seconds", "slack", Seconds(layer.slack_seconds).into()),
+            ("recomputed_seconds", "recomputed", Seconds(layer.recomputed_seconds).into()),
+        ],
+    )
+}
+
+fn of_ops(ops: Vec<OpRun>) -> Table {
+    let columns = [
+        ("op", "op"),
+        ("phase", "phase"),
+        ("start", "start"),
+        ("seconds", "predicted"),
+        ("measured_seconds", "measured"),
+    ];
+    let mut table = Table::new("ops", &columns);
+    for OpRun { op, phase, start, predicted, measured } in ops {
+        let phase = match phase {
+            None => "again",
+            Some(Phase::Forward) => "forward",
+            Some(Phase::Backward) => "backward",
+            Some(Phase::Update) => "update",
+        };
+        table.rows.push(vec![op.into(), phase.into(), start.into(), predicted.into(), measured.into()]);
+    }
+    table
+}
+
+fn of_tensors(tensors: Vec<TensorExplained>) -> Table {
+    let columns = [("tensor", "tensor"), ("bytes", "bytes"), ("decision", "decision"), ("reason", "why")];
+    let mut table = Table::new("tensors", &columns);
+    for TensorExplained { tensor, bytes, decision, reason } in tensors {
+        table.rows.push(vec![tensor.into(), bytes.into(), decision.into(), reason.into()]);
+    }
+    table
+}
+
+fn of_transfers(transfers: Vec<Transfer>) -> Table {
+    let columns = [
+        ("command", "command"),
+        ("stream", "stream"),
+        ("bytes", "bytes"),
+        ("start", "start"),
+        ("seconds", "predicted"),
+        ("measured_seconds", "measured"),
+    ];
+    let mut table = Table::new("commands", &columns);
+    for Transfer { command, stream, bytes, start, predicted, measured } in transfers {
+        let stream = if stream == Stream::Offload { "swap-out" } else { "swap-in" };
+        table.rows.push(vec![
+            command.into(),
+            stream.into(),
+            bytes.into(),
+            start.into(),
+            predicted.into(),
+            measured.into(),
         ]);
     }
     table

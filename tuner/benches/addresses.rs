@@ -9,8 +9,7 @@
 //! never asserted.
 
 use plimsoll_ir::testing::Random;
-use plimsoll_tuner::decide::placement::Slot;
-use plimsoll_tuner::place::address::{Block, Item, ItemId, Work, assign, most_alive};
+use plimsoll_tuner::address::{Block, Item, ItemId, Slot, Work, assign, most_alive};
 use plimsoll_tuner::{Trick, Tricks};
 use std::ops::Range;
 use std::path::Path;

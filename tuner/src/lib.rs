@@ -10,13 +10,13 @@
 #![forbid(unsafe_code)]
 
 pub mod bound;
-pub mod decide;
+mod decide;
 pub mod frontier;
-pub mod iteration;
+mod iteration;
 mod levels;
 pub mod model;
 mod numbers;
-pub mod place;
+mod place;
 pub mod plan;
 pub mod policies;
 mod random;
@@ -27,6 +27,7 @@ pub mod search;
 pub mod state_copy;
 mod threads;
 
+pub use place::address;
 pub use plan::{plan, plan_by_control, plan_with_log};
 pub use request::{
     Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Trick, Tricks,

@@ -8,7 +8,6 @@ use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::frontier::{Point, carry};
-use plimsoll_tuner::iteration::values::Values;
 use plimsoll_tuner::policies::papers::accudnn::{Reading, Verdict, judge, satisfies};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, Trick, plan};
 use std::cell::Cell;
@@ -294,19 +293,6 @@ fn sizes_that_are_not_aligned_are_no_reason_for_want_of_room() {
         let plan = planned(&trace, &request).unwrap_or_else(|witness| panic!("{witness}"));
         assert_eq!(plan.makespan, Seconds(6.0), "{budget} B");
     }
-}
-
-#[test]
-fn the_host_holds_the_newest_version_only() {
-    // Tensor 0 is overwritten; an op that is recomputed may read either version.
-    let mut trace =
-        trace(&[100; 4], &[(&[], &[0]), (&[0], &[1]), (&[], &[0]), (&[0, 1], &[2]), (&[1, 2], &[3])]);
-    trace.ops.iter_mut().for_each(|op| op.recomputable = true);
-    let values = Values::new(&trace, Bytes(1000), Allow::default());
-    let versions = values.tensor.keys().filter(|v| values.tensor[*v].0 == 0);
-    let after_last: Vec<bool> =
-        versions.filter_map(|v| values.gaps_of(v).last()).map(|g| values.gaps[g].swap).collect();
-    assert_eq!(after_last, [false, true]);
 }
 
 #[test]

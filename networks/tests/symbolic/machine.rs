@@ -274,8 +274,13 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
         | Call::AttentionForward { .. }
         | Call::LstmForward { .. }
         | Call::LstmBackward { .. } => evaluate_sequence(terms, call, get),
-        Call::BatchNormForward { .. } | Call::BatchNormRunning { .. } | Call::BatchNormInference { .. } => {
-            evaluate_batch_norm(terms, call, get)
+        Call::BatchNormForward { .. }
+        | Call::BatchNormRunning { .. }
+        | Call::BatchNormInference { .. }
+        | Call::BatchNormBackward { .. }
+        | Call::LayerNormBackward { .. } => evaluate_norm(terms, call, get),
+        Call::SoftmaxCrossEntropyForward { .. } | Call::SoftmaxCrossEntropyBackward { .. } => {
+            evaluate_loss(terms, call, get)
         }
         Call::ReluMaskForward { ceiling, .. } => {
             let x = get(0);
@@ -302,29 +307,12 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             }
             vec![(1, terms.apply(&format!("part from {first}"), &inputs))]
         }
-        Call::SoftmaxCrossEntropyForward { .. } => {
-            let (logits, labels) = (get(0), get(1));
-            let metrics = terms.apply("metrics", &[logits, labels]);
-            vec![(2, terms.apply("softmax", &[logits])), (3, metrics)]
-        }
-        Call::SoftmaxCrossEntropyBackward { .. } => {
-            let (logits, labels) = (terms.argument_of("softmax", get(0)), get(1));
-            vec![(2, terms.apply("dlogits", &[logits, labels]))]
-        }
         Call::Sgd { decay, idle, .. } => {
             let momentum = if idle { 2 } else { 3 };
             let gradient = if idle { terms.atom("nothing") } else { get(2) };
             let inputs = [get(0), get(1), gradient, get(momentum)];
             let parameter = terms.apply(&format!("sgd {decay}"), &inputs);
             vec![(1, parameter), (momentum, terms.apply(&format!("sgd momentum {decay}"), &inputs))]
-        }
-        Call::BatchNormBackward { accumulate, .. } | Call::LayerNormBackward { accumulate, .. } => {
-            let of_rows = matches!(call, Call::LayerNormBackward { .. });
-            let [dx, dgamma] = if of_rows { ["ln dx", "ln dgamma"] } else { ["bn dx", "dgamma"] };
-            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
-            let dx = terms.apply(dx, &[x, dy, gamma, stats]);
-            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
-            vec![(4, dx), (5, terms.apply(dgamma, &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
         }
         _ => {
             let (accumulate, function, arguments) = input_gradient(terms, call, get);
@@ -335,8 +323,28 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
     }
 }
 
-/// [`evaluate`] of what batch normalisation does in the forward pass.
-fn evaluate_batch_norm(
+/// [`evaluate`] of the loss.
+fn evaluate_loss(
+    terms: &mut Terms,
+    call: &Call,
+    get: &mut dyn FnMut(usize) -> TermId,
+) -> Vec<(usize, TermId)> {
+    match *call {
+        Call::SoftmaxCrossEntropyForward { .. } => {
+            let (logits, labels) = (get(0), get(1));
+            let metrics = terms.apply("metrics", &[logits, labels]);
+            vec![(2, terms.apply("softmax", &[logits])), (3, metrics)]
+        }
+        Call::SoftmaxCrossEntropyBackward { .. } => {
+            let (logits, labels) = (terms.argument_of("softmax", get(0)), get(1));
+            vec![(2, terms.apply("dlogits", &[logits, labels]))]
+        }
+        _ => unreachable!("{} is not the loss", call.name()),
+    }
+}
+
+/// [`evaluate`] of batch normalisation, and of what layer normalisation does in the backward pass.
+fn evaluate_norm(
     terms: &mut Terms,
     call: &Call,
     get: &mut dyn FnMut(usize) -> TermId,
@@ -357,7 +365,15 @@ fn evaluate_batch_norm(
             let inputs = [get(0), get(1), get(2), get(3), get(4)];
             vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
         }
-        _ => unreachable!("{} is no batch normalisation", call.name()),
+        Call::BatchNormBackward { accumulate, .. } | Call::LayerNormBackward { accumulate, .. } => {
+            let of_rows = matches!(call, Call::LayerNormBackward { .. });
+            let [dx, dgamma] = if of_rows { ["ln dx", "ln dgamma"] } else { ["bn dx", "dgamma"] };
+            let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
+            let dx = terms.apply(dx, &[x, dy, gamma, stats]);
+            let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
+            vec![(4, dx), (5, terms.apply(dgamma, &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
+        }
+        _ => unreachable!("{} is no normalisation", call.name()),
     }
 }
 

@@ -334,6 +334,38 @@ fn slice(step: &Step, shape: Shape) -> LayerKind {
     LayerKind::Slice { along, first, length: 1 + step.with as u32 / 7 % (all - first) }
 }
 
+/// A layer of one input.
+fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
+    match step.kind {
+        0 | 1 => conv(step, shape),
+        2 => LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 },
+        3 => LayerKind::RELU,
+        4 => LayerKind::Relu { ceiling: 6.0 },
+        5 => {
+            let units = [DropUnit::Element, DropUnit::Sample, DropUnit::Batch];
+            LayerKind::Dropout { probability: 0.25, unit: units[step.with % 3] }
+        }
+        9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1), ceil: true },
+        9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
+        10 if step.flag => LayerKind::GlobalAvgPool,
+        10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
+        11 if step.flag => LayerKind::RmsNorm { epsilon: 1e-5 },
+        11 if shape.channels > 1 => LayerKind::LayerNorm { epsilon: 1e-5 },
+        12 => LayerKind::Activation { function: Function::ALL[step.with % Function::ALL.len()] },
+        13 => LayerKind::Bias {
+            over: if step.flag { Extent::Channels } else { Extent::Positions },
+            spare: step.with as u32 % 2,
+        },
+        14 if shape.height < 20 && shape.width < 20 => LayerKind::ConvTranspose {
+            out_channels: 2,
+            window: Window::square(2 + step.with as u32 % 2, 2, 0),
+        },
+        17 => LayerKind::Scale,
+        18 => slice(step, shape),
+        _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },
+    }
+}
+
 /// A sound network from any steps: what is left unused at the end is pooled and put side by side.
 fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
     let spec = NetworkSpec { name: "random".to_owned(), image: [6, 5], channels: 2, classes: 3 };
@@ -349,14 +381,6 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
         };
         let mut inputs = vec![x];
         let kind = match step.kind {
-            0 | 1 => conv(step, shape),
-            2 => LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 },
-            3 => LayerKind::RELU,
-            4 => LayerKind::Relu { ceiling: 6.0 },
-            5 => {
-                let units = [DropUnit::Element, DropUnit::Sample, DropUnit::Batch];
-                LayerKind::Dropout { probability: 0.25, unit: units[step.with % 3] }
-            }
             6 | 7 => {
                 inputs.push(other(&|l| b.shape(l) == shape));
                 LayerKind::Add
@@ -365,21 +389,6 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 inputs.push(other(&|l| (b.shape(l).height, b.shape(l).width) == (shape.height, shape.width)));
                 LayerKind::Concat { along: Axis::Channels }
             }
-            9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1), ceil: true },
-            9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
-            10 if step.flag => LayerKind::GlobalAvgPool,
-            10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
-            11 if step.flag => LayerKind::RmsNorm { epsilon: 1e-5 },
-            11 if shape.channels > 1 => LayerKind::LayerNorm { epsilon: 1e-5 },
-            12 => LayerKind::Activation { function: Function::ALL[step.with % Function::ALL.len()] },
-            13 => LayerKind::Bias {
-                over: if step.flag { Extent::Channels } else { Extent::Positions },
-                spare: step.with as u32 % 2,
-            },
-            14 if shape.height < 20 && shape.width < 20 => LayerKind::ConvTranspose {
-                out_channels: 2,
-                window: Window::square(2 + step.with as u32 % 2, 2, 0),
-            },
             15 => {
                 inputs.push(other(&|l| {
                     (b.shape(l).width, b.shape(l).channels) == (shape.width, shape.channels)
@@ -400,10 +409,8 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 }
                 LayerKind::Multiply
             }
-            17 => LayerKind::Scale,
-            18 => slice(step, shape),
             19 => {
-                // A sequence with a token before it.
+                // A sequence with a token before it, or after.
                 let flat = b.add(&format!("flat{i}"), LayerKind::Flatten, &[x])?;
                 let token = LayerKind::Learned { rows: 1 + u32::from(step.flag), channels: shape.channels };
                 let token = b.add(&format!("token{i}"), token, &[])?;
@@ -413,7 +420,7 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 unused[x.index()] = false;
                 LayerKind::Concat { along: Axis::Rows }
             }
-            _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },
+            _ => of_one_input(step, shape),
         };
         let layer = b.add(&format!("l{i}"), kind, &inputs)?;
         for input in inputs {

@@ -93,10 +93,9 @@ impl<'a> Reference<'a> {
         let mut own = |part: &str| terms.atom(&format!("{owner}.{part}"));
         match layer.kind {
             LayerKind::Conv { bias, .. } | LayerKind::FullyConnected { bias, .. } => {
-                let mut arguments = vec![x, own("weight")];
-                if bias {
-                    arguments.push(own("bias"));
-                }
+                let weight = own("weight");
+                let bias = bias.then(|| own("bias"));
+                let arguments: Vec<TermId> = [x, weight].into_iter().chain(bias).collect();
                 terms.apply(&format!("conv {:?}", self.conv(layer)), &arguments)
             }
             LayerKind::ConvTranspose { .. } => {
@@ -146,15 +145,7 @@ impl<'a> Reference<'a> {
                 let scale = own("weight");
                 terms.apply(&self.product(layer), &[x, scale])
             }
-            LayerKind::Concat { along } => {
-                let mut whole = terms.apply("part from 0", &[x]);
-                let mut first = self.part(layer.inputs[0], along);
-                for (input, id) in inputs.iter().zip(&layer.inputs).skip(1) {
-                    whole = terms.apply(&format!("part from {first}"), &[*input, whole]);
-                    first += self.part(*id, along);
-                }
-                whole
-            }
+            LayerKind::Concat { along } => self.concatenate(terms, layer, along, &inputs),
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 terms.apply(&format!("lrn {size} {alpha} {beta} {bias}"), &[x])
             }
@@ -170,6 +161,17 @@ impl<'a> Reference<'a> {
             LayerKind::Flatten => x,
             LayerKind::Input | LayerKind::Learned { .. } => unreachable!("they have no inputs"),
         }
+    }
+
+    /// Layers side by side: each is put behind those before it.
+    fn concatenate(&self, terms: &mut Terms, layer: &Layer, along: Axis, inputs: &[TermId]) -> TermId {
+        let mut whole = terms.apply("part from 0", &[inputs[0]]);
+        let mut first = self.part(layer.inputs[0], along);
+        for (input, id) in inputs.iter().zip(&layer.inputs).skip(1) {
+            whole = terms.apply(&format!("part from {first}"), &[*input, whole]);
+            first += self.part(*id, along);
+        }
+        whole
     }
 
     /// What a normalisation gives; that of a batch notes its running statistics.
@@ -289,21 +291,9 @@ impl<'a> Reference<'a> {
                 self.add_gradient(terms, format!("{name}.weight"), dscale);
                 terms.apply(&product, &[dy, scale])
             }
-            LayerKind::Multiply => {
-                let (product, scale) = (self.product(layer), layer.inputs[1].index());
-                let same = self.network.layers[scale].output == layer.output;
-                let of_scale = if same { product.clone() } else { format!("sums of {product}") };
-                let dx = terms.apply(&product, &[dy, self.values[scale]]);
-                return vec![(input, dx), (scale, terms.apply(&of_scale, &[x, dy]))];
-            }
+            LayerKind::Multiply => return self.multiply_back(terms, layer, x, dy),
             LayerKind::Concat { along } => {
-                let mut first = 0;
-                let part = |id: &LayerId| {
-                    let channels = self.part(*id, along);
-                    first += channels;
-                    (id.index(), terms.apply(&format!("split {channels} from {}", first - channels), &[dy]))
-                };
-                return layer.inputs.iter().map(part).collect();
+                return self.concatenate_back(terms, layer, along, dy);
             }
             LayerKind::Slice { along, .. } => {
                 let [first, length, total] = self.cut(layer, along);
@@ -315,6 +305,32 @@ impl<'a> Reference<'a> {
             }
         };
         vec![(input, dx)]
+    }
+
+    /// Each layer of those side by side gets its part.
+    fn concatenate_back(
+        &self,
+        terms: &mut Terms,
+        layer: &Layer,
+        along: Axis,
+        dy: TermId,
+    ) -> Vec<(usize, TermId)> {
+        let mut first = 0;
+        let part = |id: &LayerId| {
+            let channels = self.part(*id, along);
+            first += channels;
+            (id.index(), terms.apply(&format!("split {channels} from {}", first - channels), &[dy]))
+        };
+        layer.inputs.iter().map(part).collect()
+    }
+
+    /// Both factors get a gradient.
+    fn multiply_back(&self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> Vec<(usize, TermId)> {
+        let (product, scale) = (self.product(layer), layer.inputs[1].index());
+        let same = self.network.layers[scale].output == layer.output;
+        let of_scale = if same { product.clone() } else { format!("sums of {product}") };
+        let dx = terms.apply(&product, &[dy, self.values[scale]]);
+        vec![(layer.inputs[0].index(), dx), (scale, terms.apply(&of_scale, &[x, dy]))]
     }
 
     /// The gradient that a convolution, or the transpose of one, gives its input.

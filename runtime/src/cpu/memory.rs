@@ -93,13 +93,13 @@ impl Memory {
 
     /// The address of a byte of the device memory; the offset is at most its length.
     pub(super) fn device(&self, offset: Bytes) -> *mut u8 {
-        debug_assert!(offset <= self.layout.device());
+        assert!(offset <= self.layout.device());
         self.device.base.wrapping_add(offset.0 as usize)
     }
 
     /// The address of a byte of the host memory; the offset is at most its length.
     pub(super) fn host(&self, offset: Bytes) -> *mut u8 {
-        debug_assert!(offset <= self.layout.on_host());
+        assert!(offset <= self.layout.on_host());
         self.host.base.wrapping_add(offset.0 as usize)
     }
 

@@ -52,13 +52,13 @@ impl Memory {
 
     /// The address of a byte of device memory.
     pub(super) fn device(&self, offset: Bytes) -> u64 {
-        debug_assert!(offset <= self.layout.device());
+        assert!(offset <= self.layout.device());
         self.device.as_ref().map_or(0, DeviceMemory::address) + offset.0
     }
 
     /// The address of a byte of the host memory.
     pub(super) fn host(&mut self, offset: Bytes) -> *mut u8 {
-        debug_assert!(offset <= self.layout.on_host());
+        assert!(offset <= self.layout.on_host());
         let base = self.host.as_mut().map_or(std::ptr::null_mut(), PinnedMemory::base);
         base.wrapping_add(offset.0 as usize)
     }

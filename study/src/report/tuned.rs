@@ -9,6 +9,7 @@ use crate::report::data::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Policies,
     PolicyRow, Report, Setting,
 };
+use crate::report::explain::Explanation;
 use crate::report::gather::{Names, Subject};
 use crate::report::policies::paper;
 use crate::report::reasons::percent;
@@ -87,11 +88,20 @@ impl Tuned {
         Ok(study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])?)
     }
 
+    /// The iteration in words and numbers: what limits it, what its layers cost.
+    pub fn explanation(&self) -> Explanation<'_> {
+        Explanation::of(self.iteration())
+    }
+
+    fn iteration(&self) -> Subject<'_> {
+        let Tuned { tuning, trace, schedule, .. } = self;
+        Subject { trace, schedule, measured: tuning.timeline.as_ref() }
+    }
+
     /// The report.
     pub fn report(&self) -> Result<Report, Error> {
-        let Tuned { tuning, trace, schedule, profile, .. } = self;
-        let subject = Subject { trace, schedule, measured: tuning.timeline.as_ref() };
-        let mut report = subject.report(self.policies(), self.about());
+        let Tuned { tuning, profile, .. } = self;
+        let mut report = self.iteration().report(self.policies(), self.about());
         report.answer = Some(self.answer());
         report.batches = Some(self.batches());
         let mut names = Names::from(std::mem::take(&mut report.iteration.names));

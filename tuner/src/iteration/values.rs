@@ -366,3 +366,43 @@ fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
     all.truncate(usize::from(u8::MAX));
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::Seconds;
+    use plimsoll_ir::trace::{Phase, Tensor, TensorKind, TraceKind};
+
+    #[test]
+    fn the_host_holds_the_newest_version_only() {
+        // Tensor 0 is overwritten; an op that is recomputed may read either version.
+        let ops: [(&[u32], u32); 5] = [(&[], 0), (&[0], 1), (&[], 0), (&[0, 1], 2), (&[1, 2], 3)];
+        let tensor = |t| Tensor { name: format!("t{t}"), bytes: Bytes(100), kind: TensorKind::Other };
+        let op = |(i, (reads, write)): (usize, (&[u32], u32))| Op {
+            name: format!("op{i}"),
+            kind: String::new(),
+            layer: String::new(),
+            phase: Phase::Forward,
+            seconds: Seconds(1.0),
+            flops: 0,
+            reads: reads.iter().map(|t| TensorId(*t)).collect(),
+            writes: vec![TensorId(write)],
+            workspace_bytes: Bytes::ZERO,
+            recomputable: true,
+            alternatives: Vec::new(),
+        };
+        let trace = Trace {
+            kind: TraceKind,
+            name: "versions".to_owned(),
+            batch: 1,
+            resident_bytes: Bytes::ZERO,
+            tensors: (0..4).map(tensor).collect(),
+            ops: ops.into_iter().enumerate().map(op).collect(),
+        };
+        let values = Values::new(&trace, Bytes(1000), Allow::default());
+        let versions = values.tensor.keys().filter(|v| values.tensor[*v].0 == 0);
+        let after_last: Vec<bool> =
+            versions.filter_map(|v| values.gaps_of(v).last()).map(|g| values.gaps[g].swap).collect();
+        assert_eq!(after_last, [false, true]);
+    }
+}

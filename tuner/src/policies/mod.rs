@@ -15,9 +15,10 @@
 
 pub mod optimal;
 pub mod papers;
-pub mod plimsoll;
+mod plimsoll;
 
 use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
+use crate::iteration::values::Values;
 use crate::place::realise::{Case, Fitting, Realised};
 use crate::policies::papers::dqn::Control;
 use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
@@ -33,6 +34,12 @@ pub fn taking(trace: &Trace) -> Vec<Policy> {
         all.insert(all.len() - 1, Policy::Optimal);
     }
     all
+}
+
+/// How many evaluations `plimsoll` makes of a request that does not say how many.
+pub fn suggested_evaluations(trace: &Trace, request: &PlanRequest<'_>) -> u64 {
+    let pool = request.budget.saturating_sub(trace.resident_bytes);
+    plimsoll::suggested(&Values::new(trace, pool, request.allow))
 }
 
 /// Runs a request's policy, and tells how it searched. The request was checked, and its budget is not below the floor.

@@ -228,7 +228,7 @@ impl Modelled {
             link,
             batches: programs.iter().map(|program| samples(&program.trace)).collect(),
         };
-        debug_assert!(profile.validate().is_ok());
+        assert!(profile.validate().is_ok());
         profile
     }
 

@@ -37,7 +37,9 @@ mod sections;
 mod sweep;
 mod tree;
 
-use crate::decide::placement::{HomeId, Placement, ResidencyId, Slot};
+pub use crate::decide::placement::Slot;
+
+use crate::decide::placement::{HomeId, Placement, ResidencyId};
 use crate::levels::Levels;
 use crate::numbers::counted;
 use crate::random::Random;

@@ -4,19 +4,19 @@ use crate::place::realise::{Case, Realised};
 use crate::request::{PlanError, Policy};
 
 pub mod accudnn;
-pub mod baselines;
+mod baselines;
 mod chain;
 pub mod dqn;
-pub mod dynprog;
-pub mod greedy;
+mod dynprog;
+mod greedy;
 pub(crate) mod keep;
-pub mod layrub;
-pub mod memonger;
-pub mod naive;
+mod layrub;
+mod memonger;
+mod naive;
 mod recomputing;
 mod stages;
-pub mod superneurons;
-pub mod vdnn;
+mod superneurons;
+mod vdnn;
 
 /// What a policy of the papers makes of a case.
 pub(crate) fn realise(policy: Policy, case: &Case<'_>) -> Result<Realised, PlanError> {

@@ -39,7 +39,7 @@ mod search;
 mod seeds;
 mod stages;
 
-pub use problem::suggested;
+pub(crate) use problem::suggested;
 
 use super::papers;
 use super::papers::keep::keep;

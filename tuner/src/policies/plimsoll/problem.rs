@@ -108,7 +108,7 @@ fn alike(case: &Case<'_>, values: &Values, gaps: &[GapId]) -> TiVec<KindId, Vec<
 
 /// Evaluations that keep planning within a second for some 500 ops, within two for 1,500 and within twenty for 10,000;
 /// fewer where there is little to decide.
-pub fn suggested(values: &Values) -> u64 {
+pub(crate) fn suggested(values: &Values) -> u64 {
     let ops = counted(values.alternatives.len());
     let open = counted(values.gaps.iter().filter(|gap| gap.swap || gap.recompute).count());
     (22_000_000 / ops).max(12_000).min(120_000_000 / ops).clamp(500, 100_000).min(1000 + 400 * open)

@@ -1,0 +1,227 @@
+//! Explanations: what limits an iteration, what each layer costs, and everything that there is to say of one layer.
+//!
+//! What this file does not do: it formats nothing, and leaves the reasons to `reasons.rs`.
+
+use crate::report::Layer;
+use crate::report::gather::{INPUT, Subject, layers};
+use crate::report::limits::Limits;
+use crate::report::reasons::{Fate, Iteration};
+use crate::trace_events::describe;
+use plimsoll_ir::schedule::{Command, Stream};
+use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{Bytes, CommandId, Seconds};
+use std::collections::HashMap;
+
+/// An iteration, explained: by its limits, by its layers, or by one layer.
+pub struct Explanation<'a> {
+    subject: Subject<'a>,
+    predicted: Timeline,
+    layers: Vec<Layer>,
+}
+
+/// What is known of one layer.
+#[derive(Clone, Debug)]
+pub struct LayerExplained<'a> {
+    /// Its times, its feature maps, what becomes of them and why.
+    pub layer: &'a Layer,
+    /// Its ops, each time that one runs, in the order of the schedule.
+    pub ops: Vec<OpRun>,
+    /// The feature maps that the backward pass needs.
+    pub tensors: Vec<TensorExplained>,
+    /// The transfers of these, by their predicted start.
+    pub transfers: Vec<Transfer>,
+}
+
+/// An op that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpRun {
+    /// Its name.
+    pub op: String,
+    /// Its pass; none where it is recomputed.
+    pub phase: Option<Phase>,
+    /// When it starts, as predicted.
+    pub start: Seconds,
+    /// How long it takes, as predicted.
+    pub predicted: Seconds,
+    /// How long it took, where that was measured.
+    pub measured: Option<Seconds>,
+}
+
+/// A feature map, and what becomes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorExplained {
+    /// Its name.
+    pub tensor: String,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// `kept`, `swapped`, `recomputed`, joined by ` + `.
+    pub decision: String,
+    /// Why, with the numbers that decided.
+    pub reason: String,
+}
+
+/// A transfer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// What it does, in words.
+    pub command: String,
+    /// The stream that it runs on.
+    pub stream: Stream,
+    /// The bytes that it moves.
+    pub bytes: Bytes,
+    /// When it starts, as predicted.
+    pub start: Seconds,
+    /// How long it takes, as predicted.
+    pub predicted: Seconds,
+    /// How long it took, where that was measured.
+    pub measured: Option<Seconds>,
+}
+
+impl<'a> Explanation<'a> {
+    /// Explains an iteration.
+    pub fn of(subject: Subject<'a>) -> Explanation<'a> {
+        let predicted = simulate(subject.trace, subject.schedule);
+        let layers = layers(subject.trace, subject.schedule, &predicted, subject.measured);
+        Explanation { subject, predicted, layers }
+    }
+
+    /// What is explained.
+    pub fn subject(&self) -> Subject<'a> {
+        self.subject
+    }
+
+    /// When the commands run, as predicted.
+    pub fn predicted(&self) -> &Timeline {
+        &self.predicted
+    }
+
+    /// What limits the iteration.
+    pub fn limits(&self) -> Limits {
+        Limits::of(self.subject.trace, self.subject.schedule, &self.predicted)
+    }
+
+    /// All layers, in the order of the network.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// All layers, with the seconds that go to moving and recomputing their maps and to waiting for these: those that cost most
+    /// come first, then those with the largest maps.
+    pub fn layers_by_cost(&self) -> Vec<(Seconds, &Layer)> {
+        let costs = self.costs();
+        let cost = |layer: &Layer| costs.get(layer.layer.as_str()).copied().unwrap_or(Seconds::ZERO);
+        let mut ranked: Vec<(Seconds, &Layer)> =
+            self.layers.iter().map(|layer| (cost(layer), layer)).collect();
+        ranked.sort_by(|(a_cost, a), (b_cost, b)| {
+            b_cost.0.total_cmp(&a_cost.0).then(b.feature_map_bytes.cmp(&a.feature_map_bytes))
+        });
+        ranked
+    }
+
+    /// Everything of the layer of this name; none where the trace has no such layer.
+    pub fn layer(&self, name: &str) -> Option<LayerExplained<'_>> {
+        let layer = self.layers.iter().find(|layer| layer.layer == name)?;
+        let iteration = self.iteration();
+        let fates: Vec<&Fate> = iteration.fates.iter().filter(|fate| self.layer_of(fate) == name).collect();
+        let tensors = fates.iter().map(|fate| TensorExplained {
+            tensor: self.subject.trace.tensors[fate.tensor.index()].name.clone(),
+            bytes: fate.bytes,
+            decision: fate.decision.words(),
+            reason: iteration.reason(&[fate]),
+        });
+        let tensors = tensors.collect();
+        let transfers = self.transfers(&iteration, &fates);
+        Some(LayerExplained { layer, ops: self.ops(name), tensors, transfers })
+    }
+
+    fn iteration(&self) -> Iteration<'_> {
+        Iteration::new(self.subject.trace, self.subject.schedule, &self.predicted)
+    }
+
+    /// The layer that a tensor is told of with.
+    fn layer_of(&self, fate: &Fate) -> &'a str {
+        fate.maker.map_or(INPUT, |op| &self.subject.trace.ops[op.index()].layer)
+    }
+
+    /// By layer: what moving and recomputing its maps takes, and what compute waits for these.
+    fn costs(&self) -> HashMap<&'a str, Seconds> {
+        let Subject { trace, schedule, .. } = self.subject;
+        let iteration = self.iteration();
+        let mut costs: HashMap<&str, Seconds> = HashMap::new();
+        for fate in &iteration.fates {
+            let moving: Seconds = fate.transfers.iter().map(|id| iteration.seconds(*id)).sum();
+            *costs.entry(self.layer_of(fate)).or_default() += moving + iteration.stalled(fate.tensor);
+        }
+        for (id, command) in schedule.numbered_commands() {
+            if let Command::Compute { op, again: true, .. } = command {
+                *costs.entry(&trace.ops[op.index()].layer).or_default() += iteration.seconds(id);
+            }
+        }
+        costs
+    }
+
+    fn measured(&self, id: CommandId) -> Option<Seconds> {
+        self.subject.measured.map(|timeline| timeline.spans[id.index()].seconds())
+    }
+
+    fn ops(&self, layer: &str) -> Vec<OpRun> {
+        let Subject { trace, schedule, .. } = self.subject;
+        let runs = schedule.numbered_commands().filter_map(|(id, command)| {
+            let Command::Compute { op, again, .. } = command else { return None };
+            let op = &trace.ops[op.index()];
+            let span = self.predicted.spans[id.index()];
+            (op.layer == layer).then(|| OpRun {
+                op: op.name.clone(),
+                phase: (!again).then_some(op.phase),
+                start: span.start,
+                predicted: span.seconds(),
+                measured: self.measured(id),
+            })
+        });
+        runs.collect()
+    }
+
+    fn transfers(&self, iteration: &Iteration<'_>, fates: &[&Fate]) -> Vec<Transfer> {
+        let Subject { trace, schedule, .. } = self.subject;
+        let moves = fates.iter().flat_map(|fate| fate.transfers.iter().copied());
+        let transfers = moves.map(|id| {
+            let command = &schedule.commands[id.index()];
+            Transfer {
+                command: describe(trace, command),
+                stream: command.stream(),
+                bytes: Bytes(iteration.moved_bytes(id)),
+                start: self.predicted.spans[id.index()].start,
+                predicted: iteration.seconds(id),
+                measured: self.measured(id),
+            }
+        });
+        let mut transfers: Vec<Transfer> = transfers.collect();
+        transfers.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+        transfers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::planned_chain;
+
+    #[test]
+    fn costs_rank_the_layers_and_one_layer_lists_what_it_runs_and_moves() {
+        let (trace, schedule, _) = planned_chain();
+        let explanation = Explanation::of(Subject { trace: &trace, schedule: &schedule, measured: None });
+        let ranked = explanation.layers_by_cost();
+        assert_eq!(ranked.len(), explanation.layers().len());
+        assert!(ranked.windows(2).all(|pair| pair[0].0 >= pair[1].0));
+        let (cost, dearest) = ranked[0];
+        assert!(cost > Seconds::ZERO, "the budget is below the peak");
+        let explained = explanation.layer(&dearest.layer).expect("it is one of the layers");
+        let moving: Seconds = explained.transfers.iter().map(|transfer| transfer.predicted).sum();
+        let again: Seconds =
+            explained.ops.iter().filter(|op| op.phase.is_none()).map(|op| op.predicted).sum();
+        assert!(moving + again > Seconds::ZERO && moving + again <= cost * 1.000001);
+        assert!(!explained.tensors.is_empty());
+        assert!(explanation.layer("no such layer").is_none());
+    }
+}
