@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bound;
+mod compact;
 mod decide;
 pub mod frontier;
 mod iteration;

@@ -54,14 +54,9 @@ impl Values {
             bytes: trace.tensors[uses.tensor[v].index()].bytes.0,
             slot: uses.maker[v].map_or(0, |maker| maker.index() + 1),
             readers: readers.iter().map(|reader| reader.index()).collect(),
-            overwritten: None,
+            overwritten: uses.next[v].and_then(|next| uses.maker[next]).map(OpId::index),
         };
-        let mut values: Vec<Value> = uses.readers.iter_enumerated().map(value).collect();
-        for (previous, maker) in uses.previous.iter().zip(&uses.maker) {
-            if let Some(previous) = previous {
-                values[previous.index()].overwritten = maker.map(OpId::index);
-            }
-        }
+        let values: Vec<Value> = uses.readers.iter_enumerated().map(value).collect();
         let positions = |rows: &TiSlice<OpId, Vec<ValueId>>| {
             rows.iter().map(|row| row.iter().map(|value| value.index()).collect()).collect()
         };

@@ -17,6 +17,7 @@ mod trail;
 
 pub use trail::{Trail, earlier};
 
+use crate::compact::Compact;
 use crate::decide::placement::{
     Direction, HomeId, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, Window,
 };
@@ -157,11 +158,11 @@ struct ValueState {
     /// Whether the host has its part.
     hosted: bool,
     /// Its instance on the device, the last one if it is gone; none before it is made.
-    instance: Option<InstanceId>,
+    instance: Compact<InstanceId>,
     /// The slot that wrote the instance.
     written: Slot,
     /// The gap that it is in, and the slot of the touch before; no gap once it was updated in place.
-    gap: Option<GapId>,
+    gap: Compact<GapId>,
     since: Slot,
 }
 
@@ -191,9 +192,9 @@ impl From<Choice> for Place {
 const UNBORN: ValueState = ValueState {
     place: Place::Gone,
     hosted: false,
-    instance: None,
+    instance: Compact::NONE,
     written: Slot::START,
-    gap: None,
+    gap: Compact::NONE,
     since: Slot::START,
 };
 
@@ -201,7 +202,7 @@ impl ValueState {
     /// The instance of a value that was made.
     #[inline]
     fn made(&self) -> InstanceId {
-        self.instance.expect("what is read was made before")
+        self.instance.get().expect("what is read was made before")
     }
 }
 
@@ -229,7 +230,7 @@ impl Walk {
         self.batch.marked.resize(values.alternatives.len(), false);
         for v in values.tensor.keys().filter(|v| values.maker[*v].is_none()) {
             let there = Instance { value: v, opens: Slot::START, last: Slot::START };
-            self.states[v].instance = Some(self.instances.push_and_get_key(there));
+            self.states[v].instance = self.instances.push_and_get_key(there).into();
             self.states[v].place = Place::Here;
             self.leave(Touch { value: v, gap: values.gaps_of(v).next() }, Slot::START);
         }
@@ -257,7 +258,7 @@ impl Walk {
             }
             let slot = self.step(of, Run { op, serves: op });
             for y in writes {
-                let instance = Some(self.instance(values, y.value, slot));
+                let instance = self.instance(values, y.value, slot).into();
                 self.states[y.value] = ValueState { place: Place::Here, instance, written: slot, ..UNBORN };
             }
             if gone {
@@ -273,7 +274,7 @@ impl Walk {
     /// Where a value is, which its gap's choice tells the first who asks.
     fn place(&mut self, decisions: &Decisions, v: ValueId) -> Place {
         let state = &mut self.states[v];
-        if let (Place::Chosen, Some(gap)) = (state.place, state.gap) {
+        if let (Place::Chosen, Some(gap)) = (state.place, state.gap.get()) {
             state.place = decisions.choices[gap].into();
         }
         state.place
@@ -282,7 +283,7 @@ impl Walk {
     /// Whether a value is nowhere, asked for the sake of an op that does not read it.
     fn is_gone(&mut self, decisions: &Decisions, v: ValueId, op: OpId) -> bool {
         let state = &self.states[v];
-        if let (Place::Chosen, Some(gap)) = (state.place, state.gap) {
+        if let (Place::Chosen, Some(gap)) = (state.place, state.gap.get()) {
             self.looks.push((gap, op));
         }
         self.place(decisions, v) == Place::Gone
@@ -291,7 +292,7 @@ impl Walk {
     /// Whether the value of a gap, which this op lies in, is nowhere.
     fn is_due(&mut self, of: Iteration<'_>, gap: GapId, op: OpId) -> bool {
         let v = of.values.gaps[gap].value;
-        self.states[v].gap == Some(gap) && self.is_gone(of.decisions, v, op)
+        self.states[v].gap.get() == Some(gap) && self.is_gone(of.decisions, v, op)
     }
 
     /// Recomputes what makes the inputs of this op that are gone, and what is to be recomputed before it.
@@ -366,7 +367,7 @@ impl Walk {
         let slot = self.step(of, run);
         self.again_seconds += self.course.seconds[slot];
         for y in values.writes.row(run.op) {
-            let instance = Some(self.instance(values, y.value, slot));
+            let instance = self.instance(values, y.value, slot).into();
             if self.is_gone(decisions, y.value, run.serves) {
                 self.batch.made.push(y.value);
             }
@@ -391,8 +392,9 @@ impl Walk {
     fn forget(&mut self, of: Iteration<'_>, reads: &[Touch], early: &[(OpId, GapId)]) {
         for &v in &self.batch.made {
             let state = &mut self.states[v];
-            let each = state.gap.is_none_or(|gap| of.decisions.choices[gap] == Choice::RecomputeEach);
-            let held = early.iter().any(|(_, gap)| Some(*gap) == state.gap);
+            let gap = state.gap.get();
+            let each = gap.is_none_or(|gap| of.decisions.choices[gap] == Choice::RecomputeEach);
+            let held = early.iter().any(|(_, early)| Some(*early) == gap);
             if each && !held && !reads.iter().any(|z| z.value == v) {
                 state.place = Place::Gone;
             }
@@ -402,7 +404,7 @@ impl Walk {
     /// A value's next gap begins.
     fn leave(&mut self, touch: Touch, slot: Slot) {
         let state = &mut self.states[touch.value];
-        (state.gap, state.since) = (touch.gap, slot);
+        (state.gap, state.since) = (touch.gap.into(), slot);
         if touch.gap.is_some() {
             state.place = Place::Chosen;
         }

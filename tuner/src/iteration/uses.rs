@@ -1,4 +1,4 @@
-//! The values of a trace, and which ops make and read them: worked out once, for whoever decides and for the bounds.
+//! The values of a trace, and which ops make and read them: worked out here, for whoever decides, lowers or bounds.
 //!
 //! A *value* is a tensor in one version. Tensors of 0 bytes need no decision, take no room and no time, and are left out.
 //!
@@ -6,6 +6,7 @@
 
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, TensorId, define_id};
+use std::collections::BTreeMap;
 use typed_index_collections::TiVec;
 
 define_id!(
@@ -23,6 +24,8 @@ pub struct Uses {
     pub readers: TiVec<ValueId, Vec<OpId>>,
     /// By value: the version of its tensor before it, which its maker overwrites or updates in place.
     pub previous: TiVec<ValueId, Option<ValueId>>,
+    /// By value: the next version of its tensor, which replaces it.
+    pub next: TiVec<ValueId, Option<ValueId>>,
     /// By op: the values that it reads, in the order of its `reads`.
     pub reads: TiVec<OpId, Vec<ValueId>>,
     /// By op: the values that it makes, in the order of its `writes`.
@@ -55,10 +58,26 @@ impl Uses {
         uses
     }
 
+    /// What an op makes of a value in place: the next version, if its maker reads this one.
+    pub fn becomes(&self, value: ValueId) -> Option<ValueId> {
+        self.next[value].filter(|next| self.readers[value].last() == self.maker[*next].as_ref())
+    }
+
+    /// By tensor: the value that is there from the start, where an op reads it.
+    pub fn at_start(&self) -> BTreeMap<TensorId, ValueId> {
+        let there = self.maker.iter_enumerated().filter(|(_, maker)| maker.is_none());
+        there.map(|(value, _)| (self.tensor[value], value)).collect()
+    }
+
     fn add(&mut self, tensor: TensorId, maker: Option<OpId>, previous: Option<ValueId>) -> ValueId {
         self.maker.push(maker);
         self.readers.push(Vec::new());
         self.previous.push(previous);
-        self.tensor.push_and_get_key(tensor)
+        self.next.push(None);
+        let value = self.tensor.push_and_get_key(tensor);
+        if let Some(previous) = previous {
+            self.next[previous] = Some(value);
+        }
+        value
     }
 }

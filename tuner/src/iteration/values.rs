@@ -159,17 +159,13 @@ pub struct Decisions {
 impl Values {
     /// The values of a valid trace, and what may be decided about them within a pool of so many bytes.
     pub fn new(trace: &Trace, pool: Bytes, allow: Allow) -> Values {
-        let Uses { tensor, maker, readers, previous, reads, writes } = Uses::of(trace);
-        let mut from: TiVec<ValueId, Option<ValueId>> = vec![None; tensor.len()].into();
-        let mut becomes = from.clone();
-        for (read, written) in reads.iter().zip(&writes) {
-            for (old, new) in written.iter().filter_map(|new| previous[*new].map(|old| (old, *new))) {
-                if read.contains(&old) {
-                    from[new] = Some(old);
-                    becomes[old] = Some(new);
-                }
-            }
+        let uses = Uses::of(trace);
+        let becomes: TiVec<ValueId, Option<ValueId>> = uses.tensor.keys().map(|v| uses.becomes(v)).collect();
+        let mut from: TiVec<ValueId, Option<ValueId>> = vec![None; becomes.len()].into();
+        for (old, new) in becomes.iter_enumerated() {
+            new.iter().for_each(|new| from[*new] = Some(old));
         }
+        let Uses { tensor, maker, readers, reads, writes, .. } = uses;
         let update = trace.ops.iter().position(|op| op.phase == Phase::Update);
         let mut values = Values {
             bytes: tensor.iter().map(|t| trace.tensors[t.index()].bytes.0).collect(),

@@ -17,29 +17,26 @@
 use crate::decide::placement::{
     Barrier, Direction, Opens, Placement, Residency, ResidencyId, Slot, Step, Transfer, TransferId,
 };
+use crate::iteration::uses::{Uses, ValueId};
 use crate::place::address::{Addresses, Items};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
-use plimsoll_ir::trace::{Op, Trace};
-use plimsoll_ir::{Bytes, CommandId, OpId, TensorId, define_id};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, CommandId, TensorId};
 use std::collections::BTreeMap;
 use typed_index_collections::TiVec;
-
-define_id!(
-    /// What a tensor holds after so many ops that write it.
-    Version, "version");
 
 /// Why a placement could not be lowered: a fault of the policy that made it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
     /// A step reads a tensor of which no residency holds the bytes in the right version.
-    #[error("step {step} needs {version} of {tensor}, which is not on the device then")]
+    #[error("step {step} needs {value} of {tensor}, which is not on the device then")]
     Absent {
         /// The step of the compute stream.
         step: u32,
         /// Which tensor.
         tensor: TensorId,
-        /// The version, counted from 0.
-        version: Version,
+        /// The value: the tensor in the version that the step reads.
+        value: ValueId,
     },
     /// A transfer has nothing to copy.
     #[error("a transfer of {tensor} before {before} has nothing to copy")]
@@ -100,8 +97,8 @@ struct ResidencyState {
     filled: Option<CommandId>,
     /// Its first command, which opens the buffer.
     opened: Option<CommandId>,
-    /// The version that it holds; none until it is filled.
-    version: Option<Version>,
+    /// The value that it holds; none until it is filled.
+    value: Option<ValueId>,
     /// The last step that wrote it in place, or filled it.
     written: Option<CommandId>,
     /// The last step that used it.
@@ -139,15 +136,8 @@ struct SlotState {
 struct HostCopy {
     first: u64,
     end: u64,
-    version: Version,
+    value: ValueId,
     command: CommandId,
-}
-
-/// The versions that an op reads and writes, in the order of its `reads` and `writes`.
-#[derive(Clone, Debug)]
-struct Versions {
-    reads: Vec<Version>,
-    writes: Vec<Version>,
 }
 
 struct Lowering<'a> {
@@ -155,7 +145,7 @@ struct Lowering<'a> {
     placement: &'a Placement,
     items: &'a Items,
     addresses: &'a Addresses,
-    versions: TiVec<OpId, Versions>,
+    uses: Uses,
     /// How each transfer is synchronised.
     barriers: TiVec<TransferId, Option<Barrier>>,
     list: List,
@@ -210,20 +200,6 @@ impl PoolMap {
     }
 }
 
-/// The versions that each op reads and writes.
-fn versions_of(trace: &Trace) -> TiVec<OpId, Versions> {
-    let mut version: TiVec<TensorId, Version> = vec![Version(0); trace.tensors.len()].into();
-    let mut of = |op: &Op| {
-        let reads = op.reads.iter().map(|t| version[*t]).collect();
-        let mut write = |t: &TensorId| {
-            version[*t] = version[*t].next();
-            version[*t]
-        };
-        Versions { reads, writes: op.writes.iter().map(&mut write).collect() }
-    };
-    trace.ops.iter().map(&mut of).collect()
-}
-
 impl<'a> Lowering<'a> {
     fn new(
         trace: &'a Trace,
@@ -246,7 +222,7 @@ impl<'a> Lowering<'a> {
             placement,
             items,
             addresses,
-            versions: versions_of(trace),
+            uses: Uses::of(trace),
             barriers,
             list: List::default(),
             residencies: vec![ResidencyState::default(); placement.residencies.len()].into(),
@@ -285,10 +261,11 @@ impl<'a> Lowering<'a> {
     }
 
     fn open_start(&mut self) {
+        let there = self.uses.at_start();
         for (r, residency) in self.placement.residencies.iter_enumerated() {
             if residency.opens == Opens::Start {
                 self.take(r, &mut Vec::new());
-                self.residencies[r].version = Some(Version(0));
+                self.residencies[r].value = there.get(&residency.tensor).copied();
             }
         }
     }
@@ -309,7 +286,7 @@ impl<'a> Lowering<'a> {
         let command;
         match transfer.direction {
             Direction::Offload => {
-                let version = state.version.ok_or(nothing)?;
+                let value = state.value.ok_or(nothing)?;
                 after.extend(state.filled.iter().chain(&state.written).chain(&of_tensor.fetched));
                 after.extend(of_tensor.updated);
                 let meets = |r: &&ResidencyId| {
@@ -324,12 +301,12 @@ impl<'a> Lowering<'a> {
                 self.residencies[r].offloaded = Some(command);
                 let of_tensor = &mut self.tensors[tensor];
                 of_tensor.offloaded = Some(command);
-                of_tensor.host.push(HostCopy { first: bytes.start, end: bytes.end, version, command });
+                of_tensor.host.push(HostCopy { first: bytes.start, end: bytes.end, value, command });
             }
             Direction::Prefetch => {
                 let copies = of_tensor.host.iter().rev();
                 let mut copies = copies.filter(|c| c.first < bytes.end && bytes.start < c.end).peekable();
-                let version = copies.peek().map(|c| c.version).ok_or(nothing)?;
+                let value = copies.peek().map(|c| c.value).ok_or(nothing)?;
                 // Pieces of a tensor are not under way in both directions at a time.
                 after.extend(of_tensor.offloaded);
                 // All copies since a whole one: pieces may have come from several offloads.
@@ -343,7 +320,7 @@ impl<'a> Lowering<'a> {
                 let prefetch = Command::Prefetch { tensor, first_byte, bytes: length, waits };
                 command = self.list.append(prefetch, &after);
                 let state = &mut self.residencies[r];
-                (state.filled, state.opened, state.version) = (Some(command), Some(command), Some(version));
+                (state.filled, state.opened, state.value) = (Some(command), Some(command), Some(value));
                 self.tensors[tensor].fetched = Some(command);
             }
         }
@@ -353,51 +330,46 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The open residencies of a tensor that hold this version, if together they hold all of it.
-    fn holding(
-        &mut self,
-        slot: Slot,
-        tensor: TensorId,
-        version: Version,
-    ) -> Result<Vec<ResidencyId>, LowerError> {
+    /// The open residencies that hold this value, if together they hold all of it.
+    fn holding(&mut self, slot: Slot, value: ValueId) -> Result<Vec<ResidencyId>, LowerError> {
+        let tensor = self.uses.tensor[value];
         let Lowering { tensors, residencies, placement, .. } = self;
         let open = &mut tensors[tensor].open;
         open.retain(|r| placement.residencies[*r].slots.end > slot);
-        let holds = |r: &&ResidencyId| residencies[**r].version == Some(version);
+        let holds = |r: &&ResidencyId| residencies[**r].value == Some(value);
         let found: Vec<ResidencyId> = open.iter().filter(holds).copied().collect();
         let bytes: u64 =
             found.iter().map(|r| &placement.residencies[*r].bytes).map(|b| b.end - b.start).sum();
         if bytes == self.trace.tensors[tensor.index()].bytes.0 {
             Ok(found)
         } else {
-            Err(LowerError::Absent { step: slot.0 - 1, tensor, version })
+            Err(LowerError::Absent { step: slot.0 - 1, tensor, value })
         }
     }
 
     fn step(&mut self, slot: Slot, step: Step) -> Result<(), LowerError> {
-        let op = &self.trace.ops[step.op.index()];
-        let versions = self.versions[step.op].clone();
+        let (reads, writes) = (self.uses.reads[step.op].clone(), self.uses.writes[step.op].clone());
         let mut after = std::mem::take(&mut self.slots[slot].due);
         let mut used = Vec::new();
         let (mut updated, mut in_place) = (Vec::new(), Vec::new());
-        for (t, version) in op.reads.iter().zip(versions.reads) {
-            let holding = self.holding(slot, *t, version)?;
-            let of_tensor = &self.tensors[*t];
+        for value in reads {
+            let tensor = self.uses.tensor[value];
+            let holding = self.holding(slot, value)?;
+            let of_tensor = &self.tensors[tensor];
             after.extend(of_tensor.open.iter().filter_map(|r| self.residencies[*r].filled));
             used.extend(&holding);
-            if let Some(k) = op.writes.iter().position(|w| w == t) {
+            if let Some(made) = writes.iter().find(|made| self.uses.tensor[**made] == tensor) {
                 after.extend(of_tensor.offloaded);
-                updated.extend(holding.iter().map(|r| (*r, versions.writes[k])));
-                in_place.push(*t);
+                updated.extend(holding.iter().map(|r| (*r, *made)));
+                in_place.push(tensor);
             }
         }
         let fresh = std::mem::take(&mut self.slots[slot].fresh);
         for &r in &fresh {
             self.take(r, &mut after);
             let tensor = self.placement.residencies[r].tensor;
-            let written = op.writes.iter().position(|w| *w == tensor);
-            let k = written.ok_or(LowerError::Unused { residency: r, tensor })?;
-            updated.push((r, versions.writes[k]));
+            let made = writes.iter().find(|made| self.uses.tensor[**made] == tensor);
+            updated.push((r, *made.ok_or(LowerError::Unused { residency: r, tensor })?));
             used.push(r);
         }
         if let Some((item, bytes)) = self.items.of_step[slot.index() - 1] {
@@ -419,9 +391,9 @@ impl<'a> Lowering<'a> {
         for r in used {
             self.residencies[r].used = Some(command);
         }
-        for (r, version) in updated {
+        for (r, value) in updated {
             let state = &mut self.residencies[r];
-            (state.version, state.written) = (Some(version), Some(command));
+            (state.value, state.written) = (Some(value), Some(command));
         }
         for r in fresh {
             let state = &mut self.residencies[r];

@@ -9,26 +9,27 @@
 
 use super::chain::chain;
 use super::keep::keep;
-use super::recomputing::{Unrolled, Values};
+use super::recomputing::{GivenUp, Unrolled, keep_in_stead, restrict};
 use crate::decide::gaps::{Alternatives, Gaps};
 use crate::decide::placement::Slot;
+use crate::iteration::uses::Uses;
 use crate::numbers::real;
 use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::Bytes;
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let values = Values::new(case.trace);
-    let mut given_up = segments(case, &values);
-    values.restrict(case.trace, &mut given_up);
-    let Some(unrolled) = Unrolled::new(case.trace, &values, &given_up) else {
+    let uses = Uses::of(case.trace);
+    let mut given_up = segments(case, &uses);
+    restrict(case.trace, &uses, &mut given_up);
+    let Some(unrolled) = Unrolled::new(case.trace, &uses, &given_up) else {
         return keep(case, case.thorough());
     };
     case.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
 }
 
 /// By value: the segment with which it is recomputed.
-fn segments(case: &Case<'_>, values: &Values) -> Vec<Option<usize>> {
+fn segments(case: &Case<'_>, uses: &Uses) -> GivenUp {
     let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
     let stages = chain(case.trace, &gaps);
     let count = real(stages.len()).sqrt().round().max(1.0) as usize;
@@ -37,13 +38,13 @@ fn segments(case: &Case<'_>, values: &Values) -> Vec<Option<usize>> {
         let segment = i * count / stages.len();
         segment_of.extend(Slot::each(stage.forward_slots.clone()).map(|_| segment));
     }
-    let mut given_up: Vec<Option<usize>> = vec![None; values.tensor.len()];
-    for (i, segment) in segment_of.iter().enumerate() {
-        values.writes[i].iter().for_each(|v| given_up[*v] = Some(*segment).filter(|s| *s + 1 < count));
+    let mut given_up: GivenUp = vec![None; uses.tensor.len()].into();
+    for (made, segment) in uses.writes.iter().zip(&segment_of) {
+        made.iter().for_each(|v| given_up[*v] = Some(*segment).filter(|s| *s + 1 < count));
     }
-    for (i, segment) in segment_of.iter().enumerate() {
-        values.reads[i].iter().for_each(|v| given_up[*v] = given_up[*v].filter(|of| of == segment));
+    for (read, segment) in uses.reads.iter().zip(&segment_of) {
+        read.iter().for_each(|v| given_up[*v] = given_up[*v].filter(|of| of == segment));
     }
-    values.keep_in_stead(segment_of.len(), &mut given_up);
+    keep_in_stead(uses, segment_of.len(), &mut given_up);
     given_up
 }

@@ -10,6 +10,7 @@ use super::naive::feature_maps;
 use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::Placement;
 use crate::decide::windows::Clock;
+use crate::iteration::uses::{Uses, ValueId};
 use crate::place::address::{Addresses, Items, assign};
 use crate::place::realise::{Attempt, Case, Realised};
 use crate::request::{PlanError, Shortage};
@@ -18,75 +19,31 @@ use plimsoll_ir::{Bytes, OpId, TensorId};
 use std::collections::BTreeSet;
 use typed_index_collections::TiVec;
 
-/// The values of a trace: what each op reads and writes, and who makes and ends each.
-pub(crate) struct Values {
-    /// By op, in the order of its `reads` and `writes`.
-    pub reads: Vec<Vec<usize>>,
-    pub writes: Vec<Vec<usize>>,
-    /// By value: its tensor, and the op that makes it; none where it is there from the start.
-    pub tensor: Vec<TensorId>,
-    pub maker: Vec<Option<usize>>,
-    /// By value: what an op makes of it in place; and whether an op ends it, in place or by overwriting it.
-    pub becomes: Vec<Option<usize>>,
-    ended: Vec<bool>,
-    /// By value: the one of the same tensor before it.
-    before: Vec<Option<usize>>,
+/// By value: the group with which it is recomputed; none of a value that stays.
+pub(crate) type GivenUp = TiVec<ValueId, Option<usize>>;
+
+/// Keeps what a forward op makes in place of a kept value, in its stead.
+pub(crate) fn keep_in_stead(uses: &Uses, forward: usize, given_up: &mut GivenUp) {
+    for &v in uses.reads.iter().take(forward).flatten() {
+        let became = uses.becomes(v).filter(|_| given_up[v].is_none());
+        became.into_iter().for_each(|b| given_up[b] = None);
+    }
 }
 
-impl Values {
-    pub fn new(trace: &Trace) -> Values {
-        let tensor: Vec<TensorId> = (0..trace.tensors.len()).map(TensorId::new).collect();
-        let mut current: Vec<usize> = (0..tensor.len()).collect();
-        let (maker, becomes) = (vec![None; tensor.len()], vec![None; tensor.len()]);
-        let (ended, before) = (vec![false; tensor.len()], vec![None; tensor.len()]);
-        let (reads, writes) = (Vec::new(), Vec::new());
-        let mut values = Values { reads, writes, tensor, maker, becomes, ended, before };
-        for (i, op) in trace.ops.iter().enumerate() {
-            values.reads.push(op.reads.iter().map(|t| current[t.index()]).collect());
-            let mut writes = Vec::with_capacity(op.writes.len());
-            for t in &op.writes {
-                let value = values.tensor.len();
-                if op.reads.contains(t) {
-                    values.becomes[current[t.index()]] = Some(value);
-                }
-                values.ended[current[t.index()]] = true;
-                values.ended.push(false);
-                values.before.push(Some(current[t.index()]));
-                values.tensor.push(*t);
-                values.maker.push(Some(i));
-                values.becomes.push(None);
-                current[t.index()] = value;
-                writes.push(value);
-            }
-            values.writes.push(writes);
-        }
-        values
+/// Takes back the giving up of values that could not be recomputed, and of those that are read once parameters change,
+/// when nothing may be recomputed.
+pub(crate) fn restrict(trace: &Trace, uses: &Uses, given_up: &mut GivenUp) {
+    for (_, reads) in trace.ops.iter().zip(&uses.reads).filter(|(op, _)| op.phase == Phase::Update) {
+        reads.iter().for_each(|v| given_up[*v] = None);
     }
-
-    /// Keeps what a forward op makes in place of a kept value, in its stead.
-    pub fn keep_in_stead(&self, forward: usize, given_up: &mut [Option<usize>]) {
-        for v in self.reads[..forward].iter().flatten() {
-            let became = self.becomes[*v].filter(|_| given_up[*v].is_none());
-            became.into_iter().for_each(|b| given_up[b] = None);
-        }
-    }
-
-    /// Takes back the giving up of values that could not be recomputed, and of those that are read once parameters
-    /// change, when nothing may be recomputed.
-    pub fn restrict(&self, trace: &Trace, given_up: &mut [Option<usize>]) {
-        for (_, reads) in trace.ops.iter().zip(&self.reads).filter(|(op, _)| op.phase == Phase::Update) {
-            reads.iter().for_each(|v| given_up[*v] = None);
-        }
-        let mut again = vec![false; self.tensor.len()];
-        for (i, op) in trace.ops.iter().enumerate() {
-            let there = |v: &usize| given_up[*v].is_none() && !self.ended[*v];
-            let can = op.recomputable
-                && op.phase == Phase::Forward
-                && self.reads[i].iter().all(|v| there(v) || again[*v]);
-            for v in &self.writes[i] {
-                again[*v] = can;
-                given_up[*v] = given_up[*v].filter(|_| can);
-            }
+    let mut again: TiVec<ValueId, bool> = vec![false; uses.tensor.len()].into();
+    for (op, (reads, writes)) in trace.ops.iter().zip(uses.reads.iter().zip(&uses.writes)) {
+        let there = |v: ValueId| given_up[v].is_none() && uses.next[v].is_none();
+        let can =
+            op.recomputable && op.phase == Phase::Forward && reads.iter().all(|v| there(*v) || again[*v]);
+        for v in writes {
+            again[*v] = can;
+            given_up[*v] = given_up[*v].filter(|_| can);
         }
     }
 }
@@ -102,11 +59,9 @@ pub(crate) struct Unrolled {
 
 struct Unrolling<'a> {
     trace: &'a Trace,
-    values: &'a Values,
+    uses: &'a Uses,
     /// By value: the copy that holds it.
-    present: Vec<Option<TensorId>>,
-    /// By value: the last op of the trace that reads it.
-    last_read: Vec<usize>,
+    present: TiVec<ValueId, Option<TensorId>>,
     out: Unrolled,
     /// The bytes of all tensors of the unrolled trace.
     copies: u64,
@@ -119,16 +74,12 @@ const RUNS: usize = 20_000;
 const COPIES: u64 = 1 << 62;
 
 impl Unrolled {
-    /// `given_up` has the group of every value that is given up; [`Values::restrict`] has seen it. None where so many ops
-    /// would run again, or so many bytes be made, that the iteration could not be counted with: rows of updates in place
-    /// that are recomputed one by one need the square of their length.
-    pub fn new(trace: &Trace, values: &Values, given_up: &[Option<usize>]) -> Option<Unrolled> {
-        let mut last_read = vec![0; values.tensor.len()];
-        for (i, reads) in values.reads.iter().enumerate() {
-            reads.iter().for_each(|v| last_read[*v] = i);
-        }
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        for (v, group) in given_up.iter().enumerate() {
+    /// [`restrict`] has seen what is given up. None where so many ops would run again, or so many bytes be made, that the
+    /// iteration could not be counted with: rows of updates in place that are recomputed one by one need the square of their
+    /// length.
+    pub fn new(trace: &Trace, uses: &Uses, given_up: &GivenUp) -> Option<Unrolled> {
+        let mut groups: Vec<Vec<ValueId>> = Vec::new();
+        for (v, group) in given_up.iter_enumerated() {
             if let Some(group) = group {
                 groups.resize(groups.len().max(*group + 1), Vec::new());
                 groups[*group].push(v);
@@ -136,21 +87,21 @@ impl Unrolled {
         }
         let empty = Trace { tensors: trace.tensors.clone(), ops: Vec::new(), ..trace.clone() };
         let tensors: Vec<TensorId> = (0..trace.tensors.len()).map(TensorId::new).collect();
-        let mut present = vec![None; values.tensor.len()];
-        tensors.iter().for_each(|t| present[t.index()] = Some(*t));
+        let at_start = uses.tensor.iter().zip(&uses.maker).map(|(t, maker)| maker.is_none().then_some(*t));
+        let present = at_start.collect();
         let out = Unrolled { trace: empty, ops: Vec::new(), tensors, again: Vec::new() };
         let runs = 2 * trace.ops.len() + RUNS;
         let copies = trace.tensors.iter().map(|tensor| tensor.bytes.0).sum();
-        let mut unrolling = Unrolling { trace, values, present, last_read, out, copies };
+        let mut unrolling = Unrolling { trace, uses, present, out, copies };
         let forward = trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
-        for i in 0..trace.ops.len() {
-            if i == forward {
+        for op in uses.reads.keys() {
+            if op.index() == forward {
                 groups.iter().flatten().for_each(|v| unrolling.present[*v] = None);
             }
-            if i >= forward {
-                unrolling.make_again(i, given_up, &groups);
+            if op.index() >= forward {
+                unrolling.recompute_for(op, given_up, &groups);
             }
-            unrolling.run(i, false);
+            unrolling.run(op, false);
             if unrolling.out.ops.len() > runs || unrolling.copies > COPIES {
                 return None;
             }
@@ -161,54 +112,53 @@ impl Unrolled {
 
 impl Unrolling<'_> {
     /// Recomputes what the op needs and is gone.
-    fn make_again(&mut self, i: usize, given_up: &[Option<usize>], groups: &[Vec<usize>]) {
-        let gone = |present: &[Option<TensorId>], v: &usize| present[*v].is_none();
-        let mut wanted: Vec<usize> =
-            self.values.reads[i].iter().copied().filter(|v| gone(&self.present, v)).collect();
+    fn recompute_for(&mut self, op: OpId, given_up: &GivenUp, groups: &[Vec<ValueId>]) {
+        let Unrolling { uses, present, .. } = self;
+        let gone = |v: &ValueId| present[*v].is_none();
+        let mut wanted: Vec<ValueId> = uses.reads[op].iter().copied().filter(gone).collect();
         let of_groups: BTreeSet<usize> = wanted.iter().filter_map(|v| given_up[*v]).collect();
         for group in of_groups {
-            let later = groups[group].iter().filter(|v| self.last_read[**v] >= i);
-            wanted.extend(later.filter(|v| gone(&self.present, v)));
+            let later = groups[group].iter().copied().filter(|v| uses.readers[*v].last() >= Some(&op));
+            wanted.extend(later.filter(gone));
         }
         let mut makers = BTreeSet::new();
         while let Some(v) = wanted.pop() {
-            let maker = self.values.maker[v].expect("what is there from the start is never given up");
+            let maker = uses.maker[v].expect("what is there from the start is never given up");
             if makers.insert(maker) {
-                wanted.extend(self.values.reads[maker].iter().filter(|v| gone(&self.present, v)));
+                wanted.extend(uses.reads[maker].iter().copied().filter(gone));
             }
         }
         makers.into_iter().for_each(|maker| self.run(maker, true));
     }
 
-    fn run(&mut self, i: usize, again: bool) {
-        let op = &self.trace.ops[i];
-        let reads: Vec<TensorId> = self.values.reads[i]
-            .iter()
-            .map(|v| self.present[*v].expect("what an op reads was made before it"))
-            .collect();
+    fn run(&mut self, at: OpId, again: bool) {
+        let (op, uses) = (&self.trace.ops[at.index()], self.uses);
+        let copy = |v: &ValueId| self.present[*v].expect("what an op reads was made before it");
+        let reads: Vec<TensorId> = uses.reads[at].iter().map(copy).collect();
         let mut writes = Vec::with_capacity(op.writes.len());
-        for (t, value) in op.writes.iter().zip(&self.values.writes[i]) {
-            let copy = match op.reads.iter().position(|read| read == t) {
+        for &made in &uses.writes[at] {
+            let tensor = uses.tensor[made];
+            let copy = match uses.reads[at].iter().position(|read| uses.tensor[*read] == tensor) {
                 Some(k) => {
-                    self.present[self.values.reads[i][k]] = None;
+                    self.present[uses.reads[at][k]] = None;
                     reads[k]
                 }
-                None => self.copy_for(*t, *value, again),
+                None => self.copy_for(tensor, made, again),
             };
             writes.push(copy);
-            self.present[*value].get_or_insert(copy);
+            self.present[made].get_or_insert(copy);
         }
         // All recomputation is in the backward pass.
         let phase = if again { Phase::Backward } else { op.phase };
         self.out.trace.ops.push(Op { reads, writes, phase, ..op.clone() });
-        self.out.ops.push(OpId::new(i));
+        self.out.ops.push(at);
         self.out.again.push(again);
     }
 
     /// The tensor's own place, where nothing else is left then, or a fresh one for what is recomputed.
-    fn copy_for(&mut self, tensor: TensorId, value: usize, again: bool) -> TensorId {
+    fn copy_for(&mut self, tensor: TensorId, value: ValueId, again: bool) -> TensorId {
         if !again {
-            let before = self.values.before[value].filter(|v| self.present[*v] == Some(tensor));
+            let before = self.uses.previous[value].filter(|v| self.present[*v] == Some(tensor));
             before.into_iter().for_each(|v| self.present[v] = None);
             return tensor;
         }

@@ -10,7 +10,8 @@
 //! - What then still does not fit is swapped, what was used least recently first, as much as is needed.
 
 use super::keep::keep;
-use super::recomputing::{Unrolled, Values};
+use super::recomputing::{GivenUp, Unrolled, keep_in_stead, restrict};
+use crate::iteration::uses::{Uses, ValueId};
 use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::PlanError;
 use plimsoll_ir::trace::Phase;
@@ -40,11 +41,11 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
     if matches!(kept, Realised::Fits { .. }) {
         return Ok(kept);
     }
-    let values = Values::new(case.trace);
+    let uses = Uses::of(case.trace);
     let unrolled = |one_by_one| {
-        let mut given_up = cheap(case, &values, one_by_one);
-        values.restrict(case.trace, &mut given_up);
-        Unrolled::new(case.trace, &values, &given_up)
+        let mut given_up = cheap(case, &uses, one_by_one);
+        restrict(case.trace, &uses, &mut given_up);
+        Unrolled::new(case.trace, &uses, &given_up)
     };
     match unrolled(true).or_else(|| unrolled(false)) {
         Some(unrolled) => case.realise_unrolled(&unrolled, true, &GIVEN),
@@ -53,18 +54,18 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
 }
 
 /// By value: the segment with which it is recomputed; where a segment is too large and `one_by_one`, itself alone.
-fn cheap(case: &Case<'_>, values: &Values, one_by_one: bool) -> Vec<Option<usize>> {
-    let mut given_up: Vec<Option<usize>> = vec![None; values.tensor.len()];
-    let mut segments: Vec<Vec<usize>> = vec![Vec::new()];
+fn cheap(case: &Case<'_>, uses: &Uses, one_by_one: bool) -> GivenUp {
+    let mut given_up: GivenUp = vec![None; uses.tensor.len()].into();
+    let mut segments: Vec<Vec<ValueId>> = vec![Vec::new()];
     let forward = case.trace.ops.iter().take_while(|op| op.phase == Phase::Forward).count();
-    for (op, writes) in case.trace.ops[..forward].iter().zip(&values.writes) {
+    for (op, writes) in case.trace.ops[..forward].iter().zip(&uses.writes) {
         if CHEAP_KINDS.contains(&op.kind.as_str()) {
             segments.last_mut().expect("there is one").extend(writes);
         } else {
             segments.push(Vec::new());
         }
     }
-    let bytes = |v: &usize| case.trace.tensors[values.tensor[*v].index()].bytes.0;
+    let bytes = |v: &ValueId| case.trace.tensors[uses.tensor[*v].index()].bytes.0;
     let largest = case.trace.memory().floor().map_or(0, |(_, floor)| floor.0 - case.trace.resident_bytes.0);
     let mut groups = 0;
     for segment in &segments[..segments.len() - 1] {
@@ -76,6 +77,6 @@ fn cheap(case: &Case<'_>, values: &Values, one_by_one: bool) -> Vec<Option<usize
         }
         groups += 1;
     }
-    values.keep_in_stead(forward, &mut given_up);
+    keep_in_stead(uses, forward, &mut given_up);
     given_up
 }
