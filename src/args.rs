@@ -242,6 +242,18 @@ impl KernelArgs {
     }
 }
 
+/// What is worked on, and where.
+#[derive(Clone, Debug, Args)]
+#[allow(missing_docs, reason = "the groups are documented where they are defined")]
+pub struct WorkloadArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
 /// What was done is kept in this folder.
 #[derive(Clone, Debug, Args)]
 pub struct StudyArgs {
@@ -407,11 +419,7 @@ pub struct AutoArgs {
     #[arg(last = true, value_name = "ARGUMENTS", requires = "script")]
     pub script_arguments: Vec<OsString>,
     #[command(flatten)]
-    pub network: NetworkArgs,
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
+    pub workload: WorkloadArgs,
     #[command(flatten)]
     pub search: SearchArgs,
     #[command(flatten)]
@@ -427,11 +435,7 @@ pub struct AutoArgs {
 #[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct ProfileArgs {
     #[command(flatten)]
-    pub network: NetworkArgs,
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
+    pub workload: WorkloadArgs,
     /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what the study was begun
     /// with; else, with cpu, what keeping everything takes at a batch of 16 (or at 32, where less does not train it), as if
     /// the device were just that small; with cuda, what is free less 512 MiB, in steps of 256 MiB
@@ -449,11 +453,7 @@ pub struct ProfileArgs {
 #[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct TuneArgs {
     #[command(flatten)]
-    pub network: NetworkArgs,
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
+    pub workload: WorkloadArgs,
     #[command(flatten)]
     pub search: SearchArgs,
     #[command(flatten)]
@@ -503,11 +503,7 @@ pub struct RunArgs {
 #[allow(missing_docs, reason = "the groups are documented where they are defined")]
 pub struct VerifyArgs {
     #[command(flatten)]
-    pub network: NetworkArgs,
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
+    pub workload: WorkloadArgs,
     /// Samples in an iteration
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,

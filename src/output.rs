@@ -50,6 +50,9 @@ pub fn published_schema(verb: &str) -> Option<&'static str> {
     )
 }
 
+/// One thing's values: each with its key for programs and its name for people.
+pub type Facts = Vec<(&'static str, &'static str, Cell)>;
+
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
@@ -199,7 +202,7 @@ impl Table {
     }
 
     /// One thing's values, shown one a line.
-    pub fn facts(key: &'static str, facts: Vec<(&'static str, &'static str, Cell)>) -> Table {
+    pub fn facts(key: &'static str, facts: Facts) -> Table {
         let columns = facts.iter().map(|(key, heading, _)| (*key, *heading)).collect();
         let row = facts.into_iter().map(|(_, _, cell)| cell).collect();
         Table { key, columns, rows: vec![row], facts: true }

@@ -103,7 +103,7 @@ fn documents_go_through_pipes() {
     assert!(twice.status.code() == Some(2) && said.contains("`-` is named twice"), "{said}");
 }
 
-/// An op has a faster way than its usual one, which a plan takes.
+/// An op has a faster alternative than its usual one, which a plan takes.
 #[test]
 fn no_makespan_is_below_compute() {
     let folder = traced();

@@ -40,7 +40,7 @@ pub struct Made {
     pub alive: Bytes,
 }
 
-/// A device of the papers: with the fast ways of convolutions, or with the usual one alone.
+/// A device of the papers: with the fast alternatives of convolutions, or with the usual one alone.
 pub fn device(name: &str, fast_alternatives: bool) -> Modelled {
     Modelled { fast_alternatives, ..Modelled::new(sheet(name).expect("a device that is modelled")) }
 }

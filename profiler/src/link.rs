@@ -130,7 +130,7 @@ impl Probe {
             prefetches.push(before);
         }
         buffers.push(buffer(A, size, brought, before));
-        Probe::new(size, link, commands, buffers, offloads, prefetches)
+        Probe::new(program(size, 2, 1), size, link, commands, buffers, offloads, prefetches)
     }
 
     /// Both ways at once.
@@ -149,7 +149,7 @@ impl Probe {
         let last = *offloads.last().expect("there are transfers");
         let mut buffers = vec![buffer(A, size, None, last), buffer(B, size, Some(CommandId(0)), saved)];
         buffers.extend(prefetches.iter().map(|id| buffer(B, size, Some(*id), *id)));
-        Probe::new(size, link, commands, buffers, offloads, prefetches)
+        Probe::new(program(size, 2, 1), size, link, commands, buffers, offloads, prefetches)
     }
 
     /// The op over and over, while C goes out so often and D comes in so often; 0 for not at all. Its spans are those of
@@ -188,7 +188,7 @@ impl Probe {
         ];
         buffers.extend(prefetches.iter().map(|id| buffer(D, size, Some(*id), *id)));
         let program = program(size, 4, 1 + TOUCHES);
-        Probe::of(program, size, link, commands, buffers, offloads, prefetches)
+        Probe::new(program, size, link, commands, buffers, offloads, prefetches)
     }
 
     /// The seconds of the ops of a run of [`Probe::beside`] beside which transfers ran nearly all the time; of all ops, where
@@ -203,17 +203,6 @@ impl Probe {
     }
 
     fn new(
-        size: Bytes,
-        link: Link,
-        commands: Vec<Command>,
-        buffers: Vec<Buffer>,
-        offloads: Vec<CommandId>,
-        prefetches: Vec<CommandId>,
-    ) -> Probe {
-        Probe::of(program(size, 2, 1), size, link, commands, buffers, offloads, prefetches)
-    }
-
-    fn of(
         program: Program,
         size: Bytes,
         link: Link,

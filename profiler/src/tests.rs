@@ -40,7 +40,7 @@ impl Fake {
             OpSamples { name, kind, phase, flops: 10 * batch, seconds, alternatives }
         };
         let alternative = AlternativeSamples {
-            name: format!("way{number}"),
+            name: format!("alternative{number}"),
             workspace_bytes: Bytes(10),
             seconds: vec![Seconds(f64::from(number + 2) * 1e-2 * batch as f64)],
         };
@@ -498,7 +498,7 @@ fn other_ways_are_measured_where_they_fit_and_an_interruption_loses_none() {
             let alternatives = &batch.ops[1].alternatives;
             assert_eq!(alternatives.len(), batch.batch.min(2) as usize, "at batch 1 only one fits");
             for (number, alternative) in (0..).zip(alternatives) {
-                assert_eq!(alternative.name, format!("way{number}"));
+                assert_eq!(alternative.name, format!("alternative{number}"));
                 let seconds = f64::from(number + 2) * 1e-2 * batch.batch as f64;
                 assert_eq!(alternative.seconds, vec![Seconds(seconds); 3], "{stop_after}");
             }

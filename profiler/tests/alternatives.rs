@@ -139,6 +139,6 @@ fn each_way_is_measured_where_it_fits_and_planned_where_it_pays() {
     let [usual, lean, hungry] = alternatives_of(&trace, BUDGET).expect("it fits");
     assert!(usual == 0 && lean == 0 && hungry >= 3, "{usual} {lean} {hungry}");
     let tight = Bytes(floor.0 + SCRATCH / 4);
-    let [usual, lean, hungry] = alternatives_of(&trace, tight).expect("the lean ways fit");
+    let [usual, lean, hungry] = alternatives_of(&trace, tight).expect("the lean alternatives fit");
     assert!(lean > 0, "{usual} {lean} {hungry}");
 }

@@ -6,8 +6,8 @@ use super::values::{
     DecayArg, DeviceChoice, DuplexArg, HostPlace, ObjectiveArg, OptimizerArg, RuleArg, SearchArg, ToolArg,
 };
 use super::{
-    DataArgs, DeviceArgs, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs, SearchArgs, StudyArgs,
-    TrainArgs, defaults,
+    DeviceArgs, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs, SearchArgs, StudyArgs, TrainArgs,
+    WorkloadArgs, defaults,
 };
 use crate::failure::Failure;
 use crate::interrupt;
@@ -37,10 +37,13 @@ impl NetworkArgs {
         let image = self.image.map(|image| image.0);
         NetworkRequest { source, image, channels: self.channels, classes: self.classes }
     }
+}
 
-    /// The network, with its data, on a device.
-    pub fn task(&self, data: &DataArgs, setup: Setup) -> Result<NetworkWorkload, Failure> {
-        NetworkWorkload::new(&self.request(), &data.data, setup).map_err(|error| match error {
+impl WorkloadArgs {
+    /// The network, with its data, on the device.
+    pub fn task(&self, watch: &Watch<'_>) -> Result<NetworkWorkload, Failure> {
+        let setup = self.device.setup(watch)?;
+        NetworkWorkload::new(&self.network.request(), &self.data.data, setup).map_err(|error| match error {
             Error::Data(DataError::TextWidth { length, width }) => {
                 let message = format!("texts have no width, and --image says {length}x{width}");
                 Failure { message, ..DataError::TextWidth { length, width }.into() }
@@ -301,9 +304,8 @@ mod tests {
     use crate::args::{Cli, Verb};
     use clap::Parser;
 
-    fn task(network: &NetworkArgs, data: &DataArgs, device: &DeviceArgs) -> NetworkWorkload {
-        let setup = device.setup(&Watch::silent()).expect("a device");
-        network.task(data, setup).expect("a task")
+    fn task(workload: &WorkloadArgs) -> NetworkWorkload {
+        workload.task(&Watch::silent()).expect("a task")
     }
 
     /// The name that a line of `auto` or `tune` gives its study.
@@ -311,11 +313,11 @@ mod tests {
         let words = ["plimsoll"].into_iter().chain(line.split_whitespace());
         let folder = match Cli::parse_from(words).verb {
             Verb::Auto(args) => {
-                let task = task(&args.network, &args.data, &args.device);
+                let task = task(&args.workload);
                 study_of(&task, &args.study, &args.search, &args.rate, &args.train)
             }
             Verb::Tune(args) => {
-                let task = task(&args.network, &args.data, &args.device);
+                let task = task(&args.workload);
                 study_of(&task, &args.study, &args.search, &args.rate, &defaults())
             }
             other => panic!("{other:?}"),

@@ -5,10 +5,9 @@ use crate::args::{AutoArgs, study_of, tune_request};
 use crate::failure::{Failure, of_trained};
 use crate::output::{Cell, Format, Table};
 use crate::progress::watched;
-use crate::verbs::profile::how_known;
 use crate::verbs::report;
 use crate::verbs::script::Script;
-use crate::verbs::tune::{choice, figures};
+use crate::verbs::tune::{choice, figures, head};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
 use plimsoll_study::report::{Tuned, rule_in_words};
@@ -25,7 +24,7 @@ pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, F
 }
 
 fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
-    let task = args.network.task(&args.data, args.device.setup(watch)?)?;
+    let task = args.workload.task(watch)?;
     let task = task.within(args.search.host_memory)?;
     let fresh = args.study.fresh;
     let study = study_of(&task, &args.study, &args.search, &args.rate, &args.train)?;
@@ -61,23 +60,14 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
 /// The choice that an earlier run made and measured.
 fn kept_choice(config: &Config) -> Table {
     let measured = config.measured.as_ref();
-    Table::facts(
-        "choice",
-        vec![
-            ("network", "network", config.network.in_words().into()),
-            ("times", "times", how_known(config.modelled, config.modelled_error).into()),
-            ("budget_bytes", "budget", config.budget_bytes.into()),
-            ("batch", "batch", config.batch.into()),
-            ("learning_rate", "learning rate", Cell::learning_rate(config.learning_rate.rate)),
-            ("learning_rate_rule", "by", rule_in_words(&config.learning_rate).into()),
-            (
-                "predicted_iteration_seconds",
-                "iteration, predicted",
-                config.predicted.iteration_seconds.into(),
-            ),
-            ("iteration_seconds", "measured when tuned", measured.map(|m| m.iteration_seconds).into()),
-        ],
-    )
+    let mut facts = head(config);
+    facts.extend([
+        ("learning_rate", "learning rate", Cell::learning_rate(config.learning_rate.rate)),
+        ("learning_rate_rule", "by", rule_in_words(&config.learning_rate).into()),
+        ("predicted_iteration_seconds", "iteration, predicted", config.predicted.iteration_seconds.into()),
+        ("iteration_seconds", "measured when tuned", measured.map(|m| m.iteration_seconds).into()),
+    ]);
+    Table::facts("choice", facts)
 }
 
 /// What training gave, predicted beside measured.

@@ -8,7 +8,7 @@ use crate::args::CompareArgs;
 use crate::failure::{Exit, Failure, raise_host_memory};
 use crate::output::{Format, Table, print};
 use crate::verbs::plan::parse_policy;
-use crate::verbs::planning::{Tried, carry, recomputed, timeless};
+use crate::verbs::planning::{PlanRun, carry, recomputed, timeless};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
@@ -59,9 +59,9 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
         }
     }
     bar.finish_and_clear();
-    let (ours, theirs) = tried.into_iter().partition(|one: &Tried| one.policy == Policy::Plimsoll);
-    let mut tried: Vec<Tried> = carry(&trace, &args.planning, ours)?;
-    tried.extend::<Vec<Tried>>(theirs);
+    let (ours, theirs) = tried.into_iter().partition(|one: &PlanRun| one.policy == Policy::Plimsoll);
+    let mut tried: Vec<PlanRun> = carry(&trace, &args.planning, ours)?;
+    tried.extend::<Vec<PlanRun>>(theirs);
     let place = |policy| policies.iter().position(|other| *other == policy);
     tried.sort_by_key(|one| (one.budget, place(one.policy)));
     let mut table = Table::new("policies", &COLUMNS);
@@ -99,7 +99,7 @@ fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Failure {
 }
 
 /// Where no policy has a plan at any budget: the one that needs least at the largest budget, and what it is short of.
-fn closest(tried: &[Tried]) -> Option<(Policy, &Witness)> {
+fn closest(tried: &[PlanRun]) -> Option<(Policy, &Witness)> {
     let short = tried.iter().map(|one| match &one.outcome {
         Outcome::Planned(_) => None,
         Outcome::Infeasible(witness) => Some((one.policy, witness)),
@@ -107,7 +107,7 @@ fn closest(tried: &[Tried]) -> Option<(Policy, &Witness)> {
     short.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(_, witness)| witness.distance())
 }
 
-fn row(trace: &Trace, one: &Tried) -> Vec<crate::output::Cell> {
+fn row(trace: &Trace, one: &PlanRun) -> Vec<crate::output::Cell> {
     vec![
         one.budget.into(),
         one.policy.name().into(),

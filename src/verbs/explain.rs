@@ -4,7 +4,7 @@
 use crate::args::{ExplainArgs, ReportedArgs};
 use crate::failure::Failure;
 use crate::files::read_valid;
-use crate::output::{Cell, Table};
+use crate::output::{Cell, Facts, Table};
 use crate::verbs::profile::how_known;
 use crate::verbs::tune::caution;
 use plimsoll_ir::schedule::Stream;
@@ -66,8 +66,6 @@ fn search(log: &SearchLog) -> Result<Table, Failure> {
     }
     Ok(table)
 }
-
-type Facts = Vec<(&'static str, &'static str, Cell)>;
 
 /// What a tuning has to say of its choice.
 fn answer(tuned: &Tuned) -> Facts {

@@ -9,9 +9,9 @@
 
 use crate::args::PlanArgs;
 use crate::failure::{Exit, Failure};
-use crate::output::{Cell, Format, Table, print};
+use crate::output::{Cell, Facts, Format, Table, print};
 use crate::settings::nearest;
-use crate::verbs::planning::{Tried, carry, recomputed, timeless};
+use crate::verbs::planning::{PlanRun, carry, recomputed, timeless};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
@@ -95,37 +95,42 @@ fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
     WorkloadError::NoPlan { trace, budget, witness, largest: None, host_limited: false }.into()
 }
 
+/// What both tables begin with.
+fn head(trace: &Trace, tried: &PlanRun) -> Facts {
+    vec![
+        ("trace", "trace", trace.name.clone().into()),
+        ("batch", "batch", trace.batch.into()),
+        ("policy", "policy", tried.policy.to_string().into()),
+        ("status", "status", tried.status().into()),
+    ]
+}
+
 /// What a plan is, one thing a line.
-fn planned(trace: &Trace, made: &Plan, tried: &Tried, output: Option<&Path>) -> Table {
+fn planned(trace: &Trace, made: &Plan, tried: &PlanRun, output: Option<&Path>) -> Table {
     let schedule = &made.schedule;
     let moves = moved(trace, schedule);
-    Table::facts(
-        "plan",
-        vec![
-            ("trace", "trace", trace.name.clone().into()),
-            ("batch", "batch", trace.batch.into()),
-            ("policy", "policy", tried.policy.to_string().into()),
-            ("status", "status", tried.status().into()),
-            ("makespan_seconds", "makespan", made.makespan.into()),
-            ("bound_seconds", "lower bound", tried.bound.into()),
-            ("gap", "gap", tried.gap().map_or(Cell::None, Cell::Share)),
-            ("ratio_to_bound", "makespan / bound", tried.ratio(tried.bound)),
-            ("ratio_to_compute", "makespan / compute", tried.ratio(Some(trace.fastest_seconds()))),
-            ("offloaded_bytes", "offloaded", moves.offloaded.into()),
-            ("recomputed_seconds", "recomputed", recomputed(trace, made).into()),
-            ("at_peak_bytes", "feature maps at the peak", moves.at_peak.into()),
-            ("host_bytes", "host memory", schedule.host_bytes(trace).into()),
-            ("pool_bytes", "pool", schedule.pool_bytes.into()),
-            ("peak_bytes", "resident + pool", (trace.resident_bytes + schedule.pool_bytes).into()),
-            ("budget_bytes", "budget", schedule.budget_bytes.into()),
-            ("planning_seconds", "planning time", tried.planning.into()),
-            ("schedule", "schedule", output.map(|file| file.display().to_string()).into()),
-        ],
-    )
+    let mut facts = head(trace, tried);
+    facts.extend([
+        ("makespan_seconds", "makespan", made.makespan.into()),
+        ("bound_seconds", "lower bound", tried.bound.into()),
+        ("gap", "gap", tried.gap().map_or(Cell::None, Cell::Share)),
+        ("ratio_to_bound", "makespan / bound", tried.ratio(tried.bound)),
+        ("ratio_to_compute", "makespan / compute", tried.ratio(Some(trace.fastest_seconds()))),
+        ("offloaded_bytes", "offloaded", moves.offloaded.into()),
+        ("recomputed_seconds", "recomputed", recomputed(trace, made).into()),
+        ("at_peak_bytes", "feature maps at the peak", moves.at_peak.into()),
+        ("host_bytes", "host memory", schedule.host_bytes(trace).into()),
+        ("pool_bytes", "pool", schedule.pool_bytes.into()),
+        ("peak_bytes", "resident + pool", (trace.resident_bytes + schedule.pool_bytes).into()),
+        ("budget_bytes", "budget", schedule.budget_bytes.into()),
+        ("planning_seconds", "planning time", tried.planning.into()),
+        ("schedule", "schedule", output.map(|file| file.display().to_string()).into()),
+    ]);
+    Table::facts("plan", facts)
 }
 
 /// Why there is no plan, one thing a line.
-fn infeasible(trace: &Trace, witness: &Witness, tried: &Tried) -> Table {
+fn infeasible(trace: &Trace, witness: &Witness, tried: &PlanRun) -> Table {
     let shortage = match witness.why {
         Shortage::Floor => "what the op touches",
         Shortage::Start => "what is on the device at the start",
@@ -135,23 +140,18 @@ fn infeasible(trace: &Trace, witness: &Witness, tried: &Tried) -> Table {
         Shortage::Host => "host memory for what the op leaves no room for",
         Shortage::HostTried => "host memory for the nearest plan that was found",
     };
-    Table::facts(
-        "plan",
-        vec![
-            ("trace", "trace", trace.name.clone().into()),
-            ("batch", "batch", trace.batch.into()),
-            ("policy", "policy", tried.policy.to_string().into()),
-            ("status", "status", tried.status().into()),
-            ("op", "op", u64::from(witness.op.0).into()),
-            ("op_name", "its name", witness.name.clone().into()),
-            ("shortage", "short of", shortage.into()),
-            ("needs_bytes", "needs", witness.needs.into()),
-            ("short_by_bytes", "short by", witness.short_by.into()),
-            ("bound_seconds", "lower bound", tried.bound.into()),
-            ("budget_bytes", "budget", tried.budget.into()),
-            ("planning_seconds", "planning time", tried.planning.into()),
-        ],
-    )
+    let mut facts = head(trace, tried);
+    facts.extend([
+        ("op", "op", u64::from(witness.op.0).into()),
+        ("op_name", "its name", witness.name.clone().into()),
+        ("shortage", "short of", shortage.into()),
+        ("needs_bytes", "needs", witness.needs.into()),
+        ("short_by_bytes", "short by", witness.short_by.into()),
+        ("bound_seconds", "lower bound", tried.bound.into()),
+        ("budget_bytes", "budget", tried.budget.into()),
+        ("planning_seconds", "planning time", tried.planning.into()),
+    ]);
+    Table::facts("plan", facts)
 }
 
 const COLUMNS: [(&str, &str); 12] = [
@@ -208,10 +208,10 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
     }
 }
 
-fn frontier(trace: &Trace, tried: &[Tried]) -> Table {
+fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
     let mut table = Table::new("frontier", &COLUMNS);
     let compute = trace.fastest_seconds();
-    let row = |one: &Tried| {
+    let row = |one: &PlanRun| {
         vec![
             one.budget.into(),
             one.status().into(),
@@ -232,7 +232,7 @@ fn frontier(trace: &Trace, tried: &[Tried]) -> Table {
 }
 
 /// Writes the schedule of every budget to a folder, under the name of the trace's file and the budget in bytes.
-fn write_all(trace: &Trace, tried: &[Tried], input: &Path, folder: &Path) -> Result<(), Failure> {
+fn write_all(trace: &Trace, tried: &[PlanRun], input: &Path, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(|error| FileError::io(folder, Doing::Create, error))?;
     let name = input.file_name().map_or(trace.name.clone().into(), |name| name.to_string_lossy());
     let name = name.trim_end_matches(".json").trim_end_matches(".trace");

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const SAME: f64 = 1e-9;
 
 /// One budget, planned under one policy.
-pub struct Tried {
+pub struct PlanRun {
     /// Who decided.
     pub policy: Policy,
     /// What the device may hold.
@@ -71,7 +71,7 @@ impl PlanningArgs {
         policy: Policy,
         budget: Bytes,
         known: Option<Seconds>,
-    ) -> Result<Tried, Failure> {
+    ) -> Result<PlanRun, Failure> {
         let start = Instant::now();
         let limit =
             self.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
@@ -85,11 +85,11 @@ impl PlanningArgs {
         let hopeless = matches!(&outcome, Outcome::Infeasible(witness) if witness.why.is_proved());
         let bound = known.or(own);
         let bound = if hopeless { bound } else { bound.or_else(|| self.bound(trace, budget, &limits)) };
-        Ok(Tried { policy, budget, outcome, bound, planning: Seconds(start.elapsed().as_secs_f64()) })
+        Ok(PlanRun { policy, budget, outcome, bound, planning: Seconds(start.elapsed().as_secs_f64()) })
     }
 }
 
-impl Tried {
+impl PlanRun {
     /// What is known of the outcome, in a word or two.
     pub fn status(&self) -> &'static str {
         let Outcome::Planned(made) = &self.outcome else { return "infeasible" };
@@ -147,11 +147,11 @@ pub fn recomputed(trace: &Trace, made: &Plan) -> Seconds {
 
 /// Gives each of these, which are of one policy, the best of all plans that fit its budget, so that none with more budget
 /// takes longer; and puts them in the order of their budgets.
-pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<Tried>) -> Result<Vec<Tried>, Failure> {
+pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<PlanRun>) -> Result<Vec<PlanRun>, Failure> {
     let Some(first) = tried.first() else { return Ok(tried) };
     let request = args.request(first.policy, first.budget);
     tried.sort_by_key(|one| one.budget);
-    let point = |one: &Tried| Point { budget: one.budget, outcome: one.outcome.clone() };
+    let point = |one: &PlanRun| Point { budget: one.budget, outcome: one.outcome.clone() };
     let points = frontier::carry(trace, &request, tried.iter().map(point).collect())?;
     tried.iter_mut().zip(points).for_each(|(one, point)| one.outcome = point.outcome);
     Ok(tried)

@@ -19,7 +19,7 @@ const LEAST: u64 = 32;
 /// Runs the verb.
 pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (profile, study) = watched(quiet, |watch| {
-        let task = args.network.task(&args.data, args.device.setup(watch)?)?;
+        let task = args.workload.task(watch)?;
         let max_batch = task.most(args.max_batch)?;
         // The study is that of a tuning with the same options, which goes on from what is measured here.
         let search = SearchArgs { budget: args.budget, max_batch: args.max_batch, ..defaults() };

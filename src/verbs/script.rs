@@ -57,7 +57,7 @@ impl Script {
             path: path.clone(),
             arguments: args.script_arguments.clone(),
             budget: args.search.budget,
-            link: args.device.link,
+            link: args.workload.device.link,
             folder,
             quiet,
         }))

@@ -3,10 +3,10 @@
 
 use crate::args::{TuneArgs, defaults, study_of, tune_request};
 use crate::failure::Failure;
-use crate::output::{Cell, Table};
+use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
-use plimsoll_ir::config::LearningRate;
+use plimsoll_ir::config::{Config, LearningRate};
 use plimsoll_study::report::{placement_in_words, rule_in_words};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
 use plimsoll_tuner::rate;
@@ -14,7 +14,7 @@ use plimsoll_tuner::rate;
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (tuned, study) = watched(quiet, |watch| {
-        let task = args.network.task(&args.data, args.device.setup(watch)?)?;
+        let task = args.workload.task(watch)?;
         let task = task.within(args.search.host_memory)?;
         let study = study_of(&task, &args.study, &args.search, &args.rate, &defaults())?;
         let (least, fresh) = (args.search.least(&args.rate), args.study.fresh);
@@ -28,33 +28,38 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned), kept])
 }
 
+/// What every table of a choice begins with.
+pub fn head(config: &Config) -> Facts {
+    vec![
+        ("network", "network", config.network.in_words().into()),
+        ("times", "times", how_known(config.modelled, config.modelled_error).into()),
+        ("budget_bytes", "budget", config.budget_bytes.into()),
+        ("batch", "batch", config.batch.into()),
+    ]
+}
+
 /// What was chosen.
 pub fn choice(tuned: &Tuned) -> Table {
     let config = &tuned.config;
     let rate = &config.learning_rate;
-    Table::facts(
-        "choice",
-        vec![
-            ("network", "network", config.network.in_words().into()),
-            ("times", "times", how_known(config.modelled, config.modelled_error).into()),
-            ("budget_bytes", "budget", config.budget_bytes.into()),
-            ("batch", "batch", config.batch.into()),
-            (
-                "keeper_batch",
-                "largest batch that keeps everything",
-                tuned.keeper.map(|k| k.candidate.batch).into(),
-            ),
-            ("largest_batch", "largest batch that can be trained", tuned.tuning.asked.largest.into()),
-            ("why", "why", tuned.tuning.why.clone().into()),
-            ("yours", "your own setting", yours(tuned).into()),
-            ("placement", "placement", placement_in_words(&tuned.chosen.candidate.moved).into()),
-            ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
-            ("learning_rate_rule", "by", rule_in_words(rate).into()),
-            ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
-            ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
-            ("refits", "refits of the model", tuned.refits().into()),
-        ],
-    )
+    let mut facts = head(config);
+    facts.extend([
+        (
+            "keeper_batch",
+            "largest batch that keeps everything",
+            tuned.keeper.map(|k| k.candidate.batch).into(),
+        ),
+        ("largest_batch", "largest batch that can be trained", tuned.tuning.asked.largest.into()),
+        ("why", "why", tuned.tuning.why.clone().into()),
+        ("yours", "your own setting", yours(tuned).into()),
+        ("placement", "placement", placement_in_words(&tuned.chosen.candidate.moved).into()),
+        ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
+        ("learning_rate_rule", "by", rule_in_words(rate).into()),
+        ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
+        ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
+        ("refits", "refits of the model", tuned.refits().into()),
+    ]);
+    Table::facts("choice", facts)
 }
 
 /// What to know of a learning rate that is far from its base point, with the option that keeps it near.

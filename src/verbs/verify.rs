@@ -25,13 +25,14 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
 }
 
 fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
-    let mut device = args.device.clone();
+    let mut workload = args.workload.clone();
+    let device = &mut workload.device;
     if let DeviceChoice::Modelled(sheet) = device.device {
         return Err(SetupError::NothingRuns { device: sheet.product.to_owned() }.into());
     }
     // Only kernels that give the same bits each time can show that a plan changes none.
     device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));
-    let task = args.network.task(&args.data, device.setup(watch)?)?;
+    let task = workload.task(watch)?;
     let policy = parse_policy(&args.policy)?;
     let trace = task.trace(args.batch)?;
     let memory = trace.memory();

@@ -125,12 +125,8 @@ impl Search {
 
     /// Loads a library from the first place that has it.
     pub(super) fn load(&self, wanted: &Wanted) -> Result<Found, CudaError> {
-        for folder in &self.first {
-            for file in wanted.files {
-                if let Some(found) = load_file(&folder.join(file), wanted)? {
-                    return Ok(found);
-                }
-            }
+        if let Some(found) = load_from(&self.first, wanted)? {
+            return Ok(found);
         }
         for file in wanted.files.iter().filter(|_| self.loader) {
             if let Ok(library) = dlopen(OsStr::new(file)) {
@@ -138,14 +134,7 @@ impl Search {
                 return Ok(Found { library, path });
             }
         }
-        for folder in &self.usual {
-            for file in wanted.files {
-                if let Some(found) = load_file(&folder.join(file), wanted)? {
-                    return Ok(found);
-                }
-            }
-        }
-        Err(self.missing(wanted))
+        load_from(&self.usual, wanted)?.ok_or_else(|| self.missing(wanted))
     }
 
     fn missing(&self, wanted: &Wanted) -> CudaError {
@@ -197,6 +186,18 @@ impl Found {
 fn dlopen(name: &OsStr) -> Result<Library, libloading::Error> {
     // SAFETY: NVIDIA's libraries may be loaded at any time; their initialisers touch nothing of ours.
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+}
+
+/// Loads a library from the first folder that has it; none where no folder does.
+fn load_from(folders: &[PathBuf], wanted: &Wanted) -> Result<Option<Found>, CudaError> {
+    for folder in folders {
+        for file in wanted.files {
+            if let Some(found) = load_file(&folder.join(file), wanted)? {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Loads a file; none where there is no such file.

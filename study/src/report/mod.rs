@@ -1,8 +1,9 @@
 //! Reports: what a tuning found, or what a schedule does, as plain data for people and for scripts.
 //!
-//! [`Report`] is the data; [`gather`] makes it of a trace and its schedule, [`scheduled`] of a schedule by itself, [`Tuned`]
-//! of a study; [`explain`] tells less of more: one layer, or what costs most; [`reasons`] says why each feature map stays, leaves or is recomputed; [`policies`] asks the others. What it
-//! does not do: it decides nothing, and measures nothing.
+//! [`Report`] is the data; [`gather`] makes it of a trace and its schedule, [`scheduled`] of a schedule by itself,
+//! [`Tuned`] of a study; [`explain`] tells less of more: one layer, or what costs most; [`reasons`] says why each feature
+//! map stays, leaves or is recomputed; [`policies`] asks the others. What it does not do: it decides nothing, and measures
+//! nothing.
 
 mod data;
 pub mod explain;

@@ -38,7 +38,7 @@ fn middle<'a>(seconds: impl Iterator<Item = &'a Seconds>) -> Option<f64> {
     (!seconds.is_empty()).then(|| super::median(&mut seconds).max(super::TICK))
 }
 
-/// The median of a way over all samples of an op at a batch size.
+/// The median of an alternative over all samples of an op at a batch size.
 fn of_alternative(samples: &[&OpSamples], name: &str) -> Option<f64> {
     middle(
         samples

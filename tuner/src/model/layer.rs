@@ -9,10 +9,10 @@
 //!   and of a library that changes its algorithm; passes the noise of each batch size on.
 //!
 //! The winner is chosen by cross-validation: each batch size between the smallest and the largest is left out in turn and
-//! predicted from the others. A shape that, fitted to all of them, still misses one by more than twice its score pays for the
-//! rest: a line that takes the last batch size for an outlier is caught nowhere else. Few batch sizes make one op's score a
-//! matter of luck, so the score of all ops of its type is added to it: an op goes its own way only where its samples say so
-//! clearly.
+//! predicted from the others. A shape that, fitted to all of them, still misses one by more than twice its score pays for
+//! the rest: a line that takes the last batch size for an outlier is caught nowhere else. Few batch sizes make one op's
+//! score a matter of luck, so the score of all ops of its type is added to it: an op has a curve of its own only where its
+//! samples say so clearly.
 //!
 //! What it deliberately does not do: refit the type's curve for each inner fold. One point of one op barely moves it; a
 //! type with fewer than [`COMPANY`] ops, where it would, does not offer it unless nothing else is there.

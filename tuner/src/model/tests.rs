@@ -268,12 +268,12 @@ fn an_unmeasured_op_takes_the_curve_of_its_type_and_an_unknown_type_none() {
     assert!(trace.ops.iter().all(|op| op.seconds == Seconds::ZERO), "nothing is half filled");
 }
 
-/// A lean way of every convolution: slower by more the larger the batch; at batch 8 it costs nearly nothing.
+/// A lean alternative of every convolution: slower by more the larger the batch; at batch 8 it costs nearly nothing.
 fn lean_ratio(batch: u64) -> f64 {
     1.1 + 0.3 * (batch as f64 / 8.0).ln()
 }
 
-/// A profile in which every convolution was also measured three times in a lean way.
+/// A profile in which every convolution was also measured three times in a lean alternative.
 fn profile_with_alternatives(ops: &[Truth], noise: f64, seed: u64) -> Profile {
     let mut dice = Dice(seed + 1000);
     let mut profile = profile(ops, &BATCHES, noise, seed);

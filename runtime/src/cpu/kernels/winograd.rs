@@ -29,7 +29,7 @@ const LEAST_CHANNELS: usize = 32;
 /// Tiles below which transforming the filters costs more than it saves.
 const LEAST_TILES: usize = 32;
 
-/// Whether this way serves the convolution: where it can, both sides have channels to fill vectors, there are enough
+/// Whether Winograd serves the convolution: where it can, both sides have channels to fill vectors, there are enough
 /// tiles, and not too much of them hangs over the edge.
 pub(super) fn serves(shape: &ConvShape) -> bool {
     let w = &shape.window;

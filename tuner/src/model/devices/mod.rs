@@ -9,15 +9,15 @@
 //! layers, attention) are bound by arithmetic. Their curve saturates as AccUDNN's does (Fig. 5: FLOPs / (FLOPs + x_half)),
 //! where x_half is what the device computes in [`RAMP`]. Bytes are those of all operands, weights included.
 //!
-//! **Kernels.** A convolution with a window of 3x3 or more that steps by 1 has two ways: `implicit_gemm`, the usual one,
-//! direct and without workspace, and a fast one with workspace, `winograd` (F(4x4, 3x3), 36 products where 144 were) for 3x3,
-//! `fft` (tiles of 32x32) for larger windows: its products in f32 at the rate of direct ones, and everything that is
-//! transformed written and read once. The workspace is what it transforms, at most [`WORKSPACE_MOST`] at once, in parts of
-//! the batch where that is less. Winograd's kernels that transform as they go, without workspace, are left out: fitted beside
-//! these two they came out no faster than direct products.
+//! **Kernels.** A convolution with a window of 3x3 or more that steps by 1 has two alternatives: `implicit_gemm`, the usual
+//! one, direct and without workspace, and a fast one with workspace, `winograd` (F(4x4, 3x3), 36 products where 144 were)
+//! for 3x3, `fft` (tiles of 32x32) for larger windows: its products in f32 at the rate of direct ones, and everything that
+//! is transformed written and read once. The workspace is what it transforms, at most [`WORKSPACE_MOST`] at once, in parts
+//! of the batch where that is less. Winograd's kernels that transform as they go, without workspace, are left out: fitted
+//! beside these two they came out no faster than direct products.
 //!
-//! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, ways are the same. So it is
-//! never slower.
+//! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, alternatives are the same. So
+//! it is never slower.
 //!
 //! Links are PCIe. Of the rate of a x16 link of the device's generation, the plan gets the share that Euro-Par'20 measured
 //! (§6.1: 12.2 GB/s of 15.75), each way, since all of these devices have two copy engines.
@@ -63,13 +63,13 @@ const LATENCY: Seconds = Seconds(10e-6);
 /// The share of a PCIe link's rate that transfers of page-locked memory get: 12.2 GB/s of 15.75 GB/s (Euro-Par'20 §6.1).
 const PCIE_SHARE: f64 = 12.2 / 15.75;
 
-/// The most workspace that a fast way takes, but for what the weights need.
+/// The most workspace that a fast alternative takes, but for what the weights need.
 pub const WORKSPACE_MOST: Bytes = Bytes(1 << 30);
 
 /// The usual alternative of a convolution that has two.
 pub const USUAL: &str = "implicit_gemm";
 
-/// The fast ways, for windows of 3x3 and for larger ones.
+/// The fast alternatives, for windows of 3x3 and for larger ones.
 pub const FAST: [&str; 2] = ["winograd", "fft"];
 
 /// The sheet of a device.
@@ -91,7 +91,7 @@ pub struct Modelled {
     pub reach: Reach,
     /// Whether products are in TF32, by tensor cores; only where [`Sheet::tf32_peak`] is known.
     pub tf32: bool,
-    /// Whether convolutions have a fast way with workspace beside the usual one.
+    /// Whether convolutions have a fast alternative with workspace beside the usual one.
     pub fast_alternatives: bool,
 }
 
@@ -151,7 +151,7 @@ impl Modelled {
         }
     }
 
-    /// The fast way of a call, where it has one.
+    /// The fast alternative of a call, where it has one.
     fn transformed(&self, call: &Call) -> Option<Transformed> {
         convolution(call).filter(|_| self.fast_alternatives).and_then(Transformed::new)
     }
