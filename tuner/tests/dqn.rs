@@ -16,7 +16,8 @@ fn budget(trace: &Trace, share: u64) -> Bytes {
     let memory = trace.memory();
     let floor = memory.floor().expect("a trace has an op").1;
     let peak = memory.peak().expect("a trace has an op").1;
-    floor + Bytes((peak.0 - floor.0) * share / 100)
+    let part = u128::from((peak - floor).0) * u128::from(share) / 100;
+    floor + Bytes(part.try_into().expect("it is no more than the peak"))
 }
 
 #[test]

@@ -130,15 +130,16 @@ pub const CHANGES: &[(&str, Change)] = &[
         })
     }),
     ("a buffer a little off", |_, s, r| {
-        change_buffer(s, r, |b, r| b.offset.0 = (b.offset.0 + r.below(5)).saturating_sub(2))
+        change_buffer(s, r, |b, r| b.offset.0 = b.offset.0.saturating_add(r.below(5)).saturating_sub(2))
     }),
     ("a buffer somewhere else", |_, s, r| {
         let pool = s.pool_bytes.0;
-        change_buffer(s, r, |b, r| b.offset.0 = r.below(pool + 1))
+        change_buffer(s, r, |b, r| b.offset.0 = r.below(pool.saturating_add(1)))
     }),
     ("a buffer at the end of a larger pool", |_, s, r| {
         let end = s.pool_bytes.0;
-        (s.pool_bytes.0, s.budget_bytes.0) = (end + 1000, s.budget_bytes.0 + 1000);
+        (s.pool_bytes.0, s.budget_bytes.0) =
+            (end.saturating_add(1000), s.budget_bytes.0.saturating_add(1000));
         change_buffer(s, r, |b, _| b.offset.0 = end)
     }),
     ("one close less", |_, s, r| {
@@ -177,7 +178,8 @@ pub const CHANGES: &[(&str, Change)] = &[
     }),
     ("a buffer twice, in a larger pool", |t, s, r| {
         let end = s.pool_bytes.0;
-        (s.pool_bytes.0, s.budget_bytes.0) = (end + 1000, s.budget_bytes.0 + 1000);
+        (s.pool_bytes.0, s.budget_bytes.0) =
+            (end.saturating_add(1000), s.budget_bytes.0.saturating_add(1000));
         let Some(at) = pick_tensor_buffer(t, s, r) else { return false };
         let mut twin = s.buffers[at].clone();
         twin.offset.0 = end;
@@ -225,7 +227,7 @@ pub const BREAKS: &[(&str, u8, Change)] = &[
             return false;
         };
         let Command::Compute { op, alternative, .. } = &mut s.commands[i] else { return false };
-        op.0 += 1;
+        op.0 = op.0.saturating_add(1);
         *alternative = None;
         op.index() < t.ops.len()
     }),
@@ -292,7 +294,9 @@ pub const BREAKS: &[(&str, u8, Change)] = &[
 
 /// Gives every tensor a place of its own, so that what a dropped wait breaks is not the room.
 fn apart(s: &mut Schedule) {
-    let unit = s.pool_bytes.0 + 1000;
+    let unit = s.pool_bytes.0.saturating_add(1000);
+    let after =
+        |bytes: Bytes, places: usize| Bytes(bytes.0.saturating_add(unit.saturating_mul(places as u64)));
     let mut places: Vec<Holds> = Vec::new();
     for buffer in &mut s.buffers {
         let whose = match buffer.holds {
@@ -303,10 +307,10 @@ fn apart(s: &mut Schedule) {
         if place == places.len() {
             places.push(whose);
         }
-        buffer.offset.0 += place as u64 * unit;
+        buffer.offset = after(buffer.offset, place);
     }
-    s.pool_bytes.0 += places.len() as u64 * unit;
-    s.budget_bytes.0 += places.len() as u64 * unit;
+    s.pool_bytes = after(s.pool_bytes, places.len());
+    s.budget_bytes = after(s.budget_bytes, places.len());
 }
 
 fn drop_wait(s: &mut Schedule, r: &mut Random) -> bool {
