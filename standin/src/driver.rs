@@ -383,8 +383,16 @@ calls! {
 calls! {
     fn cuModuleLoadData(module: Place<usize>, image: *const c_char) {
         here()?;
-        let words = text(image)?.to_string_lossy();
-        let functions = kernels::load(&words).map_err(|why| {
+        let code = text(image)?.to_string_lossy();
+        let (header, words) = code.split_once('\n').ok_or(status::INVALID_PTX)?;
+        // Machine code runs on its own architecture; PTX is taken by a driver that is no older than it.
+        match (header.strip_prefix("\x7fELF sm_"), header.strip_prefix("// .version 9.")) {
+            (Some("90"), _) | (_, Some("0")) => (),
+            (Some(_), _) => return Err(status::NO_BINARY_FOR_GPU),
+            (_, Some(_)) => return Err(status::UNSUPPORTED_PTX_VERSION),
+            (None, None) => return Err(status::INVALID_PTX),
+        }
+        let functions = kernels::load(words).map_err(|why| {
             eprintln!("stand-in: {why}");
             status::INVALID_PTX
         })?;

@@ -1,4 +1,5 @@
-//! NVRTC: takes a text, has the C compiler say whether it compiles, and hands the text itself on as the PTX.
+//! NVRTC: takes a text, has the C compiler say whether it compiles, and hands the text itself on as the code, below a line that
+//! says what it was compiled for: `// .version 9.0` is PTX, as new as this NVRTC; `\x7fELF sm_90` is machine code.
 
 use crate::{kernels, lock};
 use std::collections::BTreeMap;
@@ -12,10 +13,28 @@ const INVALID_PROGRAM: u32 = 4;
 const INVALID_OPTION: u32 = 5;
 const COMPILATION: u32 = 6;
 
-/// A text, and what the compiler said.
+/// A text, what it is compiled for, and what the compiler said.
 struct Program {
     text: CString,
+    /// As the option has it: `sm_90`, `compute_90`.
+    target: String,
     log: CString,
+}
+
+impl Program {
+    fn code(&self, header: &str) -> CString {
+        let code = [header.as_bytes(), b"\n", self.text.as_bytes()].concat();
+        CString::new(code).unwrap_or_default()
+    }
+
+    /// Machine code; nothing of what is compiled for no machine.
+    fn cubin(&self) -> Option<CString> {
+        self.target.starts_with("sm_").then(|| self.code(&format!("\x7fELF {}", self.target)))
+    }
+
+    fn ptx(&self) -> CString {
+        self.code(&format!("// .version 9.{}", *lock(&MINOR)))
+    }
 }
 
 static PROGRAMS: Mutex<BTreeMap<usize, Program>> = Mutex::new(BTreeMap::new());
@@ -46,11 +65,11 @@ fn copy_out(text: &CStr, room: *mut c_char) -> Result<(), u32> {
 calls! {
     fn nvrtcVersion(major: Place<c_int>, minor: Place<c_int>) {
         put(major, 13)?;
-        put(minor, 0)
+        put(minor, *lock(&MINOR))
     }
 
     fn nvrtcGetNumSupportedArchs(count: Place<c_int>) {
-        put(count, ARCHITECTURES.len() as c_int)
+        put(count, known().len() as c_int)
     }
 
     fn nvrtcGetSupportedArchs(room: *mut c_int) {
@@ -58,7 +77,7 @@ calls! {
             return Err(INVALID_INPUT);
         }
         // SAFETY: the caller asked for their number first and gives so much room.
-        unsafe { std::ptr::copy_nonoverlapping(ARCHITECTURES.as_ptr(), room, ARCHITECTURES.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(known().as_ptr(), room, known().len()) };
         Ok(())
     }
 
@@ -73,7 +92,7 @@ calls! {
         let text = unsafe { CStr::from_ptr(text) }.to_owned();
         let mut programs = lock(&PROGRAMS);
         let handle = programs.keys().last().map_or(1, |last| last + 1);
-        programs.insert(handle, Program { text, log: CString::default() });
+        programs.insert(handle, Program { text, target: String::new(), log: CString::default() });
         put(program, handle)
     }
 
@@ -81,8 +100,17 @@ calls! {
         for at in 0..usize::try_from(count).map_err(|_| INVALID_INPUT)? {
             // SAFETY: the caller gives so many options, each of which ends with a zero.
             let option = unsafe { CStr::from_ptr(*options.add(at)) };
-            if !option.to_bytes().starts_with(b"-") {
+            let option = option.to_string_lossy();
+            if !option.starts_with('-') {
                 return Err(INVALID_OPTION);
+            }
+            if let Some(target) = option.strip_prefix("--gpu-architecture=") {
+                let number = target.strip_prefix("sm_").or(target.strip_prefix("compute_"));
+                let number = number.and_then(|number| number.parse().ok()).ok_or(INVALID_OPTION)?;
+                if !known().contains(&number) {
+                    return Err(INVALID_OPTION);
+                }
+                of(program, |program| target.clone_into(&mut program.target))?;
             }
         }
         let text = of(program, |program| program.text.clone())?;
@@ -92,12 +120,20 @@ calls! {
         outcome.map(|_| ()).map_err(|_| COMPILATION)
     }
 
+    fn nvrtcGetCUBINSize(program: usize, size: Place<usize>) {
+        put(size, of(program, |program| program.cubin())?.map_or(0, |cubin| cubin.as_bytes_with_nul().len()))
+    }
+
+    fn nvrtcGetCUBIN(program: usize, room: *mut c_char) {
+        copy_out(&of(program, |program| program.cubin())?.ok_or(INVALID_PROGRAM)?, room)
+    }
+
     fn nvrtcGetPTXSize(program: usize, size: Place<usize>) {
-        put(size, of(program, |program| program.text.as_bytes_with_nul().len())?)
+        put(size, of(program, |program| program.ptx().as_bytes_with_nul().len())?)
     }
 
     fn nvrtcGetPTX(program: usize, room: *mut c_char) {
-        of(program, |program| copy_out(&program.text, room))?
+        of(program, |program| copy_out(&program.ptx(), room))?
     }
 
     fn nvrtcGetProgramLogSize(program: usize, size: Place<usize>) {
@@ -117,6 +153,23 @@ calls! {
 
 /// The compute capabilities that a real one of this version makes code for, times 10.
 const ARCHITECTURES: [c_int; 5] = [75, 80, 86, 90, 100];
+
+/// The minor version of the NVRTC that this is one of: 13.0 unless a test asks for another.
+static MINOR: Mutex<c_int> = Mutex::new(0);
+
+/// The newest architecture that it knows.
+static NEWEST: Mutex<c_int> = Mutex::new(c_int::MAX);
+
+fn known() -> &'static [c_int] {
+    let newest = *lock(&NEWEST);
+    &ARCHITECTURES[..ARCHITECTURES.partition_point(|known| *known <= newest)]
+}
+
+/// From now on this is NVRTC 13.`minor`, and knows architectures up to `newest` (capability times 10).
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_compiler(minor: c_int, newest: c_int) {
+    (*lock(&MINOR), *lock(&NEWEST)) = (minor, newest);
+}
 
 /// What a code means.
 #[unsafe(no_mangle)]

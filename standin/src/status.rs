@@ -36,7 +36,9 @@ codes! {
         NO_DEVICE = 100, "NO_DEVICE", "no CUDA-capable device is detected";
         INVALID_DEVICE = 101, "INVALID_DEVICE", "invalid device ordinal";
         INVALID_CONTEXT = 201, "INVALID_CONTEXT", "no context is current on this thread";
+        NO_BINARY_FOR_GPU = 209, "NO_BINARY_FOR_GPU", "no kernel image is there for this device";
         INVALID_PTX = 218, "INVALID_PTX", "the text of the module does not compile";
+        UNSUPPORTED_PTX_VERSION = 222, "UNSUPPORTED_PTX_VERSION", "the PTX is newer than the driver";
         INVALID_HANDLE = 400, "INVALID_HANDLE", "an invalid or destroyed handle";
         ILLEGAL_STATE = 401, "ILLEGAL_STATE", "what the call needs is not in the state for it";
         NOT_FOUND = 500, "NOT_FOUND", "the named symbol is not found";
@@ -58,10 +60,8 @@ codes! {
     only_said {
         34 = "STUB_LIBRARY", "the library is a stub";
         46 = "DEVICE_UNAVAILABLE", "the device is busy or unavailable";
-        209 = "NO_BINARY_FOR_GPU", "no kernel image is there for this device";
         214 = "ECC_UNCORRECTABLE", "an error of the memory that cannot be corrected";
         221 = "JIT_COMPILER_NOT_FOUND", "the PTX compiler is not found";
-        222 = "UNSUPPORTED_PTX_VERSION", "the PTX is newer than the driver";
         304 = "OPERATING_SYSTEM", "a call to the operating system failed";
         719 = "LAUNCH_FAILED", "a kernel failed";
         801 = "NOT_SUPPORTED", "not supported on this system";

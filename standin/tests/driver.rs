@@ -3,7 +3,7 @@
 //! The library's functions are linked here, not loaded; what the device loads is the same code.
 
 use plimsoll_standin as _;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -70,6 +70,9 @@ unsafe extern "C" {
     safe fn plimsoll_standin_answer(name: *const c_char, after: u64, code: u32);
 }
 
+/// What stands above the text in the PTX of the stand-in's NVRTC.
+const HEADER: &CStr = c"// .version 9.0\n";
+
 const TEXT: &CStr = c"
 #define KERNEL(name, parameters) static void name parameters
 static _Thread_local unsigned BLOCK_X, BLOCK_Y, BLOCK_Z, THREAD, THREADS;
@@ -115,7 +118,8 @@ fn machine() -> Option<Machine> {
     good(cuInit(0));
     good(cuCtxSetCurrent(made(|context| cuDevicePrimaryCtxRetain(context, 0))));
     let streams = [0; 4].map(|_| made(|stream| cuStreamCreate(stream, NON_BLOCKING)));
-    let module = made(|module| cuModuleLoadData(module, TEXT.as_ptr()));
+    let code = CString::new([HEADER.to_bytes(), TEXT.to_bytes()].concat()).expect("no zero");
+    let module = made(|module| cuModuleLoadData(module, code.as_ptr()));
     let kernel = made(|function| cuModuleGetFunction(function, module, c"twice_and_more".as_ptr()));
     let mut device = 0;
     good(cuMemAlloc_v2(&mut device, BYTES));
@@ -446,7 +450,8 @@ fn nvrtc_says_what_does_not_compile() {
         good(nvrtcDestroyProgram(&mut program));
         (outcome, log > 1, ptx)
     };
-    assert_eq!(compile(TEXT), (0, false, TEXT.to_bytes_with_nul().len()));
+    let length = HEADER.to_bytes().len() + TEXT.to_bytes_with_nul().len();
+    assert_eq!(compile(TEXT), (0, false, length));
     let broken = c"KERNEL(a, (float *x)) { x[0] = nothing; }";
     let (outcome, said, _) = compile(broken);
     assert_eq!((outcome, said), (6, true));

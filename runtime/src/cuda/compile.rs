@@ -1,21 +1,47 @@
-//! From the kernels' source to PTX: compiled by NVRTC once, and kept in the user's cache folder.
+//! From the kernels' source to what the driver loads: compiled by NVRTC once, and kept in the user's cache folder.
 //!
-//! A text in the cache is named by everything that it follows from: the source and the options, the compute capability, and
-//! the NVRTC that made it (its version and its file). A cache that cannot be read or written costs seconds at each start and
-//! nothing else, so that is a line in the log; a text that the driver does not take is compiled anew.
+//! NVRTC makes machine code (a cubin) for the device's own architecture, which every driver of the same major version of CUDA
+//! takes. PTX only where NVRTC does not know that architecture: a driver refuses the PTX of an NVRTC that is newer than itself.
+//!
+//! A file in the cache is named by everything that it follows from: the source and the options, the architecture, and the
+//! NVRTC that made it (its version and its file). It ends in its checksum, since a driver reads a cubin that is cut off beyond
+//! its end. A cache that cannot be read or written costs seconds at each start and nothing else, so that is a line in the log;
+//! code that is damaged, or that the driver does not take, is compiled anew.
 
 use super::driver::{Context, Module};
 use super::error::{Capability, CudaError, Refusal, advice};
 use super::presence::{NVRTC, NVRTC_12, Search};
 use super::table::CompilerFunctions;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Products and sums are not contracted, so that a kernel's numbers are those of its text on any device.
 const OPTIONS: [&CStr; 1] = [c"--fmad=false"];
+
+/// What kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// The device's own machine code.
+    Machine(Capability),
+    /// PTX of an older architecture, from which the driver makes machine code.
+    Virtual(Capability),
+}
+
+/// As NVRTC names it: `sm_90`, `compute_90`.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (word, Capability { major, minor }) = match self {
+            Target::Machine(capability) => ("sm", capability),
+            Target::Virtual(capability) => ("compute", capability),
+        };
+        write!(f, "{word}_{major}{minor}")
+    }
+}
 
 /// NVRTC, loaded.
 pub(super) struct Compiler {
@@ -56,8 +82,8 @@ impl Compiler {
         Err(CudaError::Compile { path: self.path.clone(), log: format!("{call} gave {status}") })
     }
 
-    /// The newest virtual architecture that it knows and the device can run.
-    fn architecture(&self, device: &str, capability: Capability) -> Result<Capability, CudaError> {
+    /// What it compiles for: the device's own architecture where it knows that, else the newest that the device can run.
+    fn target(&self, device: &str, capability: Capability) -> Result<Target, CudaError> {
         let mut count: c_int = 0;
         // SAFETY: the call writes one number.
         self.check("nvrtcGetNumSupportedArchs", unsafe {
@@ -70,7 +96,7 @@ impl Compiler {
         })?;
         let known =
             known.iter().map(|n| n.unsigned_abs()).map(|n| Capability { major: n / 10, minor: n % 10 });
-        newest(&known.collect::<Vec<_>>(), capability).map_err(|least| CudaError::Capability {
+        target(&known.collect::<Vec<_>>(), capability).map_err(|least| CudaError::Capability {
             path: self.path.clone(),
             least,
             device: device.to_owned(),
@@ -78,14 +104,12 @@ impl Compiler {
         })
     }
 
-    /// Compiles to PTX.
-    fn compile(&self, source: &str, architecture: Capability) -> Result<CString, CudaError> {
+    /// Compiles to a cubin, or to PTX with the zero at its end.
+    fn compile(&self, source: &str, target: Target) -> Result<Vec<u8>, CudaError> {
         let source = CString::new(source).expect("the kernels have no zero");
-        let Capability { major, minor } = architecture;
-        let target =
-            CString::new(format!("--gpu-architecture=compute_{major}{minor}")).expect("it has no zero");
+        let architecture = CString::new(format!("--gpu-architecture={target}")).expect("it has no zero");
         let options: Vec<*const c_char> =
-            [target.as_c_str()].into_iter().chain(OPTIONS).map(CStr::as_ptr).collect();
+            [architecture.as_c_str()].into_iter().chain(OPTIONS).map(CStr::as_ptr).collect();
         let f = &self.functions;
         let mut program = null_mut();
         // SAFETY: texts end with a zero and live until the program is destroyed; the call writes one handle.
@@ -96,42 +120,50 @@ impl Compiler {
         // SAFETY: the program was made just now; there are as many options as are told.
         let compiled = unsafe { (f.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
         // SAFETY: of both pairs of calls the first writes a number, the second as many bytes.
-        let text = unsafe {
-            if compiled == 0 {
-                self.text(program, "nvrtcGetPTX", f.nvrtcGetPTXSize, f.nvrtcGetPTX)
-            } else {
-                let log =
-                    self.text(program, "nvrtcGetProgramLog", f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog);
-                let log = log.map(|log| log.to_string_lossy().trim().to_owned()).unwrap_or_default();
-                let log = if log.is_empty() { format!("nvrtcCompileProgram gave {compiled}") } else { log };
-                Err(CudaError::Compile { path: self.path.clone(), log })
+        let code = unsafe {
+            match target {
+                _ if compiled != 0 => {
+                    let log = self.bytes(
+                        program,
+                        "nvrtcGetProgramLog",
+                        f.nvrtcGetProgramLogSize,
+                        f.nvrtcGetProgramLog,
+                    );
+                    let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
+                    let log = log.trim_end_matches('\0').trim();
+                    let gave = || format!("nvrtcCompileProgram gave {compiled}");
+                    let log = if log.is_empty() { gave() } else { log.to_owned() };
+                    Err(CudaError::Compile { path: self.path.clone(), log })
+                }
+                Target::Machine(_) => {
+                    self.bytes(program, "nvrtcGetCUBIN", f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)
+                }
+                Target::Virtual(_) => self.bytes(program, "nvrtcGetPTX", f.nvrtcGetPTXSize, f.nvrtcGetPTX),
             }
         };
         // SAFETY: the program was made above and is not used again.
         let destroyed = unsafe { (f.nvrtcDestroyProgram)(&mut program) };
-        text.and_then(|text| self.check("nvrtcDestroyProgram", destroyed).map(|()| text))
+        code.and_then(|code| self.check("nvrtcDestroyProgram", destroyed).map(|()| code))
     }
 
-    /// A text of a program.
+    /// What a program has of something.
     ///
     /// # Safety
     /// `size` writes a number for `program`, and `get` as many bytes.
-    unsafe fn text<P: Copy>(
+    unsafe fn bytes<P: Copy>(
         &self,
         program: P,
         call: &str,
         size: unsafe extern "C" fn(P, *mut usize) -> u32,
         get: unsafe extern "C" fn(P, *mut c_char) -> u32,
-    ) -> Result<CString, CudaError> {
-        let mut bytes = 0usize;
+    ) -> Result<Vec<u8>, CudaError> {
+        let mut count = 0usize;
         // SAFETY: passed on to the caller.
-        self.check(call, unsafe { size(program, &mut bytes) })?;
-        let mut text = vec![0u8; bytes];
+        self.check(call, unsafe { size(program, &mut count) })?;
+        let mut bytes = vec![0u8; count];
         // SAFETY: passed on to the caller.
-        self.check(call, unsafe { get(program, text.as_mut_ptr().cast()) })?;
-        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        text.truncate(end);
-        Ok(CString::new(text).expect("it was cut at its first zero"))
+        self.check(call, unsafe { get(program, bytes.as_mut_ptr().cast()) })?;
+        Ok(bytes)
     }
 
     /// The kernels as a module of a device: from the cache where it has them, else compiled, and then kept there.
@@ -142,62 +174,73 @@ impl Compiler {
         device: (&str, Capability),
         cache: Option<&Path>,
     ) -> Result<Module, CudaError> {
-        let architecture = self.architecture(device.0, device.1)?;
-        let file = cache.map(|folder| folder.join(self.name(source, architecture)));
-        if let Some(ptx) = file.as_deref().and_then(kept) {
-            match Module::load(context, &ptx) {
+        let target = self.target(device.0, device.1)?;
+        if let Target::Virtual(known) = target {
+            let (major, minor) = self.version;
+            tracing::warn!(
+                "NVRTC {major}.{minor} is older than {} ({}): its driver compiles the kernels from those of {known}",
+                device.0,
+                device.1
+            );
+        }
+        let file = cache.map(|folder| folder.join(self.name(source, target)));
+        if let Some(code) = file.as_deref().and_then(kept) {
+            match Module::load(context, &code) {
                 Ok(module) => return Ok(module),
                 Err(refusal) => {
                     tracing::debug!("compiling the kernels anew, as those kept are refused: {refusal}");
                 }
             }
         }
-        let ptx = self.compile(source, architecture)?;
+        let code = self.compile(source, target)?;
         let refused = |refusal: Refusal| {
             let what_to_do = advice(refusal.code);
             CudaError::Load { refusal, what_to_do }
         };
-        let module = Module::load(context, &ptx).map_err(refused)?;
+        let module = Module::load(context, &code).map_err(refused)?;
         if let Some(file) = file
-            && let Err(error) = keep(&file, &ptx)
+            && let Err(error) = keep(&file, &code)
         {
             tracing::debug!("the compiled kernels are not kept in {}: {error}", file.display());
         }
         Ok(module)
     }
 
-    /// The name of a text in the cache.
-    fn name(&self, source: &str, architecture: Capability) -> String {
+    /// The name of code in the cache.
+    fn name(&self, source: &str, target: Target) -> String {
         let mut hasher = DefaultHasher::new();
         (source, OPTIONS, &self.path).hash(&mut hasher);
-        let (Capability { major, minor }, version) = (architecture, self.version);
-        format!(
-            "kernels-compute_{major}{minor}-nvrtc{}.{}-{:016x}.ptx",
-            version.0,
-            version.1,
-            hasher.finish()
-        )
+        let ((major, minor), digest) = (self.version, hasher.finish());
+        format!("kernels-{target}-nvrtc{major}.{minor}-{digest:016x}")
     }
 }
 
-/// The newest of the known capabilities that a device can run, or the least that is known where it can run none.
-fn newest(known: &[Capability], device: Capability) -> Result<Capability, Capability> {
+/// The device's own architecture where that is known, else the newest that the device can run; the least that is known where it
+/// can run none.
+fn target(known: &[Capability], device: Capability) -> Result<Target, Capability> {
+    if known.contains(&device) {
+        return Ok(Target::Machine(device));
+    }
     let least = known.iter().copied().min().unwrap_or(device);
-    known.iter().copied().filter(|k| *k <= device).max().ok_or(least)
+    known.iter().copied().filter(|k| *k <= device).max().map(Target::Virtual).ok_or(least)
 }
 
-/// A text in the cache.
-fn kept(file: &Path) -> Option<CString> {
-    CString::new(std::fs::read(file).ok()?).ok()
+/// Code in the cache; none that is damaged.
+fn kept(file: &Path) -> Option<Vec<u8>> {
+    let mut code = std::fs::read(file).ok()?;
+    let checksum = code.split_off(code.len().checked_sub(size_of::<u32>())?);
+    (crc32fast::hash(&code).to_le_bytes() == checksum[..]).then_some(code)
 }
 
-/// Puts a text into the cache whole: others see it complete or not at all.
-fn keep(file: &Path, ptx: &CStr) -> std::io::Result<()> {
+/// Puts code into the cache whole: others see it complete or not at all, whoever else writes it now.
+fn keep(file: &Path, code: &[u8]) -> std::io::Result<()> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let part = file.with_extension(format!("{}.part", std::process::id()));
-    std::fs::write(&part, ptx.to_bytes())?;
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let part = file.with_extension(format!("{}-{number}.part", std::process::id()));
+    std::fs::write(&part, [code, &crc32fast::hash(code).to_le_bytes()].concat())?;
     std::fs::rename(&part, file).inspect_err(|_| drop(std::fs::remove_file(&part)))
 }
 
@@ -217,12 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_architecture_that_a_device_runs_is_taken() {
+    fn the_device_s_own_architecture_is_taken_or_the_newest_before_it() {
         let known = [75, 80, 90, 100, 120].map(capability);
-        assert_eq!(newest(&known, capability(90)), Ok(capability(90)));
-        assert_eq!(newest(&known, capability(89)), Ok(capability(80)));
-        assert_eq!(newest(&known, capability(130)), Ok(capability(120)));
-        assert_eq!(newest(&known, capability(70)), Err(capability(75)));
+        assert_eq!(target(&known, capability(90)), Ok(Target::Machine(capability(90))));
+        assert_eq!(target(&known, capability(89)), Ok(Target::Virtual(capability(80))));
+        assert_eq!(target(&known, capability(130)), Ok(Target::Virtual(capability(120))));
+        assert_eq!(target(&known, capability(70)), Err(capability(75)));
+        assert_eq!(Target::Machine(capability(90)).to_string(), "sm_90");
+        assert_eq!(Target::Virtual(capability(120)).to_string(), "compute_120");
     }
 
     /// NVIDIA's own NVRTC, where `runtime/tests/fetch_cuda_compiler.sh` has put it.
@@ -240,25 +285,54 @@ mod tests {
     fn the_real_compiler_takes_the_kernels_and_says_what_it_does_not_take() {
         let Some(compiler) = fetched() else { return };
         assert_eq!(compiler.version(), (13, 0));
-        let architecture = compiler.architecture("a device", capability(90)).expect("it is not too old");
-        assert_eq!(architecture, capability(90));
-        let ptx =
-            compiler.compile(&super::super::kernels::source(), architecture).expect("the kernels compile");
-        let ptx = ptx.to_str().expect("PTX is text");
+        let own = compiler.target("a device", capability(90)).expect("it is not too old");
+        assert_eq!(own, Target::Machine(capability(90)));
+        let source = super::super::kernels::source();
+        let cubin = compiler.compile(&source, own).expect("the kernels compile");
+        assert!(cubin.starts_with(b"\x7fELF") && cubin.windows(4).any(|name| name == b"sgd\0"));
+        let ptx = compiler.compile(&source, Target::Virtual(capability(90))).expect("the kernels compile");
+        let ptx = String::from_utf8(ptx).expect("PTX is text");
         assert!(ptx.contains(".target sm_90") && ptx.contains(".visible .entry sgd("), "{}", &ptx[..400]);
-        let error = compiler.compile("no kernel at all", architecture).expect_err("that is no C");
+        assert!(ptx.ends_with('\0'), "the driver reads to the zero");
+        let error = compiler.compile("no kernel at all", own).expect_err("that is no C");
         assert!(matches!(&error, CudaError::Compile { log, .. } if log.contains("plimsoll.cu")), "{error}");
-        let old = compiler.architecture("an old device", capability(50)).expect_err("NVRTC 13 begins at 7.5");
+        let old = compiler.target("an old device", capability(50)).expect_err("NVRTC 13 begins at 7.5");
         assert!(old.to_string().contains("an old device has 5.0"), "{old}");
     }
 
     #[test]
-    fn what_is_kept_is_found_whole() {
+    fn what_is_kept_is_found_whole_or_not_at_all() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("deeper").join("a.ptx");
+        let file = folder.path().join("deeper").join("kernels-sm_90-nvrtc13.0-0");
         assert_eq!(kept(&file), None);
-        keep(&file, c"text").expect("it can be written");
-        assert_eq!(kept(&file).as_deref(), Some(c"text"));
+        let code: Vec<u8> = (0..200).collect();
+        keep(&file, &code).expect("it can be written");
+        assert_eq!(kept(&file).as_deref(), Some(&code[..]));
         assert_eq!(std::fs::read_dir(file.parent().expect("a parent")).expect("a folder").count(), 1);
+        let whole = std::fs::read(&file).expect("it was written");
+        for length in 0..whole.len() {
+            std::fs::write(&file, &whole[..length]).expect("it can be written");
+            assert_eq!(kept(&file), None, "the first {length} bytes");
+        }
+        for at in 0..whole.len() {
+            let mut other = whole.clone();
+            other[at] ^= 1;
+            std::fs::write(&file, &other).expect("it can be written");
+            assert_eq!(kept(&file), None, "byte {at} is another");
+        }
+    }
+
+    #[test]
+    fn two_that_write_at_once_leave_one_that_is_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kernels");
+        let codes = [vec![1u8; 100_000], vec![2u8; 100_000]];
+        std::thread::scope(|scope| {
+            for code in &codes {
+                scope.spawn(|| (0..20).for_each(|_| keep(&file, code).expect("it can be written")));
+            }
+        });
+        assert!(codes.contains(&kept(&file).expect("one of them is there")));
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1, "no part is left");
     }
 }

@@ -525,11 +525,11 @@ pub(super) struct Module {
 pub(super) struct Function(Handle<CUfunc_st>);
 
 impl Module {
-    /// Loads PTX.
-    pub(super) fn load(context: &Arc<Context>, ptx: &CStr) -> Result<Module, Refusal> {
+    /// Loads a whole cubin, or PTX with the zero at its end.
+    pub(super) fn load(context: &Arc<Context>, code: &[u8]) -> Result<Module, Refusal> {
         let mut raw = null_mut();
-        // SAFETY: the text ends with a zero, and the call writes one handle.
-        let status = unsafe { (context.functions().cuModuleLoadData)(&mut raw, ptx.as_ptr().cast()) };
+        // SAFETY: a cubin says how long it is, PTX ends with a zero, and the call writes one handle.
+        let status = unsafe { (context.functions().cuModuleLoadData)(&mut raw, code.as_ptr().cast()) };
         context.check("cuModuleLoadData", status)?;
         Ok(Module { context: Arc::clone(context), raw: Handle(raw) })
     }

@@ -150,6 +150,8 @@ functions! {
         );
         nvrtcCompileProgram(nvrtcProgram, c_int, *const *const c_char);
         nvrtcDestroyProgram(*mut nvrtcProgram);
+        nvrtcGetCUBINSize(nvrtcProgram, *mut usize);
+        nvrtcGetCUBIN(nvrtcProgram, *mut c_char);
         nvrtcGetPTXSize(nvrtcProgram, *mut usize);
         nvrtcGetPTX(nvrtcProgram, *mut c_char);
         nvrtcGetProgramLogSize(nvrtcProgram, *mut usize);

@@ -148,6 +148,34 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
     }
 }
 
+/// NVRTC 13.5 comes with today's wheels, and the driver is of CUDA 13.0: machine code runs, PTX would not.
+#[test]
+fn kernels_are_compiled_for_the_device_and_kept() {
+    let Some(library) = StandIn::open() else { return };
+    library.compiler(5, 100);
+    let calls = library.calls_of(|| drop(library.device(true)));
+    assert_eq!((calls["nvrtcGetCUBIN"], calls.get("nvrtcGetPTX")), (1, None));
+    let again = library.calls_of(|| drop(library.device(true)));
+    assert_eq!(again.get("nvrtcCompileProgram"), None, "they were kept");
+    // What is kept is damaged: compiled anew, and kept again.
+    let cache = library.options().cache.expect("it has one");
+    let file = std::fs::read_dir(&cache).expect("a folder").next().expect("a file").expect("a file").path();
+    let whole = std::fs::read(&file).expect("it can be read");
+    std::fs::write(&file, &whole[..whole.len() / 2]).expect("it can be written");
+    let anew = library.calls_of(|| drop(library.device(true)));
+    assert_eq!(anew["nvrtcCompileProgram"], 1);
+    assert_eq!(std::fs::read(&file).expect("it can be read"), whole);
+    // An NVRTC that does not know the device makes PTX, which this driver takes if it is no newer.
+    library.compiler(0, 86);
+    let older = library.calls_of(|| drop(library.device(true)));
+    assert_eq!((older["nvrtcGetPTX"], older.get("nvrtcGetCUBIN")), (1, None));
+    library.compiler(5, 86);
+    let error = library.open_device(true).err().expect("the driver refuses newer PTX").to_string();
+    for part in ["CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "PLIMSOLL_CUDA_LIBRARIES"] {
+        assert!(error.contains(part), "`{part}` in: {error}");
+    }
+}
+
 /// A refusal of a call comes out as one message that names it, and the device can be dropped.
 #[test]
 fn a_refused_call_is_one_message() {

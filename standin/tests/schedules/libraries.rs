@@ -251,6 +251,41 @@ fn facts_tell_whose_kernels_they_are_of() {
     check(CudaOptions { kernels: Kernels::Own, ..library.options() }, ", own kernels");
 }
 
+/// cuDNN says of a shape and of itself that something is not there with numbers of one range.
+#[test]
+fn a_cudnn_that_is_not_whole_is_told_from_a_shape_that_it_does_not_take() {
+    let Some(library) = StandIn::open() else { return };
+    let call = Call::ConvForward { shape: convolution(3, Window::square(3, 1, 1), 6, 1) };
+    let names = |device: &CudaDevice| -> Vec<String> {
+        device.alternatives(&call).into_iter().map(|alternative| alternative.name).collect()
+    };
+    let all = names(&open(&all_alternatives(&library)));
+    // No such shape, or an algorithm that answers oddly: the others serve.
+    for code in [3000, 3002, 3010, 2000, 4000] {
+        library.answer(c"cudnnGetConvolutionForwardWorkspaceSize", 0, code);
+        assert_eq!(names(&open(&all_alternatives(&library))), all[1..], "{code}");
+    }
+    for (code, part) in [
+        (3005, "update the driver"),
+        (3006, "runtime"),
+        (3007, "this GPU"),
+        (3008, "cuBLASLt"),
+        (3009, "install all of cuDNN again"),
+    ] {
+        let network = everything();
+        library.answer(c"cudnnGetConvolutionForwardWorkspaceSize", 0, code);
+        let device = open(&library.options());
+        let mut program = program_with(&device, &network);
+        program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
+        let schedule = keep(&program.trace);
+        let layout = MemoryLayout::of(&program, &schedule);
+        let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("our own kernel stands in");
+        let error = executor.run(&loaded).expect_err("not in silence").to_string();
+        assert!(error.contains(part) && error.contains("is not whole"), "{code}: {error}");
+    }
+}
+
 #[test]
 fn a_query_that_fails_is_the_failure_of_the_next_iteration() {
     let Some(library) = StandIn::open() else { return };

@@ -118,6 +118,14 @@ impl StandIn {
         answer(name.as_ptr(), after, code);
     }
 
+    /// From now on its NVRTC is 13.`minor` and knows architectures up to `newest`, the capability times 10.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn compiler(&self, minor: i32, newest: i32) {
+        let at = self.symbol(c"plimsoll_standin_compiler");
+        // SAFETY: it has this type.
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(i32, i32)>(at)(minor, newest) }
+    }
+
     /// How often a range of this path was closed so far, such as `iteration/offload`.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn ranges(&self, path: &str) -> u64 {
@@ -141,6 +149,7 @@ impl Drop for StandIn {
     fn drop(&mut self) {
         self.delays(0);
         self.order(0);
+        self.compiler(0, i32::MAX);
         self.answer(c"", 0, 0);
     }
 }

@@ -183,9 +183,27 @@ fn arithmetic(precision: Precision, told: &[Ranked]) -> Option<(Math, Ranked)> {
 }
 
 /// Whether a status says that what was asked is not there, rather than that something went wrong: 3000 to 3999 since
-/// version 9.0 (cudnn_graph.h).
+/// version 9.0 (cudnn_graph.h), but for those that say so of cuDNN itself.
 fn is_unsupported(refusal: &Refusal) -> bool {
-    (3000..4000).contains(&refusal.code)
+    (3000..4000).contains(&refusal.code) && broken_installation(refusal.code).is_none()
+}
+
+/// What is wrong with an installation of cuDNN that answers so, and what to do; none of an answer about a shape or an algorithm.
+fn broken_installation(code: u32) -> Option<&'static str> {
+    match code {
+        1002 | 1008 | 3009 => Some(
+            "one of the libraries beside it is missing or of another version: install all of cuDNN again",
+        ),
+        3005 => Some("the driver is too old for it: update the driver, or install an older cuDNN"),
+        3006 => {
+            Some("it finds a CUDA runtime of another version: install both for the driver's version of CUDA")
+        }
+        3007 => Some("it has no kernels for this GPU: install a cuDNN that has"),
+        3008 => Some(
+            "it misses a library that it needs (cuBLASLt, NVRTC): install that of the same version of CUDA",
+        ),
+        _ => None,
+    }
 }
 
 /// Finds it, and uses no device.
@@ -263,17 +281,22 @@ impl Cudnn {
         self.check("cudnnSetStream", status)
     }
 
-    /// All algorithms for a pass at a shape, in the fixed order; none where cuDNN does not take such a shape.
+    /// All algorithms for a pass at a shape, in the fixed order; none where cuDNN does not take such a shape. One that cuDNN
+    /// cannot tell the workspace of is left out, with a warning.
     pub(super) fn algorithms(
         self: &Arc<Cudnn>,
         pass: Pass,
         shape: &ConvShape,
         precision: Precision,
     ) -> Result<Vec<Algorithm>, Refusal> {
-        match self.offered(pass, shape, precision) {
-            Err(refusal) if is_unsupported(&refusal) => Ok(Vec::new()),
-            outcome => outcome,
-        }
+        self.offered(pass, shape, precision).or_else(|refusal| match broken_installation(refusal.code) {
+            Some(why) => {
+                let text = format!("{}; cuDNN `{}` is not whole: {why}", refusal.text, self.path.display());
+                Err(Refusal { text, ..refusal })
+            }
+            None if is_unsupported(&refusal) => Ok(Vec::new()),
+            None => Err(refusal),
+        })
     }
 
     fn offered(
@@ -296,8 +319,13 @@ impl Cudnn {
             let Some((math, told)) = arithmetic(precision, &told) else { continue };
             let convolution = self.convolution(shape, math)?;
             let workspace = match self.workspace(which, &tensors, &convolution) {
+                Ok(bytes) => Bytes(bytes as u64),
                 Err(refusal) if is_unsupported(&refusal) => continue,
-                outcome => Bytes(outcome? as u64),
+                Err(refusal) if broken_installation(refusal.code).is_some() => return Err(refusal),
+                Err(refusal) => {
+                    tracing::warn!("{name} is left out for {pass:?} of {shape:?}: {refusal}");
+                    continue;
+                }
             };
             let (tensors, deterministic) = (Arc::clone(&tensors), told.determinism == 1);
             found.push(Algorithm { name, workspace, deterministic, which, tensors, convolution });

@@ -306,6 +306,12 @@ impl Libraries {
         });
         let mut methods: Vec<Method> =
             algorithms.map(|(_, a)| Method::Algorithm(a)).chain(product).chain([Method::Own]).collect();
+        if methods.len() == 1 {
+            let kind = if self.deterministic { "deterministic " } else { "" };
+            tracing::warn!(
+                "cuDNN has no {kind}algorithm for {pass:?} of {shape:?}, which our own, slower kernel computes"
+            );
+        }
         if self.deterministic {
             methods.truncate(1);
         }
