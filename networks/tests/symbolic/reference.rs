@@ -285,12 +285,7 @@ impl<'a> Reference<'a> {
                 let left = layer.inputs.iter().filter(|i| !self.dropped.contains(i));
                 return left.map(|i| (i.index(), dy)).collect();
             }
-            LayerKind::Scale => {
-                let (product, scale) = (self.product(layer), terms.atom(&format!("{name}.weight")));
-                let dscale = terms.apply(&format!("sums of {product}"), &[x, dy]);
-                self.add_gradient(terms, format!("{name}.weight"), dscale);
-                terms.apply(&product, &[dy, scale])
-            }
+            LayerKind::Scale => self.scale_back(terms, layer, x, dy),
             LayerKind::Multiply => return self.multiply_back(terms, layer, x, dy),
             LayerKind::Concat { along } => {
                 return self.concatenate_back(terms, layer, along, dy);
@@ -322,6 +317,15 @@ impl<'a> Reference<'a> {
             (id.index(), terms.apply(&format!("split {channels} from {}", first - channels), &[dy]))
         };
         layer.inputs.iter().map(part).collect()
+    }
+
+    /// The input's gradient; that of the scale is kept.
+    fn scale_back(&mut self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> TermId {
+        let weight = format!("{}.weight", self.owner(layer));
+        let (product, scale) = (self.product(layer), terms.atom(&weight));
+        let dscale = terms.apply(&format!("sums of {product}"), &[x, dy]);
+        self.add_gradient(terms, weight, dscale);
+        terms.apply(&product, &[dy, scale])
     }
 
     /// Both factors get a gradient.
