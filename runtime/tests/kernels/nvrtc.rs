@@ -166,7 +166,8 @@ fn the_kernels_compile_for_every_architecture() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
         let spills: Vec<&str> = said.lines().filter(|line| line.contains("spill")).collect();
-        assert_eq!(spills.len(), written.len(), "{said}");
+        // One line each, and one for each function of the compiler's own that they call.
+        assert!(spills.len() >= written.len(), "{said}");
         assert!(
             spills.iter().all(|line| line.contains(" 0 bytes spill stores, 0 bytes spill loads")),
             "{said}"
