@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _core, outputs, recording
+from . import _core, devices, outputs, recording
 from .errors import BadInput
 from .ops import tensors_in
 from .recording import Loss
@@ -120,7 +120,8 @@ def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
     """
     half = min(2, max(1, size_of(batch) // 2))
     modes = [(module, module.training) for module in model.modules()]
-    state = torch.get_rng_state()
+    generators = [torch.default_generator, devices.of(model).default_generator()]
+    states = [(generator, generator.get_state()) for generator in generators]
     try:
         for module, _ in modes:
             module.training = False
@@ -132,7 +133,8 @@ def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
     finally:
         for module, mode in modes:
             module.training = mode
-        torch.set_rng_state(state)
+        for generator, state in states:
+            generator.set_state(state)
     margin = TOLERANCE * max(abs(one), abs(other), abs(both))
     if abs(both - (one + other) / 2) <= margin:
         return "mean"

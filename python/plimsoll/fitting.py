@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from . import _core, batches, planning, recording
+from . import _core, batches, devices, planning, recording
 from ._core import show_bytes
 from .errors import BadInput, NoPlan, Refused
-from .planning import Link
+from .link import Link
 from .recording import Loss
 from .tape import aligned, to_document
 
@@ -88,9 +88,11 @@ def fits(
     planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     size = batches.size_of(batch)
-    state = planning.optimizer_bytes(optimizer)
     name = type(model).__name__
     is_real = not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
+    state = planning.optimizer_bytes(optimizer)
+    if is_real:
+        state = planning.resident_beside(devices.of(model), model, optimizer)
     if is_real and not str(budget).endswith("%"):
         is_real = state + _weights_and_gradients(model) <= planning.budget_bytes(budget, 0)
     family: _core.Batches | None = None
