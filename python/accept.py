@@ -399,15 +399,15 @@ def child(section: str, network: str, device: str, small: bool) -> None:
 def rows_of(command: list[str], seconds: float, keep: Callable[[dict[str, Any]], None]) -> str:
     """Runs a child; hands over its rows as they come. Says what went wrong, if anything did."""
     last: list[str] = []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
-    end, unread = time.monotonic() + seconds, ""
+    end, unread = time.monotonic() + seconds, b""
     while True:
         is_over = process.poll() is not None
-        unread += process.stdout.read() or ""
-        *lines, unread = unread.split("\n")
-        for line in lines:
+        unread += process.stdout.read() or b""
+        *lines, unread = unread.split(b"\n")
+        for line in (one.decode(errors="replace") for one in lines):
             if line.startswith("ROW "):
                 keep(json.loads(line[4:]))
             else:

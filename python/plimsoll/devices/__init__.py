@@ -34,7 +34,7 @@ def of(model: torch.nn.Module) -> Device:
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if tensor.is_meta:
             raise BadInput(
-                f"`{name}` is on meta, and steps need memory: `plimsoll.fits` can be asked about such a model"
+                f"`{name}` is on meta; steps need memory, and `plimsoll.fits` can be asked about such a model"
             )
         if first is None:
             first = (name, tensor.device)

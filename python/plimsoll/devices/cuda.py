@@ -6,6 +6,7 @@ It has never run on a GPU: see `python/README.md`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -169,8 +170,9 @@ class Cuda(Device):
 
     def transfers(self, schedule: _core.Schedule, pool: int, host: HostSlab) -> Transfers:
         """Copies on the two streams."""
-        assert isinstance(host, CudaSlab) and host.slab is not None
-        return schedule.cuda_transfers(self.swap_streams(), pool, host.slab)
+        assert isinstance(host, CudaSlab)
+        streams = self.swap_streams()
+        return schedule.cuda_transfers(streams, pool, host.slab or streams.pinned(0))
 
     def stream(self) -> int:
         """PyTorch's current one."""
@@ -182,6 +184,7 @@ class Cuda(Device):
 
     def held_bytes(self, known: Iterable[torch.Tensor], arenas: int) -> int:
         """Workspaces of libraries, batches, other models: the budget is over all that PyTorch's allocator has given out."""
+        gc.collect()  # programs are circles: what an earlier step held is free only then
         storages = {s.data_ptr(): s.nbytes() for s in map(torch.Tensor.untyped_storage, known)}
         taken = sum(-(-size // ROUNDING) * ROUNDING for size in storages.values())
         return max(0, torch.cuda.memory_allocated(self.where) - taken - arenas)
