@@ -12,7 +12,6 @@ from .batches import size_of
 from .devices import Device
 from .errors import BadInput
 from .link import Link
-from .memory import Memory
 from .ops import tensors_in
 from .recording import Loss
 from .tape import Document, Tape, aligned, to_document
@@ -82,16 +81,16 @@ def resident_beside(
     device: Device,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    memory: Memory | None = None,
+    counted: int = 0,
 ) -> int:
-    """What is resident beside a step's own: the optimizer's state, and what else the device holds as far as it counts."""
+    """What is resident beside a step's own: the optimizer's state, and what else the device holds as far as it counts; so many
+    bytes of that are counted elsewhere."""
     device.prepare()
     known = {id(t): t for t in (*model.parameters(), *model.buffers())}
     known |= {id(p.grad): p.grad for p in model.parameters() if p.grad is not None}
     known |= {id(t): t for t in ([] if optimizer is None else tensors_in(dict(optimizer.state)))}
     on_device = [tensor for tensor in known.values() if tensor.device == device.where]
-    arenas = 0 if memory is None else memory.arena_bytes
-    return optimizer_bytes(optimizer) + device.held_bytes(on_device, arenas)
+    return optimizer_bytes(optimizer) + device.held_bytes(on_device, counted)
 
 
 def is_state_known(optimizer: torch.optim.Optimizer) -> bool:

@@ -15,7 +15,7 @@ from . import allocator
 from .devices import Device
 from .devices.device import Stopwatch
 from .errors import Refused
-from .ops import gives_a_value, indexes_by_position, running_statistics, tensors_in, written
+from .ops import gives_a_value, host_results, indexes_by_position, running_statistics, tensors_in, written
 from .surroundings import Generators, Keeper, Modules, user_line
 from .tape import Allocation, Call, Random, Role, Storage, Window, aligned
 from .torch_private import FakeTensor, OpOverload, TorchDispatchMode, storage_key, tree_flatten
@@ -117,6 +117,9 @@ class Recorder(TorchDispatchMode):
             return out  # a view, or a check that gives nothing
         for tensor in made:
             self.number(tensor, Role.MADE)
+        if self._log is None and self._device.where != HOST:
+            for position in host_results(func):
+                self.storages[self._numbers[storage_key(outs[position])]].is_on_host = True
         planned = [t for t in made if not self.storages[self._numbers[storage_key(t)]].is_on_host]
         allocations, workspace = self._allocations(func, events, planned) if self._log else ([], 0)
         call = Call(

@@ -470,9 +470,10 @@ class Step:
 
     def _resident_beside(self) -> int:
         """What is resident beside the step itself: the optimizer's state, and what reducing gradients takes."""
-        reducing = 0 if self._replica is None else distributed.own_bytes(self._replica)
-        beside = planning.resident_beside(self.device, self._model, self._optimizer, self._memory)
-        return beside + reducing
+        replica, ours = self._replica, self._memory.arena_bytes
+        reducing = 0 if replica is None else distributed.own_bytes(replica)
+        ours += 0 if replica is None else distributed.bucket_bytes(replica)
+        return planning.resident_beside(self.device, self._model, self._optimizer, ours) + reducing
 
     def _without_pool(self, _error: Exception) -> str | None:
         """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""

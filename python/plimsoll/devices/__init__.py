@@ -23,6 +23,8 @@ def on(where: torch.device) -> Device:
     """The device that tensors on `where` are computed on."""
     if where.type == "cpu":
         return CPU
+    if where.type == "cuda" and where.index is None:
+        return on(torch.device("cuda", torch.cuda.current_device()))
     if where.type == "cuda":
         return Cuda(where)
     raise BadInput(f"Plimsoll runs steps on the CPU and on GPUs by CUDA, not on `{where.type}`")

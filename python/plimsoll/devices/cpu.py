@@ -103,7 +103,7 @@ class Cpu(Device):
     def trim(self) -> None:
         """PyTorch's CPU allocator holds nothing."""
 
-    def held_bytes(self, known: Iterable[torch.Tensor], arenas: int) -> int:
+    def held_bytes(self, known: Iterable[torch.Tensor], counted: int) -> int:
         """The budget is over the step alone, not over all memory of the process."""
         return 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -65,6 +66,7 @@ class Cuda(Device):
     def __init__(self, where: torch.device) -> None:
         self.where = where
         self._streams: _core.SwapStreams | None = None
+        self._known_users: set[tuple[int, int]] = set()
 
     def swap_streams(self) -> _core.SwapStreams:
         """The two streams that copy, on PyTorch's context."""
@@ -85,9 +87,19 @@ class Cuda(Device):
                 "the stream is captured as a CUDA graph; call the step outside of `torch.cuda.graph`"
             )
         loaded = self.allocator.installed()
-        with torch.cuda.device(self.where):
-            loaded.plimsoll_device(self.where.index)
-            torch.cuda.current_blas_handle()
+        loaded.plimsoll_device(self.where.index)
+        user = (threading.get_ident(), self.stream())
+        if user not in self._known_users:
+            self._take_workspaces()
+            self._known_users.add(user)
+
+    def _take_workspaces(self) -> None:
+        """The first products of a thread on a stream: before torch 2.12 or so, cuBLAS and cuBLASLt keep a workspace for each
+        such pair, of 32 MiB on a Hopper, taken when it is first needed."""
+        with torch.cuda.device(self.where), torch.no_grad(), torch.autocast("cuda", enabled=False):
+            square = torch.zeros(16, 16, device=self.where)
+            torch.addmm(square[0], square, square)
+            torch.mm(square, square)
 
     def default_generator(self) -> torch.Generator:
         """The GPU's."""
@@ -182,12 +194,12 @@ class Cuda(Device):
         """Empties the allocator's cache."""
         torch.cuda.empty_cache()
 
-    def held_bytes(self, known: Iterable[torch.Tensor], arenas: int) -> int:
+    def held_bytes(self, known: Iterable[torch.Tensor], counted: int) -> int:
         """Workspaces of libraries, batches, other models: the budget is over all that PyTorch's allocator has given out."""
         gc.collect()  # programs are circles: what an earlier step held is free only then
         storages = {s.data_ptr(): s.nbytes() for s in map(torch.Tensor.untyped_storage, known)}
         taken = sum(-(-size // ROUNDING) * ROUNDING for size in storages.values())
-        return max(0, torch.cuda.memory_allocated(self.where) - taken - arenas)
+        return max(0, torch.cuda.memory_allocated(self.where) - taken - counted)
 
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
         """They lie on the GPU."""

@@ -116,9 +116,9 @@ class Device(abc.ABC):
         """Gives back what PyTorch's allocator holds without using it."""
 
     @abc.abstractmethod
-    def held_bytes(self, known: Iterable[torch.Tensor], arenas: int) -> int:
-        """What PyTorch's allocator holds beside these tensors and so many bytes of Plimsoll's own, as far as the budget is over
-        it."""
+    def held_bytes(self, known: Iterable[torch.Tensor], counted: int) -> int:
+        """What PyTorch's allocator has given out beside these tensors, and so many bytes that are counted elsewhere, as far as
+        the budget is over it."""
 
     @abc.abstractmethod
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
