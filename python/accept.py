@@ -166,6 +166,11 @@ class Gauge:
         }
 
 
+def plan_seconds(small: bool) -> float:
+    """How long each plan is looked for."""
+    return 1.0 if small else 5.0
+
+
 def eager_of(task: Task) -> Callable[..., Any]:
     """Forward and backward, as a user writes them."""
 
@@ -258,7 +263,9 @@ def bits(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
     ):
         task = build(name, device, small)
         start = gauge.clock()
-        step = plimsoll.tune(task.loss, task.model, None, task.batch, budget, verify=0, seconds=5.0)
+        step = plimsoll.tune(
+            task.loss, task.model, None, task.batch, budget, verify=0, seconds=plan_seconds(small)
+        )
         tuning = gauge.clock() - start
         bits_equal = are_equal(reference, train(task, step))
         row = {"arm": arm, "bits_equal": bits_equal, "eager_repeats": same, "fallback": step.fallback}
@@ -336,7 +343,13 @@ def curve(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
         start = gauge.clock()
         try:
             step = plimsoll.tune(
-                task.loss, task.model, None, task.batch, int(share * peak), verify=0, seconds=5.0
+                task.loss,
+                task.model,
+                None,
+                task.batch,
+                int(share * peak),
+                verify=0,
+                seconds=plan_seconds(small),
             )
         except plimsoll.NoPlan as none:
             yield {**row, "error": str(none)}

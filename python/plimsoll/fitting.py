@@ -16,6 +16,7 @@ from . import _core, batches, devices, planning, recording
 from ._core import show_bytes
 from .errors import BadInput, NoPlan, Refused
 from .link import Link
+from .recorder import NOTHING_KNOWN
 from .recording import Loss
 from .tape import aligned, to_document
 
@@ -96,15 +97,15 @@ def fits(
     if is_real and not str(budget).endswith("%"):
         is_real = state + _weights_and_gradients(model) <= planning.budget_bytes(budget, 0)
     family: _core.Batches | None = None
-    values: list[object] = []
+    known = NOTHING_KNOWN
     why = ""
     try:
-        family, values = batches.family(fn, model, batch, state, name, is_real=is_real)
+        family, known = batches.family(fn, model, batch, state, name, is_real=is_real)
     except (Refused, BadInput):
         raise
     except Exception as error:  # the user's code, which may know one batch size only
         why = f"not known: the step fails at a batch of {batches.SMALL[0]} ({type(error).__name__}: {error})"
-    trace = _trace(recording.record_shapes(fn, model, batch, values), name, size, state, family)
+    trace = _trace(recording.record_shapes(fn, model, batch, known), name, size, state, family)
     limit = planning.budget_bytes(budget, trace.peak_bytes)
     rates = Link.parse(link)
     planned: int | None = None

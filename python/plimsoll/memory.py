@@ -62,6 +62,7 @@ class Memory:
         self.gradients = Arena(device.where)
         self.results = Arena(device.where)
         self._bound: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._stream = 0
 
     @property
     def generation(self) -> tuple[int, ...]:
@@ -86,6 +87,12 @@ class Memory:
                 part.reserve(size)
         self._bound.add(program)
 
+    def use_on(self, stream: int) -> None:
+        """A step is enqueued on a stream: what another stream still does in this memory ends first."""
+        if stream != self._stream:
+            self.device.synchronise()
+            self._stream = stream
+
     def give_back(self) -> None:
         """Frees what holds nothing between steps: the pool, and its part of the host."""
         self._unbind()
@@ -94,7 +101,8 @@ class Memory:
         self.device.trim()
 
     def _unbind(self) -> None:
-        """Windows would keep the memory that they are on."""
+        """Windows would keep the memory that they are on; and no stream uses it any more."""
+        self.device.synchronise()
         for program in list(self._bound):
             program.unbind()
         self._bound.clear()

@@ -43,12 +43,6 @@ def running_statistics(func: OpOverload, args: Any, kwargs: Any) -> list[torch.T
     return [t for p in positions for t in tensors_in(args[p] if p < len(args) else kwargs.get(names[p]))]
 
 
-def host_results(func: OpOverload) -> tuple[int, ...]:
-    """The positions of results that an op on a GPU makes on the host, where fake tensors of torch 2.11 say otherwise."""
-    name = func._schema.name.split("::")[1]
-    return (2, 3) if name == "_scaled_dot_product_efficient_attention" else ()
-
-
 def gives_a_value(func: OpOverload) -> bool:
     """Whether the op gives the host a number."""
     returned = {str(value.type) for value in func._schema.returns}

@@ -331,6 +331,7 @@ class Program:
         Where it ends early, all is as it was.
         """
         self.bind()
+        self._memory.use_on(self._device.stream())
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
         with allocator.turn, torch.no_grad(), self._device.running():

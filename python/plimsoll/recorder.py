@@ -6,7 +6,8 @@ back, storage that changes its size, and a generator that the step seeds itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from . import allocator
 from .devices import Device
 from .devices.device import Stopwatch
 from .errors import Refused
-from .ops import gives_a_value, host_results, indexes_by_position, running_statistics, tensors_in, written
+from .ops import gives_a_value, indexes_by_position, running_statistics, tensors_in, written
 from .surroundings import Generators, Keeper, Modules, user_line
-from .tape import Allocation, Call, Random, Role, Storage, Window, aligned
+from .tape import Allocation, Call, Random, Role, Storage, Tape, Window, aligned
 from .torch_private import FakeTensor, OpOverload, TorchDispatchMode, storage_key, tree_flatten
 
 HOST = torch.device("cpu")
@@ -28,11 +29,30 @@ MOST_ON_HOST = 1 << 20
 """A larger tensor on the host, in a step on a GPU, is no seed and no counter: it would be swapping by hand."""
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a real recording of a step says that fake tensors do not."""
+
+    values: Sequence[object] = ()
+    """What the host reads, in order."""
+    on_host: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By call: which of the tensors that it gives are on the host, of a step that runs elsewhere."""
+
+    @staticmethod
+    def of(tape: Tape) -> Known:
+        """Of a tape."""
+        on_host = {n: [at for at, _ in call.on_host] for n, call in enumerate(tape.calls) if call.on_host}
+        return Known([call.value for call in tape.calls if call.reads_on_host], on_host)
+
+
+NOTHING_KNOWN = Known()
+
+
 class Recorder(TorchDispatchMode):
     """Writes down every op that is dispatched below autograd.
 
     Without a log of allocations the step runs on fake tensors, which have shapes and no memory: nothing is computed, and the
-    tape has neither seconds nor scratch. What the host reads is then taken from `values`, in order.
+    tape has neither seconds nor scratch. What the host reads is then taken from what is `known`, in order.
     """
 
     def __init__(
@@ -42,7 +62,7 @@ class Recorder(TorchDispatchMode):
         modules: Modules,
         keeper: Keeper,
         generators: Generators,
-        values: Iterable[object] = (),
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []
@@ -52,7 +72,8 @@ class Recorder(TorchDispatchMode):
         self._device = device
         self._watches: list[Stopwatch] = []
         self._log = log
-        self._values = iter(values)
+        self._known = known
+        self._values = iter(known.values)
         self._modules = modules
         self._keeper = keeper
         self._generators = generators
@@ -117,9 +138,8 @@ class Recorder(TorchDispatchMode):
             return out  # a view, or a check that gives nothing
         for tensor in made:
             self.number(tensor, Role.MADE)
-        if self._log is None and self._device.where != HOST:
-            for position in host_results(func):
-                self.storages[self._numbers[storage_key(outs[position])]].is_on_host = True
+        for position in self._known.on_host.get(len(self.calls), ()):
+            self.storages[self._numbers[storage_key(outs[position])]].is_on_host = True
         planned = [t for t in made if not self.storages[self._numbers[storage_key(t)]].is_on_host]
         allocations, workspace = self._allocations(func, events, planned) if self._log else ([], 0)
         call = Call(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from .devices import Device
 from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
 from .outputs import Given, Outputs
-from .recorder import Recorder
+from .recorder import NOTHING_KNOWN, Known, Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
 from .torch_private import (
@@ -76,12 +76,12 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool
 
 
 def record_shapes(
-    fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], values: Iterable[object] = ()
+    fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], known: Known = NOTHING_KNOWN
 ) -> Tape:
     """The tape of `fn(*sample)` and its backward pass without computing anything: shapes and bytes, no seconds and no scratch.
 
-    The model may be larger than any memory, and may lie on the device `meta`. `values` is what the host reads in the step, in
-    order. Everything is left as it was, also where this fails.
+    The model may be larger than any memory, and may lie on the device `meta`. `known` is what a real recording of the
+    step says. Everything is left as it was, also where this fails.
     """
     members = _members(model)
     saved = [(p, p.grad) for p in model.parameters()]
@@ -104,7 +104,7 @@ def record_shapes(
             leaves, spec = tree_flatten(sample)
             leaves = [_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
             device = devices.on(parameters[0].device)
-            return _record_once(device, fn, model, parameters, tree_unflatten(leaves, spec), values)
+            return _record_once(device, fn, model, parameters, tree_unflatten(leaves, spec), known)
         finally:
             for parameter, gradient in saved:
                 parameter.grad = gradient
@@ -163,9 +163,9 @@ def _record_once(
     model: torch.nn.Module,
     parameters: list[torch.nn.Parameter],
     sample: tuple[Any, ...],
-    values: Iterable[object] | None = None,
+    known: Known | None = None,
 ) -> Tape:
-    """One run: on fake tensors where the values that the host reads are given, else a real one."""
+    """One run: on fake tensors where something is known of the step, else a real one."""
     keeper, modules = Keeper(), Modules(model)
     generators = Generators(torch.default_generator, device.default_generator())
     # What autocast remembers of an earlier run would be a constant of this one.
@@ -183,10 +183,10 @@ def _record_once(
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
             uncompiled(),
-            device.allocator.recording() if values is None else contextlib.nullcontext() as log,
+            device.allocator.recording() if known is None else contextlib.nullcontext() as log,
             modules.watched(),
         ):
-            recorder = Recorder(device, log, modules, keeper, generators, values or ())
+            recorder = Recorder(device, log, modules, keeper, generators, known or NOTHING_KNOWN)
             for tensor in [*model.parameters(), *model.buffers()]:
                 recorder.number(tensor, Role.KEPT)
             for parameter in parameters:

@@ -69,6 +69,10 @@ def test_what_is_allocated_copied_and_drawn_is_as_planned(environment, tmp_path,
     run(environment, tmp_path, "planned", network)
 
 
+def test_a_driver_that_is_too_old_is_told_so(environment, tmp_path):
+    run(environment, tmp_path, "old_driver", PLIMSOLL_CUDA_LIBRARIES=environment["LD_LIBRARY_PATH"])
+
+
 @pytest.mark.parametrize("what", ["life", "ended_early", "refused", "asked", "compared"])
 def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
     run(environment, tmp_path, what)

@@ -106,7 +106,8 @@ class Cuda(Device):
         return torch.cuda.default_generators[self.where.index]
 
     def settings(self) -> tuple[object, ...]:
-        """Autocast, precision, the choice of kernels, and the stream: libraries have a workspace for each stream."""
+        """Autocast, precision, the choice of kernels, and the stream: libraries have a workspace for each. What is captured as
+        a graph is never planned."""
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
         return (
             torch.is_autocast_enabled("cuda"),
@@ -116,6 +117,7 @@ class Cuda(Device):
             (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
             cuda.cudnn_sdp_enabled(),
             self.stream(),
+            torch.cuda.is_current_stream_capturing(),
         )
 
     @contextlib.contextmanager

@@ -19,9 +19,7 @@
 static void* driver(const char* name) {
   static void* library = NULL;
   if (library == NULL) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/libcuda.so.1", getenv("PLIMSOLL_CUDA_LIBRARIES"));
-    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    library = dlopen(getenv("PLIMSOLL_STANDIN"), RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
       fprintf(stderr, "runtime: %s\n", dlerror());
       abort();
@@ -160,9 +158,11 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronise(stream); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return synchronise(stream); }
+static int is_capturing = 0;
+void plimsoll_runtime_capture(int on) { is_capturing = on; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
   (void)stream;
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+  return *status = is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   return CALL("cuStreamWaitEvent", (cudaStream_t, cudaEvent_t, unsigned), stream, event, flags);

@@ -4,9 +4,11 @@ python steps.py NAME runs one of the functions below, in a process of its own.
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -235,6 +237,33 @@ def refused():
         "on the host; what is swapped is the plan's",
         lambda: plimsoll.trace(swaps, model, *batch),
     )
+
+    runtime = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    runtime.plimsoll_runtime_capture(1)
+    check(
+        errors.Refused,
+        "call the step outside of `torch.cuda.graph`",
+        lambda: plimsoll.trace(loss, model, *batch),
+    )
+    captured = step.device.settings()
+    runtime.plimsoll_runtime_capture(0)
+    assert captured != step.device.settings(), (
+        "a step that is captured is a kind of its own, and runs in eager"
+    )
+    model.zero_grad()
+    step(*batch)
+    assert step.fallback is None
+
+
+def old_driver():
+    """With a driver that lacks functions."""
+    model, loss, batch = language()
+    try:
+        plimsoll.tune(loss, model, None, batch, "100%")
+    except errors.DeviceError as error:
+        assert "is too old: it has no `cuInit`" in str(error), error
+    else:
+        raise AssertionError("it ran")
 
 
 def other_allocator():
