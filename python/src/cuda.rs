@@ -99,8 +99,9 @@ impl CudaTransfers {
 impl CudaTransfers {
     /// Begins an iteration on the stream with this handle, which must live until it has been finished or aborted.
     fn start(&mut self, is_timed: bool, stream: usize) -> PyResult<()> {
-        // SAFETY: the handle is PyTorch's current stream, which PyTorch never destroys. Whoever made the transfers keeps the pool
-        // allocated (`Schedule::cuda_transfers`), the slab is held; `check` proved that no other command touches the bytes.
+        // SAFETY: the handle is PyTorch's current stream, which PyTorch never destroys. Whoever made the transfers keeps the
+        // pool allocated (`Schedule::cuda_transfers`), and the slab is held; `check` proved that no other command touches
+        // the bytes.
         unsafe { self.swaps.start(stream, is_timed) }.map_err(refused)
     }
 
@@ -134,8 +135,8 @@ impl CudaTransfers {
         self.swaps.len()
     }
 
-    /// When each command of the iteration that was timed last began and ended, in seconds from its start, by stream. Waits until
-    /// all have ended.
+    /// When each command of the iteration that was timed last began and ended, in seconds from its start, by stream. Waits
+    /// until all have ended.
     fn spans(&mut self, py: Python<'_>) -> PyResult<(Spans, Spans, Spans)> {
         if let Some(spans) = py.detach(|| self.swaps.spans()).map_err(refused)? {
             self.spans = spans;

@@ -94,7 +94,7 @@ class Cuda(Device):
             self._known_users.add(user)
 
     def _take_workspaces(self) -> None:
-        """The first products of a thread on a stream: before torch 2.12 or so, cuBLAS and cuBLASLt keep a workspace for each
+        """The first products of a thread on a stream: in torch 2.11 (no more in 2.15), cuBLAS keeps a workspace for each
         such pair, of 32 MiB on a Hopper, taken when it is first needed."""
         with torch.cuda.device(self.where), torch.no_grad(), torch.autocast("cuda", enabled=False):
             square = torch.zeros(16, 16, device=self.where)

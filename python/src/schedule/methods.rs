@@ -146,7 +146,9 @@ impl Schedule {
         let wanted = self.inner.host_bytes(&self.trace);
         if slab.bytes() < wanted {
             let there = slab.bytes();
-            return Err(BadInput::new_err(format!("the schedule swaps {wanted}, and {there} are page-locked")));
+            return Err(BadInput::new_err(format!(
+                "the schedule swaps {wanted}, and {there} are page-locked"
+            )));
         }
         let mut copies = self.copies(pool as usize, slab.address()).map(Vec::into_iter);
         let needs = self.needs();

@@ -4,7 +4,8 @@
 //! must outlive them: the executor's checked schedules and the device's order of calls see to that. Every refusal of the
 //! driver is returned as a [`Refusal`].
 //!
-//! What it deliberately does not do: use the default stream for itself, or the bindings' own loader and wrappers (see `table.rs`).
+//! What it deliberately does not do: use the default stream for itself, or the bindings' own loader and wrappers (see
+//! `table.rs`).
 
 use super::error::{Capability, CudaError, Refusal, advice, code};
 use super::presence::{DRIVER, Search};
