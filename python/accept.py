@@ -496,6 +496,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no section is called {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
     out = Path(os.environ.get("OUT", ".")) / "python-accept.jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
     end, code = time.monotonic() + arguments.seconds, 0
 
     def keep(row: dict[str, Any]) -> None:

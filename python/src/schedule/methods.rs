@@ -136,12 +136,7 @@ impl Schedule {
     /// The copies of one iteration, between a pool of `pool_bytes` at the address `pool` on the device and `host_bytes` of
     /// page-locked memory, on the two swap streams. The pool must stay where it is, and allocated, for as long as the
     /// transfers exist.
-    fn cuda_transfers(
-        &self,
-        streams: &SwapStreams,
-        pool: u64,
-        host: PyRef<'_, PinnedSlab>,
-    ) -> PyResult<CudaTransfers> {
+    fn cuda_transfers(&self, streams: &SwapStreams, pool: u64, host: &PinnedSlab) -> PyResult<CudaTransfers> {
         let slab = host.slab();
         let wanted = self.inner.host_bytes(&self.trace);
         if slab.bytes() < wanted {
